@@ -5,6 +5,7 @@
 //! limits of `quantity`: `tests/tidy.rs`.
 
 pub mod base; // 0  small pieces that every room may use
+pub mod broker; // 2  messages to and from RabbitMQ and Pulsar
 pub mod cli; // 6  the command line, one file per verb
 pub mod egress; // 2  the hosts that a call may reach: DNS stub, relay, dialling
 pub mod executor; // 3  call → outcome

@@ -61,7 +61,6 @@ fn refused() -> Vec<(Value, &'static str, &'static str, &'static str, &'static s
             "/requires/t:fine",
             "warning",
         ),
-        (typed("tool-service"), "CapabilityError", "tool services over a broker", "/handler/type", "note"),
         (typed("definition-only"), "CapabilityError", "a client that runs the tool", "/handler/type", "note"),
         (typed("x-mine"), "CapabilityError", "This host cannot run tools of type 'x-mine'.", "/handler/type", "note"),
     ]

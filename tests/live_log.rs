@@ -48,6 +48,7 @@ async fn a_line_is_heard_while_the_script_runs() {
         site: any.site.clone(),
         input: serde_json::json!({}),
         confinement: Some(confinement),
+        service: None,
     };
     let context = Context {
         id: "call".into(),

@@ -2,6 +2,7 @@
 mod action;
 mod arguments;
 mod background;
+mod brokers;
 mod callers;
 mod cli_audit;
 mod cli_call;
@@ -45,6 +46,8 @@ mod streaming;
 mod streams;
 mod tidy;
 mod told_truly;
+#[cfg(feature = "rabbitmq")]
+mod tool_services;
 mod traces;
 mod verbose;
 #[cfg(feature = "wasi")]

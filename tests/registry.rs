@@ -420,18 +420,14 @@ fn what_is_not_built_yet_is_listed_as_unavailable() {
         text.as_object_mut().expect("map").extend(extra.as_object().expect("map").clone());
         world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
     };
-    with("service", json!({ "handler": { "type": "tool-service" } }));
     with("client", json!({ "handler": { "type": "definition-only" } }));
     with("word", json!({ "securityContext": { "requiredCapabilities": ["telepathy"] } }));
     with("gpu", json!({ "securityContext": { "requiredCapabilities": ["gpu"] } }));
     let snapshot = world.registry().snapshot();
     let (policies, machine) = (toolhost::policy::Policies::built_in(), toolhost::policy::Machine::default());
-    for (name, piece) in [
-        ("service", "tool-service"),
-        ("client", "definition-only"),
-        ("word", "telepathy"),
-        ("gpu", "the capability 'gpu': not built yet"),
-    ] {
+    for (name, piece) in
+        [("client", "definition-only"), ("word", "telepathy"), ("gpu", "the capability 'gpu': not built yet")]
+    {
         let tool = snapshot.find(&format!("u:{name}")).expect("loaded");
         let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
         assert!(registry::needs_of(&tool, &decision).join(" ").contains(piece), "{name}");
@@ -443,10 +439,10 @@ fn what_is_not_built_yet_is_listed_as_unavailable() {
     };
     let out = listed(list::Args { namespace: Some("u".to_owned()), ..list::Args::default() });
     let text = String::from_utf8(out).expect("UTF-8");
-    assert!(text.contains("unavailable: needs tool services over a broker"), "{text}");
+    assert!(text.contains("unavailable: needs a client that runs the tool"), "{text}");
     let listed: Vec<serde_json::Value> =
         serde_json::from_slice(&listed(list::Args { json: true, ..list::Args::default() })).expect("JSON");
-    assert_eq!(listed.len(), 4 + registry::BUILTIN_FILES.len());
+    assert_eq!(listed.len(), 3 + registry::BUILTIN_FILES.len());
 }
 
 #[test]

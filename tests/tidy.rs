@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use toolhost::{policy, sandbox};
 
 /// Floor of each room, upstairs first (docs/ARCHITECTURE.md).
-const FLOORS: [(&str, u8); 14] = [
+const FLOORS: [(&str, u8); 15] = [
     ("cli", 6),
     ("transport", 5),
     ("service", 4),
     ("executor", 3),
     ("egress", 2),
+    ("broker", 2),
     ("packages", 2),
     ("registry", 2),
     ("runtimes", 2),
@@ -24,7 +25,7 @@ const FLOORS: [(&str, u8); 14] = [
 ];
 
 /// Outside crates with one home.
-const HOMES: [(&str, &[&str]); 18] = [
+const HOMES: [(&str, &[&str]); 20] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("quick_xml", &["transport/action"]),
@@ -39,6 +40,8 @@ const HOMES: [(&str, &[&str]); 18] = [
     ("jsonschema", &["manifest"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
+    ("lapin", &["broker"]),
+    ("pulsar", &["broker"]),
     ("redb", &["service/background/store.rs"]),
     ("opentelemetry", &["service/traces"]),
     ("opentelemetry_sdk", &["service/traces"]),

@@ -252,18 +252,6 @@ fn a_broken_policy_is_told_once_and_hides_no_other() {
     }
 }
 
-#[test]
-fn a_descriptor_of_a_tool_service_is_not_passed_over_in_silence() {
-    let host = host();
-    host.tool("t:one", json!({}));
-    fs::write(host.folder.path().join("tool-defs/joke.tool-service.json"), "{}").unwrap();
-    let (code, problems) = host.problems("joke.tool-service.json");
-    assert_eq!((code, problems[0]["severity"].as_str()), (0, Some("note")), "{problems:?}");
-    assert!(problems[0]["message"].as_str().unwrap().contains("needs tool services"), "{problems:?}");
-    let (_, _, err) = host.run(&["list"]);
-    assert!(err.contains("1 tool service descriptor(s) are not read"), "{err}");
-}
-
 /// As many policies as tools: four times as many take some four times as long.
 #[test]
 fn check_does_not_grow_with_tools_times_policies() {

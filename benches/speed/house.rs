@@ -167,6 +167,7 @@ fn made(
         executors: Executors {
             process: Some(scripts.clone()),
             wasm: Some(wasm.clone()),
+            remote: None,
             methods: Arc::new(executor::method::Methods::new()),
             extensions: Default::default(),
         },

@@ -233,6 +233,7 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
         executors: Executors {
             process: Some(house.scripts.clone()),
             wasm: None,
+            remote: None,
             methods: Arc::new(executor::method::Methods::new()),
             extensions: Default::default(),
         },

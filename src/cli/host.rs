@@ -3,7 +3,7 @@
 //! For: every verb. In: `Settings`. Out: the parts, each built once. Never: logic of its own.
 
 use super::refusal::{Exit, Refusal};
-use super::settings::Settings;
+use super::settings::{Called, Settings};
 use super::words;
 use crate::base::text;
 use crate::base::{files, links};
@@ -11,6 +11,7 @@ use crate::executor::method::Methods;
 #[cfg(feature = "wasi")]
 use crate::executor::process::WasmWorkers;
 use crate::executor::process::{Launchers, Scripts};
+use crate::executor::remote::Remote;
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
@@ -110,6 +111,8 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(caches)
         .chain(settings.packages.clone())
         .chain(settings.indexes.iter().flat_map(|index| index.files()))
+        .chain(settings.tool_services.iter().flat_map(|called| called.files.clone()))
+        .chain(settings.brokers.iter().flat_map(|broker| broker.files()))
         .chain(policies)
         .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
         .chain([PathBuf::from(identity::LOCKS)]);
@@ -222,8 +225,18 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         homes: homes(),
         environment: offered(&settings.capabilities),
         indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
+        brokers: brokers(settings),
         cgroup,
     }
+}
+
+/// Over which broker each tool service is called.
+fn brokers(settings: &Settings) -> BTreeMap<String, String> {
+    let of = |Called { reached, .. }: &Called| {
+        let broker = reached.terms.to_string();
+        reached.services.iter().map(move |service| (service.clone(), broker.clone())).collect::<Vec<_>>()
+    };
+    settings.tool_services.iter().flat_map(of).collect()
 }
 
 /// The home that the environment names and that of the account, which may differ; for root, whose tools write as the
@@ -288,10 +301,13 @@ fn off_limits(settings: &Settings) -> Result<runtimes::OffLimits, String> {
 }
 
 /// The ways this host runs tools.
-fn executors(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Executors {
+fn executors(settings: &Settings, launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Executors {
     Executors {
         process: Some(Arc::new(Scripts::new(launchers.clone()))),
         wasm: wasm_executor(launchers, waits),
+        remote: Some(Arc::new(Remote::new(
+            settings.tool_services.iter().map(|called| called.reached.clone()).collect(),
+        ))),
         methods: Arc::new(Methods::new()),
         extensions: BTreeMap::new(),
     }
@@ -381,7 +397,7 @@ pub fn service(
         packages,
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
-        executors: executors(launchers, waits),
+        executors: executors(settings, launchers, waits),
         audit,
         scripts: settings.bases(),
         settings: calls,

@@ -48,13 +48,6 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let mut out = Vec::new();
     show(&host.snapshot, &host.policies, &host.machine, &args, &mut out)?;
     words::show(&out);
-    let descriptors = host.snapshot.descriptors();
-    if descriptors > 0 {
-        words::complain(&format!(
-            "{descriptors} tool service descriptor(s) are not read: unavailable, {}",
-            registry::DESCRIPTOR_NEEDS
-        ));
-    }
     let skipped = host.snapshot.skipped();
     if skipped > 0 {
         words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));

@@ -31,6 +31,7 @@ pub mod settings;
 pub mod status;
 pub mod test;
 pub mod token;
+pub mod trustgraph;
 pub mod watch;
 pub mod words;
 
@@ -86,6 +87,8 @@ enum Verb {
     Status(status::Args),
     /// Make a token for a caller of `serve --http`
     Token(token::Args),
+    /// What TrustGraph is told, so that its agents call a tool of this host
+    Trustgraph(trustgraph::Args),
     /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
     Doctor(doctor::Args),
     /// Print the JSON Schema of manifests, policies or callers.policy.toml
@@ -153,6 +156,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Approvals(args) => approvals::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Token(args) => token::run(&args),
+        Verb::Trustgraph(args) => trustgraph::run(&settings, args),
         Verb::Doctor(args) => doctor::run(&settings, &args),
         Verb::Schema(args) => schema::run(args),
     }

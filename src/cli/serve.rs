@@ -14,6 +14,7 @@ use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
+use crate::transport::broker::{Brokers, Entry};
 use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
 use std::os::fd::AsFd;
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Speak MCP on standard input and output
-    #[arg(long, required_unless_present = "http")]
+    #[arg(long)]
     pub stdio: bool,
     /// On whose behalf: a label in the record, and an identity where callers.policy.toml lets you act as that one
     #[arg(long, value_name = "NAME", requires = "stdio")]
@@ -58,6 +59,10 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
         return Err(Refusal::new(Exit::Caller, words).into());
     }
+    if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
+        let words = "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call";
+        return Err(Refusal::new(Exit::Caller, words).into());
+    }
     if args.stdio && sandbox::output_was_closed() {
         return Err(Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer").into());
     }
@@ -74,10 +79,12 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = process::runtime()?;
     let ended = runtime.block_on(async {
         // Before anything is made for calls: an address that is taken is the commonest fault.
-        let listening = match &args.http {
+        let mut listening = match &args.http {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
+        let entries = settings.brokers.iter().map(|broker| broker.ready()).collect::<Result<Vec<_>, _>>();
+        let entries = entries.map_err(|why| Refusal::new(Exit::Host, why))?;
         let since = SystemTime::now();
         let service = host::service(&settings, &host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
@@ -86,8 +93,13 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let last = service.clone();
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+        let (brokers, answering) = Brokers::open(&entries, &service, &stop, &kill);
+        say_brokers(&service, &entries);
+        if let Some((_, options)) = &mut listening {
+            options.brokers = brokers;
+        }
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.clone()));
+        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.child_token()));
         tokio::pin!(spoken, served);
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
@@ -106,7 +118,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             if signal.is_some() {
                 let _ = spoken.await;
             }
-            served.await
+            let (served, _) = tokio::join!(served, answering.join_all());
+            served
         };
         tokio::select! {
             ended = rest => ended?,
@@ -184,7 +197,7 @@ async fn listening(
     http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
     let names = http::Names { hosts: told.hosts.clone(), origins: told.origins.clone() };
-    Ok((listener, http::Options { callers, names, tls }))
+    Ok((listener, http::Options { callers, names, tls, brokers: Arc::default() }))
 }
 
 /// Where it serves and whom; and who is no operator, though the server was told so.
@@ -201,6 +214,21 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, options.callers.told()));
     Ok(())
+}
+
+/// What is served over brokers, and what of it cannot be called.
+fn say_brokers(service: &Service, entries: &[Entry]) {
+    for entry in entries {
+        let caller = Caller::named(entry.caller.clone());
+        for tool in &entry.tools {
+            let found = service.find(&caller, tool);
+            if !found.is_ok_and(|tool| service.can_call(&caller, &tool)) {
+                let (tool, caller) = (text::printable(tool), text::printable(&caller.user));
+                words::complain(&format!("toolhost: {tool} cannot be called now by {caller}, whom [[broker]] names"));
+            }
+        }
+        words::complain(&format!("toolhost: serving {} at {}", entry.request, entry.terms));
+    }
 }
 
 /// Which of our ends the client has closed.

@@ -110,6 +110,10 @@ pub struct Settings {
     pub traces: Option<String>,
     /// What the indexes that policies name mean here.
     pub indexes: Vec<Index>,
+    /// Over which brokers tool services are called.
+    pub tool_services: Vec<Called>,
+    /// Where tools are served over a broker.
+    pub brokers: Vec<Broker>,
     /// Colour on standard output.
     pub colour: bool,
     /// Setting → who said it.
@@ -135,9 +139,13 @@ struct Config {
     proxy: Option<String>,
     indexes: Option<indexes::Written>,
     #[serde(default)]
+    tool_services: Vec<tool_services::Written>,
+    #[serde(default)]
     http: Http,
     #[serde(default)]
     traces: observed::Traces,
+    #[serde(default)]
+    broker: Vec<brokers::Given>,
 }
 
 /// `[http]`: what `serve --http` is told; flags go before.
@@ -225,6 +233,8 @@ impl Settings {
         http.files().for_each(|path| *path = sources.beside_config(path));
         let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
         let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
+        let tool_services = tool_services::all(config.tool_services, folder).map_err(in_config)?;
+        let brokers = brokers::all(config.broker, folder).map_err(in_config)?;
         for word in &capabilities {
             crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
@@ -246,6 +256,8 @@ impl Settings {
             http,
             traces: observed::collector(config.traces, &variable),
             indexes,
+            tool_services,
+            brokers,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),
@@ -402,12 +414,6 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
     Ok((config, Some(file)))
 }
 
-/// The user's own, then the system's.
-fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
-    let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
-    own.into_iter().chain([PathBuf::from("/etc/toolhost/config.toml")]).collect()
-}
-
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     let (bytes, facts) = regular_file(file, LARGEST)?;
@@ -428,28 +434,6 @@ pub(super) fn regular_file(path: &Path, most: u64) -> Result<(Vec<u8>, Metadata)
     Ok((bytes.ok_or_else(|| format!("it is larger than {most} bytes"))?, facts))
 }
 
-/// `$XDG_…`, else the folder below the home folder.
-fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBuf> {
-    let named = variable(xdg).map(PathBuf::from).filter(|path| path.is_absolute());
-    named.or_else(|| home(variable).map(|home| home.join(below_home)))
-}
-
-pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
-    let named = variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    named.or_else(|| {
-        let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten()?;
-        Some(me.dir).filter(|path| path.is_absolute())
-    })
-}
-
-/// Real root logs for the system; everybody else, mapped root included, for themselves.
-fn usual_audit_log(variable: Variables<'_>) -> Option<PathBuf> {
-    if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
-        return Some(PathBuf::from("/var/log/toolhost/audit.jsonl"));
-    }
-    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost/audit.jsonl"))
-}
-
 /// Where calls are recorded, and where built packages are kept.
 fn kept(
     sources: &mut Sources<'_>,
@@ -467,15 +451,15 @@ fn kept(
     Ok((Some(path), beside))
 }
 
-/// Logs are often kept where nothing may be run, and native code of packages is.
-fn usual_packages(variable: Variables<'_>) -> Option<PathBuf> {
-    if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
-        return Some(PathBuf::from("/var/lib/toolhost").join(PACKAGES));
-    }
-    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost").join(PACKAGES))
-}
-
+mod brokers;
 mod indexes;
 mod observed;
 #[cfg(test)]
 mod tests;
+mod tool_services;
+mod usual;
+
+pub use brokers::Broker;
+pub use tool_services::Called;
+pub(super) use usual::home;
+use usual::{folder, usual_audit_log, usual_configs, usual_packages};

@@ -12,6 +12,7 @@ mod log;
 pub mod method;
 mod outcome;
 pub mod process;
+pub mod remote;
 mod stdout;
 mod told;
 #[cfg(feature = "wasi")]
@@ -70,6 +71,16 @@ pub struct Call {
     pub input: Value,
     /// `None` for what runs in this process (service methods, extensions).
     pub confinement: Option<policy::Confinement>,
+    /// Set for a tool whose work a service elsewhere does.
+    pub service: Option<ServiceCall>,
+}
+
+/// What a call of a service elsewhere may be.
+#[derive(Clone, Debug)]
+pub struct ServiceCall {
+    pub grant: policy::ServiceGrant,
+    /// The most that is kept of its answer.
+    pub output_bytes: u64,
 }
 
 impl Call {

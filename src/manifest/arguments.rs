@@ -45,13 +45,16 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &Written) -> Re
         return Err(Fault::new(Kind::ParameterValidationError, flaw).details("pointer '': type"));
     };
     let root = manifest.parameters.as_ref().map_or(&Value::Null, |schema| &schema.raw);
-    let mut flaws = unknown_names(root, &given);
+    let untyped = manifest.remote().is_some_and(|remote| remote.untyped);
+    let mut flaws = if untyped { Vec::new() } else { unknown_names(root, &given) };
     if let Written::Inputs { twice } = written {
         let pointer = |name: &String| format!("/{}", json::escape_segment(name));
         flaws.extend(twice.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
     }
-    texts::convert(root, &mut given, written, &mut flaws);
-    let Some(schema) = &manifest.parameters else {
+    // What does not fit stays a text, for the service to judge.
+    let mut unfit = Vec::new();
+    texts::convert(root, &mut given, written, if untyped { &mut unfit } else { &mut flaws });
+    let Some(schema) = manifest.parameters.as_ref().filter(|_| !untyped) else {
         return if flaws.is_empty() { Ok(Value::Object(given)) } else { Err(fault(root, &flaws)) };
     };
     let mut arguments = Value::Object(given);

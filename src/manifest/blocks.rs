@@ -5,8 +5,8 @@
 
 use super::reader::{Reader, below};
 use super::{
-    Asks, Code, Example, Execution, Handler, Language, Metadata, Pattern, PatternShape, StderrRule, TaskUse, document,
-    environment, host, pattern,
+    Asks, Code, Example, Execution, Handler, Language, Metadata, Pattern, PatternShape, StderrRule, TaskUse,
+    descriptor, document, environment, host, pattern,
 };
 use crate::base::{json, suggest, text};
 use crate::manifest::host::HostPattern;
@@ -70,7 +70,7 @@ pub(super) fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
             let (service, method) = (text_of(&handler["serviceName"])?, text_of(&handler["methodName"])?);
             Some(Handler::ServiceMethod { service, method, language, parameter_map })
         }
-        "tool-service" => Some(Handler::ToolService),
+        "tool-service" => descriptor::handler(reader, top).map(|remote| Handler::ToolService(Box::new(remote))),
         "definition-only" => Some(Handler::DefinitionOnly),
         "prompt" | "resource" => document::read(reader, top).map(Handler::Document),
         kind if extension_kind(kind) => Some(Handler::Extension { kind: kind.to_owned() }),

@@ -4,13 +4,16 @@
 //! Never: touches the file system; takes a misspelt or wrongly typed restriction for a missing one.
 
 use super::reader::Reader;
-use super::{Code, Handler, Manifest, Problem, blocks, lint, published, schema};
+use super::{Code, Handler, Manifest, Problem, blocks, descriptor, lint, published, schema};
 use crate::base::{json, text};
 use serde_json::Value;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
 pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
+    if let Some(read) = descriptor::tool_file(&document, bytes) {
+        return read;
+    }
     let mut reader = Reader::new(&document);
     reader.shape(&published::SCHEMA, &document.value, "");
     let manifest = manifest(&mut reader, &document.value, bytes);
@@ -48,6 +51,10 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     let mut asks = blocks::asks(reader, top);
     if let Some(Handler::Document(document)) = &handler {
         asks.read = Some(document.reads());
+    }
+    if let Some(Handler::ToolService(_)) = &handler {
+        descriptor::asks_nothing(reader, top);
+        asks.read = Some(Vec::new());
     }
     let execution = blocks::execution(reader, top);
     let requires = blocks::requires(reader, top);

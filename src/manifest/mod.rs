@@ -31,8 +31,8 @@ pub enum Handler {
         language: Option<Language>,
         parameter_map: BTreeMap<String, String>,
     },
-    /// `tool-service`: known, not built yet.
-    ToolService,
+    /// `tool-service`: a service behind a broker does the work.
+    ToolService(Box<Remote>),
     /// `definition-only`: known, not built yet.
     DefinitionOnly,
     /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
@@ -42,9 +42,12 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Whether this process does the work itself, unless it leads to a script.
+    /// Whether this process does the work itself, or has it done elsewhere, unless it leads to a script.
     pub fn is_ours(&self) -> bool {
-        matches!(self, Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_))
+        matches!(
+            self,
+            Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) | Handler::ToolService(_)
+        )
     }
 }
 
@@ -158,6 +161,14 @@ impl Manifest {
         (&self.id, self.model_name.as_deref())
     }
 
+    /// The service that does its work, if it is a tool of one.
+    pub fn remote(&self) -> Option<&Remote> {
+        match &self.handler {
+            Handler::ToolService(remote) => Some(remote),
+            _ => None,
+        }
+    }
+
     /// What it holds, if it is a prompt or a resource.
     pub fn document(&self) -> Option<&Document> {
         match &self.handler {
@@ -188,6 +199,7 @@ pub mod applies;
 pub mod arguments;
 mod blocks;
 mod bounds;
+pub mod descriptor;
 mod document;
 pub mod environment;
 mod file;
@@ -201,6 +213,7 @@ pub mod schema;
 
 pub use crate::base::problem::{Code, Problem, Severity};
 pub use blocks::{extension_kind, id_fault};
+pub use descriptor::{Remote, ServiceDescriptor};
 pub use document::{Body, Document};
 pub use file::read;
 

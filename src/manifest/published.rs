@@ -106,6 +106,11 @@ fn handler() -> Value {
         "language": language,
         "parameterMap": { "type": "object", "default": {}, "additionalProperties": { "type": "string", "minLength": 1 }, "description": "Input name to the method's name for it." }
     });
+    let service = json!({
+        "type": { "const": "tool-service" },
+        "service": { "type": "string", "pattern": "\\S", "description": "The id of the service, as its descriptor (*.tool-service.json) has it." },
+        "config": { "type": "object", "default": {}, "description": "Sent with every call: the values of the service's config-params." }
+    });
     json!({
         "type": "object", "required": ["type"], "properties": { "type": { "type": "string" } },
         "description": "How the tool is run.",
@@ -117,7 +122,8 @@ fn handler() -> Value {
             { "required": ["type", "serviceName", "methodName"], "properties": method, "additionalProperties": false },
             { "required": ["type", "messages"], "properties": prompt(), "additionalProperties": false, "description": "In a file *.prompt.json." },
             { "required": ["type", "uri"], "properties": resource(), "additionalProperties": false, "description": "In a file *.resource.json: `text` or `file`." },
-            { "properties": { "type": { "enum": ["tool-service", "definition-only"] } }, "description": "Known, not built yet: the tool is listed as unavailable." },
+            { "required": ["type", "service"], "properties": service, "additionalProperties": false, "description": "A service behind a broker does the work." },
+            { "properties": { "type": { "const": "definition-only" } }, "description": "Known, not built yet: the tool is listed as unavailable." },
             { "properties": { "type": { "type": "string", "maxLength": 64, "pattern": "^x-[a-z0-9-]+$" } }, "description": "An executor of the embedding program." }
         ]
     })

@@ -13,6 +13,7 @@ use super::needs::{self, Need};
 use super::package_use;
 use super::packages::Ecosystem;
 use super::reach;
+use super::services;
 use super::uses;
 use super::verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
@@ -50,7 +51,7 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
     if runs.is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
-    if manifest.document().is_some() {
+    if manifest.document().is_some() || manifest.remote().is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
     // No process of its own: its asks are for the script that a call names. `decide_run` judges that script and
@@ -83,6 +84,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     verdicts.extend(of_hosts);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut lacks);
     let secrets = uses::judge(manifest, policy, host, &hosts, &judged.grants, &mut verdicts);
+    let service = services::judge(manifest, policy, host, machine, &mut verdicts, &mut lacks);
     let env = env(manifest, machine, &mut verdicts);
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut lacks));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
@@ -91,7 +93,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     }
     let source = runs.is_some() && site.script.is_none();
     let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
-    for verdict in verdicts.iter().filter(|v| narrow && v.refuses()) {
+    for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != What::Service) {
         notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
@@ -108,6 +110,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         grants: judged.grants,
         hosts,
         secrets,
+        service,
         packages: None,
         wanted: None,
         package_rules: packages(subject, policy, host),
@@ -325,7 +328,8 @@ fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<R
 fn refusal(decision: &Decision) -> Option<Fault> {
     let tool = text::printable(&decision.tool);
     let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
-    let refused: Vec<&Verdict> = decision.verdicts.iter().filter(|v| v.refuses() && !decision.narrow).collect();
+    let refused: Vec<&Verdict> =
+        decision.verdicts.iter().filter(|v| v.refuses() && (!decision.narrow || v.what == What::Service)).collect();
     if refused.is_empty() && !decision.unnamed {
         return None;
     }

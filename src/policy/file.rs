@@ -8,6 +8,7 @@ use super::hosts::{self, HostRule};
 use super::package_table::{self, PackageTable};
 use super::rules::{self, Grants, Rule};
 use super::secrets::{self, SecretRule};
+use super::services::{self, ServiceRule};
 use super::source::{At, Reader, Table, did_you_mean};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, StderrRule};
@@ -54,6 +55,7 @@ pub(super) const TOP_KEYS: [&str; 17] = [
     "network",
     "secrets",
     "packages",
+    "services",
 ];
 
 /// Which tools a policy is for; narrower wins.
@@ -156,6 +158,7 @@ pub struct Policy {
     pub hosts: Vec<HostRule>,
     pub secrets: Vec<SecretRule>,
     pub packages: PackageTable,
+    pub services: Vec<ServiceRule>,
     /// SHA-256 of the file's text, hex.
     pub digest: String,
 }
@@ -191,6 +194,7 @@ impl Policy {
             || !self.hosts.is_empty()
             || !self.secrets.is_empty()
             || !self.packages.entries.is_empty()
+            || !self.services.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
     }
@@ -227,6 +231,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         false => secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new(""))),
     };
     let packages = package_table::read(&mut reader, &top);
+    let services = services::read(&mut reader, &top);
     if !reader.problems.is_empty() {
         reader.problems.sort_by_key(|p| (p.line, p.column));
         return Err(reader.problems);
@@ -251,6 +256,7 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         hosts,
         secrets,
         packages,
+        services,
         digest: crate::base::sha256_hex(source.as_bytes()),
     })
 }

@@ -28,6 +28,7 @@ pub mod reports;
 mod rules;
 mod run;
 mod secrets;
+mod services;
 mod source;
 mod uses;
 mod variable;
@@ -57,6 +58,7 @@ pub use reports::{audit, diff, suggest, who_can};
 pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
+pub use services::{ServiceGrant, ServiceRule};
 pub use source::{At, FileProblem};
 pub use variable::Variable;
 pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
@@ -80,6 +82,8 @@ pub struct Machine {
     pub environment: BTreeMap<String, Variable>,
     /// The indexes that the host's configuration names, and where each leads, in words.
     pub indexes: BTreeMap<(packages::Ecosystem, String), String>,
+    /// Over which broker each service is called, in words; `*`: every other.
+    pub brokers: BTreeMap<String, String>,
     /// True where memory, CPU and processes are counted by a cgroup.
     pub cgroup: bool,
 }

@@ -38,12 +38,11 @@ impl std::borrow::Borrow<str> for Need {
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
 pub fn of_manifest(manifest: &Manifest) -> Vec<Need> {
     let mut needs = Vec::new();
-    let service = "tool services over a broker (handler.type tool-service): not built yet";
     let client = "a client that runs the tool (handler.type definition-only): not built yet";
     match &manifest.handler {
-        Handler::ToolService => needs.push(Need::new("/handler/type", service)),
         Handler::DefinitionOnly => needs.push(Need::new("/handler/type", client)),
-        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) => {}
+        Handler::Script { .. } | Handler::ServiceMethod { .. } | Handler::Extension { .. } => {}
+        Handler::ToolService(_) | Handler::Document(_) => {}
     }
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let Some(why) = capability::unknown(word) else { continue };

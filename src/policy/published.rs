@@ -4,7 +4,7 @@
 
 use super::file::MAX_LIMIT;
 use super::package_table::{MOST_DAYS, MOST_DENIED};
-use super::secrets;
+use super::{secrets, services};
 use crate::manifest::published::{HOST, any_case, forbidden_names};
 use crate::quantity::{Limit, MAX_HOSTS, MAX_RANGES};
 use serde_json::{Map, Value, json};
@@ -78,6 +78,7 @@ pub fn schema() -> Value {
             "network": table(json!({ "hosts": hosts() })),
             "secrets": table(json!({ "grant": secrets() })),
             "packages": packages(),
+            "services": table(json!({ "call": services() })),
             "capabilities": table(json!({ "grant": {
                 "type": "array",
                 "items": {
@@ -163,6 +164,24 @@ fn secrets() -> Value {
                         "paths": words(REQUESTS, "/exact or /below/**. Left out: all."),
                     },
                 },
+            },
+        },
+    })
+}
+
+fn services() -> Value {
+    let queue = json!({ "type": "string", "pattern": "\\S" });
+    json!({
+        "type": "array", "default": [], "maxItems": services::MOST,
+        "description": "Tool services elsewhere that tools may call; the host's configuration says over which broker.",
+        "items": {
+            "type": "object", "additionalProperties": false, "required": ["service", "request", "response", "why"],
+            "properties": {
+                "service": { "type": "string", "pattern": "\\S", "description": "The id of its descriptor." },
+                "request": { "type": "array", "minItems": 1, "items": queue, "description": "Queues that requests may go to, as the descriptor has them." },
+                "response": { "type": "string", "pattern": "\\S", "description": "The queue that answers come from." },
+                "user": { "type": "boolean", "default": false, "description": "The caller's name is sent, too." },
+                "why": said("Why it is called."),
             },
         },
     })

@@ -10,7 +10,7 @@ use super::load::PassedOver;
 use super::needs::Need;
 use super::package_use::Allowance;
 use super::packages::{Ecosystem, PackageGrant, Wanted};
-use super::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, hosts};
+use super::{Grant, HostGrant, Network, Runtime, SecretGrant, ServiceGrant, Shape, hosts};
 use crate::fault::Fault;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,8 @@ pub enum What {
     Env,
     Runtime,
     Package,
+    /// A tool service elsewhere.
+    Service,
 }
 
 impl What {
@@ -69,6 +71,7 @@ impl What {
             What::Env => "env",
             What::Runtime => "runtime",
             What::Package => "packages",
+            What::Service => "call",
         }
     }
 }
@@ -264,6 +267,8 @@ pub struct Decision {
     pub hosts: Vec<HostGrant>,
     /// The secrets, likewise, in order of name.
     pub secrets: Vec<SecretGrant>,
+    /// The tool service that it may call.
+    pub service: Option<ServiceGrant>,
     /// The packages, likewise; `None`: its files require none.
     pub packages: Option<PackageGrant>,
     /// What these files say, whether it is granted or not.

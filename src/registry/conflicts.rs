@@ -5,6 +5,7 @@
 
 use super::{CORE, Tool, builtin, position};
 use crate::manifest::Code;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ pub(super) struct Refused {
     pub told: String,
     pub code: Code,
     /// JSON pointer of the part of the file that is at fault.
-    pub pointer: &'static str,
+    pub pointer: Cow<'static, str>,
     /// Line and column of that part; (0, 0) = not known.
     pub at: (usize, usize),
     /// A copy of a builtin's own file: reported as a note, no fault.
@@ -27,7 +28,7 @@ pub(super) struct Refused {
 impl Refused {
     pub fn new(tool: Tool, code: Code, message: String) -> Refused {
         let pointer = if code == Code::Conflict { "/toolId" } else { "" };
-        Refused { tool, told: message.clone(), message, code, pointer, at: (0, 0), harmless: false }
+        Refused { tool, told: message.clone(), message, code, pointer: pointer.into(), at: (0, 0), harmless: false }
     }
 }
 

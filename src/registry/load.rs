@@ -4,7 +4,7 @@
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
 //! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
 
-use super::{Claim, Claimed, Discovery, ENDING, FileReport, Source, Status, Tool};
+use super::{Claim, Claimed, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool};
 use super::{open_beneath, position, scan, scripts, shared};
 use crate::base::{files, text};
 use crate::fault::Kind;
@@ -33,10 +33,10 @@ pub struct DirectToolLoader {
     stricter: Option<schema::Schema>,
 }
 
-/// The result of one file: a tool, or the scripts that it names though it cannot be loaded.
+/// The result of one file: what it holds, or the scripts that it names though it cannot be loaded.
 struct Read {
     report: FileReport,
-    found: Result<Box<Tool>, Claim>,
+    found: Result<(Vec<Tool>, Vec<Described>), Claim>,
 }
 
 /// The scripts of a manifest that cannot be loaded, as far as its text still tells: the script it names, also if that
@@ -47,8 +47,10 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let named = parsed.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
     let document = !manifest.to_string_lossy().ends_with(ENDING);
     let what = match named {
-        // Prompts and resources name no scripts.
-        _ if document => Claimed::Scripts(Vec::new()),
+        // Prompts, resources and tools of services name no scripts.
+        _ if document || parsed.as_ref().is_some_and(|document| document.value["type"] == "tool-service") => {
+            Claimed::Scripts(Vec::new())
+        }
         None => Claimed::Beside(folder.to_path_buf()),
         Some(named) => match bases.find(Some(folder), named) {
             Ok(found) => Claimed::Scripts(found.site.script.into_iter().collect()),
@@ -110,6 +112,12 @@ impl DirectToolLoader {
         if let Err(refusal) = &read {
             return skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
         }
+        if path.to_string_lossy().ends_with(DESCRIPTOR) {
+            return match manifest::descriptor::read(bytes) {
+                Ok((found, problems)) => self.described(path, &candidate.base.path, found, problems),
+                Err(problems) => skipped(problems),
+            };
+        }
         let (manifest, mut warnings) = match manifest::read(bytes) {
             Ok(read) => read,
             Err(problems) => return skipped(problems),
@@ -136,7 +144,25 @@ impl DirectToolLoader {
         warnings.extend(shared::tool(&site));
         let report = FileReport { path, status: Status::Loaded, tool: Some(reference), problems: warnings };
         let tool = Tool::new(Arc::new(manifest), site, self.id());
-        Read { report, found: Ok(Box::new(tool)) }
+        Read { report, found: Ok((vec![tool], Vec::new())) }
+    }
+
+    /// A file of descriptors.
+    fn described(
+        &self,
+        path: PathBuf,
+        base: &Path,
+        found: manifest::descriptor::Descriptors,
+        problems: Vec<Problem>,
+    ) -> Read {
+        let folder = path.parent().unwrap_or(base).to_path_buf();
+        let site = Site { manifest: path.clone(), base: base.to_path_buf(), script: None, folder };
+        let problems = problems.into_iter().chain(shared::tool(&site)).collect();
+        let service = |descriptor| Described { descriptor: Arc::new(descriptor), file: path.clone() };
+        let services = found.services.into_iter().map(service).collect();
+        let tools = found.tools.into_iter().map(|tool| Tool::new(Arc::new(tool), site.clone(), self.id())).collect();
+        let report = FileReport { path: path.clone(), status: Status::Loaded, tool: None, problems };
+        Read { report, found: Ok((tools, services)) }
     }
 
     /// Where the tool lies; its script must be there now.
@@ -227,7 +253,10 @@ impl Source for DirectToolLoader {
         for Read { report, found } in read {
             discovery.reports.push(report);
             match found {
-                Ok(tool) => discovery.tools.push(*tool),
+                Ok((tools, services)) => {
+                    discovery.tools.extend(tools);
+                    discovery.services.extend(services);
+                }
                 Err(claim) => discovery.claims.push(claim),
             }
         }

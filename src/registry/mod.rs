@@ -12,6 +12,7 @@ mod ownership;
 mod position;
 mod scan;
 pub mod scripts;
+mod services;
 mod shared;
 mod snapshot;
 mod store;
@@ -26,7 +27,7 @@ pub use snapshot::{Filter, Snapshot};
 pub use store::Registry;
 
 use crate::base::text;
-use crate::manifest::{Manifest, Problem, Severity, Site};
+use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, Site};
 use crate::policy;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -37,17 +38,22 @@ pub const CORE: &str = "core";
 
 /// The ending of a manifest's file name.
 pub const ENDING: &str = ".tool.json";
-/// Of prompts and resources too.
-pub const ENDINGS: [&str; 3] = [ENDING, ".prompt.json", ".resource.json"];
+/// Of prompts, resources and tool services too.
+pub const ENDINGS: [&str; 4] = [ENDING, ".prompt.json", ".resource.json", DESCRIPTOR];
 
 /// True for the name of a manifest of any kind.
 pub fn is_manifest_file(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
-/// The ending of a tool service's descriptor; known, and not read yet.
+/// The ending of the name of a file with descriptors of tool services.
 const DESCRIPTOR: &str = ".tool-service.json";
-/// Why not.
-pub const DESCRIPTOR_NEEDS: &str = "needs tool services over a broker, which are not built yet";
+
+/// One descriptor of a service, and its file.
+#[derive(Clone, Debug)]
+pub struct Described {
+    pub descriptor: Arc<ServiceDescriptor>,
+    pub file: PathBuf,
+}
 
 /// One tool that was loaded.
 #[derive(Clone, Debug)]
@@ -134,6 +140,7 @@ pub enum Claimed {
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     pub tools: Vec<Tool>,
+    pub services: Vec<Described>,
     pub reports: Vec<FileReport>,
     /// The scripts of manifests that could not be loaded.
     pub claims: Vec<Claim>,

@@ -224,7 +224,7 @@ pub(super) fn linked(file: &Path) -> Option<(u64, u64)> {
 fn stranger(tool: &Tool, message: String) -> Refused {
     let at = position(&tool.site.manifest, POINTER);
     let told = format!("{}: {message}", text::path(&tool.site.manifest));
-    Refused { at, told, pointer: POINTER, ..Refused::new(tool.clone(), Code::Security, message) }
+    Refused { at, told, pointer: POINTER.into(), ..Refused::new(tool.clone(), Code::Security, message) }
 }
 
 fn list(manifests: &BTreeSet<&Path>) -> String {

@@ -4,7 +4,7 @@
 //! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
 //! that fills its folder must not hide the manifest which says that it may write there.
 
-use super::{DESCRIPTOR, DESCRIPTOR_NEEDS, Discovery, FileReport, Status, is_manifest_file, open_beneath, shared};
+use super::{Discovery, FileReport, Status, is_manifest_file, open_beneath, shared};
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity};
 use crate::policy;
@@ -185,10 +185,6 @@ impl Scan<'_> {
             {
                 self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
             }
-        } else if name.ends_with(DESCRIPTOR) && self.seen.insert(path.clone()) {
-            let message = format!("unavailable: {DESCRIPTOR_NEEDS}; this descriptor is not read");
-            let told = Problem::new(Severity::Note, Code::Dependency, "", message);
-            self.discovery.reports.push(FileReport::skipped(path.clone(), told));
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.
             let message =

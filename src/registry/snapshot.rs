@@ -3,7 +3,7 @@
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
 use super::ownership::{self, Ownership};
-use super::{DESCRIPTOR, FileReport, Status, Tool, conflicts};
+use super::{Described, FileReport, Status, Tool, conflicts};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub(super) tools: BTreeMap<String, Vec<Arc<Tool>>>,
     /// Folded ids of tools that were turned away and have no loaded version, with the reason for a person.
     pub(super) disabled: BTreeMap<String, String>,
+    /// Services that tools may name, by their ids.
+    pub services: BTreeMap<String, Described>,
     pub reports: Vec<FileReport>,
     pub warnings: Vec<String>,
     /// The folders that were looked at.
@@ -68,12 +70,6 @@ impl Snapshot {
 
     fn faulty(&self) -> impl Iterator<Item = &FileReport> {
         self.reports.iter().filter(|report| report.status == Status::Skipped && report.has_errors())
-    }
-
-    /// How many descriptors of tool services there are, which nobody reads yet.
-    pub fn descriptors(&self) -> usize {
-        let descriptor = |report: &&FileReport| report.path.to_string_lossy().ends_with(DESCRIPTOR);
-        self.reports.iter().filter(descriptor).count()
     }
 
     /// Why a manifest of these folders was not loaded, where the reason has the code `Security`.
@@ -151,7 +147,9 @@ impl Snapshot {
     /// write access to one of them.
     pub fn files(&self) -> Vec<PathBuf> {
         let sites = self.tools.values().flatten().map(|tool| &tool.site);
-        let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script)).chain(&self.withheld);
+        let services = self.services.values().map(|service| &service.file);
+        let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script));
+        let paths = paths.chain(services).chain(&self.withheld);
         let mut files: Vec<_> = paths.filter(|path| !path.as_os_str().is_empty()).cloned().collect();
         files.sort();
         files.dedup();

@@ -5,7 +5,7 @@
 
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
-use super::{availability, conflicts, nowhere, writable_tools};
+use super::{availability, conflicts, nowhere, services, writable_tools};
 use crate::base::lock;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -194,6 +194,9 @@ impl Registry {
         // Before ids are settled: a manifest that names a script of others claims no id.
         let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = conflicts::settled(tools, &self.held());
+        let described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
+        let found = services::settled(described, &written, &self.snapshot().services);
+        let remarks = services::bind(&mut tools, &found.services, &mut refused);
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
@@ -208,11 +211,18 @@ impl Registry {
             if let Some(report) = report {
                 report.status = Status::Skipped;
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
-                let mut why = Problem::new(severity, refused.code, refused.pointer, &*refused.message);
+                let mut why = Problem::new(severity, refused.code, &*refused.pointer, &*refused.message);
                 (why.line, why.column) = refused.at;
                 report.problems.insert(0, why);
             }
             disabled.insert(conflicts::folded(&refused.tool.manifest.id), refused.told);
+        }
+        for (path, problem) in found.refused.into_iter().chain(remarks) {
+            let Some(report) = by_path.get(&path).and_then(|index| reports.get_mut(*index)) else { continue };
+            if problem.severity == Severity::Error {
+                report.status = Status::Skipped;
+            }
+            report.problems.insert(0, problem);
         }
         disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
         let warnings = state.sources.iter().flat_map(|entry| entry.stale.clone()).collect();
@@ -223,6 +233,7 @@ impl Registry {
         }
         let rest = Snapshot {
             disabled,
+            services: found.services,
             reports,
             warnings,
             folders,
@@ -242,15 +253,20 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     let mut told = Vec::new();
     for report in found.reports.iter_mut().filter(|report| report.status == Status::Skipped && report.tool.is_none()) {
         let first = report.problems.iter().find(|problem| problem.severity == Severity::Error);
-        let was = old.tools.iter().find(|tool| tool.site.manifest == report.path);
+        let tools: Vec<_> = old.tools.iter().filter(|tool| tool.site.manifest == report.path).cloned().collect();
+        let services: Vec<_> = old.services.iter().filter(|service| service.file == report.path).cloned().collect();
         // A file that cannot be read at all, or that is a link now, is no edit.
-        let (Some(first), Some(tool)) = (first.filter(|first| first.code != Code::Unreadable), was) else { continue };
+        let Some(first) = first.filter(|first| first.code != Code::Unreadable) else { continue };
+        if tools.is_empty() && services.is_empty() {
+            continue;
+        }
         let (path, why) = (text::path(&report.path), text::printable(&first.message));
         told.push(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
         let note = "its old definition stays loaded until this is mended";
         report.problems.push(Problem::new(Severity::Note, first.code, "", note));
         found.claims.retain(|claim| claim.manifest != report.path);
-        found.tools.push(tool.clone());
+        found.tools.extend(tools);
+        found.services.extend(services);
     }
     told
 }

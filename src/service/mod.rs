@@ -56,6 +56,7 @@ pub use hints::strips_types;
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, new_id};
 pub use script_digest::of as digest_of_script;
+pub use secrets::credential;
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, Told};
 pub use tools::Effects;
 pub use traces::{Collector, TraceContext};
@@ -76,6 +77,8 @@ use std::time::Duration;
 pub struct Executors {
     pub process: Option<Arc<dyn Executor>>,
     pub wasm: Option<Arc<dyn Executor>>,
+    /// Tool services behind a broker.
+    pub remote: Option<Arc<dyn Executor>>,
     pub methods: Arc<method::Methods>,
     /// Handler types an embedding program brings (`x-…`), by name.
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,

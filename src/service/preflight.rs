@@ -5,6 +5,7 @@
 //! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
 
 use crate::executor::method::Methods;
+use crate::executor::remote::queues;
 use crate::manifest::Handler;
 use crate::policy::Need;
 use crate::{fault, policy, registry};
@@ -89,8 +90,9 @@ pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
-        // `policy::needs` tells of the first two that they are not built yet; scripts run in every host.
-        Handler::ToolService | Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
+        // `policy::needs` tells of the first that they are not built yet; scripts run in every host.
+        Handler::ToolService(remote) => remote.found.iter().try_for_each(|service| queues(service)),
+        Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
     }
 }
 

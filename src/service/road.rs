@@ -289,6 +289,11 @@ impl Service {
             site: target.site.clone(),
             input: std::mem::take(&mut target.input),
             confinement,
+            service: decision.service.clone().map(|grant| {
+                let limit = decision.limit(quantity::Limit::OutputBytes);
+                let output_bytes = limit.map_or(quantity::Limit::OutputBytes.house_default(), |limit| limit.effective);
+                executor::ServiceCall { grant, output_bytes }
+            }),
         };
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();

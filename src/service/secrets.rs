@@ -53,6 +53,15 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
     Ok(values)
 }
 
+/// A credential of this host's own.
+pub async fn credential(from: SecretSource) -> Result<String, String> {
+    let words = String::new;
+    let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
+    let read = tokio::time::timeout(PATIENCE, value(&secret, "")).await;
+    let read = read.unwrap_or_else(|_| Err(format!("it was not there within {} s", PATIENCE.as_secs())));
+    read.map_err(|why| format!("{}: {}", described(&secret.from), text::printable(&why)))
+}
+
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
     let whose = if matches!(secret.from, SecretSource::CallerFile(_)) { " for you" } else { "" };
     let message = format!("the secret {} cannot be had{whose} on this host, so nothing was run", secret.name);

@@ -8,6 +8,7 @@ use super::{Caller, Service, packages, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
 use crate::executor::document::Documents;
+use crate::executor::remote::queues;
 use crate::manifest::{Handler, Language};
 use crate::sandbox::grants;
 use crate::{fault, policy, registry};
@@ -218,7 +219,11 @@ impl Service {
                 .cloned()
                 .ok_or_else(|| preflight::no_extension(kind)),
             Handler::Document(_) => Ok(Arc::new(Documents)),
-            Handler::ToolService | Handler::DefinitionOnly => Err(lacking("tools of this type")),
+            Handler::ToolService(remote) => {
+                remote.found.iter().try_for_each(|service| queues(service))?;
+                executors.remote.clone().ok_or_else(|| lacking("tools of services elsewhere"))
+            }
+            Handler::DefinitionOnly => Err(lacking("tools of this type")),
         }
     }
 

@@ -159,6 +159,7 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     let mut executors = Executors {
         process: Some(fake.clone()),
         wasm: None,
+        remote: None,
         methods: Arc::new(executor::method::Methods::new()),
         extensions: BTreeMap::new(),
     };

@@ -32,6 +32,7 @@ pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
         executors: Executors {
             process: Some(Arc::new(Scripts::new(launchers.clone()))),
             wasm: None,
+            remote: None,
             methods: Arc::new(methods),
             extensions: BTreeMap::new(),
         },

@@ -269,6 +269,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         hosts: _,          // reach: Shape::network, which egress serves
         secrets: _,        // uses: Shape::secrets, whose values the road reads
         packages: _,       // package_use: Shape::packages
+        services: _,       // services::judge → Decision::service
         digest,            // decide: Decision::digest
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup, observe), (policy::Mode::Reject, StderrRule::Log, false, false));

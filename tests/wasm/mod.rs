@@ -182,6 +182,7 @@ impl Tool {
             site,
             input,
             confinement,
+            service: None,
         }
     }
 

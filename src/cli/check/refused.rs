@@ -159,6 +159,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
         What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         What::Runtime => return "/handler/language".to_owned(),
         What::Package => return String::new(),
+        What::Service => return manifest.remote().map(|remote| remote.at.0.clone()).unwrap_or_default(),
     };
     item(manifest, list, &verdict.asked)
 }

@@ -28,7 +28,8 @@ pub const NOT_DEFENDED: [&str; 9] = [
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
 
-/// The same, of a tool for which the relay adds a secret.
+/// The same, of a tool whose work a service elsewhere does; and of one for which the relay adds a secret.
+const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else reads its queues (an answer on a fanout is read by all who listen there)";
 const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as URLs, JSON and HTML write it) tells it to the tool";
 
 /// The field of an entry that the audit log fills: what past calls were refused.
@@ -37,7 +38,8 @@ pub const LAST_DENIALS: &str = "lastDenials";
 pub const KEPT_PACKAGES: &str = "keptPackages";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
-    NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED))
+    let answered = decision.service.as_ref().map(|_| ANSWERED);
+    NOT_DEFENDED.into_iter().chain(decision.added().next().map(|_| RETURNED)).chain(answered)
 }
 
 /// Longer cells do not widen their column: the rest of their row is pushed to the right.
@@ -69,6 +71,11 @@ fn refused(decision: &Decision) -> Option<&crate::fault::Fault> {
     decision.shape.as_ref().err().filter(|f| !(decision.in_process && f.kind == Kind::InternalError))
 }
 
+/// Whether a service elsewhere does the work, so that no wall of this host stands around it.
+fn elsewhere(decision: &Decision) -> bool {
+    decision.verdicts.iter().any(|verdict| verdict.what == What::Service)
+}
+
 fn line(out: &mut String, lead: &str, text: &str) {
     out.push_str(lead);
     out.push_str(&printable(text));
@@ -87,6 +94,10 @@ fn head(decision: &Decision, out: &mut String) {
         (Some(script), _) => {
             line(out, "  script   ", &format!("{} (always shown, read-only: it is what runs)", script.display()));
         }
+        (None, true) if elsewhere(decision) => {
+            let words = "none: a service elsewhere does the work, and nothing here confines it";
+            line(out, "  script   ", words);
+        }
         (None, true) => line(
             out,
             "  script   ",
@@ -97,13 +108,20 @@ fn head(decision: &Decision, out: &mut String) {
     if let Some(runtime) = &decision.runtime {
         line(out, "  runtime  ", &runtime_text(runtime));
     }
-    everywhere(decision, out);
-    network(decision, out);
+    if !elsewhere(decision) {
+        everywhere(decision, out);
+        network(decision, out);
+    }
     secrets(decision, out);
+    if let Some(grant) = &decision.service {
+        line(out, "  service  ", &format!("{} (rule {}: {})", grant.text(), grant.rule, grant.why));
+    }
     for (number, words) in packages::lines(decision).iter().enumerate() {
         line(out, if number == 0 { "  packages " } else { "    " }, words);
     }
-    line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
+    if !elsewhere(decision) {
+        line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
+    }
     if !decision.labels.is_empty() {
         line(out, "  labels   ", &format!("{} (metadata.permissions: not enforced)", decision.labels.join(", ")));
     }
@@ -240,7 +258,10 @@ fn remarks(verdict: &Verdict) -> Vec<String> {
 
 fn limits(decision: &Decision, out: &mut String) {
     // Those of connections stand for nothing where there are none.
-    let told = |l: &&LimitVerdict| l.enforced_by != wall::NETWORK || l.asked.is_some() || !decision.hosts.is_empty();
+    let ours = |l: &LimitVerdict| !elsewhere(decision) || matches!(l.limit, Limit::TimeoutMs | Limit::OutputBytes);
+    let told = |l: &&LimitVerdict| {
+        ours(l) && (l.enforced_by != wall::NETWORK || l.asked.is_some() || !decision.hosts.is_empty())
+    };
     let rows: Vec<[String; 5]> = decision
         .limits
         .iter()
@@ -293,8 +314,10 @@ pub fn touches(decision: &Decision) -> Vec<String> {
     let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::of(grant).text()));
     let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == What::Env);
     let variables = met.filter_map(|v| v.effective.as_ref()).map(|set| format!("variable {set}"));
-    let all = files.chain(hosts).chain(secrets).chain(variables).map(|line| printable(&line));
-    let inside = decision.in_process.then(|| "it runs inside toolhost, without walls of its own".to_owned());
+    let service = decision.service.iter().map(|grant| format!("call {}", grant.text()));
+    let all = files.chain(hosts).chain(secrets).chain(variables).chain(service).map(|line| printable(&line));
+    let inside = (decision.in_process && decision.service.is_none())
+        .then(|| "it runs inside toolhost, without walls of its own".to_owned());
     all.chain(inside).collect()
 }
 
@@ -320,6 +343,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "callers": decision.callers,
         "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
         "packages": packages::json(decision),
+        "service": decision.service,
         "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
         "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),

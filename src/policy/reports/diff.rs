@@ -18,8 +18,11 @@ use crate::policy::packages::{Ecosystem, PackageGrant};
 use crate::policy::reach;
 use crate::policy::rules::Rule;
 use crate::policy::secrets::Secret;
+use crate::policy::services;
 use crate::policy::uses;
-use crate::policy::{Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, SecretRule};
+use crate::policy::{
+    Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, SecretRule, ServiceGrant, ServiceRule,
+};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -30,8 +33,8 @@ use std::path::{Path, PathBuf};
 const TOOL_FOLDER: &str = "/<folder of the tool>";
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
-const MEANT: [&str; 15] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "limits", "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests",
+const MEANT: [&str; 16] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests",
 ];
 /// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
 const TOLD: [(&str, &[&str]); 5] = [
@@ -52,6 +55,8 @@ pub struct Powers {
     pub grants: Vec<Grant>,
     pub hosts: Vec<HostGrant>,
     pub secrets: Vec<Secret>,
+    /// Tool services that are called.
+    pub services: Vec<ServiceGrant>,
     /// Who may call it.
     pub callers: Vec<CallerGrant>,
     /// At most one for each ecosystem.
@@ -121,7 +126,7 @@ impl Powers {
             let usual = match name {
                 "secrets" | "confirm" => Some(json!([])),
                 "packages" => Some(json!({})),
-                "callers" => Some(Value::Null),
+                "callers" | "service" => Some(Value::Null),
                 _ => None,
             };
             let value = fields.shift_remove(name).or(usual);
@@ -143,6 +148,10 @@ impl Powers {
                 .unwrap_or_else(|| vec![CallerGrant::anybody()]),
             packages: serde_json::from_value::<Option<PackageGrant>>(meant["packages"]["granted"].take())
                 .map_err(|e| format!("not an audit: packages: {e}"))?
+                .into_iter()
+                .collect(),
+            services: serde_json::from_value::<Option<ServiceGrant>>(meant["service"].take())
+                .map_err(|e| format!("not an audit: service: {e}"))?
                 .into_iter()
                 .collect(),
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
@@ -200,6 +209,7 @@ impl Powers {
             crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
         powers.hosts = reach::least(reach::allowed(policy, host));
         powers.secrets = uses::allowed(policy, host).iter().map(Secret::of).collect();
+        powers.services = services::allowed(policy, host);
         let packages = Ecosystem::ALL.into_iter().filter_map(|ecosystem| {
             let allowed = package_use::allowed(ecosystem, policy, host).ok()?;
             let (rules, rule) = (allowed.rules, allowed.rule);
@@ -245,6 +255,7 @@ fn written(policy: &Policy) -> Value {
         hosts,
         secrets,
         packages,
+        services,
         mode: _,
         stderr: _,
         require_cgroup: _,
@@ -263,6 +274,10 @@ fn written(policy: &Policy) -> Value {
         let about = json!({ "from": rule.from.to_string(), "header": rule.header, "why": rule.why });
         (rule.name.clone(), about)
     };
+    let service = |rule: &ServiceRule| {
+        let about = json!({ "request": rule.request, "response": rule.response, "user": rule.user, "why": rule.why });
+        (rule.service.clone(), about)
+    };
     let allowed = |ecosystem: &Ecosystem| Some((ecosystem.name().to_owned(), json!(packages.rules(*ecosystem)?)));
     let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
         (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
@@ -279,6 +294,7 @@ fn written(policy: &Policy) -> Value {
         "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
         "hosts": hosts.iter().map(host).collect::<Map<_, _>>(),
         "secrets": secrets.iter().map(secret).collect::<Map<_, _>>(),
+        "services": services.iter().map(service).collect::<Map<_, _>>(),
         "packages": {
             "allowed": Ecosystem::ALL.iter().filter_map(allowed).collect::<Map<_, _>>(),
             "deny": packages.deny, "minAgeDays": packages.min_age_days,
@@ -416,6 +432,10 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     for caller in new.callers.iter().filter(|caller| !old.callers.iter().any(|o| o.covers(caller))) {
         let near = old.callers.iter().find(|o| o.name == caller.name).map(CallerGrant::text);
         push(changes, new, "caller", caller.text(), near);
+    }
+    for grant in new.services.iter().filter(|grant| !old.services.iter().any(|o| o.covers(grant))) {
+        let near = old.services.iter().find(|o| o.service == grant.service).map(ServiceGrant::text);
+        push(changes, new, "service", grant.text(), near);
     }
     for grant in new.packages.iter().filter(|grant| !old.packages.iter().any(|o| packages::covered(o, grant))) {
         let near = old.packages.iter().find(|o| o.ecosystem == grant.ecosystem).map(packages::text);

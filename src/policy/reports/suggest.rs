@@ -24,6 +24,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
     limits(manifest, &mut body);
     capabilities(manifest, &mut body);
     secrets(manifest, decision, &mut body);
+    service(manifest, &mut body);
     body.extend(packages::suggestion(decision, quoted));
     if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
         out.push_str(&format!(
@@ -222,6 +223,18 @@ fn secrets(manifest: &Manifest, decision: &Decision, out: &mut String) {
     );
     let line = |name: &&str| format!("  {{ name = {}, from = \"\", why = \"\" }},\n", quoted(name));
     out.push_str(&format!("[secrets]\ngrant = [\n{}]\n", names.iter().map(line).collect::<String>()));
+}
+
+fn service(manifest: &Manifest, out: &mut String) {
+    let Some(service) = manifest.remote().and_then(|remote| remote.found.as_ref()) else { return };
+    let queues: Vec<String> = service.requests.iter().map(|queue| quoted(queue)).collect();
+    out.push_str(&format!(
+        "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's name, too.\n\
+         [services]\ncall = [\n  {{ service = {}, request = [{}], response = {}, why = \"\" }},\n]\n",
+        quoted(&service.id),
+        queues.join(", "),
+        quoted(&service.response),
+    ));
 }
 
 /// First what no policy can grant, so that nobody looks for its line; then what this machine lacks.

@@ -28,6 +28,8 @@ pub enum Question {
     Secret(String),
     /// By its id.
     Call(String),
+    /// A tool service, by its id.
+    Service(String),
     /// By its name, and its version or a range of them.
     Package(String, Option<String>),
 }
@@ -47,7 +49,8 @@ pub struct Answer {
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
 /// with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
-    let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION] or call:TOOL";
+    let help =
+        "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL";
     let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
     if target.is_empty() {
         return Err(help.to_string());
@@ -68,6 +71,7 @@ pub fn question(text: &str) -> Result<Question, String> {
         },
         "call" => Ok(Question::Call(target.to_owned())),
         "package" => package(target),
+        "service" => Ok(Question::Service(target.to_owned())),
         _ => Err(help.to_string()),
     }
 }
@@ -97,6 +101,7 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
         Question::Reach(asked) => reaching(decision, asked),
         Question::Secret(name) => using(decision, name),
         Question::Call(id) => calling(decision, id),
+        Question::Service(id) => served_by(decision, id).into_iter().collect(),
         Question::Package(name, version) => having(decision, name, version.as_deref()).into_iter().collect(),
     };
     runnable.flat_map(about).collect()
@@ -116,6 +121,14 @@ fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
         why: grant.why,
     };
     decision.callers.clone().unwrap_or_else(anybody).into_iter().map(answer).collect()
+}
+
+/// A tool whose work that service does.
+fn served_by(decision: &Decision, id: &str) -> Option<Answer> {
+    let grant = decision.service.as_ref().filter(|grant| grant.service == id)?;
+    let how = if grant.user { "and sends the caller's name" } else { "without the caller's name" }.to_owned();
+    let (rule, why) = (grant.rule.clone(), grant.why.clone());
+    Some(Answer { tool: decision.tool.clone(), how, grant: grant.text(), rule, why })
 }
 
 fn having(decision: &Decision, name: &str, version: Option<&str>) -> Option<Answer> {
@@ -230,6 +243,7 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         Question::Reach(host) => format!("reach {host}"),
         Question::Secret(name) => format!("use the secret {name}"),
         Question::Call(id) => format!("call {id}"),
+        Question::Service(id) => format!("call the service {id}"),
         Question::Package(name, None) => format!("have the package {name}"),
         Question::Package(name, Some(version)) => format!("have the package {name} {version}"),
     };

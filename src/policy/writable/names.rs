@@ -60,7 +60,7 @@ const DATA: [&str; 76] = [
     "tex",
 ];
 /// Endings of manifests and policies.
-const DEFINITIONS: [&str; 4] = [".tool.json", ".prompt.json", ".resource.json", ".policy.toml"];
+const DEFINITIONS: [&str; 5] = [".tool.json", ".tool-service.json", ".prompt.json", ".resource.json", ".policy.toml"];
 /// Folders of packages and of an interpreter's compiled files: run later, wherever they lie.
 const PACKAGES: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Repositories with their hooks, and what editors, shells and agents run when somebody opens the folder.

@@ -79,6 +79,7 @@ impl CallRecord {
             (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
             (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
             (Some(Handler::Document(_)), _) => "document".to_owned(),
+            (Some(Handler::ToolService(_)), _) => "remote".to_owned(),
             (_, script) => script.unwrap_or_default().to_owned(),
         }
     }
@@ -91,8 +92,8 @@ impl CallRecord {
         match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
             Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
             Some(Handler::Extension { kind, .. }) => kind.clone(),
-            Some(Handler::Script { .. } | Handler::ToolService | Handler::DefinitionOnly | Handler::Document(_))
-            | None => String::new(),
+            Some(Handler::ToolService(remote)) => remote.service.clone(),
+            Some(Handler::Script { .. } | Handler::DefinitionOnly | Handler::Document(_)) | None => String::new(),
         }
     }
 }

@@ -38,6 +38,7 @@ use crate::base::places::Places;
 use crate::service::Service;
 use crate::service::background::Background;
 use crate::transport;
+use crate::transport::broker::Brokers;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -62,6 +63,8 @@ pub struct Options {
     pub callers: Callers,
     pub names: Names,
     pub tls: Option<TlsAcceptor>,
+    /// What is served beside it: ready is only who is connected there.
+    pub brokers: Arc<Brokers>,
 }
 
 /// The server, as its connections and handlers see it.
@@ -71,6 +74,7 @@ struct Face {
     callers: Callers,
     names: Names,
     tls: Option<TlsAcceptor>,
+    brokers: Arc<Brokers>,
     router: Router,
     mcp: transport::mcp::Streamable,
     /// Asked whose a connection is.
@@ -133,7 +137,7 @@ pub async fn serve(
     stop: CancellationToken,
     kill: CancellationToken,
 ) -> io::Result<()> {
-    let Options { callers, names, tls } = options;
+    let Options { callers, names, tls, brokers } = options;
     let (begin, calls) = mpsc::channel(1);
     // The other cores are left to quick calls.
     let at_once = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
@@ -144,6 +148,7 @@ pub async fn serve(
         callers,
         names,
         tls,
+        brokers,
         router: router(face.clone()),
         kernel: peer::Kernel::default(),
         told: told::Told::default(),
@@ -235,6 +240,7 @@ async fn ready(State(face): OfFace) -> Response {
     let (status, words) = match face.upgrade().filter(|face| !face.stop.is_cancelled()) {
         None => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         Some(face) if face.service.ready().is_err() => (StatusCode::SERVICE_UNAVAILABLE, "policies cannot be read"),
+        Some(face) if face.brokers.is_away() => (StatusCode::SERVICE_UNAVAILABLE, "a broker is away"),
         Some(_) => (StatusCode::OK, "ready"),
     };
     reply::value(status, &json!({ "status": words }))

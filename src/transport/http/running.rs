@@ -86,6 +86,7 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
         "skippedFiles": snapshot.skipped(),
         "stale": snapshot.warnings.iter().cloned().chain(service.stale_rules()).collect::<Vec<_>>(),
         "background": face.background.kept(),
+        "brokers": face.brokers.told(),
     });
     reply::value(StatusCode::OK, &status)
 }

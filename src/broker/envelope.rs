@@ -1,0 +1,139 @@
+//! The envelope of a tool service: a request with two JSON texts, and replies.
+//!
+//! For: both ends of a tool service. In: the body of a message. Out: `Request` or `Response`. Never: a body over the caps
+//! that is parsed or sent; a field that is not known and still refused: TrustGraph adds and drops them.
+
+use super::LARGEST;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Largest request that is read, bytes.
+pub const LARGEST_REQUEST: usize = LARGEST;
+
+/// What is asked of a service. Nothing shows it: secrets may be among it.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// Sent by releases of TrustGraph before 2.4. A label.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// JSON text; empty text is an empty map.
+    pub config: String,
+    /// JSON text; empty text is an empty map.
+    pub arguments: String,
+}
+
+/// One reply; the last of a request says `end_of_stream`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Response {
+    /// `null` on success: written, not left out.
+    pub error: Option<ServiceError>,
+    pub response: String,
+    pub end_of_stream: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceError {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+}
+
+impl Request {
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn decode(body: &[u8]) -> Result<Request, String> {
+        if body.len() > LARGEST_REQUEST {
+            return Err(format!("The request is longer than {LARGEST_REQUEST} bytes."));
+        }
+        let wrong =
+            |why: &str| format!("The request is no JSON object with the texts \"config\" and \"arguments\" ({why}).");
+        // A list would be read as its fields in their order.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(wrong("it begins with something else"));
+        }
+        serde_json::from_slice(body).map_err(|why| wrong(&why.to_string()))
+    }
+}
+
+impl Response {
+    /// The only answer.
+    pub fn whole(response: String) -> Response {
+        Response { error: None, response, end_of_stream: true }
+    }
+
+    /// An answer of which more will come.
+    pub fn part(response: String) -> Response {
+        Response { error: None, response, end_of_stream: false }
+    }
+
+    /// As TrustGraph's own services say it; an agent reads the message.
+    pub fn failed(message: impl Into<String>) -> Response {
+        let error = ServiceError { kind: "tool-service-error".to_owned(), message: message.into() };
+        Response { error: Some(error), response: String::new(), end_of_stream: true }
+    }
+
+    /// `None`: it is larger than a broker takes.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        (body.len() <= LARGEST).then_some(body)
+    }
+
+    /// As TrustGraph's clients read one: what is absent has its default, and an `error` that is there is one.
+    pub fn decode(body: &[u8]) -> Result<Response, String> {
+        if body.len() > LARGEST {
+            return Err(format!("the reply is longer than {LARGEST} bytes"));
+        }
+        let read: Value = serde_json::from_slice(body).map_err(|why| format!("the reply is not JSON: {why}"))?;
+        let Value::Object(mut fields) = read else { return Err("the reply is no JSON object".to_owned()) };
+        let text = |value: Option<Value>| match value {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text,
+            Some(other) => other.to_string(),
+        };
+        let error = match fields.remove("error") {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(mut error)) => {
+                Some(ServiceError { kind: text(error.remove("type")), message: text(error.remove("message")) })
+            }
+            other => Some(ServiceError { kind: String::new(), message: text(other) }),
+        };
+        let end_of_stream = fields.get("end_of_stream").and_then(Value::as_bool).unwrap_or(false);
+        Ok(Response { error, response: text(fields.remove("response")), end_of_stream })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_are_sent_by_each_release() {
+        let old = br#"{"user": "alice", "config": "{}", "arguments": "{\"topic\": \"llama\"}"}"#;
+        let read = Request::decode(old).unwrap();
+        assert_eq!((read.user.as_str(), read.arguments.as_str()), ("alice", r#"{"topic": "llama"}"#));
+        assert!(Request::decode(b"{\"more\": [1]}").unwrap() == Request::default());
+        assert_eq!(String::from_utf8(read.encode()).unwrap().matches("alice").count(), 1);
+        for wrong in ["[]", "{\"config\": {}}", "{", "\u{0}", "{\"arguments\": \"\\ud800\"}"] {
+            assert!(
+                Request::decode(wrong.as_bytes()).err().is_some_and(|why| why.contains("no JSON object")),
+                "{wrong}"
+            );
+        }
+        assert!(Request::decode(&vec![b' '; LARGEST_REQUEST + 1]).err().is_some_and(|why| why.contains("longer")));
+    }
+
+    #[test]
+    fn replies_say_error_null_and_stay_below_the_cap() {
+        let whole = Response::whole("größer".to_owned());
+        let body = String::from_utf8(whole.encode().unwrap()).unwrap();
+        assert_eq!(body, r#"{"error":null,"response":"größer","end_of_stream":true}"#);
+        assert_eq!(Response::decode(body.as_bytes()).unwrap(), whole);
+        assert_eq!(Response::whole("x".repeat(LARGEST)).encode(), None);
+        let read = Response::decode(br#"{"error": {}}"#).unwrap();
+        assert_eq!((read.error.unwrap().message.as_str(), read.end_of_stream), ("", false));
+        assert_eq!(Response::decode(br#"{"response": {"a": 1}}"#).unwrap().response, r#"{"a":1}"#);
+    }
+}

@@ -1,0 +1,219 @@
+//! A link: one source and one topic on a broker, for as long as the process wants them.
+//!
+//! For: whoever serves or calls. In: terms, a source, where to publish. Out: deliveries; publishing; whether it is connected.
+//! Never: a stream that ends without being rebuilt; a message that is sent twice by itself.
+//!
+//! Any error, and any end of what comes in, ends the connection as a whole: it is made anew, with everything that was
+//! declared on it. What clients of brokers mend by themselves is one more state that nobody sees.
+
+use super::{Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Unsent};
+use crate::base::text;
+use jiff::Timestamp;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Deliveries that may wait for whoever reads them.
+const WAITING: usize = 16;
+/// How long a connection may take to be made, with what is declared on it.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// First and longest pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a confirmation of the broker may take.
+const CONFIRMED: Duration = Duration::from_secs(30);
+/// Once no more is wanted: how long what was on its way may take.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Whether a link is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Connected { since: Timestamp },
+    Away { since: Timestamp, why: String },
+}
+
+#[derive(Clone)]
+struct Standing {
+    state: State,
+    out: Option<Out>,
+}
+
+/// The way out of one connection, and what ends that connection.
+#[derive(Clone)]
+struct Out {
+    outgoing: Arc<dyn Outgoing>,
+    broken: CancellationToken,
+}
+
+/// Dropping it closes the connection.
+pub struct Link {
+    standing: watch::Receiver<Standing>,
+    stop: CancellationToken,
+    _end: DropGuard,
+}
+
+impl Link {
+    /// Connects, and connects again, in a task of its own. What comes is read from the receiver, which ends after `stop`.
+    pub fn open(terms: Terms, source: Source, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
+        let (deliveries, receiver) = mpsc::channel(WAITING);
+        let state = State::Away { since: Timestamp::now(), why: "it is being connected".to_owned() };
+        let (sender, standing) = watch::channel(Standing { state, out: None });
+        let (stop, end) = (CancellationToken::new(), CancellationToken::new());
+        let kept = Kept { terms, source, to, standing: sender, stop: stop.clone() };
+        let until = end.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = until.cancelled() => {}
+                () = kept.up(deliveries) => {}
+            }
+        });
+        (Link { standing, stop, _end: end.drop_guard() }, receiver)
+    }
+
+    pub fn state(&self) -> State {
+        self.standing.borrow().state.clone()
+    }
+
+    /// Waits until it is connected.
+    pub async fn connected(&self) {
+        let mut standing = self.standing.clone();
+        if standing.wait_for(|standing| standing.out.is_some()).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends once it is in another state.
+    pub async fn other_than(&self, state: &State) {
+        let mut standing = self.standing.clone();
+        let _ = standing.wait_for(|standing| standing.state != *state).await;
+    }
+
+    /// Asks for no more messages; those that came are handed on, and may be answered.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Publishes as soon as the link is connected, once; ends when the broker has it.
+    pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), Unsent> {
+        if body.len() > LARGEST || id.len() > LONGEST_ID {
+            return Err(Unsent::TooLarge);
+        }
+        let mut standing = self.standing.clone();
+        let out = match standing.wait_for(|standing| standing.out.is_some()).await {
+            Ok(standing) => standing.out.clone(),
+            Err(_) => None,
+        };
+        let Some(Out { outgoing, broken }) = out else { return Err(Unsent::Failed("the link is closed".to_owned())) };
+        let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body)).await;
+        let sent = sent.unwrap_or_else(|_| Err(Unsent::Failed("the broker confirms nothing".to_owned())));
+        if let Err(Unsent::Failed(_)) = sent {
+            broken.cancel();
+        }
+        sent
+    }
+}
+
+/// What is kept connected.
+struct Kept {
+    terms: Terms,
+    source: Source,
+    to: Topic,
+    standing: watch::Sender<Standing>,
+    stop: CancellationToken,
+}
+
+impl Kept {
+    async fn up(self, deliveries: mpsc::Sender<Delivery>) {
+        let mut pause = PAUSE;
+        while !self.stop.is_cancelled() {
+            let connecting = tokio::time::timeout(PATIENCE, super::connect(&self.terms, &self.source, &self.to));
+            let connected = tokio::select! {
+                connected = connecting => connected,
+                () = self.stop.cancelled() => break,
+            };
+            let began = Instant::now();
+            let why = match connected {
+                Ok(Ok((mut incoming, outgoing))) => {
+                    let why = self.pumped(&mut *incoming, outgoing, &deliveries).await;
+                    if self.stop.is_cancelled() {
+                        // What was taken may still be answered, and acknowledged where it came from.
+                        drop(deliveries);
+                        return std::future::pending().await;
+                    }
+                    why
+                }
+                Ok(Err(why)) => why,
+                Err(_) => format!("no connection within {} s", PATIENCE.as_secs()),
+            };
+            if began.elapsed() > LONGEST_PAUSE {
+                pause = PAUSE;
+            }
+            self.is_away(&why);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => break,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        drop(deliveries);
+        std::future::pending().await
+    }
+
+    fn is_away(&self, why: &str) {
+        // A broker's words.
+        let why = text::printable(&text::head(why, 300));
+        self.standing.send_modify(|standing| {
+            standing.out = None;
+            let since = match &standing.state {
+                State::Away { since, why: before } if *before == why => *since,
+                State::Away { since, .. } => {
+                    tracing::warn!(target: "toolhost::broker", "{} is away: {why}", self.terms);
+                    *since
+                }
+                State::Connected { .. } => {
+                    tracing::warn!(target: "toolhost::broker", "{} is away: {why}", self.terms);
+                    Timestamp::now()
+                }
+            };
+            standing.state = State::Away { since, why };
+        });
+    }
+
+    /// Hands on what comes until the connection ends; why it did.
+    async fn pumped(
+        &self,
+        incoming: &mut dyn Incoming,
+        outgoing: Arc<dyn Outgoing>,
+        deliveries: &mpsc::Sender<Delivery>,
+    ) -> String {
+        let broken = CancellationToken::new();
+        let out = Some(Out { outgoing, broken: broken.clone() });
+        self.standing.send_replace(Standing { state: State::Connected { since: Timestamp::now() }, out });
+        tracing::info!(target: "toolhost::broker", "{} is connected", self.terms);
+        loop {
+            let came = tokio::select! {
+                came = incoming.next() => came,
+                () = broken.cancelled() => return "what was published was not confirmed".to_owned(),
+                () = self.stop.cancelled() => break,
+            };
+            match came {
+                Some(Ok(delivery)) => {
+                    if deliveries.send(delivery).await.is_err() {
+                        return "nobody reads what comes".to_owned();
+                    }
+                }
+                Some(Err(why)) => return why,
+                None => return "the broker ended it".to_owned(),
+            }
+        }
+        let rest = async {
+            incoming.stop().await;
+            while let Some(Ok(delivery)) = incoming.next().await {
+                let _ = deliveries.send(delivery).await;
+            }
+        };
+        let _ = tokio::time::timeout(LAST, rest).await;
+        "it is stopping".to_owned()
+    }
+}

@@ -1,0 +1,124 @@
+//! Brokers: messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there. Nothing of tools.
+//!
+//! For: the face that serves tools over a broker, the executor that calls other services over one. In: `Terms` (where, and as whom),
+//! a `Source` and a `Topic`. Out: a `Link`: what comes from the one, and a way to publish on the other. Never: a connection that
+//! is not rebuilt; a message larger than a broker takes; a credential in a text.
+
+mod envelope;
+mod link;
+#[cfg(feature = "pulsar")]
+mod pulsar;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+mod serve;
+mod terms;
+mod topic;
+
+pub use envelope::{LARGEST_REQUEST, Request, Response, ServiceError};
+pub use link::{Link, State};
+pub use serve::{Asked, Parts, ToolService, serve};
+pub use terms::{Kind, Secret, Terms};
+pub use topic::Topic;
+
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+
+/// Largest body that is published, bytes: Pulsar's brokers cut the connection at 5 MiB, metadata included.
+pub const LARGEST: usize = 5_000_000;
+/// Longest `id`, bytes; it counts to the same message.
+pub const LONGEST_ID: usize = 1024;
+
+/// What a link takes in.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A queue that several hosts share: each message goes to one of them. RabbitMQ hands out at most `at_once` that are
+    /// not done.
+    Shared { topic: Topic, subscription: String, at_once: u16 },
+    /// All that is published there from now on.
+    All { topic: Topic },
+}
+
+/// One message that came. From a shared queue of RabbitMQ it comes again unless it is `done`.
+pub struct Delivery {
+    /// As it came; empty where there was none.
+    pub id: Vec<u8>,
+    pub body: Vec<u8>,
+    /// Somebody had it before, and may have acted on it.
+    pub redelivered: bool,
+    /// How often it was put back by `again`.
+    pub attempt: u32,
+    hold: Option<Box<dyn Hold>>,
+}
+
+impl Delivery {
+    /// It needs no more.
+    pub async fn done(self) -> Result<(), String> {
+        match self.hold {
+            Some(hold) => hold.done().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Puts it back into its queue, counted.
+    pub async fn again(self) -> Result<(), String> {
+        match &self.hold {
+            Some(hold) => hold.again(&self).await?,
+            None => return Err("this broker takes nothing back".to_owned()),
+        }
+        self.done().await
+    }
+
+    /// Puts it into the queue beside its own that keeps what nobody runs.
+    pub async fn bury(self) -> Result<(), String> {
+        match &self.hold {
+            Some(hold) => hold.bury(&self).await?,
+            None => return Err("this broker has no such queue".to_owned()),
+        }
+        self.done().await
+    }
+}
+
+/// Why something was not published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// It is more than a broker takes.
+    TooLarge,
+    /// Nobody listens there.
+    Nobody,
+    /// The connection failed; it may have arrived.
+    Failed(String),
+}
+
+/// The broker's own hold on a message that is not done.
+trait Hold: Send + Sync {
+    fn done(self: Box<Self>) -> BoxFuture<'static, Result<(), String>>;
+    fn again<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>>;
+    fn bury<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>>;
+}
+
+/// One connection: what comes in.
+trait Incoming: Send {
+    /// `None`: it ended, and says no reason.
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<Delivery, String>>>;
+    /// Asks for no more; what was on its way still comes.
+    fn stop(&mut self) -> BoxFuture<'_, ()>;
+}
+
+/// One connection: what goes out, in the order in which it is given.
+trait Outgoing: Send + Sync {
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8]) -> BoxFuture<'a, Result<(), Unsent>>;
+}
+
+type Ends = (Box<dyn Incoming>, Arc<dyn Outgoing>);
+
+/// The one place that knows which brokers are compiled in; `Terms` are only made for those.
+async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+    match terms.kind {
+        #[cfg(feature = "rabbitmq")]
+        Kind::RabbitMq => rabbitmq::connect(terms, source, to).await,
+        #[cfg(feature = "pulsar")]
+        Kind::Pulsar => pulsar::connect(terms, source, to).await,
+        #[cfg(not(all(feature = "rabbitmq", feature = "pulsar")))]
+        kind => Err(format!("{kind:?} is not compiled in: {source:?} and {to} cannot be reached")),
+    }
+}

@@ -1,0 +1,108 @@
+//! Pulsar: non-persistent topics, as TrustGraph uses them. Brokers keep nothing there: what no consumer takes at once is lost.
+//!
+//! For: `connect`. In: terms, a source, where to publish. Out: both ends of one connection. Never: a schema, a batch, a
+//! redelivery.
+
+use super::{Delivery, Ends, Incoming, Outgoing, Source, Terms, Topic, Unsent};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use pulsar::{
+    Authentication, ConnectionRetryOptions, Consumer, ConsumerOptions, Producer, ProducerOptions, Pulsar, SubType,
+    TokioExecutor,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// The property that holds the id.
+const ID: &str = "id";
+/// Messages that the broker may send ahead. It drops what comes beyond them, so that this is no bound on work.
+const PERMITS: u32 = 1000;
+
+pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+    made(terms, terms.credential().await?, source, to).await.map_err(|why| why.to_string())
+}
+
+async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic) -> Result<Ends, pulsar::Error> {
+    let retry = ConnectionRetryOptions {
+        // The link makes the whole anew.
+        max_retries: 0,
+        connection_timeout: Duration::from_secs(10),
+        keep_alive: Duration::from_secs(20),
+        ..ConnectionRetryOptions::default()
+    };
+    let mut builder = Pulsar::builder(terms.to_string(), TokioExecutor).with_connection_retry_options(retry);
+    if let Some(token) = token {
+        builder = builder.with_auth(Authentication { name: "token".to_owned(), data: token.into_bytes() });
+    }
+    if let Some(ca) = &terms.ca {
+        builder = builder.with_certificate_chain(ca.clone().into_bytes());
+    }
+    let client = builder.build().await?;
+    let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
+    let producer = client.producer().with_topic(to.uri()).with_options(options).build().await?;
+    let (topic, subscription, kind) = match source {
+        Source::Shared { topic, subscription, .. } => (topic, subscription.clone(), SubType::Shared),
+        Source::All { topic } => (topic, format!("toolhost-{}", uuid::Uuid::now_v7()), SubType::Exclusive),
+    };
+    let consumer: Consumer<Vec<u8>, TokioExecutor> = client
+        .consumer()
+        .with_topic(topic.uri())
+        .with_subscription(subscription)
+        .with_subscription_type(kind)
+        .with_batch_size(PERMITS)
+        .with_options(ConsumerOptions::default().durable(true))
+        .build()
+        .await?;
+    Ok((Box::new(Messages { consumer }), Arc::new(Way { _client: client, producer: Mutex::new(producer) })))
+}
+
+struct Messages {
+    consumer: Consumer<Vec<u8>, TokioExecutor>,
+}
+
+impl Incoming for Messages {
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<Delivery, String>>> {
+        Box::pin(async move {
+            let message = match self.consumer.next().await? {
+                Ok(message) => message,
+                Err(why) => return Some(Err(why.to_string())),
+            };
+            // Nothing is sent again on these topics: an acknowledgement only counts.
+            if let Err(why) = self.consumer.ack(&message).await {
+                return Some(Err(why.to_string()));
+            }
+            let properties = &message.payload.metadata.properties;
+            let id = properties.iter().find(|property| property.key == ID).map(|property| property.value.clone());
+            let id = id.unwrap_or_default().into_bytes();
+            Some(Ok(Delivery { id, body: message.payload.data, redelivered: false, attempt: 0, hold: None }))
+        })
+    }
+
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let _ = self.consumer.close().await;
+        })
+    }
+}
+
+/// The way out: one producer, so that what is published arrives in its order.
+struct Way {
+    _client: Pulsar<TokioExecutor>,
+    producer: Mutex<Producer<TokioExecutor>>,
+}
+
+impl Outgoing for Way {
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8]) -> BoxFuture<'a, Result<(), Unsent>> {
+        Box::pin(async move {
+            let failed = |why: pulsar::Error| Unsent::Failed(why.to_string());
+            // Properties are text; whatever came from there is.
+            let id = String::from_utf8(id.to_vec()).map_err(|_| Unsent::Nobody)?;
+            let properties = HashMap::from([(ID.to_owned(), id)]);
+            let message = pulsar::producer::Message { payload: body.to_vec(), properties, ..Default::default() };
+            let receipt = self.producer.lock().await.send_non_blocking(message).await.map_err(failed)?;
+            receipt.await.map(drop).map_err(failed)
+        })
+    }
+}

@@ -1,0 +1,220 @@
+//! RabbitMQ: exchanges and queues exactly as TrustGraph declares them, so that either side may come first.
+//!
+//! For: `connect`. In: terms, a source, where to publish. Out: both ends of one connection. Never: an argument on a queue that
+//! TrustGraph declares without; a message that counts as published before the broker says so.
+
+use super::{Delivery, Ends, Hold, Incoming, Outgoing, Source, Terms, Topic, Unsent};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
+use lapin::tcp::OwnedTLSConfig;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer, ExchangeKind};
+use std::sync::Arc;
+
+/// The header that holds the id, and the one that counts how often a message was put back.
+const ID: &str = "id";
+const ATTEMPT: &str = "toolhost-attempt";
+/// Seconds; a broker that is silent for two of them is gone.
+const HEARTBEAT: u16 = 20;
+/// Replies that may wait to be read.
+const REPLIES: u16 = 64;
+/// Most messages that nobody runs are kept; older ones leave first.
+const BURIED: i32 = 1000;
+
+type Failed = lapin::Error;
+
+pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+    let uri = uri(terms).await?;
+    let tls = OwnedTLSConfig { identity: None, cert_chain: terms.ca.clone() };
+    let runtime = lapin::runtime::default_runtime().map_err(told)?;
+    let named = ConnectionProperties::default().with_connection_name("toolhost".into());
+    let connecting = Connection::connect_uri_with_config(uri, named, tls, runtime);
+    let connection = Arc::new(connecting.await.map_err(told)?);
+    made(connection, source, to).await.map_err(told)
+}
+
+/// In its parts: a parser of urls would read an IPv6 address as `localhost`.
+async fn uri(terms: &Terms) -> Result<AMQPUri, String> {
+    let guest = || "guest".to_owned();
+    let userinfo = AMQPUserInfo {
+        username: terms.user.clone().unwrap_or_else(guest),
+        password: terms.credential().await?.unwrap_or_else(guest),
+    };
+    Ok(AMQPUri {
+        scheme: if terms.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
+        authority: AMQPAuthority { userinfo, host: terms.host.clone(), port: terms.port },
+        vhost: terms.vhost.clone(),
+        query: AMQPQueryString { heartbeat: Some(HEARTBEAT), ..AMQPQueryString::default() },
+    })
+}
+
+fn told(why: Failed) -> String {
+    why.to_string()
+}
+
+async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Result<Ends, Failed> {
+    let out = connection.create_channel().await?;
+    out.confirm_select(ConfirmSelectOptions::default()).await?;
+    fanout(&out, to).await?;
+    let channel = connection.create_channel().await?;
+    let (topic, queue, options, at_once) = match source {
+        Source::Shared { topic, subscription, at_once } => {
+            let queue = format!("{}.{subscription}", topic.exchange());
+            (topic, queue, QueueDeclareOptions::default(), *at_once)
+        }
+        Source::All { topic } => {
+            let own = QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
+            (topic, String::new(), own, REPLIES)
+        }
+    };
+    fanout(&channel, topic).await?;
+    let queue = channel.queue_declare(queue.into(), options, FieldTable::default()).await?.name().to_string();
+    let bind = QueueBindOptions::default();
+    channel.queue_bind(queue.clone().into(), topic.exchange().into(), "".into(), bind, FieldTable::default()).await?;
+    channel.basic_qos(at_once, BasicQosOptions::default()).await?;
+    let consumer = channel
+        .basic_consume(queue.clone().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
+        .await?;
+    let shared = matches!(source, Source::Shared { .. });
+    let way = Arc::new(Way { connection: connection, channel: out, exchange: to.exchange() });
+    let queue = Queue { name: queue.into(), way: way.clone() };
+    Ok((Box::new(Messages { consumer, channel, shared, queue: Arc::new(queue) }), way))
+}
+
+async fn fanout(channel: &Channel, topic: &Topic) -> Result<(), Failed> {
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(topic.exchange().into(), ExchangeKind::Fanout, options, FieldTable::default()).await
+}
+
+struct Messages {
+    consumer: Consumer,
+    channel: Channel,
+    shared: bool,
+    queue: Arc<Queue>,
+}
+
+impl Incoming for Messages {
+    fn next(&mut self) -> BoxFuture<'_, Option<Result<Delivery, String>>> {
+        Box::pin(async move {
+            let message = match self.consumer.next().await? {
+                Ok(message) => message,
+                Err(why) => return Some(Err(told(why))),
+            };
+            let headers = message.properties.headers().as_ref().map(FieldTable::inner);
+            let header = |name: &str| headers.and_then(|headers| headers.get(name));
+            let id = match header(ID) {
+                Some(AMQPValue::LongString(id)) => id.as_bytes().to_vec(),
+                Some(AMQPValue::ByteArray(id)) => id.as_slice().to_vec(),
+                _ => Vec::new(),
+            };
+            let attempt = header(ATTEMPT).and_then(AMQPValue::as_long_uint).unwrap_or(0);
+            let hold: Option<Box<dyn Hold>> = match self.shared {
+                true => Some(Box::new(Held { acker: message.acker, queue: self.queue.clone() })),
+                false => {
+                    if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
+                        return Some(Err(told(why)));
+                    }
+                    None
+                }
+            };
+            Some(Ok(Delivery { id, body: message.data, redelivered: message.redelivered, attempt, hold }))
+        })
+    }
+
+    fn stop(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let _ = self.channel.basic_cancel(self.consumer.tag(), BasicCancelOptions::default()).await;
+        })
+    }
+}
+
+/// The way out: one channel, so that what is published arrives in its order.
+struct Way {
+    /// It is closed when the last of its users is dropped.
+    connection: Arc<Connection>,
+    channel: Channel,
+    exchange: String,
+}
+
+impl Way {
+    async fn put(&self, exchange: &str, key: &str, body: &[u8], headers: FieldTable, mode: u8) -> Result<(), Unsent> {
+        let failed = |why: Failed| Unsent::Failed(told(why));
+        // It comes back where no queue takes it.
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_delivery_mode(mode)
+            .with_headers(headers);
+        let sent = self.channel.basic_publish(exchange.into(), key.into(), options, body, properties).await;
+        match sent.map_err(failed)?.await.map_err(failed)? {
+            Confirmation::Ack(None) | Confirmation::NotRequested => Ok(()),
+            Confirmation::Ack(Some(_)) => Err(Unsent::Nobody),
+            Confirmation::Nack(_) => Err(Unsent::Failed("the broker did not take it".to_owned())),
+        }
+    }
+}
+
+/// `S`, a long string: TrustGraph's clients end for good at any other type.
+fn headers(id: &[u8], attempt: Option<u32>) -> FieldTable {
+    let mut headers = FieldTable::default();
+    headers.insert(ID.into(), AMQPValue::LongString(id.to_vec().into()));
+    if let Some(attempt) = attempt {
+        headers.insert(ATTEMPT.into(), AMQPValue::LongUInt(attempt));
+    }
+    headers
+}
+
+impl Outgoing for Way {
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8]) -> BoxFuture<'a, Result<(), Unsent>> {
+        Box::pin(self.put(&self.exchange, "", body, headers(id, None), 1))
+    }
+}
+
+struct Queue {
+    name: Box<str>,
+    way: Arc<Way>,
+}
+
+struct Held {
+    acker: lapin::Acker,
+    queue: Arc<Queue>,
+}
+
+impl Hold for Held {
+    fn done(self: Box<Self>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async move {
+            match self.acker.ack(BasicAckOptions::default()).await {
+                Ok(true) => Ok(()),
+                Ok(false) => Err("the channel on which it came is closed".to_owned()),
+                Err(why) => Err(told(why)),
+            }
+        })
+    }
+
+    fn again<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>> {
+        let headers = headers(&delivery.id, Some(delivery.attempt.saturating_add(1)));
+        Box::pin(async move {
+            let put = self.queue.way.put("", &self.queue.name, &delivery.body, headers, 1).await;
+            put.map_err(|why| format!("{why:?}"))
+        })
+    }
+
+    fn bury<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>> {
+        let headers = headers(&delivery.id, Some(delivery.attempt));
+        Box::pin(async move {
+            let name = format!("{}.dead", self.queue.name);
+            // A queue that is there with other arguments ends its channel, and no other.
+            let channel = self.queue.way.connection.create_channel().await.map_err(told)?;
+            let mut arguments = FieldTable::default();
+            arguments.insert("x-max-length".into(), AMQPValue::LongInt(BURIED));
+            let _ = channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments).await;
+            let _ = channel.close(200, "".into()).await;
+            self.queue.way.put("", &name, &delivery.body, headers, 2).await.map_err(|why| format!("{why:?}"))
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! Terms: which broker, as whom, and whom to trust there.
+//!
+//! For: links. In: a url, a user, where the credential is read. Out: `Terms`. Never: a credential inside a url, or shown;
+//! one that crosses a network in the clear unless the operator says so.
+
+use futures_util::future::BoxFuture;
+use http::Uri;
+use percent_encoding::percent_decode_str;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    RabbitMq,
+    Pulsar,
+}
+
+impl Kind {
+    fn is_built(self) -> bool {
+        match self {
+            Kind::RabbitMq => cfg!(feature = "rabbitmq"),
+            Kind::Pulsar => cfg!(feature = "pulsar"),
+        }
+    }
+
+    /// The cargo feature.
+    fn feature(self) -> &'static str {
+        match self {
+            Kind::RabbitMq => "rabbitmq",
+            Kind::Pulsar => "pulsar",
+        }
+    }
+}
+
+/// A credential, read anew for each connection, so that a changed one counts.
+#[derive(Clone)]
+pub struct Secret(Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>);
+
+impl Secret {
+    pub fn new(read: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static) -> Secret {
+        Secret(Arc::new(read))
+    }
+
+    async fn read(&self) -> Result<String, String> {
+        self.0().await
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// How a broker is reached.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    pub kind: Kind,
+    pub tls: bool,
+    /// A name or an address, without brackets.
+    pub host: String,
+    pub port: u16,
+    /// RabbitMQ: the virtual host.
+    pub vhost: String,
+    /// RabbitMQ: the user whose password the secret is.
+    pub user: Option<String>,
+    /// RabbitMQ: a password. Pulsar: a token.
+    pub secret: Option<Secret>,
+    /// Certificates (PEM) that vouch for the broker, beside the machine's own.
+    pub ca: Option<String>,
+}
+
+impl Terms {
+    /// `insecure`: the network between is trusted, though nothing on it is encrypted.
+    pub fn new(url: &str, user: Option<String>, secret: Option<Secret>, insecure: bool) -> Result<Terms, String> {
+        let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";
+        // What stands in it may be a password: it is never repeated.
+        let uri: Uri = url.parse().map_err(|_| format!("it is no url: {shape}"))?;
+        let (kind, tls, port) = match uri.scheme_str() {
+            Some("amqp") => (Kind::RabbitMq, false, 5672),
+            Some("amqps") => (Kind::RabbitMq, true, 5671),
+            Some("pulsar") => (Kind::Pulsar, false, 6650),
+            Some("pulsar+ssl") => (Kind::Pulsar, true, 6651),
+            _ => return Err(format!("it is of no broker that is known here: {shape}")),
+        };
+        if !kind.is_built() {
+            let feature = kind.feature();
+            return Err(format!("this toolhost was built without it: build with `--features {feature}`"));
+        }
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        if authority.contains('@') {
+            return Err("a url is shown in logs, so no user or password stands in it: write `user` and `credentials`"
+                .to_owned());
+        }
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let vhost = match (kind, uri.path()) {
+            (_, "" | "/") => "/".to_owned(),
+            (Kind::RabbitMq, path) if !path[1..].contains('/') => {
+                let name = percent_decode_str(&path[1..]).decode_utf8();
+                name.map_err(|_| "the virtual host is not UTF-8".to_owned())?.into_owned()
+            }
+            _ => return Err(format!("its path is not understood: {shape}; a `/` in a virtual host is `%2f`")),
+        };
+        if host.is_empty() || uri.query().is_some() {
+            return Err(format!("it is not understood: {shape}"));
+        }
+        if kind == Kind::Pulsar && user.is_some() {
+            return Err("Pulsar is given a token as `credentials`, and no `user`".to_owned());
+        }
+        if kind == Kind::RabbitMq && user.is_some() != secret.is_some() {
+            return Err("RabbitMQ is given a `user` and its password as `credentials`, or neither".to_owned());
+        }
+        if !tls && !insecure && !is_local(&host) {
+            return Err(
+                "others on the network could read and write what crosses it: write amqps:// or pulsar+ssl://, or \
+                        `insecure = true` where something else encrypts or the network is the broker's own"
+                    .to_owned(),
+            );
+        }
+        let port = uri.port_u16().unwrap_or(port);
+        Ok(Terms { kind, tls, host, port, vhost, user, secret, ca: None })
+    }
+
+    /// The credential as it is now.
+    pub(super) async fn credential(&self) -> Result<Option<String>, String> {
+        match &self.secret {
+            None => Ok(None),
+            Some(secret) => secret.read().await.map(Some).map_err(|why| format!("the credentials: {why}")),
+        }
+    }
+}
+
+/// Where it is, for people.
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match (self.kind, self.tls) {
+            (Kind::RabbitMq, false) => "amqp",
+            (Kind::RabbitMq, true) => "amqps",
+            (Kind::Pulsar, false) => "pulsar",
+            (Kind::Pulsar, true) => "pulsar+ssl",
+        };
+        let bracket = |on: bool, it| if on { it } else { "" };
+        let six = self.host.contains(':');
+        write!(f, "{scheme}://{}{}{}:{}", bracket(six, "["), self.host, bracket(six, "]"), self.port)
+    }
+}
+
+fn is_local(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(url: &str) -> String {
+        Terms::new(url, None, None, false).expect_err(url)
+    }
+
+    #[test]
+    #[cfg(feature = "rabbitmq")]
+    fn a_url_says_where_and_nothing_secret() {
+        let terms = |url: &str| Terms::new(url, None, None, true).expect(url);
+        let plain = terms("amqp://localhost");
+        assert_eq!((plain.port, plain.vhost.as_str(), plain.tls), (5672, "/", false));
+        assert_eq!(terms("amqps://mq.example/a%2fb").vhost, "a/b");
+        assert_eq!(terms("amqp://[::1]:99").to_string(), "amqp://[::1]:99");
+        let said = refused("amqp://me:sesame@localhost");
+        assert!(said.contains("`credentials`") && !said.contains("sesame"), "{said}");
+        assert!(refused("amqp://mq.example").contains("insecure = true"));
+        assert!(refused("amqp://localhost/a/b").contains("%2f"));
+        assert!(refused("nats://localhost").contains("no broker that is known"));
+        assert!(Terms::new("amqp://localhost", Some("me".to_owned()), None, false).is_err());
+    }
+
+    #[test]
+    #[cfg(not(feature = "pulsar"))]
+    fn what_is_not_built_is_said() {
+        assert!(refused("pulsar://localhost").contains("--features pulsar"));
+    }
+}

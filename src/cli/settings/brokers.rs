@@ -1,0 +1,110 @@
+//! Brokers: `[[broker]]` of a config file: which tools are served where, for whom.
+//!
+//! For: `settings`. In: the config file. Out: `Broker`s. Never: a credential in the file itself; one caller's secret for all.
+
+use super::guarded_text;
+use crate::broker::{Secret, Terms, Topic};
+use crate::policy::{SecretSource, secret_source};
+use crate::service;
+use crate::transport::broker::Entry;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Calls at once where the file does not say.
+const AT_ONCE: u16 = 8;
+const MOST_AT_ONCE: u16 = 1000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Given {
+    url: String,
+    service: Option<String>,
+    request: Option<String>,
+    response: Option<String>,
+    id: Option<String>,
+    tools: Vec<String>,
+    caller: String,
+    user: Option<String>,
+    credentials: Option<String>,
+    ca: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
+    at_once: Option<u16>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Broker {
+    pub entry: Entry,
+    /// Certificates that vouch for it.
+    ca: Option<PathBuf>,
+    credentials: Option<SecretSource>,
+}
+
+impl Broker {
+    /// The files that it names: no tool may write them.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let credentials = self.credentials.as_ref().and_then(|from| from.file());
+        self.ca.clone().into_iter().chain(credentials.map(Path::to_owned))
+    }
+
+    /// As it is served, with the certificates as they are now.
+    pub fn ready(&self) -> Result<Entry, String> {
+        let mut entry = self.entry.clone();
+        if let Some(path) = &self.ca {
+            let text = guarded_text(path).map_err(|why| format!("[[broker]] ca {}: {why}", path.display()))?;
+            entry.terms.ca = Some(text);
+        }
+        Ok(entry)
+    }
+}
+
+/// All entries; `folder`: where relative paths start.
+pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, String> {
+    let mut found: Vec<Broker> = Vec::new();
+    for (index, given) in given.into_iter().enumerate() {
+        let bad = |why: String| format!("[[broker]] number {}: {why}", index + 1);
+        let broker = one(given, folder).map_err(bad)?;
+        let queue = |it: &Broker| (it.entry.terms.to_string(), it.entry.request.clone(), it.entry.subscription.clone());
+        if found.iter().any(|other| queue(other) == queue(&broker)) {
+            return Err(bad("another one has the same requests: write all tools into one".to_owned()));
+        }
+        found.push(broker);
+    }
+    Ok(found)
+}
+
+fn one(given: Given, folder: &Path) -> Result<Broker, String> {
+    let credentials = given.credentials.map(|from| match secret_source(&from, folder)? {
+        SecretSource::CallerFile(_) => Err("a broker has one credential, the same for every caller".to_owned()),
+        from => Ok(from),
+    });
+    let credentials = credentials.transpose().map_err(|why: String| format!("credentials: {why}"))?;
+    let secret = credentials.clone().map(|from| Secret::new(move || Box::pin(service::credential(from.clone()))));
+    let terms = Terms::new(&given.url, given.user, secret, given.insecure).map_err(|why| format!("url: {why}"))?;
+    let (request, response) = match (given.service, given.request, given.response) {
+        (Some(service), None, None) => Topic::of_service(&service).map_err(|why| format!("service: {why}"))?,
+        (None, Some(request), Some(response)) => (
+            Topic::parse(&request).map_err(|why| format!("request: {why}"))?,
+            Topic::parse(&response).map_err(|why| format!("response: {why}"))?,
+        ),
+        _ => return Err("name the topics: `service = \"NAME\"`, or `request` and `response` in full".to_owned()),
+    };
+    let id = given.id.unwrap_or_else(|| "toolhost".to_owned());
+    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)) {
+        return Err("id: letters, digits, `-` and `_`, at most 64: hosts of one id share the requests".to_owned());
+    }
+    if given.tools.is_empty() {
+        return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
+    }
+    if given.caller.is_empty() {
+        return Err("caller: name whom these calls count as in callers.policy.toml and in records".to_owned());
+    }
+    let at_once = given.at_once.unwrap_or(AT_ONCE);
+    if !(1..=MOST_AT_ONCE).contains(&at_once) {
+        return Err(format!("at_once: from 1 to {MOST_AT_ONCE} calls at once"));
+    }
+    let subscription = format!("{id}-request");
+    let (tools, caller) = (given.tools, given.caller);
+    let entry = Entry { terms, request, response, subscription, tools, caller, at_once };
+    Ok(Broker { entry, ca: given.ca.map(|path| folder.join(path)), credentials })
+}

@@ -1,0 +1,79 @@
+//! `toolhost trustgraph export`: what TrustGraph's configuration is told, so that its agents call a tool of this host.
+//!
+//! For: the person who sets TrustGraph up. In: a tool, the `[[broker]]` entries. Out: the two descriptors and the commands that load
+//! them. Never: changes anything, here or there.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
+use crate::base::text;
+use crate::broker::Topic;
+use crate::transport::broker::{self, Descriptors};
+use serde_json::json;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    pub what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum What {
+    /// Print the descriptors of a tool, and how to load them
+    Export(Export),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Export {
+    /// The tool's id
+    pub tool: String,
+    /// Name of the service, where no [[broker]] of the config file has the tool
+    #[arg(long, value_name = "NAME")]
+    pub service: Option<String>,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn run(settings: &Settings, Args { what: What::Export(args) }: Args) -> anyhow::Result<ExitCode> {
+    let host = host::Tools::of(settings)?;
+    let tool = host.snapshot.find(&args.tool).map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;
+    let is_served = |tools: &[String]| tools.iter().any(|it| it.split('@').next() == Some(&tool.manifest.id));
+    let entry = settings.brokers.iter().map(|broker| &broker.entry).find(|entry| is_served(&entry.tools));
+    let (request, response) = match (&args.service, entry) {
+        (Some(name), _) => Topic::of_service(name).map_err(|why| Refusal::new(Exit::Caller, why))?,
+        (None, Some(entry)) => (entry.request.clone(), entry.response.clone()),
+        (None, None) => {
+            let words =
+                "no [[broker]] of the config file has this tool: name it in `tools` there, or give --service NAME";
+            return Err(Refusal::new(Exit::Caller, words).into());
+        }
+    };
+    let key = args.service.clone().unwrap_or_else(|| format!("toolhost-{}", request.name()));
+    let told = broker::descriptors(&tool.manifest, &key, &request, &response);
+    if args.json {
+        let value = json!({
+            "tool-service": { "key": told.service_key, "value": told.service },
+            "tool": { "key": told.tool_key, "value": told.tool },
+        });
+        words::show_json(&value);
+        return Ok(Exit::Ok.into());
+    }
+    words::show(written(&told).as_bytes());
+    Ok(Exit::Ok.into())
+}
+
+/// Commands for a shell, each with its document.
+fn written(told: &Descriptors) -> String {
+    let mut out = String::from(
+        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart its agents after both, or put both\n\
+         # in one change: an agent that hears of the tool before its service leaves it out.\n",
+    );
+    for (kind, key, value) in [("tool-service", &told.service_key, &told.service), ("tool", &told.tool_key, &told.tool)]
+    {
+        let document = text::json(value, true);
+        out.push_str(&format!("tg-put-config-item --type {kind} --key {key} --stdin <<'EOF'\n{document}\nEOF\n"));
+    }
+    out
+}

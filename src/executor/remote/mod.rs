@@ -1,0 +1,213 @@
+//! Remote: tools whose work a tool service elsewhere does, behind a broker.
+//!
+//! For: service (as one executor among others). In: a call with its grant. Out: the service's answer, in parts where it
+//! streams. Never: sends a request twice, or to a queue that no policy granted; keeps more of an answer than the call may
+//! have; holds up other calls for one.
+
+mod line;
+
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ServiceCall};
+use crate::base::{lock, millis, text};
+use crate::broker::{Request, Terms, Topic, Unsent};
+use crate::fault::{Fault, Kind};
+use crate::manifest::ServiceDescriptor;
+use crate::policy::ServiceGrant;
+use crate::quantity::Limit;
+use futures_util::future::select_all;
+use line::{Heard, Line};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a call waits for a broker that is away.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The most that is kept of a service's error, bytes.
+const LONGEST_ERROR: usize = 8192;
+
+/// Which services are called over a broker: their ids, or `*` for those that no other broker names.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    pub services: Vec<String>,
+    pub terms: Terms,
+}
+
+/// The executor. Connections are made at the first call, and kept.
+pub struct Remote {
+    brokers: Vec<Reached>,
+    services: Mutex<BTreeMap<Key, Service>>,
+}
+
+/// Id, request queues and response queue.
+type Key = (String, Vec<String>, String);
+
+/// The instances of one service, and how many calls there were.
+struct Service {
+    lines: Vec<Arc<Line>>,
+    calls: usize,
+}
+
+impl Remote {
+    pub fn new(brokers: Vec<Reached>) -> Remote {
+        Remote { brokers, services: Mutex::default() }
+    }
+
+    /// Replies that nobody waited for.
+    pub fn strays(&self) -> u64 {
+        lock(&self.services).values().flat_map(|service| &service.lines).map(|line| line.strays()).sum()
+    }
+
+    /// The instances of a service: first the one whose turn it is.
+    fn lines(&self, grant: &ServiceGrant) -> Result<Vec<Arc<Line>>, Fault> {
+        let mut services = lock(&self.services);
+        let key = (grant.service.clone(), grant.request.clone(), grant.response.clone());
+        if !services.contains_key(&key) {
+            let terms = self.terms(&grant.service)?;
+            let topic = |queue: &String| Topic::parse(queue).map_err(|why| no_topic(queue, &why));
+            let answers = topic(&grant.response)?;
+            let open = |queue| Ok(Arc::new(Line::open(terms.clone(), topic(queue)?, answers.clone())));
+            let lines = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
+            // What a descriptor said before it was changed: nobody calls that again.
+            services.retain(|(service, ..), _| *service != grant.service);
+            services.insert(key.clone(), Service { lines, calls: 0 });
+        }
+        let Some(service) = services.get_mut(&key) else { return Ok(Vec::new()) };
+        let mut lines = service.lines.clone();
+        let turn = service.calls % lines.len().max(1);
+        lines.rotate_left(turn);
+        service.calls = service.calls.wrapping_add(1);
+        Ok(lines)
+    }
+
+    fn terms(&self, service: &str) -> Result<&Terms, Fault> {
+        let named = |name: &str| self.brokers.iter().find(|broker| broker.services.iter().any(|it| it == name));
+        let found = named(service).or_else(|| named("*"));
+        found.map(|broker| &broker.terms).ok_or_else(|| {
+            let message = "This host knows no broker over which the service of this tool is called.";
+            Fault::new(Kind::CapabilityError, message)
+        })
+    }
+
+    async fn call(&self, context: &Context, call: Call, events: &Events) -> Result<Outcome, Fault> {
+        let began = Instant::now();
+        let no_grant = || Fault::new(Kind::InternalError, "No policy grants the service of this tool.");
+        let ServiceCall { grant, output_bytes } = call.service.ok_or_else(no_grant)?;
+        let request = Request {
+            user: if grant.user { context.user.clone() } else { String::new() },
+            config: Value::Object(grant.config.clone()).to_string(),
+            arguments: call.input.to_string(),
+        };
+        let lines = self.lines(&grant)?;
+        let tool = &call.manifest.id;
+        let (mut waiter, since) = match sent(&lines, &request.encode(), output_bytes, tool).await? {
+            Sent::To(waiter, since) => (waiter, since),
+            Sent::TooLarge => {
+                let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
+                return Ok(Outcome::of(ending, millis(began.elapsed())));
+            }
+        };
+        let line = waiter.line();
+        let mut answer = String::new();
+        let mut logs = Vec::new();
+        let ending = loop {
+            let heard = tokio::select! {
+                biased;
+                heard = waiter.next() => heard,
+                () = line.left(&since) => return Err(lost()),
+            };
+            match heard {
+                Heard::Part(part) => {
+                    answer.push_str(&part);
+                    events.chunk(Value::String(part)).await;
+                }
+                Heard::End(last) => {
+                    answer.push_str(&last);
+                    break Ending::answer(&Value::String(answer));
+                }
+                Heard::Error { kind, message } => {
+                    if !kind.is_empty() {
+                        logs.push(format!("The service calls it {}.", text::head(&kind, 200)));
+                    }
+                    let said =
+                        if message.trim().is_empty() { "The service failed, and does not say why." } else { &message };
+                    break Ending::Raised { message: text::head(said, LONGEST_ERROR) };
+                }
+                Heard::Unreadable(why) => {
+                    let message = format!("The service answered what is no reply: {}.", text::head(&why, 300));
+                    break Ending::Raised { message };
+                }
+                Heard::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: output_bytes },
+            }
+        };
+        Ok(Outcome { logs, ..Outcome::of(ending, millis(began.elapsed())) })
+    }
+}
+
+impl Executor for Remote {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+        Box::pin(self.call(context, call, events))
+    }
+}
+
+/// Whether the queues of a descriptor are such as a broker has.
+pub fn queues(service: &ServiceDescriptor) -> Result<(), Fault> {
+    let all = service.requests.iter().chain([&service.response]);
+    all.clone().try_for_each(|queue| Topic::parse(queue).map(drop).map_err(|why| no_topic(queue, &why)))
+}
+
+fn no_topic(queue: &str, why: &str) -> Fault {
+    let message = "The queue of this tool's service is none that a broker has.";
+    Fault::new(Kind::DependencyError, message).person(format!("{}: {why}", text::printable(&text::head(queue, 120))))
+}
+
+enum Sent {
+    /// And the connection by which it went.
+    To(line::Waiter, line::Since),
+    TooLarge,
+}
+
+/// Sends the request to the first instance that is there. One that may have it is not followed by another.
+async fn sent(lines: &[Arc<Line>], body: &[u8], room: u64, tool: &str) -> Result<Sent, Fault> {
+    let (ready, away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
+    for line in &ready {
+        if let Some(sent) = put(line, body, room).await? {
+            return Ok(sent);
+        }
+    }
+    // Only now is one waited for that is away: its broker may be starting, or was never spoken to.
+    let mut left = away.clone();
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while !left.is_empty() {
+        let connected = left.iter().map(|line| Box::pin(line.connected()));
+        let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };
+        let line = left.remove(index);
+        if let Some(sent) = put(&line, body, room).await? {
+            return Ok(sent);
+        }
+    }
+    let why = if left.is_empty() { "Nobody reads its requests.".to_owned() } else { "Its broker is away.".to_owned() };
+    let person: Vec<String> = lines.iter().map(|line| line.told()).collect();
+    Err(Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"))
+        .details(why)
+        .person(person.join("; "))
+        .retryable())
+}
+
+/// `None`: nobody reads there.
+async fn put(line: &Arc<Line>, body: &[u8], room: u64) -> Result<Option<Sent>, Fault> {
+    let waiter = line::Waiter::new(line, room);
+    match line.publish(waiter.id(), body).await {
+        Ok(()) => Ok(Some(Sent::To(waiter, line.since()))),
+        Err(Unsent::Nobody) => Ok(None),
+        Err(Unsent::TooLarge) => Ok(Some(Sent::TooLarge)),
+        Err(Unsent::Failed(why)) => {
+            let message = "The connection failed while the request was sent: it may have arrived.";
+            Err(Fault::new(Kind::ServiceError, message).person(text::printable(&text::head(&why, 300))))
+        }
+    }
+}
+
+fn lost() -> Fault {
+    let message = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
+    Fault::new(Kind::ServiceError, message)
+}

@@ -1,0 +1,179 @@
+//! Services: `[services]` of a policy: which tool services elsewhere a tool may call, over which queues.
+//!
+//! For: `policy/file.rs`, `decide`, the reports. In: a TOML table; a tool of a service, two policies, the brokers of this
+//! host. Out: `ServiceRule`s; a verdict, and a grant. Never: lets a descriptor choose a queue that no policy names.
+
+use super::Machine;
+use super::file::Policy;
+use super::needs::Need;
+use super::source::{At, Reader, Table};
+use super::verdict::{Narrower, Verdict, What};
+use crate::base::text;
+use crate::manifest::{Code, Manifest, ServiceDescriptor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Most entries, and most queues of one.
+pub(super) const MOST: usize = 64;
+const ENTRY: &str =
+    "{ service = \"joke\", request = [\"request:tg:joke\"], response = \"response:tg:joke\", why = \"…\" }";
+
+/// One entry of `[services] call`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRule {
+    pub service: String,
+    pub request: Vec<String>,
+    pub response: String,
+    /// The name of the caller is sent too.
+    pub user: bool,
+    pub why: String,
+    pub at: At,
+}
+
+/// What calls of a tool go to, and what leaves this host with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceGrant {
+    pub service: String,
+    pub request: Vec<String>,
+    pub response: String,
+    /// In words; `None`: nothing says over which.
+    pub broker: Option<String>,
+    pub config: Map<String, Value>,
+    pub user: bool,
+    /// `policy-name: service`
+    pub rule: String,
+    pub why: String,
+}
+
+impl ServiceGrant {
+    /// Without where the grant came from.
+    pub fn text(&self) -> String {
+        let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
+        let config = match self.config.is_empty() {
+            true => String::new(),
+            false => format!(" and {}", Value::Object(self.config.clone())),
+        };
+        let user = if self.user { "so does the caller's name" } else { "the caller's name does not" };
+        let (service, from) = (&self.service, &self.response);
+        format!("{service} at {to} of {broker}, answers from {from}; the arguments{config} leave this host, {user}")
+    }
+
+    /// Whether whoever has this can do all that the other says.
+    pub fn covers(&self, other: &ServiceGrant) -> bool {
+        let same = (&self.service, &self.response, &self.broker, &self.config)
+            == (&other.service, &other.response, &other.broker, &other.config);
+        same && other.request.iter().all(|queue| self.request.contains(queue)) && (self.user || !other.user)
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<ServiceRule> {
+    let mut found: Vec<ServiceRule> = Vec::new();
+    let Some(table) = reader.table(top, "services") else { return found };
+    reader.only(&table, &["call"]);
+    let entries = reader.tables(&table, "call", ENTRY);
+    if entries.len() > MOST {
+        reader.schema(table.pointer_to("call"), table.at, format!("more than {MOST} entries"));
+    }
+    for entry in entries.into_iter().take(MOST) {
+        let mends = ["write the id of the service, as its descriptor has it", "say why it is called"];
+        let named = reader.reasoned_with(&entry, "service", &["request", "response", "user"], mends);
+        let request: Vec<String> = reader.texts(&entry, "request").into_iter().map(|(_, queue)| queue.value).collect();
+        if request.is_empty() && !reader.problems.iter().any(|p| p.pointer.starts_with(&entry.pointer)) {
+            let message = "`request` is missing: write the queues of requests, as the descriptor has them, in [ ]";
+            reader.schema(&entry.pointer, entry.at, message);
+        }
+        let response = reader.said(&entry, "response", "write the queue of answers, as the descriptor has it");
+        let user = reader.flag(&entry, "user");
+        let (Some((service, why)), Some(response), Some(user)) = (named, response, user) else { continue };
+        if found.iter().any(|rule| rule.service == service.value) {
+            let message = format!("`{}` is named twice", text::printable(&text::head(&service.value, 80)));
+            reader.complain(Code::Conflict, entry.pointer_to("service"), service.at, message);
+            continue;
+        }
+        let (at, service, response) = (service.at, service.value, response.value);
+        found.push(ServiceRule { service, request, response, user, why, at });
+    }
+    found
+}
+
+impl ServiceRule {
+    /// Why calls of this service are not what the rule allows.
+    fn refuses(&self, service: &ServiceDescriptor) -> Option<String> {
+        let other = service.requests.iter().find(|queue| !self.request.contains(queue));
+        let (queue, key) = match other {
+            Some(queue) => (queue, "request"),
+            None if service.response != self.response => (&service.response, "response"),
+            None => return None,
+        };
+        Some(format!("its descriptor says {key} queue `{queue}`, which `{key}` of the entry does not name"))
+    }
+}
+
+/// Every entry of the policy that the cap allows.
+pub(super) fn allowed(policy: &Policy, cap: Option<&Policy>) -> Vec<ServiceGrant> {
+    let grant = |rule: &ServiceRule| {
+        let capped = cap.map(|cap| cap.services.iter().find(|other| other.service == rule.service));
+        let request = |queue: &&String| capped.is_none_or(|cap| cap.is_some_and(|cap| cap.request.contains(queue)));
+        let request: Vec<String> = rule.request.iter().filter(request).cloned().collect();
+        let grant = ServiceGrant {
+            service: rule.service.clone(),
+            request,
+            response: rule.response.clone(),
+            broker: None,
+            config: Map::new(),
+            user: rule.user && capped.is_none_or(|cap| cap.is_some_and(|cap| cap.user)),
+            rule: format!("{}: {}", policy.name, rule.service),
+            why: rule.why.clone(),
+        };
+        Some(grant).filter(|grant| !grant.request.is_empty())
+    };
+    policy.services.iter().filter_map(grant).collect()
+}
+
+/// The grant of a tool whose work a service does; `None` where it gets none, or needs none.
+pub(super) fn judge(
+    manifest: &Manifest,
+    policy: &Policy,
+    cap: Option<&Policy>,
+    machine: &Machine,
+    verdicts: &mut Vec<Verdict>,
+    lacks: &mut Vec<Need>,
+) -> Option<ServiceGrant> {
+    let remote = manifest.remote()?;
+    let service = remote.found.as_ref()?;
+    let broker = machine.brokers.get(&service.id).or_else(|| machine.brokers.get("*")).cloned();
+    if broker.is_none() {
+        let words =
+            format!("a broker over which the service '{}' is called ([[broker]] of the configuration)", service.id);
+        lacks.push(Need::new(&*remote.at.0, words));
+    }
+    let asked = format!("{} at {}, answers from {}", service.id, service.requests.join(", "), service.response);
+    let entry = |policy: &Policy| -> Result<ServiceRule, String> {
+        let listed = policy.services.iter().find(|rule| rule.service == service.id);
+        let rule =
+            listed.ok_or_else(|| format!("no entry of [services] call in policy {} names it", policy.called()))?;
+        rule.refuses(service).map_or(Ok(rule.clone()), |why| Err(format!("policy {}: {why}", policy.called())))
+    };
+    let capped = cap.map(entry).transpose().map_err(|why| (Narrower::Host, why));
+    let judged = capped.and_then(|cap| Ok((entry(policy).map_err(|why| (Narrower::Policy, why))?, cap)));
+    let (verdict, grant) = match judged {
+        Err((narrower, why)) => (Verdict::denied(What::Service, asked, narrower, why, &[]), None),
+        Ok((rule, cap)) => {
+            let grant = ServiceGrant {
+                service: service.id.clone(),
+                request: service.requests.clone(),
+                response: service.response.clone(),
+                broker,
+                config: remote.sent(),
+                user: rule.user && cap.is_none_or(|cap| cap.user),
+                rule: format!("{}: {}", policy.name, service.id),
+                why: rule.why.clone(),
+            };
+            let met = Verdict::met(What::Service, asked, grant.text(), &[]);
+            (met.because(&grant.rule, &rule.why, policy.place(rule.at)), Some(grant))
+        }
+    };
+    verdicts.push(verdict);
+    grant
+}

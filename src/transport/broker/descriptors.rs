@@ -1,0 +1,50 @@
+//! What TrustGraph is told of a tool: the descriptors of its service and of the tool, as its configuration takes them.
+//!
+//! For: `toolhost trustgraph export`. In: a manifest, the topics. Out: two keys and two JSON values. Never: a raw character that
+//! a terminal would obey.
+
+use crate::base::text;
+use crate::broker::Topic;
+use crate::manifest::Manifest;
+use crate::transport::schemas;
+use serde_json::{Value, json};
+
+/// Each is put under a key into the configuration of a workspace.
+pub struct Descriptors {
+    pub service_key: String,
+    pub service: Value,
+    pub tool_key: String,
+    pub tool: Value,
+}
+
+/// `service`: the key of the service. The tool's own id goes into the fixed `config` of each message, so that a service with
+/// several tools knows which is meant.
+pub fn of(manifest: &Manifest, service: &str, request: &Topic, response: &Topic) -> Descriptors {
+    let schema = schemas::input(manifest);
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let arguments = properties.into_iter().flatten().map(|(name, property)| {
+        // TrustGraph knows one word for the type, and shows it to the model.
+        let kind = property["type"].as_str().unwrap_or("string");
+        let described = text::printable_block(property["description"].as_str().unwrap_or_default());
+        json!({ "name": name, "type": kind, "description": described })
+    });
+    let name: String = manifest.model_name.clone().unwrap_or_else(|| manifest.id.replace(':', "-"));
+    Descriptors {
+        service_key: service.to_owned(),
+        service: json!({
+            "id": service,
+            "request-queue": request.to_string(),
+            "response-queue": response.to_string(),
+            "config-params": [{ "name": "tool", "required": true }],
+        }),
+        tool_key: name.clone(),
+        tool: json!({
+            "type": "tool-service",
+            "name": name,
+            "description": schemas::description(manifest),
+            "service": service,
+            "tool": manifest.id,
+            "arguments": arguments.collect::<Vec<_>>(),
+        }),
+    }
+}

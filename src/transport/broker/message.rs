@@ -1,0 +1,362 @@
+//! One message: a request as a call, and its answer.
+//!
+//! For: the face. In: a delivery. Out: replies, then the broker is told that it is done. Never: a request that is run twice
+//! where its tool could change something; one that ends without an answer or a line in the run log.
+
+use super::Face;
+use super::open::Known;
+use crate::base::text::{head, printable};
+use crate::broker::{Delivery, LONGEST_ID, Request, Response, State, Unsent};
+use crate::fault::{Fault, Kind};
+use crate::quantity::LARGE_TEXT_BYTES;
+use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, contract, format};
+use jiff::Timestamp;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Requests that may wait for their turn here, and their bytes; Pulsar sends what comes, and RabbitMQ no more than may run.
+const WAITING: usize = 1000;
+const WAITING_BYTES: usize = 64 << 20;
+/// Parts of an answer that may wait to be published.
+const PARTS: usize = 16;
+/// How long an answer waits for a broker that is away.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How long after a connection came back callers may still be on their way back.
+const RETURNING: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Takes one message to its end.
+pub async fn handled(face: Arc<Face>, delivery: Delivery) {
+    let delivery = match delivery.redelivered.then(|| delivery.id.clone()) {
+        None => delivery,
+        Some(id) => match face.open.known(delivery) {
+            Known::Running => return,
+            Known::Ended(delivery) => {
+                tracing::info!(target: "toolhost::broker", "request {} comes again; it was answered", shown(&id));
+                return done(delivery).await;
+            }
+            Known::No(delivery) => delivery,
+        },
+    };
+    let id = delivery.id.clone();
+    face.open.begin(&id);
+    let ended = answered(&face, delivery).await;
+    let is_answered = !matches!(ended, Ended::PutBack);
+    let again = face.open.end(&id, is_answered);
+    if let Ended::Answered(Some(delivery)) = ended {
+        done(delivery).await;
+    }
+    for delivery in again {
+        match is_answered {
+            true => done(delivery).await,
+            false => Box::pin(handled(face.clone(), delivery)).await,
+        }
+    }
+}
+
+enum Ended {
+    /// With what is to be acknowledged.
+    Answered(Option<Delivery>),
+    /// It is in its queue, and comes again.
+    PutBack,
+}
+
+async fn done(delivery: Delivery) {
+    if let Err(why) = delivery.done().await {
+        // It comes again, and is then known.
+        tracing::info!(target: "toolhost::broker", "a message could not be acknowledged: {why}");
+    }
+}
+
+async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
+    let body = std::mem::take(&mut delivery.body);
+    let waits = Waits { count: Counted::of(&face.waiting, 1), bytes: Counted::of(&face.held, body.len()) };
+    let (body, read) = read(face, body, waits.too_much()).await;
+    if delivery.redelivered {
+        delivery.body = body;
+        return second(face, delivery, read, waits).await;
+    }
+    drop(body);
+    let (call, streams) = read.unwrap_or_else(|refused| (*refused, false));
+    let call = CallRequest { transaction: Some(shown(&delivery.id)), ..call };
+    run(face, &delivery.id, call, streams, waits).await;
+    Ended::Answered(Some(delivery))
+}
+
+/// One that some host had before and did not answer: run again where that can change nothing.
+async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<'_>) -> Ended {
+    let call = match read {
+        Ok((call, _)) => call,
+        Err(refused) => *refused,
+    };
+    let harmless = call.refused.is_some() || changes_nothing(face, &call);
+    let last = delivery.attempt > 0;
+    if harmless && !last {
+        let words = shown(&delivery.id);
+        tracing::warn!(target: "toolhost::broker", "request {words} was left unanswered by a host; it is run again");
+        if let Err(why) = delivery.again().await {
+            // It is still in the queue, and comes again.
+            tracing::warn!(target: "toolhost::broker", "request {words} could not be put back: {why}");
+        }
+        return Ended::PutBack;
+    }
+    let words = if last {
+        "This request was lost twice while it ran, and is not run again."
+    } else {
+        "This request was handed to a host before, which was lost and may have run it. The tool can change something, so it \
+         is not run again: look at what was done, then ask anew."
+    };
+    let fault = Fault::new(Kind::ServiceError, words);
+    let call = CallRequest { refused: Some(fault), transaction: Some(shown(&delivery.id)), ..call };
+    run(face, &delivery.id, call, false, waits).await;
+    if !last {
+        return Ended::Answered(Some(delivery));
+    }
+    if let Err(why) = delivery.bury().await {
+        tracing::error!(target: "toolhost::broker", "a request that was lost twice could not be set aside: {why}");
+    }
+    Ended::Answered(None)
+}
+
+/// What policy leaves it can change nothing, in this host or elsewhere.
+fn changes_nothing(face: &Face, call: &CallRequest) -> bool {
+    let who = face.service.who(&call.caller, call.label.as_deref());
+    let tool = who.and_then(|who| face.service.find(&who, &call.tool));
+    let effects = tool.ok().and_then(|tool| face.service.effects(&tool));
+    effects.is_some_and(|effects| !effects.writes && !effects.hosts)
+}
+
+/// The call that a body asks for, and whether its parts are wanted; or one that is refused.
+type Asked = Result<(CallRequest, bool), Box<CallRequest>>;
+
+/// Reads a body, unless there are too many; a long one on a thread apart.
+async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Asked) {
+    if too_many {
+        let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
+        return (body, Err(Box::new(CallRequest::refused(face.caller(), "", fault))));
+    }
+    if body.len() <= LARGE_TEXT_BYTES {
+        let read = asked(face, &body);
+        return (body, read);
+    }
+    let face = face.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let read = asked(&face, &body);
+        (body, read)
+    });
+    work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+}
+
+fn asked(face: &Face, body: &[u8]) -> Asked {
+    let refused = |tool: &str, fault| Box::new(CallRequest::refused(face.caller(), tool, fault));
+    let wrong = |words: String| Fault::new(Kind::ParameterValidationError, words);
+    let Request { user, config, arguments } =
+        Request::decode(body).map_err(|why| refused("", wrong(printable(&why))))?;
+    let config = contract::config(&config).map_err(|fault| refused("", fault))?;
+    let tool = tool(&face.entry.tools, config.get("tool")).map_err(|fault| refused("", fault))?;
+    let timeout_ms = contract::timeout_ms(&config).map_err(|fault| refused(&tool, fault))?;
+    let streams = match config.get("stream") {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(streams)) => *streams,
+        Some(_) => return Err(refused(&tool, wrong("The config's 'stream' must be true or false.".to_owned()))),
+    };
+    let label = Some(user).filter(|user| !user.is_empty());
+    let call = CallRequest::new(face.caller(), tool, Arguments::Text(arguments));
+    Ok((CallRequest { label, timeout_ms, ..call }, streams))
+}
+
+/// The tool that is meant, among those of the entry.
+fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
+    let id = |reference: &str| reference.split('@').next().unwrap_or_default().to_owned();
+    let refuse = |words: &str| Err(Fault::new(Kind::ToolNotFoundError, words));
+    match (asked, offered) {
+        (None | Some(Value::Null), [only]) => Ok(only.clone()),
+        (None | Some(Value::Null), _) => {
+            refuse("This service has several tools: the config must name one of them in \"tool\".")
+        }
+        (Some(Value::String(asked)), _) => match offered.iter().find(|offered| id(offered) == id(asked)) {
+            // The operator's range goes before.
+            Some(offered) if offered.contains('@') => Ok(offered.clone()),
+            Some(_) => Ok(asked.clone()),
+            None => refuse("This service does not have the tool that the config names."),
+        },
+        _ => refuse("The config's \"tool\" must be a text."),
+    }
+}
+
+/// Runs the call when it is its turn, and publishes what becomes of it.
+async fn run(face: &Arc<Face>, id: &[u8], call: CallRequest, streams: bool, waits: Waits<'_>) {
+    let call = CallRequest { id: Some(service::new_id()), ..call };
+    if id.is_empty() || id.len() > LONGEST_ID {
+        let fault = Fault::new(Kind::ParameterValidationError, "The request has no id by which it could be answered.");
+        let call = CallRequest { refused: Some(fault), ..call };
+        let report = face.service.call(call, Sink::none()).await;
+        return lost(face, &report.id, id, "it has no id by which it could be answered");
+    }
+    let _place = match call.refused {
+        Some(_) => None,
+        None => Some(face.running.enter("").await),
+    };
+    drop(waits);
+    let (call_id, name) = (call.id.clone().unwrap_or_default(), call.tool.clone());
+    let (sink, events) = Sink::new(PARTS);
+    let parts = async {
+        match streams {
+            true => forwarded(face, id, events).await,
+            false => {
+                drop(events);
+                Ok(0)
+            }
+        }
+    };
+    let whole = async { tokio::join!(face.service.call(call, sink), parts) };
+    let (report, parts) = tokio::select! {
+        biased;
+        () = face.kill.cancelled() => {
+            (Report::of_fault(call_id.clone(), &name, face.service.stopped(&call_id)), Ok(0))
+        }
+        ended = whole => ended,
+    };
+    let reply = match parts {
+        Ok(parts) => reply(&report, parts > 0),
+        Err(()) => Response::failed("A part of the answer was lost on its way. Ask again if the call may run twice."),
+    };
+    match publish(face, id, &reply).await {
+        Ok(()) => _ = face.answered.fetch_add(1, Ordering::Relaxed),
+        Err(why) => lost(face, &report.id, id, &why),
+    }
+}
+
+/// A request among those that are read or wait for their turn.
+struct Waits<'a> {
+    count: Counted<'a>,
+    bytes: Counted<'a>,
+}
+
+impl Waits<'_> {
+    fn too_much(&self) -> bool {
+        self.count.now > WAITING || self.bytes.now > WAITING_BYTES
+    }
+}
+
+/// Counts as long as it lives.
+struct Counted<'a> {
+    of: &'a AtomicUsize,
+    amount: usize,
+    /// With it.
+    now: usize,
+}
+
+impl Counted<'_> {
+    fn of(of: &AtomicUsize, amount: usize) -> Counted<'_> {
+        Counted { of, amount, now: of.fetch_add(amount, Ordering::Relaxed) + amount }
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// Publishes the parts of an answer as they come; how many. One that was lost ends the stream.
+async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
+    let mut parts = 0;
+    while let Some(event) = events.recv().await {
+        let Event::Part(text) = event else { continue };
+        let Some(body) = Response::part(text).encode() else { return Err(()) };
+        face.link.publish(id, &body).await.map_err(|_| ())?;
+        parts += 1;
+    }
+    Ok(parts)
+}
+
+/// The last reply. `parts`: they were the answer.
+fn reply(report: &Report, parts: bool) -> Response {
+    match (&report.error, &report.output_data) {
+        (Some(fault), _) => Response::failed(said(fault, &report.id)),
+        (None, Some(output)) if !parts => Response::whole(format::response(output)),
+        (None, _) => Response::whole(String::new()),
+    }
+}
+
+/// What the agent reads.
+fn said(fault: &Fault, call: &str) -> String {
+    let advice = format::advice(fault).map(|advice| match advice.contains("call ID") {
+        true => format!("{advice} Call ID: {call}."),
+        false => advice.to_owned(),
+    });
+    let mut words = format!("{}: {}", fault.kind, fault.message);
+    for more in [fault.details.as_deref(), advice.as_deref()].into_iter().flatten().filter(|more| !more.is_empty()) {
+        if !words.ends_with(['.', '!', '?', ':', '\n']) {
+            words.push('.');
+        }
+        words.push(' ');
+        words.push_str(more);
+    }
+    words
+}
+
+/// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second one.
+async fn publish(face: &Face, id: &[u8], reply: &Response) -> Result<(), String> {
+    let body = reply.encode().unwrap_or_else(|| {
+        let large = "The answer is larger than a message may be. Ask for less of it.";
+        Response::failed(large).encode().unwrap_or_default()
+    });
+    let began = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(began.elapsed());
+        let why = match tokio::time::timeout(left, face.link.publish(id, &body)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(Unsent::Nobody)) if !is_returning(face) => return Err("nobody listens for replies".to_owned()),
+            Ok(Err(Unsent::TooLarge)) => return Err("it is larger than a message may be".to_owned()),
+            Ok(Err(Unsent::Nobody)) => "nobody listens for replies".to_owned(),
+            Ok(Err(Unsent::Failed(why))) => why,
+            Err(_) => return Err("the broker stays away".to_owned()),
+        };
+        tracing::info!(target: "toolhost::broker", "a reply is published again: {}", printable(&head(&why, 300)));
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The connection is new, and callers may still make theirs.
+fn is_returning(face: &Face) -> bool {
+    match face.link.state() {
+        State::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
+        State::Away { .. } => true,
+    }
+}
+
+/// An answer that reaches nobody.
+fn lost(face: &Face, call: &str, id: &[u8], why: &str) {
+    face.unanswered.fetch_add(1, Ordering::Relaxed);
+    let (id, why) = (shown(id), printable(&head(why, 300)));
+    tracing::error!(target: "toolhost::broker", call, "request {id} is left unanswered: {why}");
+}
+
+/// The id of a message, for records.
+fn shown(id: &[u8]) -> String {
+    printable(&head(&String::from_utf8_lossy(id), 200))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_message_chooses_among_the_tools_of_its_entry_alone() {
+        let offered = ["a:one".to_owned(), "a:two@1".to_owned()];
+        let of = |offered: &[String], asked: Option<Value>| tool(offered, asked.as_ref()).ok();
+        assert_eq!(of(&offered[..1], None).as_deref(), Some("a:one"));
+        assert_eq!(of(&offered, None), None);
+        assert_eq!(of(&offered, Some(json!("a:one@^2"))).as_deref(), Some("a:one@^2"));
+        assert_eq!(of(&offered, Some(json!("a:two@2"))).as_deref(), Some("a:two@1"), "the operator's range");
+        for wrong in [json!("a:three"), json!(["a:one"]), json!("")] {
+            assert_eq!(of(&offered, Some(wrong.clone())), None, "{wrong}");
+        }
+    }
+}

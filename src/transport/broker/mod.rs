@@ -1,0 +1,193 @@
+//! Tools as a TrustGraph tool service over a broker: requests from a queue that hosts share, replies to a topic.
+//!
+//! For: TrustGraph's agents, and others who speak its contract. In: `[[broker]]` of the config file. Out: one answer, or parts
+//! and an end, for each message. Never: a message that is forgotten before its answer is published, where the broker can
+//! keep it; a tool that its entry does not name; a caller from a message.
+
+mod descriptors;
+mod message;
+mod open;
+
+pub use descriptors::{Descriptors, of as descriptors};
+
+use crate::base::places::Places;
+use crate::broker::{Delivery, Link, Source, State, Terms, Topic};
+use crate::service::{Caller, Service};
+use open::Open;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long calls may still run once the host is told to stop.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long the answers of those that were ended then may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One `[[broker]]`.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub terms: Terms,
+    pub request: Topic,
+    pub response: Topic,
+    /// Hosts of one name share the requests.
+    pub subscription: String,
+    /// `id` or `id@range`.
+    pub tools: Vec<String>,
+    /// Who all calls count as.
+    pub caller: String,
+    /// Calls that run at once.
+    pub at_once: u16,
+}
+
+/// The entries of this host while it serves.
+#[derive(Default)]
+pub struct Brokers(Vec<Arc<Face>>);
+
+/// One entry while it is served.
+struct Face {
+    service: Arc<Service>,
+    entry: Entry,
+    link: Link,
+    /// For calls that run.
+    running: Arc<Places>,
+    /// Bytes of requests that are read or wait for their turn, and how many there are.
+    held: AtomicUsize,
+    waiting: AtomicUsize,
+    open: Open,
+    answered: AtomicU64,
+    unanswered: AtomicU64,
+    kill: CancellationToken,
+}
+
+/// One entry, as `status` shows it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    broker: String,
+    requests: String,
+    connected: bool,
+    since: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    open: usize,
+    answered: u64,
+    unanswered: u64,
+}
+
+impl Brokers {
+    /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have ended,
+    /// or `kill` was.
+    pub fn open(
+        entries: &[Entry],
+        service: &Arc<Service>,
+        stop: &CancellationToken,
+        kill: &CancellationToken,
+    ) -> (Arc<Brokers>, JoinSet<()>) {
+        let (mut faces, mut served) = (Vec::new(), JoinSet::new());
+        for entry in entries.iter().cloned() {
+            let Entry { request, subscription, at_once, .. } = &entry;
+            let source =
+                Source::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
+            let (link, deliveries) = Link::open(entry.terms.clone(), source, entry.response.clone());
+            let at_once = usize::from(*at_once);
+            let face = Arc::new(Face {
+                service: service.clone(),
+                link,
+                running: Places::new(at_once, at_once),
+                held: AtomicUsize::new(0),
+                waiting: AtomicUsize::new(0),
+                open: Open::default(),
+                answered: AtomicU64::new(0),
+                unanswered: AtomicU64::new(0),
+                kill: kill.child_token(),
+                entry,
+            });
+            served.spawn(serve(face.clone(), deliveries, stop.clone()));
+            faces.push(face);
+        }
+        (Arc::new(Brokers(faces)), served)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them is not connected.
+    pub fn is_away(&self) -> bool {
+        self.0.iter().any(|face| matches!(face.link.state(), State::Away { .. }))
+    }
+
+    pub fn told(&self) -> Vec<Told> {
+        self.0.iter().map(|face| face.told()).collect()
+    }
+}
+
+impl Face {
+    fn told(&self) -> Told {
+        let (connected, since, why) = match self.link.state() {
+            State::Connected { since } => (true, since, None),
+            State::Away { since, why } => (false, since, Some(why)),
+        };
+        Told {
+            broker: self.entry.terms.to_string(),
+            requests: self.entry.request.to_string(),
+            connected,
+            since: since.to_string(),
+            why,
+            open: self.open.len(),
+            answered: self.answered.load(Ordering::Relaxed),
+            unanswered: self.unanswered.load(Ordering::Relaxed),
+        }
+    }
+
+    fn caller(&self) -> Caller {
+        Caller::named(self.entry.caller.clone())
+    }
+}
+
+/// Serves one entry. What comes is read at once: Pulsar drops what nobody reads, and RabbitMQ sends no more than may run.
+async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
+    let mut handled = JoinSet::new();
+    let mut stopped = false;
+    loop {
+        tokio::select! {
+            delivery = deliveries.recv() => match delivery {
+                Some(delivery) => drop(handled.spawn(message::handled(face.clone(), delivery))),
+                None => break,
+            },
+            Some(ended) = handled.join_next() => complain(ended),
+            () = stop.cancelled(), if !stopped => {
+                stopped = true;
+                face.link.stop();
+            }
+            () = face.kill.cancelled() => break,
+        }
+    }
+    let rest = async {
+        while let Some(ended) = handled.join_next().await {
+            complain(ended);
+        }
+    };
+    tokio::pin!(rest);
+    tokio::select! {
+        () = &mut rest => return,
+        () = tokio::time::sleep(DRAIN) => face.kill.cancel(),
+        () = face.kill.cancelled() => {}
+    }
+    // Each is told that it was ended.
+    if tokio::time::timeout(FAREWELL, rest).await.is_err() {
+        tracing::error!(target: "toolhost::broker", "{} requests are left unanswered: the host stops", face.open.len());
+    }
+}
+
+fn complain(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(why) = ended
+        && why.is_panic()
+    {
+        tracing::error!(target: "toolhost::broker", "a request failed in toolhost itself; please report it: {why}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Calls of services elsewhere, over a real broker, through the real binary.
+
+use super::peer::Peer;
+use super::{configured, describe, playground, queues};
+use crate::harness::{Playground, Server, Who, as_everyone, finish, rabbitmq};
+use serde_json::{Value, json};
+use std::fs;
+
+fn call(playground: &Playground, tool: &str, input: Value, more: &[&str]) -> crate::harness::Ended {
+    let mut command = playground.host();
+    command.args(configured(playground)).args(["call", tool, "--json", "--input", "-"]).args(more);
+    finish(command, input.to_string().as_bytes())
+}
+
+fn output(ended: &crate::harness::Ended) -> String {
+    ended.out["outputData"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned()
+}
+
+#[test]
+fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
+    let Some(mq) = rabbitmq() else { return };
+    as_everyone("a tool service", |who| {
+        let name = &format!("told-{}", who.name());
+        let host = playground(who, name, &mq.url());
+        let (tool, peer) = (&format!("{name}:ask"), Peer::of(mq.terms(), name, &queues(name).0));
+        let echo = json!({"what": "echo", "more": [1, {"ö": null}]});
+        let told: Value = serde_json::from_str(&output(&call(&host, tool, echo.clone(), &[]))).unwrap();
+        assert_eq!(told, json!({"user": "", "config": "{\"style\":\"pun\"}", "arguments": echo.to_string()}));
+        let policy = host.path("sandbox-policies/remote.policy.toml");
+        let text = fs::read_to_string(&policy).unwrap();
+        fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
+        let told: Value = serde_json::from_str(&output(&call(&host, tool, echo, &["--user", "bob"]))).unwrap();
+        let own = host.outside("/usr/bin/id").arg("-un").output().unwrap();
+        let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
+        let own = if own.is_empty() { host.who.uid().unwrap().to_string() } else { own };
+        assert_eq!(told["user"], json!(own), "who called, and no label");
+        // The control: what the policy does not name is not called.
+        let before = peer.calls();
+        fs::write(&policy, text.replace("request:tg:", "request:tg:other-")).unwrap();
+        let refused = call(&host, tool, json!({"what": "echo"}), &[]);
+        assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
+        let person = format!("its descriptor says request queue `request:tg:{name}`");
+        assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
+        fs::remove_file(&policy).unwrap();
+        let refused = call(&host, tool, json!({"what": "echo"}), &[]);
+        assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
+    });
+}
+
+#[test]
+fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
+    let Some(mq) = rabbitmq() else { return };
+    let host = playground(Who::ours(), "badly", &mq.url());
+    let peer = Peer::of(mq.terms(), "badly", &queues("badly").0);
+    let mut command = host.host();
+    command.args(configured(&host));
+    let mut server = Server::of(command);
+    let mut said = |what: &str| {
+        let answer = server.called("ask", json!({"what": what}));
+        (
+            answer["result"]["isError"] == true,
+            answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    assert_eq!(said("stream"), (false, "one two three".to_owned()));
+    assert_eq!(said("object"), (false, "{\"a\":[1]}".to_owned()));
+    assert_eq!(said("nothing"), (false, String::new()));
+    let (bad, failed) = said("fail");
+    assert!(bad && failed.contains("no such table"), "{failed}");
+    assert!(
+        failed.contains("ScriptError") && failed.contains("SecurityError") && !failed.contains('\u{1b}'),
+        "{failed}"
+    );
+    let (bad, garbage) = said("garbage");
+    assert!(bad && garbage.contains("what is no reply"), "{garbage}");
+    for what in ["big", "bigger by parts"] {
+        let (bad, over) = said(what);
+        assert!(bad && over.contains("ResourceLimitError") && over.contains("outputBytes"), "{what}: {over}");
+    }
+    assert_eq!(said("stream").1, "one two three", "it lives on");
+    assert_eq!(peer.calls(), 8, "each was sent once");
+    let late = call(&host, "badly:ask", json!({"what": "half"}), &["--timeout-ms", "1500"]);
+    assert_eq!(late.kind(), "TimeoutError", "{late:?}");
+}
+
+#[test]
+fn a_hundred_calls_at_once_each_get_their_own_answer() {
+    let Some(mq) = rabbitmq() else { return };
+    let host = playground(Who::ours(), "many", &mq.url());
+    let _peer = Peer::of(mq.terms(), "many", &queues("many").0);
+    let mut command = host.host();
+    command.args(configured(&host));
+    let mut server = Server::of(command);
+    let asked: Vec<(u64, u64)> = (0..100).map(|n| (n, server.call("ask", json!({"what": "wait", "n": n})))).collect();
+    let answers = server.answers(&asked.iter().map(|(_, id)| *id).collect::<Vec<_>>());
+    for (n, id) in asked {
+        assert_eq!(answers[&id]["result"]["content"][0]["text"], format!("answer {n}"));
+    }
+}
+
+#[test]
+fn instances_take_turns_and_one_that_is_away_is_skipped() {
+    let Some(mq) = rabbitmq() else { return };
+    let host = playground(Who::ours(), "turns", &mq.url());
+    let names: Vec<String> = (0..3).map(|n| format!("request:tg:turns-{n}")).collect();
+    describe(&host, "turns", json!(names), json!(["style"]));
+    let policy = host.path("sandbox-policies/remote.policy.toml");
+    let text = fs::read_to_string(&policy).unwrap().replace("[\"request:tg:turns\"]", &json!(names).to_string());
+    fs::write(policy, text).unwrap();
+    host.settle();
+    let mut command = host.host();
+    command.args(configured(&host));
+    let mut server = Server::of(command);
+    let none = server.called("ask", json!({"what": "echo"})).to_string();
+    assert!(none.contains("No instances available for tool turns:ask"), "{none}");
+    // A queue outlives its reader: only an instance that never was is seen to be away.
+    let peers: Vec<Peer> = names[..2].iter().map(|queue| Peer::of(mq.terms(), "turns", queue)).collect();
+    for _ in 0..6 {
+        server.called("ask", json!({"what": "echo"}));
+    }
+    let calls = |peers: &[Peer]| peers.iter().map(Peer::calls).collect::<Vec<_>>();
+    assert_eq!(calls(&peers).iter().sum::<usize>(), 6);
+    assert!(calls(&peers).iter().all(|calls| *calls >= 2), "{:?}", calls(&peers));
+    let third = Peer::of(mq.terms(), "turns", &names[2]);
+    let before = calls(&peers);
+    let ids: Vec<u64> = (0..9).map(|_| server.call("ask", json!({"what": "echo"}))).collect();
+    server.answers(&ids);
+    assert_eq!(third.calls(), 3);
+    assert!(calls(&peers).iter().zip(before).all(|(now, before)| now - before == 3), "{:?}", calls(&peers));
+}
+
+#[test]
+fn a_broker_that_is_away_is_a_fault_of_its_own() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let host = playground(Who::ours(), "gone", &format!("amqp://127.0.0.1:{port}"));
+    let ended = call(&host, "gone:ask", json!({"what": "echo"}), &[]);
+    assert_eq!(ended.error(), ("ServiceError", "No instances available for tool gone:ask"), "{ended:?}");
+    assert_eq!(ended.out["error"]["retryable"], true);
+    assert_eq!(ended.out["error"]["details"], "Its broker is away.");
+    fs::write(host.path("config.toml"), "").unwrap();
+    let ended = call(&host, "gone:ask", json!({"what": "echo"}), &[]);
+    assert_eq!(ended.kind(), "CapabilityError", "{ended:?}");
+    assert!(ended.error().1.contains("a broker over which the service 'gone' is called"), "{ended:?}");
+}

@@ -1,0 +1,152 @@
+//! Descriptors: what is wrong with one is told at its place, and policy says who may call.
+
+use super::{configured, playground};
+use crate::harness::{Who, finish, host};
+use serde_json::{Value, json};
+use std::fs;
+
+const SERVICE: &str = "tool-defs/s.tool-service.json";
+const TOOL: &str = "tool-defs/t.tool.json";
+
+fn service() -> Value {
+    json!({
+        "id": "rag", "request-queue": "non-persistent://tg/request/rag", "response-queue": "non-persistent://tg/response/rag",
+        "config-params": [{"name": "collection", "required": true}, {"name": "style"}],
+    })
+}
+
+fn tool() -> Value {
+    json!({
+        "type": "tool-service", "name": "query", "description": "Queries.", "service": "rag", "collection": "customers",
+        "arguments": [{"name": "question", "type": "string", "description": "d"}],
+    })
+}
+
+/// What `check` says of both.
+fn check(service: &Value, tool: &Value) -> (i32, String) {
+    let host = host();
+    fs::write(host.path(SERVICE), service.to_string()).unwrap();
+    fs::write(host.path(TOOL), tool.to_string()).unwrap();
+    let (code, out, _) = host.run(&["check"]);
+    (code, out)
+}
+
+#[test]
+fn a_fault_of_a_descriptor_is_told_with_its_mend() {
+    let (code, out) = check(&service(), &tool());
+    assert!(code == 0 && out.contains("t.tool.json: ok, rag:query@1.0.0"), "the control: {out}");
+    let with = |mut of: Value, key: &str, value: Value| {
+        match value {
+            Value::Null => drop(of.as_object_mut().unwrap().shift_remove(key)),
+            value => of[key] = value,
+        }
+        of
+    };
+    let argument = |without: &str| {
+        let mut argument = json!({"name": "a", "type": "string", "description": "d"});
+        argument.as_object_mut().unwrap().shift_remove(without);
+        json!([argument])
+    };
+    for (key, value, words) in [
+        ("id", Value::Null, "the required field 'id' is missing"),
+        ("request-queue", Value::Null, "the required field 'request-queue' is missing"),
+        ("response-queue", Value::Null, "the required field 'response-queue' is missing"),
+        ("response-queue", json!("non-persistent://tg/request/rag"), "this queue is named twice"),
+        ("request-queue", json!([]), "names 0 queues"),
+        ("request-queue", json!("a b"), "must be the name of a topic in full"),
+        ("config-params", json!([{"required": true}]), "/config-params/0: the required field 'name' is missing"),
+        (
+            "config-params",
+            json!([{"name": "x", "required": "yes"}]),
+            "/config-params/0/required: must be true or false",
+        ),
+        ("config-params", json!(["name"]), "'name' is a field of every tool's descriptor"),
+        ("id", json!("a b"), "/id: the tools of a service are known here as ID:NAME"),
+    ] {
+        let (code, out) = check(&with(service(), key, value), &tool());
+        assert!(code != 0 && out.contains(words), "{words}: {out}");
+    }
+    for (key, value, words) in [
+        ("type", json!("tool-servic"), "t.tool.json"),
+        ("name", Value::Null, "the required field 'name' is missing"),
+        ("description", Value::Null, "the required field 'description' is missing"),
+        ("service", Value::Null, "the required field 'service' is missing"),
+        ("service", json!("rga"), "/service: there is no tool service 'rga': did you mean 'rag'? (known: rag)"),
+        ("collection", Value::Null, "the tool rag:query sets no 'collection', which the service 'rag' requires"),
+        ("arguments", argument("name"), "/arguments/0: the required field 'name' is missing"),
+        ("arguments", argument("type"), "/arguments/0: the required field 'type' is missing"),
+        ("arguments", argument("description"), "/arguments/0: the required field 'description' is missing"),
+    ] {
+        let (code, out) = check(&service(), &with(tool(), key, value));
+        assert!(code != 0 && out.contains(words), "{words}: {out}");
+    }
+    for (key, value, words) in [
+        (
+            "styel",
+            json!("pun"),
+            "/styel: 'styel' is no parameter of the service 'rag', and is not sent: did you mean 'style'?",
+        ),
+        ("arguments", json!([{"name": "a", "type": "strin", "description": "d"}]), "did you mean 'string'?"),
+    ] {
+        let (code, out) = check(&service(), &with(tool(), key, value));
+        assert!(code == 0 && out.contains(words), "{words}: {out}");
+    }
+}
+
+#[test]
+fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
+    let host = host();
+    let both = json!({"tool-service/rag": service(), "tool/any": tool()});
+    fs::write(host.path(SERVICE), both.to_string()).unwrap();
+    let listed = || serde_json::from_str::<Vec<Value>>(&host.run(&["list", "--json"]).1).unwrap();
+    let found = listed().into_iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded");
+    let parameters = json!({"type": "object", "required": ["question"], "properties": {
+        "question": {"description": "d", "type": "string"}}});
+    assert_eq!(found["parameters"], parameters);
+    for wrong in [json!({"tool-service/other": service()}), json!({"tool-service/rag": service(), "tools": {}})] {
+        fs::write(host.path(SERVICE), wrong.to_string()).unwrap();
+        let (code, out, _) = host.run(&["check"]);
+        assert!(
+            code != 0 && (out.contains("its key says 'other'") || out.contains("is no key of a descriptor")),
+            "{out}"
+        );
+    }
+    // Two descriptors of one id: which was meant is not known.
+    fs::write(host.path(SERVICE), service().to_string()).unwrap();
+    fs::write(host.path("tool-defs/again.tool-service.json"), service().to_string()).unwrap();
+    let (code, out, _) = host.run(&["check"]);
+    assert!(code != 0 && out.contains("the service 'rag' is described more than once"), "{out}");
+    fs::rename(host.path(SERVICE), host.path("tool-defs/s.tool.json")).unwrap();
+    let (_, out, _) = host.run(&["check"]);
+    assert!(out.contains("name the file *.tool-service.json"), "{out}");
+}
+
+#[test]
+fn what_leaves_this_host_is_audited_compared_and_asked_for() {
+    let host = playground(Who::ours(), "audited", "amqp://127.0.0.1:9");
+    let run = |more: &[&str]| {
+        let mut command = host.host();
+        command.args(configured(&host)).args(more);
+        String::from_utf8(finish(command, b"").stdout).unwrap()
+    };
+    let text = run(&["audit", "audited:ask"]);
+    let service = "audited at request:tg:audited of amqp://127.0.0.1:9, answers from response:tg:audited; the arguments \
+                   and {\"style\":\"pun\"} leave this host, the caller's name does not";
+    assert!(text.contains(&format!("  service  {service} (rule remote: audited: w)")), "{text}");
+    assert!(!text.contains("  system ") && text.contains("an answer on a fanout is read by all"), "{text}");
+    assert!(run(&["audit", "--who-can", "service:audited"]).contains("audited:ask@1.0.0: without the caller's name"));
+    assert!(run(&["audit", "--who-can", "service:other"]).contains("No tool can call the service other."));
+    let before = run(&["audit", "audited:ask", "--json"]);
+    fs::write(host.path("before.json"), before).unwrap();
+    let policy = host.path("sandbox-policies/remote.policy.toml");
+    let old = fs::read_to_string(&policy).unwrap();
+    fs::write(&policy, old.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
+    fs::write(host.path("after.json"), run(&["audit", "audited:ask", "--json"])).unwrap();
+    let diff = run(&["diff", "before.json", "after.json"]);
+    assert!(diff.contains("service") && diff.contains("so does the caller's name"), "{diff}");
+    fs::remove_file(&policy).unwrap();
+    let suggested = run(&["audit", "audited:ask", "--suggest-policy"]);
+    assert!(suggested.contains("service = \"audited\", request = [\"request:tg:audited\"]"), "{suggested}");
+    fs::write(&policy, suggested.replace("why = \"\"", "why = \"w\"")).unwrap();
+    assert!(run(&["audit", "audited:ask"]).contains(service), "what is suggested is enough");
+}

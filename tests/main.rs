@@ -2,6 +2,7 @@
 mod action;
 mod arguments;
 mod background;
+mod brokers;
 mod callers;
 mod cli_audit;
 mod cli_call;

@@ -6,7 +6,7 @@
 //! Any error, and any end of what comes in, ends the connection as a whole: it is made anew, with everything that was
 //! declared on it. What clients of brokers mend by themselves is one more state that nobody sees.
 
-use super::{Delivery, Ends, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Unsent};
+use super::{Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Unsent};
 use crate::base::text;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -128,13 +128,18 @@ impl Kept {
             };
             let began = Instant::now();
             let why = match connected {
-                Ok(Ok(ends)) => self.pumped(ends, &deliveries).await,
+                Ok(Ok((mut incoming, outgoing))) => {
+                    let why = self.pumped(&mut *incoming, outgoing, &deliveries).await;
+                    if self.stop.is_cancelled() {
+                        // What was taken may still be answered, and acknowledged where it came from.
+                        drop(deliveries);
+                        return std::future::pending().await;
+                    }
+                    why
+                }
                 Ok(Err(why)) => why,
                 Err(_) => format!("no connection within {} s", PATIENCE.as_secs()),
             };
-            if self.stop.is_cancelled() {
-                break;
-            }
             if began.elapsed() > LONGEST_PAUSE {
                 pause = PAUSE;
             }
@@ -146,7 +151,6 @@ impl Kept {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         drop(deliveries);
-        // What was taken may still be answered.
         std::future::pending().await
     }
 
@@ -171,7 +175,12 @@ impl Kept {
     }
 
     /// Hands on what comes until the connection ends; why it did.
-    async fn pumped(&self, (mut incoming, outgoing): Ends, deliveries: &mpsc::Sender<Delivery>) -> String {
+    async fn pumped(
+        &self,
+        incoming: &mut dyn Incoming,
+        outgoing: Arc<dyn Outgoing>,
+        deliveries: &mpsc::Sender<Delivery>,
+    ) -> String {
         let broken = CancellationToken::new();
         let out = Some(Out { outgoing, broken: broken.clone() });
         self.standing.send_replace(Standing { state: State::Connected { since: Timestamp::now() }, out });
@@ -199,7 +208,6 @@ impl Kept {
             }
         };
         let _ = tokio::time::timeout(LAST, rest).await;
-        // The connection lives on in what is published.
         "it is stopping".to_owned()
     }
 }

@@ -98,7 +98,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             options.brokers = brokers;
         }
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.clone()));
+        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.child_token()));
         tokio::pin!(spoken, served);
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,

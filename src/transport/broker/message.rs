@@ -8,6 +8,7 @@ use super::open::Known;
 use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, Request, Response, State, Unsent};
 use crate::fault::{Fault, Kind};
+use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, contract, format};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -31,9 +32,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub async fn handled(face: Arc<Face>, delivery: Delivery) {
     let delivery = match delivery.redelivered.then(|| delivery.id.clone()) {
         None => delivery,
-        Some(_) => match face.open.known(delivery) {
+        Some(id) => match face.open.known(delivery) {
             Known::Running => return,
-            Known::Ended(delivery) => return done(delivery).await,
+            Known::Ended(delivery) => {
+                tracing::info!(target: "toolhost::broker", "request {} comes again; it was answered", shown(&id));
+                return done(delivery).await;
+            }
             Known::No(delivery) => delivery,
         },
     };
@@ -69,30 +73,26 @@ async fn done(delivery: Delivery) {
 
 async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
     let body = std::mem::take(&mut delivery.body);
-    let read = asked(face, &body);
+    let waits = Waits { count: Counted::of(&face.waiting, 1), bytes: Counted::of(&face.held, body.len()) };
+    let (body, read) = read(face, body, waits.too_much()).await;
     if delivery.redelivered {
-        return second(face, delivery, body, read).await;
+        delivery.body = body;
+        return second(face, delivery, read, waits).await;
     }
     drop(body);
     let (call, streams) = read.unwrap_or_else(|refused| (*refused, false));
-    let call = CallRequest { transaction: Some(shown(&delivery.id)), id: Some(service::new_id()), ..call };
-    run(face, &delivery.id, call, streams).await;
+    let call = CallRequest { transaction: Some(shown(&delivery.id)), ..call };
+    run(face, &delivery.id, call, streams, waits).await;
     Ended::Answered(Some(delivery))
 }
 
 /// One that some host had before and did not answer: run again where that can change nothing.
-async fn second(
-    face: &Arc<Face>,
-    mut delivery: Delivery,
-    body: Vec<u8>,
-    read: Result<(CallRequest, bool), Box<CallRequest>>,
-) -> Ended {
+async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<'_>) -> Ended {
     let call = match read {
         Ok((call, _)) => call,
         Err(refused) => *refused,
     };
     let harmless = call.refused.is_some() || changes_nothing(face, &call);
-    delivery.body = body;
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
@@ -111,7 +111,7 @@ async fn second(
     };
     let fault = Fault::new(Kind::ServiceError, words);
     let call = CallRequest { refused: Some(fault), transaction: Some(shown(&delivery.id)), ..call };
-    run(face, &delivery.id, CallRequest { id: Some(service::new_id()), ..call }, false).await;
+    run(face, &delivery.id, call, false, waits).await;
     if !last {
         return Ended::Answered(Some(delivery));
     }
@@ -130,7 +130,27 @@ fn changes_nothing(face: &Face, call: &CallRequest) -> bool {
 }
 
 /// The call that a body asks for, and whether its parts are wanted; or one that is refused.
-fn asked(face: &Face, body: &[u8]) -> Result<(CallRequest, bool), Box<CallRequest>> {
+type Asked = Result<(CallRequest, bool), Box<CallRequest>>;
+
+/// Reads a body, unless there are too many; a long one on a thread apart.
+async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Asked) {
+    if too_many {
+        let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
+        return (body, Err(Box::new(CallRequest::refused(face.caller(), "", fault))));
+    }
+    if body.len() <= LARGE_TEXT_BYTES {
+        let read = asked(face, &body);
+        return (body, read);
+    }
+    let face = face.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let read = asked(&face, &body);
+        (body, read)
+    });
+    work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+}
+
+fn asked(face: &Face, body: &[u8]) -> Asked {
     let refused = |tool: &str, fault| Box::new(CallRequest::refused(face.caller(), tool, fault));
     let wrong = |words: String| Fault::new(Kind::ParameterValidationError, words);
     let Request { user, config, arguments } =
@@ -168,27 +188,19 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 }
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
-async fn run(face: &Arc<Face>, id: &[u8], call: CallRequest, streams: bool) {
+async fn run(face: &Arc<Face>, id: &[u8], call: CallRequest, streams: bool, waits: Waits<'_>) {
+    let call = CallRequest { id: Some(service::new_id()), ..call };
     if id.is_empty() || id.len() > LONGEST_ID {
         let fault = Fault::new(Kind::ParameterValidationError, "The request has no id by which it could be answered.");
         let call = CallRequest { refused: Some(fault), ..call };
         let report = face.service.call(call, Sink::none()).await;
         return lost(face, &report.id, id, "it has no id by which it could be answered");
     }
-    let (waits, bytes) = (Counted::of(&face.waiting, 1), Counted::of(&face.held, size(&call)));
-    let busy = waits.now > WAITING || bytes.now > WAITING_BYTES;
-    let call = match busy && call.refused.is_none() {
-        false => call,
-        true => {
-            let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
-            CallRequest { refused: Some(fault), arguments: Arguments::Text(String::new()), ..call }
-        }
-    };
     let _place = match call.refused {
         Some(_) => None,
         None => Some(face.running.enter("").await),
     };
-    drop((waits, bytes));
+    drop(waits);
     let (call_id, name) = (call.id.clone().unwrap_or_default(), call.tool.clone());
     let (sink, events) = Sink::new(PARTS);
     let parts = async {
@@ -218,10 +230,15 @@ async fn run(face: &Arc<Face>, id: &[u8], call: CallRequest, streams: bool) {
     }
 }
 
-fn size(call: &CallRequest) -> usize {
-    match &call.arguments {
-        Arguments::Text(text) => text.len(),
-        _ => 0,
+/// A request among those that are read or wait for their turn.
+struct Waits<'a> {
+    count: Counted<'a>,
+    bytes: Counted<'a>,
+}
+
+impl Waits<'_> {
+    fn too_much(&self) -> bool {
+        self.count.now > WAITING || self.bytes.now > WAITING_BYTES
     }
 }
 
@@ -260,17 +277,23 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
 /// The last reply. `parts`: they were the answer.
 fn reply(report: &Report, parts: bool) -> Response {
     match (&report.error, &report.output_data) {
-        (Some(fault), _) => Response::failed(said(fault)),
+        (Some(fault), _) => Response::failed(said(fault, &report.id)),
         (None, Some(output)) if !parts => Response::whole(format::response(output)),
         (None, _) => Response::whole(String::new()),
     }
 }
 
 /// What the agent reads.
-fn said(fault: &Fault) -> String {
+fn said(fault: &Fault, call: &str) -> String {
+    let advice = format::advice(fault).map(|advice| match advice.contains("call ID") {
+        true => format!("{advice} Call ID: {call}."),
+        false => advice.to_owned(),
+    });
     let mut words = format!("{}: {}", fault.kind, fault.message);
-    for more in [fault.details.as_deref(), format::advice(fault)].into_iter().flatten().filter(|more| !more.is_empty())
-    {
+    for more in [fault.details.as_deref(), advice.as_deref()].into_iter().flatten().filter(|more| !more.is_empty()) {
+        if !words.ends_with(['.', '!', '?', ':', '\n']) {
+            words.push('.');
+        }
         words.push(' ');
         words.push_str(more);
     }

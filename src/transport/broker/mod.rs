@@ -15,8 +15,8 @@ use crate::broker::{Delivery, Link, Source, State, Terms, Topic};
 use crate::service::{Caller, Service};
 use open::Open;
 use serde::Serialize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -54,7 +54,7 @@ struct Face {
     link: Link,
     /// For calls that run.
     running: Arc<Places>,
-    /// Bytes of requests that wait for their turn, and how many there are.
+    /// Bytes of requests that are read or wait for their turn, and how many there are.
     held: AtomicUsize,
     waiting: AtomicUsize,
     open: Open,
@@ -103,10 +103,10 @@ impl Brokers {
                 open: Open::default(),
                 answered: AtomicU64::new(0),
                 unanswered: AtomicU64::new(0),
-                kill: kill.clone(),
+                kill: kill.child_token(),
                 entry,
             });
-            served.spawn(serve(Arc::downgrade(&face), deliveries, stop.clone()));
+            served.spawn(serve(face.clone(), deliveries, stop.clone()));
             faces.push(face);
         }
         (Arc::new(Brokers(faces)), served)
@@ -150,9 +150,8 @@ impl Face {
 }
 
 /// Serves one entry. What comes is read at once: Pulsar drops what nobody reads, and RabbitMQ sends no more than may run.
-async fn serve(face: Weak<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
+async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
-    let Some(face) = face.upgrade() else { return };
     let mut stopped = false;
     loop {
         tokio::select! {

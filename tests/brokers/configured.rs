@@ -1,0 +1,75 @@
+//! `[[broker]]` of a config file, and what TrustGraph is told: nothing connects.
+
+use super::world;
+use crate::harness::{Ended, Playground, Who, finish};
+use serde_json::json;
+use std::fs;
+
+fn told(playground: &Playground, entry: &str, arguments: &[&str]) -> Ended {
+    fs::write(playground.path("broker.toml"), format!("[[broker]]\n{entry}")).unwrap();
+    playground.settle();
+    let mut command = playground.host();
+    command.arg("--config").arg(playground.path("broker.toml")).args(arguments);
+    finish(command, b"")
+}
+
+#[test]
+fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
+    let playground = world(Who::ours());
+    let good = "url = \"amqp://localhost\"\nservice = \"x\"\ntools = [\"esc:echo\"]\ncaller = \"tg\"\n";
+    for (entry, wanted) in [
+        (good.replace("amqp://", "nats://"), "url: it is of no broker that is known here"),
+        (good.replace("localhost", "me:sesame@localhost"), "write `user` and `credentials`"),
+        (good.replace("localhost", "mq.example"), "insecure = true"),
+        (good.replace("service = \"x\"", ""), "name the topics"),
+        (good.replace("service = \"x\"", "request = \"a\"\nresponse = \"b\""), "request: a topic has three parts"),
+        (good.replace("[\"esc:echo\"]", "[]"), "tools: name the tools"),
+        (good.replace("\"tg\"", "\"\""), "caller: name whom"),
+        (format!("{good}at_once = 0\n"), "at_once: from 1 to 1000"),
+        (format!("{good}id = \"a b\"\n"), "id: letters"),
+        (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
+        (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: `sesame` is no source"),
+        (format!("{good}[[broker]]\n{good}"), "number 2: another one has the same requests"),
+        (format!("{good}colour = 1\n"), "unknown field `colour`"),
+    ] {
+        let ended = told(&playground, &entry, &["list"]);
+        assert!(ended.code == Some(4) && ended.stderr.contains("broker.toml"), "{entry}: {}", ended.stderr);
+        #[cfg(feature = "rabbitmq")]
+        assert!(ended.stderr.contains(wanted), "{entry}: {wanted}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("me:sesame"), "{}", ended.stderr);
+        let _ = wanted;
+    }
+    #[cfg(not(feature = "pulsar"))]
+    {
+        let ended = told(&playground, &good.replace("amqp", "pulsar"), &["list"]);
+        assert!(ended.stderr.contains("--features pulsar"), "{}", ended.stderr);
+    }
+    let ended = playground.cli(&["serve"]);
+    assert!(ended.stderr.contains("--stdio, --http or a [[broker]]"), "{}", ended.stderr);
+}
+
+#[test]
+#[cfg(feature = "rabbitmq")]
+fn trustgraph_is_told_of_a_tool() {
+    let playground = world(Who::ours());
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "how many"}}});
+    playground.tool("told", "python", "print(1)\n", json!({"parameters": parameters}));
+    let good = "url = \"amqp://localhost\"\nservice = \"x\"\ntools = [\"esc:told@1\"]\ncaller = \"tg\"\n";
+    let ended = told(&playground, good, &["trustgraph", "export", "esc:told", "--json"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let (service, tool) = (&ended.out["tool-service"], &ended.out["tool"]);
+    let wanted = json!({"id": "toolhost-x", "request-queue": "request:tg:x", "response-queue": "response:tg:x",
+        "config-params": [{"name": "tool", "required": true}]});
+    assert_eq!((&service["key"], &service["value"]), (&json!("toolhost-x"), &wanted));
+    let tool = &tool["value"];
+    assert_eq!(
+        (&tool["service"], &tool["tool"], &tool["type"]),
+        (&service["key"], &json!("esc:told"), &json!("tool-service"))
+    );
+    assert_eq!(tool["arguments"], json!([{"name": "n", "type": "integer", "description": "how many"}]));
+    let ended = told(&playground, good, &["trustgraph", "export", "esc:told"]);
+    let text = String::from_utf8(ended.stdout).unwrap();
+    assert!(text.contains("tg-put-config-item --type tool-service --key toolhost-x --stdin"), "{text}");
+    let ended = told(&playground, good, &["trustgraph", "export", "esc:echo"]);
+    assert!(ended.code == Some(2) && ended.stderr.contains("--service NAME"), "{}", ended.stderr);
+}

@@ -1,0 +1,207 @@
+//! What is lost on the way: hosts that are killed, connections and queues that go. Each request is answered once, by its own
+//! answer, or said to be lost.
+
+use super::{Node, Raw, Served, unique, world};
+use crate::harness::{Playground, Who, wait_for};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+fn kill(mut host: Served) {
+    host.signal(Signal::SIGKILL);
+    let _ = host.child.wait();
+}
+
+fn running(playground: &Playground, name: &str) {
+    playground.runs(&format!("user_scripts/{name}/main.py"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
+    let Some(node) = Node::shared() else { return };
+    for who in Who::both() {
+        let (playground, service) = (world(who), unique("killed"));
+        let start = || Served::start(&playground, "one", &node.url(), &service);
+        let host = start();
+        let mut raw = Raw::to(&node.url(), &service).await;
+        raw.call("w", "write", json!({"seconds": 20})).await;
+        running(&playground, "write");
+        kill(host);
+        let host = start();
+        let told = raw.answer("w").await["error"]["message"].to_string();
+        assert!(told.contains("is not run again"), "{told}");
+        raw.call("r", "echo", json!({"seconds": 2})).await;
+        running(&playground, "echo");
+        kill(host);
+        let host = start();
+        assert_eq!(raw.answer("r").await["response"], "{\"seconds\":2}", "{}", host.said());
+        assert!(host.said().contains("it is run again"), "{}", host.said());
+        // And no third time.
+        raw.call("d", "echo", json!({"seconds": 20, "which": "d"})).await;
+        running(&playground, "echo");
+        kill(host);
+        let host = start();
+        running(&playground, "echo");
+        kill(host);
+        let host = start();
+        let told = raw.answer("d").await["error"]["message"].to_string();
+        assert!(told.contains("lost twice"), "{told}");
+        raw.is_quiet().await;
+        let dead = raw.dead().await.expect("it is kept for a person");
+        assert!(String::from_utf8(dead).unwrap().contains("which"));
+        assert_eq!(raw.dead().await, None, "and nothing else is");
+        drop(host);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("shared"));
+    let one = Served::start(&playground, "one", &node.url(), &service);
+    let two = Served::start(&playground, "two", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    for n in 0..24 {
+        raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
+    }
+    one.says("result=success", 1);
+    two.says("result=success", 1);
+    // Told to stop while it has calls, it ends with them answered.
+    let said = one.stop();
+    let mut answered = BTreeSet::new();
+    for _ in 0..24 {
+        let (id, body) = raw.reply().await;
+        let id = String::from_utf8(id).unwrap();
+        let answer: Value =
+            serde_json::from_str(body["response"].as_str().unwrap()).unwrap_or_else(|_| panic!("{body}"));
+        assert_eq!(format!("n{}", answer["n"]), id, "somebody else's answer");
+        assert!(answered.insert(id), "two answers");
+    }
+    raw.is_quiet().await;
+    let by = |said: &str| said.matches("result=success").count();
+    assert!(by(&said) >= 4 && by(&two.said()) >= 4, "{} and {}", by(&said), by(&two.said()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_deleted_is_made_again() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("deleted"));
+    let host = Served::start(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    raw.is_quiet().await;
+    raw.delete_queue().await;
+    host.says("is connected", 2);
+    raw.is_quiet().await;
+}
+
+/// A way to the broker that can be cut.
+struct Way {
+    port: u16,
+    open: Arc<AtomicBool>,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Way {
+    fn to(port: u16) -> Way {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let way = Way {
+            port: listener.local_addr().unwrap().port(),
+            open: Arc::new(AtomicBool::new(true)),
+            sockets: Arc::default(),
+        };
+        let (open, sockets) = (way.open.clone(), way.sockets.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                if !open.load(Ordering::SeqCst) {
+                    continue;
+                }
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    sockets.lock().unwrap().push(from.try_clone().unwrap());
+                    std::thread::spawn(move || {
+                        let mut piece = [0; 16 * 1024];
+                        while let Ok(read @ 1..) = from.read(&mut piece) {
+                            if to.write_all(&piece[..read]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+            }
+        });
+        way
+    }
+
+    fn cut(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        for socket in self.sockets.lock().unwrap().drain(..) {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        self.open.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The state of a server as `toolhost status` shows it, and whether it is ready.
+fn status(playground: &Playground, socket: &str) -> (Value, bool) {
+    let ended = playground.cli(&["status", "--http", socket, "--json"]);
+    let ready = playground
+        .outside("/usr/bin/curl")
+        .args(["-s", "--unix-socket", &socket[5..], "http://localhost/readyz"])
+        .output();
+    let ready = String::from_utf8(ready.unwrap().stdout).unwrap();
+    (ended.out["brokers"][0].clone(), ready.contains("\"ready\""))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_outlives_its_connection_and_has_one_answer() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("cut"));
+    let way = Way::to(node.port);
+    let socket = format!("unix:{}", playground.path("state/socket").display());
+    let url = format!("amqp://127.0.0.1:{}", way.port);
+    let host = Served::with(&playground, "one", &url, &service, &["--http", &socket]);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    assert!(status(&playground, &socket).1, "{}", host.said());
+    // It may change something, and runs once all the same: this host knows that it has it.
+    raw.call("w", "write", json!({"seconds": 3})).await;
+    running(&playground, "write");
+    way.cut();
+    host.says("is away", 1);
+    let (told, ready) = status(&playground, &socket);
+    assert!(!ready && told["connected"] == false && told["open"] == 1 && told["why"].is_string(), "{told}");
+    wait_for("it has run", || host.said().contains("result=success"));
+    way.mend();
+    assert_eq!(raw.answer("w").await["response"], "{\"seconds\":3}", "{}", host.said());
+    wait_for("it is ready", || status(&playground, &socket).1);
+    raw.is_quiet().await;
+    let told = status(&playground, &socket).0;
+    assert!(told["connected"] == true && told["open"] == 0 && told["unanswered"] == 0, "{told}");
+    let runs = playground
+        .records()
+        .iter()
+        .filter(|record| record["tool"].as_str().is_some_and(|it| it.contains("write")))
+        .count();
+    assert_eq!(runs, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_started_anew_is_served_again() {
+    let Some(node) = Node::start() else { return };
+    let (playground, service) = (world(Who::ours()), unique("restart"));
+    let host = Served::start(&playground, "one", &node.url(), &service);
+    Raw::to(&node.url(), &service).await.is_quiet().await;
+    node.stop();
+    host.says("is away", 1);
+    node.again();
+    host.says("is connected", 2);
+    Raw::to(&node.url(), &service).await.is_quiet().await;
+}

@@ -1,0 +1,130 @@
+//! What comes in a message, and what goes back: each request has one answer of its own, whatever it holds.
+
+use super::{Node, Raw, Served, unique, world};
+use crate::harness::{Who, wait_for};
+use lapin::types::AMQPValue;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn text(body: &Value) -> &str {
+    assert_eq!(body["error"], Value::Null, "{body}");
+    body["response"].as_str().unwrap()
+}
+
+fn refusal(body: &Value) -> String {
+    assert_eq!((&body["error"]["type"], &body["response"]), (&json!("tool-service-error"), &json!("")), "{body}");
+    body["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_request_has_one_answer_of_its_own() {
+    let Some(node) = Node::shared() else { return };
+    for who in Who::both() {
+        let (playground, service) = (world(who), unique("messages"));
+        let host = Served::start(&playground, "one", &node.url(), &service);
+        let mut raw = Raw::to(&node.url(), &service).await;
+        // The control.
+        raw.call("größe", "echo", json!({"text": "größer 😀"})).await;
+        assert_eq!(text(&raw.answer("größe").await), "{\"text\":\"größer 😀\"}");
+        // More at once than may run.
+        for n in 0..24 {
+            raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.1})).await;
+        }
+        let mut answers = BTreeMap::new();
+        for _ in 0..24 {
+            let (id, body) = raw.reply().await;
+            assert_eq!(answers.insert(String::from_utf8(id).unwrap(), text(&body).to_owned()), None, "a second answer");
+        }
+        for n in 0..24 {
+            let answer: Value = serde_json::from_str(&answers[&format!("n{n}")]).unwrap();
+            assert_eq!(answer["n"], n, "somebody else's answer");
+        }
+        // An id is bytes, and copied so. Two requests of one id are two.
+        for _ in 0..2 {
+            let body = json!({"config": "{\"tool\": \"esc:echo\"}", "user": "alice", "more": [1]}).to_string();
+            raw.send(Some(AMQPValue::LongString(vec![0xff, 0, b'x'].into())), body.as_bytes()).await;
+        }
+        for _ in 0..2 {
+            let (id, body) = raw.reply().await;
+            assert_eq!((id, text(&body)), (vec![0xff, 0, b'x'], "{}"), "absent arguments are none");
+        }
+        raw.ask("s", &json!({"tool": "esc:echo", "stream": true}), &json!({"a": 1})).await;
+        assert_eq!(text(&raw.answer("s").await), "{\"a\":1}", "a tool without parts");
+        raw.is_quiet().await;
+        drop(host);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_run_is_answered_and_recorded() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("refused"));
+    playground.tool("other", "python", "print(1)\n", json!({}));
+    let host = Served::start(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    let inside = |arguments: &str| json!({"config": "{\"tool\": \"esc:echo\"}", "arguments": arguments}).to_string();
+    let config = |config: Value| json!({"config": config.to_string()}).to_string();
+    let asked = json!({"tool": "esc:echo"});
+    for (body, wanted) in [
+        (String::new(), "no JSON object"),
+        ("[]".to_owned(), "no JSON object"),
+        ("{\"config\": {}}".to_owned(), "no JSON object"),
+        ("[".repeat(200_000), "no JSON object"),
+        (format!("{{\"x\": {}", "[".repeat(200_000)), "no JSON object"),
+        (" ".repeat(5_000_001), "longer than 5000000"),
+        (inside("{\"x\": NaN}"), "NaN is not JSON"),
+        (inside("{\"x\": \"\\ud800\"}"), "surrogate"),
+        (inside("{\"x\": 1, \"x\": 2}"), "Input"),
+        (inside("[1]"), "ParameterValidationError"),
+        (config(json!({})), "must name one of them"),
+        (config(json!({"tool": "esc:other"})), "does not have the tool"),
+        (config(json!({"tool": 1})), "must be a text"),
+        (config(json!({"tool": "esc:echo", "stream": "yes"})), "'stream'"),
+        (config(json!({"tool": "esc:echo", "timeoutMs": "x"})), "'timeoutMs'"),
+        (config(json!([])), "config must be"),
+    ] {
+        raw.send(Some(AMQPValue::LongString("bad".into())), body.as_bytes()).await;
+        let told = refusal(&raw.answer("bad").await);
+        assert!(told.contains(wanted), "{wanted}: {told}");
+    }
+    raw.call("long", "echo", json!({"long": 5_500_000})).await;
+    assert!(refusal(&raw.answer("long").await).contains("larger than a message may be"));
+    raw.ask("late", &json!({"tool": "esc:echo", "timeoutMs": 300}), &json!({"seconds": 30})).await;
+    assert!(refusal(&raw.answer("late").await).contains("TimeoutError"));
+    // Nobody could be told: it is not run, and said.
+    let body = json!({"config": asked.to_string(), "arguments": "{\"secret\": 1}"}).to_string();
+    raw.send(None, body.as_bytes()).await;
+    raw.send(Some(AMQPValue::LongString("i".repeat(2000).into())), body.as_bytes()).await;
+    host.says("is left unanswered: it has no id", 2);
+    raw.is_quiet().await;
+    let records = playground.records();
+    let count = |kind: &str| records.iter().filter(|record| record["error"]["type"] == kind).count();
+    let runs = records.iter().filter(|record| record["outcome"] == "success" || record["success"] == true).count();
+    assert!(count("ToolNotFoundError") >= 3 || records.len() >= 20, "each has a record: {records:#?}");
+    assert!(records.iter().any(|record| record["transaction"] == "bad"), "by its id: {:#?} {runs}", records.last());
+}
+
+/// Whose call it is stands in the entry, never in the message.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_caller_is_the_entrys() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("callers"));
+    let entry =
+        |name: &str, tools: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"a test\"\ntools = [\"{tools}\"]\n");
+    let callers = entry("trustgraph", "esc:echo") + &entry("alice", "esc:write");
+    std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+    let host = Served::start(&playground, "one", &node.url(), &service);
+    assert!(host.said().contains("esc:write cannot be called now by trustgraph"), "{}", host.said());
+    let mut raw = Raw::to(&node.url(), &service).await;
+    raw.call("1", "echo", json!({"a": 1})).await;
+    assert_eq!(text(&raw.answer("1").await), "{\"a\":1}");
+    let body = json!({"user": "alice", "config": "{\"tool\": \"esc:write\"}", "arguments": "{}"}).to_string();
+    raw.send(Some(AMQPValue::LongString("2".into())), body.as_bytes()).await;
+    assert!(refusal(&raw.answer("2").await).contains("ToolNotFoundError"));
+    wait_for("the records", || playground.records().len() >= 2);
+    let records = playground.records();
+    assert!(
+        records.iter().all(|record| record["caller"] == "trustgraph" || record["user"] == "trustgraph"),
+        "{records:#?}"
+    );
+}

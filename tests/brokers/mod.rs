@@ -1,0 +1,131 @@
+//! Tools over real brokers: TrustGraph's own clients, and messages as anybody could send them.
+
+#[cfg(feature = "rabbitmq")]
+mod clients;
+mod configured;
+#[cfg(feature = "rabbitmq")]
+mod held;
+#[cfg(feature = "rabbitmq")]
+mod messages;
+#[cfg(feature = "rabbitmq")]
+mod node;
+#[cfg(all(feature = "pulsar", feature = "rabbitmq"))]
+mod pulsar;
+#[cfg(feature = "rabbitmq")]
+mod raw;
+
+#[cfg(feature = "rabbitmq")]
+pub use node::Node;
+#[cfg(feature = "rabbitmq")]
+pub use raw::Raw;
+
+use crate::harness::{Playground, Who, wait_for};
+use serde_json::json;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// What the tools of a world do: echo what they get, after so many seconds.
+const ECHO: &str = "import json, sys, time\nread = json.load(sys.stdin)\ntime.sleep(read.get('seconds', 0))\n\
+                    print('x' * read['long'] if 'long' in read else json.dumps(read))\n";
+
+/// A playground with `esc:echo`, and `esc:write`, which may write.
+pub fn world(who: Who) -> Playground {
+    let playground = Playground::new(who, "/tmp");
+    let open = json!({"parameters": {"type": "object", "additionalProperties": true}});
+    let long = json!({"parameters": open["parameters"], "limits": {"outputBytes": 8_000_000}});
+    playground.tool("echo", "python", ECHO, long);
+    let mut writes = open;
+    writes["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
+    let folder = playground.tool("write", "python", ECHO, writes);
+    fs::create_dir(folder.join("out")).unwrap();
+    playground.policy(
+        "echo",
+        "esc:echo",
+        "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 8_000_000\n",
+    );
+    playground.allow("write", "esc:write", &["./**"], &["./out/**"]);
+    playground.settle();
+    playground
+}
+
+/// A host that serves `esc:echo` and `esc:write` as `service`.
+pub struct Served {
+    pub child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Served {
+    /// `name`: of its config file.
+    pub fn start(playground: &Playground, name: &str, url: &str, service: &str) -> Served {
+        Served::with(playground, name, url, service, &[])
+    }
+
+    pub fn with(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
+        let served = Served::begin(playground, name, url, service, more);
+        served.says("is connected", 1);
+        served
+    }
+
+    /// And not waited for.
+    pub fn begin(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
+        let config = playground.path(&format!("{name}.toml"));
+        let text = format!(
+            "[[broker]]\nurl = \"{url}\"\nservice = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\"]\n\
+             caller = \"trustgraph\"\nat_once = 4\n"
+        );
+        fs::write(&config, text).unwrap();
+        playground.settle();
+        let mut command = playground.host();
+        command.arg("--config").arg(config);
+        command.args(["--log", "info", "serve"]).args(more);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Arc::new(Mutex::new(String::new()));
+        let (err, kept) = (child.stderr.take().unwrap(), said.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(err).lines().map_while(Result::ok) {
+                let mut kept = kept.lock().unwrap();
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        Served { child, said }
+    }
+
+    /// Waits until it said this so many times.
+    pub fn says(&self, words: &str, times: usize) {
+        wait_for(&format!("{times} × {words}"), || self.said().matches(words).count() >= times);
+    }
+
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Told to stop; what it does until it has ended.
+    pub fn stop(mut self) -> String {
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        let mut ended = None;
+        wait_for("the host ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        self.said()
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A name that no other test has.
+pub fn unique(what: &str) -> String {
+    format!("{what}-{}", uuid::Uuid::now_v7().simple())
+}

@@ -202,6 +202,7 @@ impl Tool {
             site: self.site.clone(),
             input: input.clone(),
             confinement: Some(self.confinement.clone()),
+            service: None,
         }
     }
 }

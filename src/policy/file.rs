@@ -37,7 +37,7 @@ read = [{ path = "./**", why = "its own folder" }]
 /// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-pub(super) const TOP_KEYS: [&str; 17] = [
+pub(super) const TOP_KEYS: [&str; 18] = [
     "name",
     "why",
     "tools",

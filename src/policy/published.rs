@@ -79,20 +79,24 @@ pub fn schema() -> Value {
             "secrets": table(json!({ "grant": secrets() })),
             "packages": packages(),
             "services": table(json!({ "call": services() })),
-            "capabilities": table(json!({ "grant": {
-                "type": "array",
-                "items": {
-                    "type": "object", "additionalProperties": false, "required": ["name", "why"],
-                    "properties": {
-                        "name": {
-                            "type": "string", "pattern": "^(subprocess|(env|secret):[A-Za-z_][A-Za-z0-9_]*)$",
-                            "not": { "pattern": forbidden_names().replacen('^', "^(env|secret):", 1) },
-                            "description": "secret:NAME only in host.policy.toml, which so lets policies grant that secret.",
-                        },
-                        "why": said("Why it is granted."),
-                    },
+            "capabilities": table(json!({ "grant": capabilities() })),
+        },
+    })
+}
+
+fn capabilities() -> Value {
+    json!({
+        "type": "array",
+        "items": {
+            "type": "object", "additionalProperties": false, "required": ["name", "why"],
+            "properties": {
+                "name": {
+                    "type": "string", "pattern": "^(subprocess|(env|secret):[A-Za-z_][A-Za-z0-9_]*)$",
+                    "not": { "pattern": forbidden_names().replacen('^', "^(env|secret):", 1) },
+                    "description": "secret:NAME only in host.policy.toml, which so lets policies grant that secret.",
                 },
-            } })),
+                "why": said("Why it is granted."),
+            },
         },
     })
 }

@@ -124,7 +124,7 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
 /// What policy leaves it can change nothing, in this host or elsewhere.
 fn changes_nothing(face: &Face, call: &CallRequest) -> bool {
     let who = face.service.who(&call.caller, call.label.as_deref());
-    let tool = who.and_then(|who| face.service.find(&who, &call.tool));
+    let tool = face.service.find(&who, &call.tool);
     let effects = tool.ok().and_then(|tool| face.service.effects(&tool));
     effects.is_some_and(|effects| !effects.writes && !effects.hosts)
 }

@@ -250,7 +250,8 @@ fn after_many_calls_of_all_kinds_nothing_is_left() {
         web.signal(nix::sys::signal::Signal::SIGTERM);
         web.ended(PATIENCE);
         playground.assert_quiet("the server");
-        assert_eq!(playground.mounts(), mounts, "{who:?}");
+        let new: Vec<_> = playground.mounts().into_iter().filter(|mount| !mounts.contains(mount)).collect();
+        assert!(new.is_empty(), "{who:?}: {new:?}");
         assert_eq!(groups(id), Vec::<String>::new(), "{who:?}");
         // Other hosts on this machine keep compiled modules there.
         let ours = |name: &&String| name.starts_with("toolhost") && !name.starts_with("toolhost-wasm-");

@@ -42,14 +42,15 @@ fn input() -> Value {
 #[derive(Clone)]
 enum Way {
     Executor(Arc<dyn Executor>, Tool),
-    Service(Arc<Service>, CallRequest),
+    Service(Arc<Service>, Box<CallRequest>),
     Web(Web),
 }
 
 impl Way {
     fn service(service: &Arc<Service>, tool: &str) -> Way {
         let arguments = Arguments::Value(input());
-        Way::Service(service.clone(), CallRequest::new(Caller::operator(WHO), format!("bench:{tool}"), arguments))
+        let request = CallRequest::new(Caller::operator(WHO), format!("bench:{tool}"), arguments);
+        Way::Service(service.clone(), Box::new(request))
     }
 }
 
@@ -182,7 +183,7 @@ async fn client(way: Way, until: Until, start: Arc<Barrier>) -> anyhow::Result<(
         let started = Instant::now();
         let served = match (&way, &mut connection) {
             (Way::Executor(executor, tool), _) => answered(&**executor, tool, &input()).await.map(|_| true)?,
-            (Way::Service(service, request), _) => match service.call(request.clone(), Sink::none()).await.error {
+            (Way::Service(service, request), _) => match service.call((**request).clone(), Sink::none()).await.error {
                 None => true,
                 Some(fault) if fault.kind == Kind::RateLimitError => false,
                 Some(fault) => return Err(told(fault)),

@@ -69,3 +69,29 @@ fn a_stopped_host_ends_its_calls_and_keeps_that() {
         assert_eq!(error["retryable"], false, "{told}");
     });
 }
+
+/// The disk changes a byte of one result.
+#[test]
+fn a_damaged_result_is_told_as_such() {
+    as_everyone_with("python", "a damaged store", |who| {
+        let scene = Scene::new(who, "");
+        let alice = scene.alice.as_str();
+        let mut web = scene.serve();
+        let places: Vec<String> =
+            (0..2).map(|n| place(&begin(&web, alice, "esc:add", &json!({"a": 4000, "b": n}), json!({})))).collect();
+        places.iter().for_each(|place| drop(ended(&web, alice, place)));
+        web.signal(Signal::SIGTERM);
+        web.ended(Duration::from_secs(20));
+        let path = scene.playground.path("state/background.redb");
+        let mut kept = std::fs::read(&path).unwrap();
+        let sum = b"\"sum\":4001";
+        let at: Vec<usize> = (0..kept.len()).filter(|at| kept[*at..].starts_with(sum)).collect();
+        assert!(!at.is_empty());
+        at.into_iter().for_each(|at| kept[at] = b'!');
+        std::fs::write(&path, kept).unwrap();
+        let web = scene.serve();
+        assert_eq!(state(&web, alice, &places[0])["result"]["outputData"], json!({"sum": 4000}), "control");
+        let damaged = web.get(&places[1], &[alice]);
+        assert_eq!((damaged.status, &damaged.json()["error"]["type"]), (500, &json!("InternalError")), "{damaged:?}");
+    });
+}

@@ -191,7 +191,7 @@ fn tools_that_ask_and_tasks_need_a_yes_too() {
         return;
     }
     let playground = playground(Who::ours());
-    let script = "import toolhost\ndef run():\n    if 'who' not in toolhost.answers:\n        \
+    let script = "import toolhost\ndef run(to=None):\n    if 'who' not in toolhost.answers:\n        \
                   return toolhost.ask({'n': 7}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
                   return [toolhost.answers['who']['content']['name'], toolhost.state['n']]\n";
     let handler =

@@ -8,6 +8,7 @@ use crate::base::files::{self, Folder};
 use nix::fcntl::OFlag;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::de::IgnoredAny;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -151,11 +152,14 @@ impl Store {
         writing.commit().map_err(told)
     }
 
-    /// The result of a job that ended.
+    /// The result of a job that ended, as the JSON that was written.
     pub fn result(&self, id: &str) -> Result<Option<String>, String> {
         let reading = self.0.begin_read().map_err(told)?;
-        let found = reading.open_table(RESULTS).map_err(told)?.get(id).map_err(told)?;
-        Ok(found.map(|text| String::from_utf8_lossy(text.value()).into_owned()))
+        let Some(found) = reading.open_table(RESULTS).map_err(told)?.get(id).map_err(told)? else { return Ok(None) };
+        let damaged = |why: String| format!("{FILE}: the result of {id} is damaged: {why}");
+        let text = String::from_utf8(found.value().to_vec()).map_err(|e| damaged(e.to_string()))?;
+        serde_json::from_str::<IgnoredAny>(&text).map_err(|e| damaged(e.to_string()))?;
+        Ok(Some(text))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `call --verbose` and `test --verbose`: what was run, with what, and how long each stage took.
 
-use crate::harness::{Playground, Who, as_everyone_with, finish};
-use serde_json::{Value, json};
+use crate::harness::{Playground, as_everyone_with};
+use serde_json::json;
 
 const SECRET: &str = "hunter2-very-secret";
 const SCRIPT: &str = "import json, sys\ngiven = json.load(sys.stdin)\nprint('heard \\x1b[31m', given.get('token'), file=sys.stderr)\n\
@@ -56,6 +56,12 @@ fn a_call_shows_command_input_output_log_grants_and_times() {
         let ended = playground.cli(&["call", "esc:chatty", "--verbose"]);
         assert_eq!(field(&ended.stderr, "stdout"), ["no JSON\\nat all\\n"], "{ended:?}");
         assert_eq!(field(&ended.stderr, "stdin"), ["{}"], "{ended:?}");
+        // An answer that is refused is shown all the same.
+        playground.tool("odd", "python", "print('\"x\"')\n", json!({"output": {"type": "integer"}}));
+        playground.settle();
+        let ended = playground.cli(&["call", "esc:odd", "--verbose"]);
+        assert!(ended.stderr.contains("OutputValidationError"), "{ended:?}");
+        assert_eq!(field(&ended.stderr, "stdout"), ["\"x\""], "{ended:?}");
         // A script that a call names.
         let named = json!({"scriptPath": "shown/main.py", "inputData": {"n": 7, "token": SECRET}}).to_string();
         let ended = playground.cli(&["call", "core:execute-python-script", "--verbose", "--input", &named]);
@@ -75,7 +81,7 @@ fn a_call_shows_command_input_output_log_grants_and_times() {
 #[test]
 #[cfg(feature = "wasi")]
 fn a_module_is_shown_as_well() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let playground = Playground::new(crate::harness::Who::ours(), "/var/tmp");
     let module = r#"(module
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   (memory (export "memory") 1)
@@ -83,10 +89,8 @@ fn a_module_is_shown_as_well() {
   (func (export "_start") (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#;
     playground.tool("module", "wasm", module, json!({}));
     playground.settle();
-    let mut command = playground.host();
-    command.args(["call", "esc:module", "--verbose", "--json", "--input", r#"{"a":1}"#]);
-    let ended = finish(command, b"");
-    let told: &Value = &ended.out["verbose"];
+    let ended = playground.cli(&["call", "esc:module", "--verbose", "--json", "--input", r#"{"a":1}"#]);
+    let told = &ended.out["verbose"];
     assert_eq!((&told["stdin"], &told["stdout"]), (&json!(r#"{"a":1}"#), &json!("1")), "{ended:?}");
     assert!(told["command"].as_str().is_some_and(|command| command.ends_with("main.wat")), "{told}");
 }

@@ -372,7 +372,7 @@ impl CallRecord {
         seen.walls = std::mem::take(&mut outcome.walls);
         seen.denials = std::mem::take(&mut outcome.denials);
         let printed: Vec<String> = outcome.printed.drain(..).map(|line| mask.text(&line)).collect();
-        self.verbose.iter_mut().for_each(|verbose| verbose.stdout = printed.join("\n"));
+        self.wrote_out(&outcome.ending, &printed);
         self.wrote(std::mem::take(&mut outcome.artifacts));
         (&self.seen.logs, printed)
     }

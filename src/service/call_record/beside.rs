@@ -7,6 +7,7 @@ use super::super::runlog;
 use super::super::verbose::Verbose;
 use super::CallRecord;
 use crate::base::json::Text;
+use crate::executor::Ending;
 use crate::fault::Fault;
 use serde_json::Value;
 
@@ -36,13 +37,25 @@ impl CallRecord {
         }
     }
 
+    /// What the tool wrote to standard output: its answer, or the end of what it printed instead.
+    pub(super) fn wrote_out(&mut self, ending: &Ending, printed: &[String]) {
+        if self.verbose.is_none() {
+            return;
+        }
+        let text = match ending {
+            Ending::Answered(answer) => self.json_hidden(answer.as_str()),
+            Ending::BadOutput { head, .. } => self.arguments.mask.text(head),
+            _ => printed.join("\n"),
+        };
+        self.verbose.iter_mut().for_each(|verbose| verbose.stdout.clone_from(&text));
+    }
+
     /// What is told beside the report, where that was asked for.
     pub(super) fn told_beside(&mut self, result: &Result<Text, Fault>) -> Option<Box<Verbose>> {
         let mut verbose = *self.verbose.take()?;
-        match result {
-            Ok(answer) => verbose.stdout = self.json_hidden(answer.as_str()),
-            Err(_) if verbose.stdout.is_empty() => verbose.stdout = self.arguments.mask.text(&self.seen.bad_output),
-            Err(_) => {}
+        // What runs in this process has no standard output.
+        if let (Ok(answer), true) = (result, verbose.stdout.is_empty()) {
+            verbose.stdout = self.json_hidden(answer.as_str());
         }
         verbose.command = self.arguments.mask.text(&self.command());
         verbose.stderr = self.seen.logs.join("\n");

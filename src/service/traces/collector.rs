@@ -68,8 +68,9 @@ impl Collector {
             let gathered = sleep(GATHER);
             tokio::pin!(gathered);
             while batch.len() < BATCH {
+                let room = BATCH - batch.len();
                 tokio::select! {
-                    more = async { spans.recv_many(&mut batch, BATCH).await } => if more == 0 { break },
+                    more = spans.recv_many(&mut batch, room) => if more == 0 { break },
                     () = &mut gathered => break,
                 }
             }

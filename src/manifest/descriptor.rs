@@ -69,6 +69,9 @@ impl Remote {
     }
 }
 
+/// A manifest with what is remarked, or what is wrong.
+pub(super) type FileRead = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
+
 /// What one file of descriptors holds.
 #[derive(Debug, Default)]
 pub struct Descriptors {
@@ -134,10 +137,7 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 }
 
 /// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is none.
-pub(super) fn tool_file(
-    document: &Document<'_>,
-    bytes: &[u8],
-) -> Option<Result<(Manifest, Vec<Problem>), Vec<Problem>>> {
+pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<FileRead> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::new(document);
     if top.get("type").is_some_and(|kind| kind == "tool-service") {

@@ -110,6 +110,14 @@ impl FileReport {
         FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
     }
 
+    /// One more problem; with an error the file counts as skipped.
+    fn tells(&mut self, problem: &Problem) {
+        if problem.severity == Severity::Error {
+            self.status = Status::Skipped;
+        }
+        self.problems.insert(0, problem.clone());
+    }
+
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }

@@ -13,17 +13,23 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What came of the descriptors.
-pub(super) struct Settled {
-    pub services: BTreeMap<String, Described>,
-    pub refused: Vec<(PathBuf, Problem)>,
-}
+/// Services by their ids, and files with what is said of them.
+type Settled = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 
+/// Settles which descriptors stand, and tells each tool its own; `refused` gets the tools that have none.
 pub(super) fn settled(
     described: Vec<Described>,
     written: &policy::WritablePaths,
     held: &BTreeMap<String, Described>,
+    tools: &mut Vec<Tool>,
+    refused: &mut Vec<Refused>,
 ) -> Settled {
+    let (services, mut told) = standing(described, written, held);
+    told.extend(bind(tools, &services, refused));
+    (services, told)
+}
+
+fn standing(described: Vec<Described>, written: &policy::WritablePaths, held: &BTreeMap<String, Described>) -> Settled {
     let (mut services, mut refused) = (BTreeMap::new(), Vec::new());
     let mut by_id: BTreeMap<String, Vec<Described>> = BTreeMap::new();
     let stood = |one: &Described| held.get(&one.descriptor.id).is_some_and(|held| held.file == one.file);
@@ -59,12 +65,12 @@ pub(super) fn settled(
             services.insert(id, kept);
         }
     }
-    Settled { services, refused }
+    (services, refused)
 }
 
 /// Tells each tool of a service its descriptor, and takes out those whose service is not known or gets less than it must
 /// have. Returns what is remarked of the others.
-pub(super) fn bind(
+fn bind(
     tools: &mut Vec<Tool>,
     services: &BTreeMap<String, Described>,
     refused: &mut Vec<Refused>,

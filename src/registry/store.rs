@@ -195,8 +195,8 @@ impl Registry {
         let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = conflicts::settled(tools, &self.held());
         let described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
-        let found = services::settled(described, &written, &self.snapshot().services);
-        let remarks = services::bind(&mut tools, &found.services, &mut refused);
+        let (services, told) =
+            services::settled(described, &written, &self.snapshot().services, &mut tools, &mut refused);
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
@@ -217,12 +217,8 @@ impl Registry {
             }
             disabled.insert(conflicts::folded(&refused.tool.manifest.id), refused.told);
         }
-        for (path, problem) in found.refused.into_iter().chain(remarks) {
-            let Some(report) = by_path.get(&path).and_then(|index| reports.get_mut(*index)) else { continue };
-            if problem.severity == Severity::Error {
-                report.status = Status::Skipped;
-            }
-            report.problems.insert(0, problem);
+        for (path, problem) in told {
+            by_path.get(&path).and_then(|index| reports.get_mut(*index)).into_iter().for_each(|it| it.tells(&problem));
         }
         disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
         let warnings = state.sources.iter().flat_map(|entry| entry.stale.clone()).collect();
@@ -233,7 +229,7 @@ impl Registry {
         }
         let rest = Snapshot {
             disabled,
-            services: found.services,
+            services,
             reports,
             warnings,
             folders,

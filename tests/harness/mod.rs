@@ -9,8 +9,6 @@ mod listeners;
 mod manifest;
 mod playground;
 mod program;
-#[cfg(feature = "rabbitmq")]
-mod rabbitmq;
 mod server;
 mod service;
 mod who;
@@ -20,8 +18,6 @@ pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
 pub use program::{Ended, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
-#[cfg(feature = "rabbitmq")]
-pub use rabbitmq::rabbitmq;
 pub use server::{Server, holds_at_rest, kind};
 pub use service::service;
 pub use who::{Who, as_everyone, as_everyone_with, found, has, is_root, missing, skipped};

@@ -1,8 +1,9 @@
 //! Calls of services elsewhere, over a real broker, through the real binary.
 
 use super::peer::Peer;
-use super::{configured, describe, playground, queues};
-use crate::harness::{Playground, Server, Who, as_everyone, finish, rabbitmq};
+use super::{configured, describe, playground, queues, terms};
+use crate::brokers::Node;
+use crate::harness::{Playground, Server, Who, as_everyone, finish};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -18,11 +19,11 @@ fn output(ended: &crate::harness::Ended) -> String {
 
 #[test]
 fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
-    let Some(mq) = rabbitmq() else { return };
+    let Some(mq) = Node::shared() else { return };
     as_everyone("a tool service", |who| {
         let name = &format!("told-{}", who.name());
         let host = playground(who, name, &mq.url());
-        let (tool, peer) = (&format!("{name}:ask"), Peer::of(mq.terms(), name, &queues(name).0));
+        let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
         let echo = json!({"what": "echo", "more": [1, {"ö": null}]});
         let told: Value = serde_json::from_str(&output(&call(&host, tool, echo.clone(), &[]))).unwrap();
         assert_eq!(told, json!({"user": "", "config": "{\"style\":\"pun\"}", "arguments": echo.to_string()}));
@@ -49,9 +50,9 @@ fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
 
 #[test]
 fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
-    let Some(mq) = rabbitmq() else { return };
+    let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "badly", &mq.url());
-    let peer = Peer::of(mq.terms(), "badly", &queues("badly").0);
+    let peer = Peer::of(terms(&mq.url()), "badly", &queues("badly").0);
     let mut command = host.host();
     command.args(configured(&host));
     let mut server = Server::of(command);
@@ -85,9 +86,9 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
 
 #[test]
 fn a_hundred_calls_at_once_each_get_their_own_answer() {
-    let Some(mq) = rabbitmq() else { return };
+    let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "many", &mq.url());
-    let _peer = Peer::of(mq.terms(), "many", &queues("many").0);
+    let _peer = Peer::of(terms(&mq.url()), "many", &queues("many").0);
     let mut command = host.host();
     command.args(configured(&host));
     let mut server = Server::of(command);
@@ -99,8 +100,29 @@ fn a_hundred_calls_at_once_each_get_their_own_answer() {
 }
 
 #[test]
+fn a_descriptor_that_is_written_anew_replaces_the_old_one() {
+    let Some(mq) = Node::shared() else { return };
+    let host = playground(Who::ours(), "anew", &mq.url());
+    let _peer = Peer::of(terms(&mq.url()), "anew", &queues("anew").0);
+    let mut command = host.host();
+    command.args(configured(&host));
+    let mut server = Server::of(command);
+    let style = |server: &mut Server| {
+        let answer = server.called("ask", json!({"what": "echo"})).to_string();
+        ["pun", "haiku"].into_iter().find(|style| answer.contains(style)).unwrap_or("none")
+    };
+    assert_eq!(style(&mut server), "pun");
+    let file = host.path("tool-defs/remote/ask.tool.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("pun", "haiku")).unwrap();
+    server.reload("the new values", |server| style(server) == "haiku");
+    fs::remove_file(host.path("tool-defs/remote/peer.tool-service.json")).unwrap();
+    server.reload("a tool without its service is gone", |server| server.names().iter().all(|name| name != "ask"));
+}
+
+#[test]
 fn instances_take_turns_and_one_that_is_away_is_skipped() {
-    let Some(mq) = rabbitmq() else { return };
+    let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "turns", &mq.url());
     let names: Vec<String> = (0..3).map(|n| format!("request:tg:turns-{n}")).collect();
     describe(&host, "turns", json!(names), json!(["style"]));
@@ -114,14 +136,14 @@ fn instances_take_turns_and_one_that_is_away_is_skipped() {
     let none = server.called("ask", json!({"what": "echo"})).to_string();
     assert!(none.contains("No instances available for tool turns:ask"), "{none}");
     // A queue outlives its reader: only an instance that never was is seen to be away.
-    let peers: Vec<Peer> = names[..2].iter().map(|queue| Peer::of(mq.terms(), "turns", queue)).collect();
+    let peers: Vec<Peer> = names[..2].iter().map(|queue| Peer::of(terms(&mq.url()), "turns", queue)).collect();
     for _ in 0..6 {
         server.called("ask", json!({"what": "echo"}));
     }
     let calls = |peers: &[Peer]| peers.iter().map(Peer::calls).collect::<Vec<_>>();
     assert_eq!(calls(&peers).iter().sum::<usize>(), 6);
     assert!(calls(&peers).iter().all(|calls| *calls >= 2), "{:?}", calls(&peers));
-    let third = Peer::of(mq.terms(), "turns", &names[2]);
+    let third = Peer::of(terms(&mq.url()), "turns", &names[2]);
     let before = calls(&peers);
     let ids: Vec<u64> = (0..9).map(|_| server.call("ask", json!({"what": "echo"}))).collect();
     server.answers(&ids);

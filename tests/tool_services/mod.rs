@@ -2,11 +2,18 @@
 
 mod called;
 mod described;
+mod joke;
 mod peer;
+mod stubs;
 
 use crate::harness::{Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
+use toolhost::broker::Terms;
+
+fn terms(url: &str) -> Terms {
+    Terms::new(url, None, None, false).unwrap()
+}
 
 /// A playground in which one tool, `NAME:ask`, is a service's.
 fn playground(who: Who, name: &str, url: &str) -> Playground {

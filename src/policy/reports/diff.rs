@@ -5,24 +5,21 @@
 //! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
 
 pub use super::diff_text::text;
+use super::diff_written::written;
 use super::packages;
 use crate::base::json::escape_segment;
 use crate::manifest::StderrRule;
 use crate::policy::Area;
-use crate::policy::file::{Capability, HOST_FILE, Mode, NamedRuntime, Policy, Selector};
-use crate::policy::hosts::HostRule;
+use crate::policy::file::{HOST_FILE, Mode, Policy, Selector};
 use crate::policy::judge::{covers, what};
 use crate::policy::load::Policies;
 use crate::policy::package_use;
 use crate::policy::packages::{Ecosystem, PackageGrant};
 use crate::policy::reach;
-use crate::policy::rules::Rule;
 use crate::policy::secrets::Secret;
 use crate::policy::services;
 use crate::policy::uses;
-use crate::policy::{
-    Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, SecretRule, ServiceGrant, ServiceRule,
-};
+use crate::policy::{Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, ServiceGrant};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -240,67 +237,6 @@ const CGROUP: &str = "a cgroup is required";
 const CONFIRM: &str = "a person agrees to each call";
 const NO_CLIENT: &str = "no MCP client that calls asks that person";
 const STDERR: &str = "any text on stderr fails the call";
-
-/// A policy as written, without the fields bound to `_`. All fields are named, so a new one does not build until it is
-/// placed.
-fn written(policy: &Policy) -> Value {
-    let Policy {
-        name,
-        why,
-        folders,
-        read,
-        write,
-        runtimes,
-        capabilities,
-        hosts,
-        secrets,
-        packages,
-        services,
-        mode: _,
-        stderr: _,
-        require_cgroup: _,
-        observe,
-        confirm,
-        confirm_by_client,
-        limits: _,
-        tools: _,
-        file: _,
-        digest: _,
-    } = policy;
-    let rules = |rules: &[Rule]| rules.iter().map(|r| (r.text.clone(), json!(r.why))).collect::<Map<_, _>>();
-    let capability = |c: &Capability| (c.name.clone(), json!(c.why));
-    let host = |rule: &HostRule| (rule.pattern.to_string(), json!({ "ranges": rule.ranges, "why": rule.why }));
-    let secret = |rule: &SecretRule| {
-        let about = json!({ "from": rule.from.to_string(), "header": rule.header, "why": rule.why });
-        (rule.name.clone(), about)
-    };
-    let service = |rule: &ServiceRule| {
-        let about = json!({ "request": rule.request, "response": rule.response, "user": rule.user, "why": rule.why });
-        (rule.service.clone(), about)
-    };
-    let allowed = |ecosystem: &Ecosystem| Some((ecosystem.name().to_owned(), json!(packages.rules(*ecosystem)?)));
-    let runtime = |(language, named): (&crate::manifest::Language, &NamedRuntime)| {
-        (language.name().to_owned(), json!({ "path": named.path.to_string_lossy(), "why": named.why }))
-    };
-    json!({
-        "policy": name,
-        "why": why,
-        "observe": observe,
-        "confirm": confirm,
-        "confirmByClient": confirm_by_client,
-        "folders": folders.iter().map(|f| f.path.to_string_lossy()).collect::<Vec<_>>(),
-        "files": { "read": rules(read), "write": rules(write) },
-        "runtimes": runtimes.iter().map(runtime).collect::<Map<_, _>>(),
-        "capabilities": capabilities.iter().map(capability).collect::<Map<_, _>>(),
-        "hosts": hosts.iter().map(host).collect::<Map<_, _>>(),
-        "secrets": secrets.iter().map(secret).collect::<Map<_, _>>(),
-        "services": services.iter().map(service).collect::<Map<_, _>>(),
-        "packages": {
-            "allowed": Ecosystem::ALL.iter().filter_map(allowed).collect::<Map<_, _>>(),
-            "deny": packages.deny, "minAgeDays": packages.min_age_days,
-        },
-    })
-}
 
 /// Two sets of policies, each as the powers of everything that either of them names, and of its cap.
 pub fn of_policies(old: &Policies, new: &Policies) -> (Vec<Powers>, Vec<Powers>) {

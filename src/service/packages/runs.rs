@@ -84,13 +84,8 @@ impl Recorder {
         let confinement = Confinement { shape, per_call };
         record.confined(&confinement, digest, None);
         let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
-        let call = executor::Call {
-            manifest: nobody(),
-            site,
-            input: run.order,
-            confinement: Some(confinement),
-            service: None,
-        };
+        let (input, confinement) = (run.order, Some(confinement));
+        let call = executor::Call { manifest: nobody(), site, input, confinement, service: None };
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();
         let context = executor::Context {

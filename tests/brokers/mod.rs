@@ -5,8 +5,6 @@ mod configured;
 mod held;
 mod messages;
 mod node;
-#[cfg(feature = "pulsar")]
-mod pulsar;
 mod raw;
 
 pub use node::Node;

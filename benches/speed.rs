@@ -22,6 +22,8 @@ mod network;
 mod packages;
 #[path = "speed/parallel.rs"]
 mod parallel;
+#[path = "speed/speakers.rs"]
+mod speakers;
 #[path = "speed/whole.rs"]
 mod whole;
 
@@ -65,7 +67,7 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 13] = [
+const CASES: [(&str, Case); 14] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("node", cases::node),
@@ -76,6 +78,7 @@ const CASES: [(&str, Case); 13] = [
     ("timeout", cases::timeout),
     ("parallel-static", parallel::static_binary),
     ("parallel-python", parallel::python),
+    ("speakers", speakers::shown),
     ("kill", whole::kill),
     ("load", whole::load),
     ("cli", whole::cli),

@@ -169,7 +169,8 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
     playground.settle();
     let (secret, line) = token(&playground, "alice", &[]);
     let tokens = private(&playground, "tokens", &line);
-    let policy = "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\nat_once = 1\ncalls_per_minute = 6\n";
+    let policy =
+        "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\nat_once = 1\ncalls_per_minute = 6\n";
     fs::write(playground.path("sandbox-policies/callers.policy.toml"), policy).unwrap();
     playground.settle();
     private(&playground, "tokens", &line);

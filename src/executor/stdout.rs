@@ -215,7 +215,7 @@ mod tests {
             ("@toolhost {\"end\": true}\n@toolhost {\"chunk\": 1}\n", "after the end", 0),
             ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
             ("print\n@toolhost {\"chunk\": 1}\n", "bytes before it", 0),
-            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "found 25 bytes after it", 0),
+            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "found 22 bytes after it", 0),
             (&long, "longer than 256 KiB", 0),
         ] {
             let (seen, ending) = told(text, 4096).await;

@@ -24,6 +24,8 @@ mod network;
 mod packages;
 #[path = "speed/parallel.rs"]
 mod parallel;
+#[path = "speed/speakers.rs"]
+mod speakers;
 #[path = "speed/whole.rs"]
 mod whole;
 
@@ -69,7 +71,7 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 17] = [
+const CASES: [(&str, Case); 18] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("node", cases::node),
@@ -84,6 +86,7 @@ const CASES: [(&str, Case); 17] = [
     ("clients-python", clients::python),
     ("clients-full", clients::full),
     ("clients-memory", clients::memory),
+    ("speakers", speakers::shown),
     ("kill", whole::kill),
     ("load", whole::load),
     ("cli", whole::cli),

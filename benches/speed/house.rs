@@ -60,6 +60,7 @@ fn write_tools(base: &Path) -> anyhow::Result<()> {
     write_tool(base, "python", "python", "main.py", modules::PYTHON.as_bytes())?;
     write_tool(base, "python-spins", "python", "main.py", modules::PYTHON_SPINS.as_bytes())?;
     write_tool(base, "python-sleeps", "python", "main.py", modules::PYTHON_SLEEPS.as_bytes())?;
+    write_tool(base, "streams", "python", "main.py", super::speakers::STREAMS.as_bytes())?;
     write_tool(base, "connects", "python", "main.py", super::network::CONNECTS.as_bytes())?;
     write_tool(base, "node", "nodejs", "main.js", modules::NODE.as_bytes())?;
     write_tool(base, "bun", "bun", "main.js", modules::BUN.as_bytes())?;

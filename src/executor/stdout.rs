@@ -8,7 +8,7 @@ use super::{Ending, Events, answer};
 use crate::base::json::{self, Text};
 
 /// What a line of a stream begins with; one JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
-const MARK: &[u8] = b"@toolhost ";
+pub const MARK: &[u8] = b"@toolhost ";
 /// Longest line that brings a part, bytes.
 pub const LONGEST: usize = 256 * 1024;
 
@@ -62,13 +62,15 @@ impl<'a> Stdout<'a> {
         self.answer.flooded || self.answer.bad.is_some()
     }
 
-    /// Nothing more comes.
-    pub async fn finish(mut self) -> Answer {
+    /// Nothing more comes: what has no line break yet is a line, too.
+    pub async fn close(&mut self) {
         self.read_lines(true).await;
+    }
+
+    pub fn finish(self) -> Answer {
         self.answer
     }
 
-    /// `last`: what has no line break yet is a line, too.
     async fn read_lines(&mut self, last: bool) {
         let mut from = 0;
         while self.reading == Reading::Lines && self.answer.bad.is_none() {
@@ -176,7 +178,8 @@ mod tests {
         for piece in text.as_bytes().chunks(piece) {
             stdout.push(piece).await;
         }
-        let answer = stdout.finish().await;
+        stdout.close().await;
+        let answer = stdout.finish();
         let mut parts = Vec::new();
         while let Some(Event::Chunk(part)) = heard.sent() {
             parts.push(part.value());
@@ -212,7 +215,7 @@ mod tests {
             ("@toolhost {\"end\": true}\n@toolhost {\"chunk\": 1}\n", "after the end", 0),
             ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
             ("print\n@toolhost {\"chunk\": 1}\n", "bytes before it", 0),
-            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "found 25 bytes after it", 0),
+            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "found 22 bytes after it", 0),
             (&long, "longer than 256 KiB", 0),
         ] {
             let (seen, ending) = told(text, 4096).await;

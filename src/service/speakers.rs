@@ -75,7 +75,7 @@ struct Queue {
 
 enum State {
     Waiting(Box<CallRequest>),
-    Begun(mpsc::Receiver<Event>, oneshot::Receiver<Report>),
+    Begun(mpsc::Receiver<Event>, oneshot::Receiver<Box<Report>>),
     /// Shown, or about to be begun.
     Done,
 }
@@ -186,13 +186,13 @@ impl Speakers {
         };
         let report = report.unwrap_or_else(|| {
             let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
-            Report::of_fault(call.to_string(), &queue.tool, fault)
+            Box::new(Report::of_fault(call.to_string(), &queue.tool, fault))
         });
         queue.state = State::Done;
         self.speaker = None;
         self.shown += 1;
         self.begin();
-        Poll::Ready(Some(Told { call, stage: Stage::Completed(Box::new(report)) }))
+        Poll::Ready(Some(Told { call, stage: Stage::Completed(report) }))
     }
 }
 
@@ -201,7 +201,7 @@ struct Voice {
     at: usize,
     ready: Option<mpsc::Sender<usize>>,
     to: mpsc::Sender<Event>,
-    end: Option<oneshot::Sender<Report>>,
+    end: Option<oneshot::Sender<Box<Report>>>,
 }
 
 impl Voice {
@@ -223,7 +223,8 @@ impl Voice {
     }
 
     fn end(mut self, report: Report) {
-        self.end.take().map(|end| end.send(report));
+        // A reader that is gone misses nothing.
+        let _ = self.end.take().map(|end| end.send(Box::new(report)));
     }
 }
 

@@ -70,3 +70,43 @@ async fn a_blocked_module_keeps_its_log() {
     let outcome = tool.grant(Access::Read, &folder).call_for(json!({}), 300).await.expect("an outcome");
     assert_eq!((outcome.ending, outcome.logs), (Ending::TimedOut { limit_ms: 300 }, vec!["started".into()]));
 }
+
+/// The same of a part of its answer, and of one that cannot be read.
+#[tokio::test]
+async fn a_part_is_heard_while_the_module_runs() {
+    let body = "(call $write (i32.const 1) (i32.const 1030) (i32.const 23))
+        (loop $l (br_if $l (call $open (i32.const 3) (i32.const 1024) (i32.const 2) (i32.const 0) (i64.const 2))))
+        (call $write (i32.const 1) (i32.const 1100) (i32.const 23))";
+    let data = |last: &str| {
+        format!(
+            r#"(data (i32.const 1024) "go") (data (i32.const 1030) "@toolhost {{\"chunk\": 1}}\n") (data (i32.const 1100) "{last}")"#
+        )
+    };
+    let bad = Ending::BadOutput { reason: String::new(), head: String::new() };
+    for (last, wanted) in [
+        (r#"@toolhost {\"end\": true}"#, Ending::answer(&json!([1]))),
+        (r#"{\"a\":\n           \n   1}"#, Ending::answer(&json!({"a": 1}))),
+        (r#"@toolhost {\"chunk\": x}\n"#, bad),
+    ] {
+        let tool = Tool::new(command(&data(last), body));
+        let folder = tool.folder();
+        let tool = tool.grant(Access::Read, &folder);
+        let context = context();
+        let (events, mut heard) = toolhost::executor::events();
+        let listening = async {
+            let first = tokio::time::timeout(Duration::from_secs(9), heard.next()).await;
+            std::fs::write(folder.join("go"), "").expect("the file");
+            first.ok().flatten()
+        };
+        let (outcome, first) = tokio::join!(tool.wasm.run(&context, tool.order(json!(1), 10_000), &events), listening);
+        assert!(matches!(&first, Some(Event::Chunk(part)) if part.as_str() == "1"), "{first:?}");
+        let outcome = outcome.expect("an outcome");
+        match (&outcome.ending, &wanted) {
+            (Ending::BadOutput { reason, .. }, Ending::BadOutput { .. }) => {
+                assert!(reason.contains("line 2 of the stream"), "{reason}")
+            }
+            (seen, wanted) => assert_eq!(seen, wanted, "{last}"),
+        }
+        assert_eq!(outcome.parts, last.contains("end"));
+    }
+}

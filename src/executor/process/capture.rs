@@ -55,7 +55,8 @@ pub async fn run(pipes: Pipes, input: &[u8], mut stdout: Stdout<'_>, mut log: Lo
                 over.notify_one();
             }
         }
-        stdout.finish().await
+        stdout.close().await;
+        stdout.finish()
     };
     let read_log = async {
         let mut buffer = vec![0u8; 16 * 1024];

@@ -90,7 +90,7 @@ impl Loaded {
         self.init.limits.get(Limit::InputBytes)
     }
 
-    /// Runs one call to its end or to its limit. `to` gets the log, in frames.
+    /// Runs one call to its end or to its limit. `to` gets the log, and the lines of a stream, in frames.
     pub fn call(
         &self,
         id: u64,
@@ -103,8 +103,10 @@ impl Loaded {
         let deadline = Instant::now() + timeout.min(LONGEST_CALL);
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
-        let out = Shared::new(Whole::new(limits.get(Limit::OutputBytes)));
         let log = Shared::new(Lines::new(to));
+        let beside = log.clone();
+        let lines = move |piece: &[u8]| beside.lock().output(piece);
+        let out = Shared::new(Whole::sending(limits.get(Limit::OutputBytes), lines));
         let tell = log.clone();
         // A host that is gone shows with the next report that matters.
         let watch = Watch::new(Box::new(move |report| drop(tell.lock().tell(report))));

@@ -112,9 +112,11 @@ pub enum Report {
     },
     /// Payload: what the guest wrote to its log, as it comes.
     Log,
+    /// Payload: what the guest wrote to its output, as it comes: lines of a stream, and all after them.
+    Output,
     /// Something that the call under way was refused.
     Denied(Refused),
-    /// Payload: the output.
+    /// Payload: the output, less what was sent before.
     Answer(Answer),
 }
 

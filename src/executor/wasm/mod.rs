@@ -36,6 +36,7 @@ pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Star
 use super::clock::Clock;
 use super::idle::Idle;
 use super::log::Log;
+use super::stdout::{Answer as Printed, Stdout};
 use super::{Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, answer};
 use crate::base::places::Places;
 use crate::quantity::Limit;
@@ -157,7 +158,8 @@ impl Wasm {
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
-        let mut heard = Heard { log, seen: Seen::default(), traffic, folder };
+        let out = Stdout::new(shape.limits.get(Limit::OutputBytes), events);
+        let mut heard = Heard { log, out, seen: Seen::default(), traffic, folder };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -180,7 +182,7 @@ impl Wasm {
         let wall_ms = crate::base::millis(started.elapsed());
         let fit = session.fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
-        let mut outcome = conclude(answered, heard.log.finish(), shape, per_call.timeout_ms)?;
+        let mut outcome = conclude(answered, (heard.out.finish(), heard.log.finish()), shape, per_call.timeout_ms)?;
         outcome.attempts = heard.seen.attempts;
         outcome.denials = Denials { observed: heard.seen.denials, not_observed: refused::not_observed(more) };
         outcome.usage.wall_ms = wall_ms;
@@ -220,12 +222,15 @@ impl Executor for Wasm {
 /// What a call's answer, or its absence, means.
 fn conclude(
     answered: Result<(Answer, Vec<u8>), Lost>,
-    logs: Vec<String>,
+    (printed, logs): (Printed, Vec<String>),
     shape: &policy::Shape,
     limit_ms: u64,
 ) -> Result<Outcome, fault::Fault> {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
     let fault = |message: &str| fault::Fault::new(fault::Kind::InternalError, message);
+    if let Some(bad) = printed.bad() {
+        return Ok(Outcome { logs, ..outcome(bad.clone()) });
+    }
     let (answer, output) = match answered {
         Ok(answered) => answered,
         Err(Lost::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
@@ -239,7 +244,7 @@ fn conclude(
     };
     let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
     let ending = match answer.end {
-        End::Exit { code: 0 } => answer::judge_output(&output, false),
+        End::Exit { code: 0 } => printed.judged(),
         End::Exit { code } => Ending::Exited { code },
         End::Returned => answer::judge_returned(&output),
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&output)) },
@@ -266,7 +271,8 @@ fn conclude(
     }
     outcome.usage.cpu_ms = Some(answer.cpu_ms);
     outcome.usage.peak_memory_bytes = Some(answer.peak_memory);
-    outcome.usage.output_bytes = output.len() as u64;
+    outcome.usage.output_bytes = printed.total.max(output.len() as u64);
+    outcome.parts = printed.is_list();
     Ok(outcome)
 }
 

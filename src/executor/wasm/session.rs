@@ -5,13 +5,14 @@
 
 use super::cache::Code;
 use super::call::LOOKUPS;
-use super::frame::{self, Answer, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
+use super::frame::{self, Answer, End, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
 use super::refused::Seen;
 use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
 use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::log::Log;
+use crate::executor::stdout::Stdout;
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
@@ -65,6 +66,7 @@ pub enum Lost {
 /// What a call tells while it runs.
 pub struct Heard<'a, 'events> {
     pub log: Log<'events>,
+    pub out: Stdout<'events>,
     pub seen: Seen,
     pub traffic: &'a Mutex<Traffic>,
     /// Where the guest's relative paths start.
@@ -108,7 +110,7 @@ impl Session {
                 Err(fault::Fault::new(fault::Kind::ScriptError, message))
             }
             Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
-            Ok(Ok(Some((Report::Log | Report::Denied(_) | Report::Answer(_), _)))) => {
+            Ok(Ok(Some((Report::Log | Report::Output | Report::Denied(_) | Report::Answer(_), _)))) => {
                 Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()))
             }
             Ok(Ok(None)) => {
@@ -208,7 +210,18 @@ async fn answer(
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some((Report::Log, piece)) => heard.log.push(&piece),
             Some((Report::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
-            Some((Report::Answer(answer), output)) if answer.id == id => return Ok((answer, output)),
+            Some((Report::Output, piece)) => {
+                if heard.out.push(&piece).await {
+                    return Err(invalid("output after which nothing is read"));
+                }
+            }
+            Some((Report::Answer(answer), output)) if answer.id == id => {
+                if matches!(answer.end, End::Exit { .. }) {
+                    heard.out.push(&output).await;
+                    heard.out.close().await;
+                }
+                return Ok((answer, output));
+            }
             Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
             Some(_) => return Err(invalid("a report that answers nothing")),
         }

@@ -1,9 +1,11 @@
 //! Sinks: where a guest's stdout and stderr end.
 //!
-//! For: the guest. In: what it writes. Out: the output, at most as long as is allowed; the log, sent on line by line.
+//! For: the guest. In: what it writes. Out: the output, at most as long as is allowed, of a stream line by line; the
+//! log, sent on line by line.
 //! Never: reaches a descriptor of the worker.
 
 use super::frame::{self, MAX_LOG_PIECE, Report};
+use crate::executor::stdout::MARK;
 use bytes::Bytes;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,26 +21,45 @@ pub trait Sink: Send + 'static {
     fn take(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
+type ToHost = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+
 /// The answer: all of it, or the call is over its limit.
 pub struct Whole {
     pub bytes: Vec<u8>,
     pub over: bool,
     cap: u64,
+    /// Bytes that were sent on.
+    sent: u64,
+    /// Takes lines of a stream as they come.
+    lines: Option<ToHost>,
 }
 
 impl Whole {
     pub fn new(cap: u64) -> Whole {
-        Whole { bytes: Vec::new(), over: false, cap }
+        Whole { bytes: Vec::new(), over: false, cap, sent: 0, lines: None }
+    }
+
+    /// The same, which hands on the lines of a stream, if it is one, and whatever lines come behind them.
+    pub fn sending(cap: u64, lines: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> Whole {
+        Whole { lines: Some(Box::new(lines)), ..Whole::new(cap) }
     }
 }
 
 impl Sink for Whole {
     fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.over = self.over || (self.bytes.len() + bytes.len()) as u64 > self.cap;
+        self.over = self.over || self.sent + (self.bytes.len() + bytes.len()) as u64 > self.cap;
         if self.over {
             return Err(io::Error::other("the output limit is reached"));
         }
         self.bytes.extend_from_slice(bytes);
+        let streams = self.sent > 0 || self.bytes.starts_with(MARK);
+        if let (Some(lines), true, true) = (&mut self.lines, streams, bytes.contains(&b'\n'))
+            && let Some(last) = self.bytes.iter().rposition(|byte| *byte == b'\n')
+        {
+            self.bytes[..=last].chunks(CHUNK).try_for_each(lines)?;
+            self.sent += last as u64 + 1;
+            self.bytes.drain(..=last);
+        }
         Ok(())
     }
 }
@@ -57,6 +78,11 @@ impl<W: Write> Lines<W> {
     /// Sends something else at once.
     pub fn tell(&mut self, report: &Report) -> io::Result<()> {
         self.to.write_all(&frame::encode(report, &[])?)
+    }
+
+    /// Sends a piece of the output at once.
+    pub fn output(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.to.write_all(&frame::encode(&Report::Output, piece)?)
     }
 
     /// Sends what has no line break yet, too.
@@ -140,6 +166,24 @@ mod tests {
         assert!(out.take(b"5").is_err());
         assert!(out.over);
         assert_eq!(out.bytes, b"1234");
+    }
+
+    #[test]
+    fn lines_of_a_stream_are_handed_on_and_nothing_else_is() {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let to = sent.clone();
+        let mut out = Whole::sending(90, move |piece| {
+            to.lock().unwrap().push(String::from_utf8_lossy(piece).into_owned());
+            Ok(())
+        });
+        for piece in ["@toolhost {\"chunk\"", ": 1}\n@toolhost {", "\"chunk\": 2}\n", "{\n}"] {
+            out.take(piece.as_bytes()).unwrap();
+        }
+        assert_eq!(*sent.lock().unwrap(), ["@toolhost {\"chunk\": 1}\n", "@toolhost {\"chunk\": 2}\n", "{\n"]);
+        assert_eq!(out.bytes, b"}");
+        assert!(out.take(&[b'x'; 60]).is_err() && out.over, "all bytes count");
+        let mut plain = Whole::sending(90, |_| panic!("this is no stream"));
+        plain.take(b"{\n\n}\n@toolhost {}\n").unwrap();
     }
 
     #[test]

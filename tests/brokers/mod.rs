@@ -13,6 +13,8 @@ mod node;
 mod pulsar;
 #[cfg(feature = "rabbitmq")]
 mod raw;
+#[cfg(feature = "rabbitmq")]
+mod scale;
 
 #[cfg(feature = "rabbitmq")]
 pub use node::Node;

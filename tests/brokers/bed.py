@@ -297,7 +297,7 @@ class World:
             of.mkdir(parents=True)
             (of / script).write_text(text)
             manifest = {"toolId": f"bed:{name}", "displayName": name, "description": "Gives its input back.",
-                        "version": "1.0.0", "parameters": {"type": "object", "additionalProperties": True},
+                        "version": "1.0.0", "parameters": {"type": "object", "properties": {"nonce": {"type": "string"}}},
                         "handler": {"type": "external-script", "language": language, "scriptPath": f"{name}/{script}"}}
             if name == "write":
                 (of / "out").mkdir()

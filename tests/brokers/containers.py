@@ -19,7 +19,9 @@ import bed
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 PODMAN = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
 IMAGE = "localhost/toolhost-under-test"
-CALLS = 40
+# Podman's own limits are more than an ordinary root may raise them to.
+ORDINARY = ["--user", "1000:1000", "--cap-drop", "ALL", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"]
+CALLS = 30
 
 
 def built(folder, toolhost, base):
@@ -36,8 +38,7 @@ def built(folder, toolhost, base):
 def started(name, config, volumes, seccomp=True):
     """The flags of compose.yaml, but for the network: the broker is on loopback."""
     profile = ["--security-opt", f"seccomp={REPOSITORY}/docs/setup/docker-seccomp.json"] if seccomp else []
-    words = ["run", "--detach", "--name", name, "--network", "host", "--user", "1000:1000", "--cap-drop", "ALL",
-             "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--security-opt", "no-new-privileges",
+    words = ["run", "--detach", "--name", name, "--network", "host", *ORDINARY, "--security-opt", "no-new-privileges",
              *profile, "--security-opt", "unmask=ALL", "--read-only", "--tmpfs", "/tmp",
              "-e", "BROKER_PASSWORD=guest", "-v", f"{config}:/etc/toolhost:ro", *volumes, IMAGE]
     subprocess.run(PODMAN + words, check=True, stdout=subprocess.DEVNULL)
@@ -60,15 +61,18 @@ def is_ready(name):
 
 def asked(client, calls):
     """Replies of so many calls to a Node tool, a WASI tool and a Python tool."""
-    tools = [("text:stats-node", {"text": "to be"}), ("text:stats-wasi", {"text": "to be"}), ("data:csv-summary", {"file": "sales.csv"})]
-    open_ones, said = set(), []
-    for number in range(calls):
-        tool, arguments = tools[number % len(tools)]
-        ident = str(uuid.uuid4())
-        open_ones.add(ident)
-        client.send(ident, json.dumps({"config": json.dumps({"tool": tool}), "arguments": json.dumps(arguments)}))
+    tools = [("text:stats-node", {"text": "to be"}), ("text:stats-wasi", {"text": "to be"}),
+             ("data:csv-summary", {"file": "sales.csv"})]
+    open_ones, said, number = set(), [], 0
     end = time.monotonic() + bed.PATIENCE
-    while open_ones and time.monotonic() < end:
+    while (open_ones or number < calls) and time.monotonic() < end:
+        # As many as a busy machine ends within the tools' own time.
+        while len(open_ones) < 4 and number < calls:
+            tool, arguments = tools[number % len(tools)]
+            ident = str(uuid.uuid4())
+            open_ones.add(ident)
+            client.send(ident, json.dumps({"config": json.dumps({"tool": tool}), "arguments": json.dumps(arguments)}))
+            number += 1
         for ident, body in client.take(1):
             open_ones.discard(ident)
             said.append(json.loads(body))
@@ -87,7 +91,7 @@ def shared(client, names):
         assert code == 0, said
         answered = json.loads(said)["brokers"][0]["answered"]
         assert answered > 0, said
-        print(f"ok   {name} answered {answered} of {CALLS}, with every wall", flush=True)
+        print(f"ok   {name} has answered {answered} calls, with every wall", flush=True)
 
 
 def stopped(name):
@@ -128,7 +132,7 @@ def trial(folder, broker, client, started_names):
     volume.mkdir()
     os.chown(volume, 0, 1000)
     volume.chmod(0o2777)
-    make = ["run", "--rm", "--user", "1000:1000", "--network", "none", "-v", f"{volume}:/state", "--entrypoint", "install", IMAGE]
+    make = ["run", "--rm", *ORDINARY, "--network", "none", "-v", f"{volume}:/state", "--entrypoint", "install", IMAGE]
     subprocess.run([*PODMAN, *make, "-d", "-m", "0700", "/state/host"], check=True)
     shared(client, [start("scale-pod", config, ["-v", f"{volume}/host:/var/lib/toolhost"])])
 
@@ -149,7 +153,7 @@ def main():
         trial(world.folder, broker, broker.client("text"), names)
     except BaseException:
         for name in names:
-            subprocess.run([*PODMAN, "logs", "--tail", "20", name])
+            subprocess.run([*PODMAN, "logs", "--tail", "2", name])
         raise
     finally:
         for name in names:

@@ -6,6 +6,8 @@ mod held;
 mod messages;
 mod node;
 mod raw;
+#[cfg(feature = "rabbitmq")]
+mod scale;
 
 pub use node::Node;
 pub use raw::Raw;

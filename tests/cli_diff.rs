@@ -81,7 +81,8 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
     let prompt = json!({ "type": "prompt", "messages": [{ "role": "user", "content": content }], "ask": ask });
     let resource = json!({ "type": "resource", "uri": "t://x", "mimeType": "text/plain", "text": "one" });
     let file = json!({ "type": "resource", "uri": "t://x", "file": "x.md" });
-    let documents = [prompt, resource, file].map(document);
+    let service = json!({ "type": "tool-service", "service": "far", "config": { "style": "pun" } });
+    let documents = [prompt, resource, file, service].map(document);
     let changes = vec![
         ("/$schema", json!("b")),
         ("/toolId", json!("t:other")),
@@ -102,6 +103,8 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
         ("/handler/mimeType", json!("text/html")),
         ("/handler/text", json!("two")),
         ("/handler/file", json!("y.md")),
+        ("/handler/service", json!("farther")),
+        ("/handler/config", json!({ "style": "limerick" })),
         ("/parameters/type", Value::Null),
         ("/output", json!({ "type": "array" })),
         ("/securityContext/fileAccess/allowRead", json!(["./**"])),
@@ -241,10 +244,14 @@ python = { index = "py", lock = "required", builds = false, why = "py why" }
 node = { index = "js", lock = "relaxed", builds = true, why = "js why" }
 deny = [{ name = "bad", versions = "<2", why = "bad why" }]
 min_age_days = 71
+[services]
+call = [
+  { service = "far", request = ["request:tg:far"], response = "response:tg:far", user = false, why = "far why" },
+]
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 68] = [
+const CHANGES: [(&str, &str, &str); 73] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -309,6 +316,11 @@ const CHANGES: [(&str, &str, &str); 68] = [
     ("/packages/deny", "deny = [{ name = \"bad\", versions = \"<2\", why = \"bad why\" }]\n", ""),
     ("/packages/min_age_days", "71", "72"),
     ("/packages/min_age_days", "min_age_days = 71\n", ""),
+    ("/services/call/*/service", "service = \"far\"", "service = \"near\""),
+    ("/services/call/*/request", "[\"request:tg:far\"]", "[\"request:tg:far\", \"request:tg:two\"]"),
+    ("/services/call/*/response", "response:tg:far", "response:tg:two"),
+    ("/services/call/*/user", "user = false", "user = true"),
+    ("/services/call/*/why", "far why", "other"),
     // Tools that lie elsewhere are governed differently then.
     ("/folders", "[\"user_scripts\"]", "[\"elsewhere\"]"),
     ("/folders", "folders = [\"user_scripts\"]\n", ""),

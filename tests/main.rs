@@ -2,6 +2,7 @@
 mod action;
 mod arguments;
 mod background;
+#[cfg(feature = "rabbitmq")]
 mod brokers;
 mod callers;
 mod cli_audit;

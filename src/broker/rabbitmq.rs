@@ -81,7 +81,7 @@ async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Resul
         .basic_consume(queue.clone().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
     let shared = matches!(source, Source::Shared { .. });
-    let way = Arc::new(Way { connection: connection, channel: out, exchange: to.exchange() });
+    let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
     let queue = Queue { name: queue.into(), way: way.clone() };
     Ok((Box::new(Messages { consumer, channel, shared, queue: Arc::new(queue) }), way))
 }

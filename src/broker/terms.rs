@@ -123,7 +123,7 @@ impl Terms {
     }
 
     /// The credential as it is now.
-    pub(super) async fn credential(&self) -> Result<Option<String>, String> {
+    pub async fn credential(&self) -> Result<Option<String>, String> {
         match &self.secret {
             None => Ok(None),
             Some(secret) => secret.read().await.map(Some).map_err(|why| format!("the credentials: {why}")),

@@ -17,6 +17,7 @@ use crate::service::{Caller, Service};
 use crate::transport::broker::{Brokers, Entry};
 use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -83,8 +84,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
-        let entries = settings.brokers.iter().map(|broker| broker.ready()).collect::<Result<Vec<_>, _>>();
-        let entries = entries.map_err(|why| Refusal::new(Exit::Host, why))?;
+        let entries = entries(&settings)?;
         let since = SystemTime::now();
         let service = host::service(&settings, &host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
@@ -94,9 +94,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let (brokers, answering) = Brokers::open(&entries, &service, &stop, &kill);
         say_brokers(&service, &entries);
-        if let Some((_, options)) = &mut listening {
-            options.brokers = brokers;
-        }
+        listening.iter_mut().for_each(|(_, options)| options.brokers = brokers.clone());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
         let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.child_token()));
         tokio::pin!(spoken, served);
@@ -108,11 +106,6 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         stop.cancel();
         // Told again, it lets nothing end by itself.
-        let killed = async {
-            process::stopped().await;
-            kill.cancel();
-            std::future::pending::<()>().await
-        };
         let rest = async {
             if signal.is_some() {
                 let _ = spoken.await;
@@ -122,13 +115,26 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         tokio::select! {
             ended = rest => ended?,
-            () = killed => {}
+            never = killed(&kill) => match never {},
         }
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
     // A thread may still wait for standard input; nothing of a call is left.
     runtime.shutdown_background();
     ended
+}
+
+/// Ends what runs when told a second time.
+async fn killed(kill: &CancellationToken) -> Infallible {
+    process::stopped().await;
+    kill.cancel();
+    std::future::pending().await
+}
+
+/// What is served over brokers, with the certificates as they are now.
+fn entries(settings: &Settings) -> anyhow::Result<Vec<Entry>> {
+    let entries = settings.brokers.iter().map(|broker| broker.ready()).collect::<Result<_, _>>();
+    Ok(entries.map_err(|why| Refusal::new(Exit::Host, why))?)
 }
 
 /// MCP until the client closes its end; for ever where nobody speaks it.

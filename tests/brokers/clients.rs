@@ -28,7 +28,7 @@ pub fn called(
 ) -> Option<Vec<Value>> {
     // As who runs the tests: the environment is that one's.
     let mut command = std::process::Command::new(python(release)?);
-    command.current_dir(playground.path("home")).arg(repository("tests/brokers/trustgraph.py"));
+    command.current_dir(playground.path("home")).arg(repository("tests/brokers/call.py"));
     command.args([broker, service, layer]);
     let ended = finish(command, calls.to_string().as_bytes());
     let told = String::from_utf8_lossy(&ended.stdout).into_owned();

@@ -3,7 +3,7 @@
 use crate::harness::{missing, within};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Node {
         let mut epmd = Command::new("epmd");
         epmd.args(["-address", "127.0.0.1", "-port", &names.to_string()]);
         let epmd = epmd.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let server = Mutex::new(run(&folder.path().to_path_buf(), port, names));
+        let server = Mutex::new(run(folder.path(), port, names));
         let node = Node { port, folder, epmd: (epmd, names), server };
         node.is_up();
         Some(node)
@@ -79,12 +79,12 @@ impl Node {
     }
 
     pub fn again(&self) {
-        *self.server.lock().unwrap() = run(&self.folder.path().to_path_buf(), self.port, self.epmd.1);
+        *self.server.lock().unwrap() = run(self.folder.path(), self.port, self.epmd.1);
         self.is_up();
     }
 }
 
-fn run(folder: &PathBuf, port: u16, names: u16) -> Child {
+fn run(folder: &Path, port: u16, names: u16) -> Child {
     let at = |name: &str| folder.join(name);
     let mut command = Command::new(SERVER);
     command.env("HOME", folder).env("RABBITMQ_NODENAME", format!("t{port}@localhost"));

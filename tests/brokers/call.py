@@ -1,6 +1,6 @@
 """Calls a tool service with TrustGraph's own client, unmodified: one JSON line for each call.
 
-trustgraph.py BROKER SERVICE LAYER, and on standard input a list of calls: {"config", "arguments", "stream"}. BROKER is
+call.py BROKER SERVICE LAYER, and on standard input a list of calls: {"config", "arguments", "stream"}. BROKER is
 `amqp:PORT` or `pulsar:PORT`, of this machine. All calls run at once. LAYER is `client`, or `agent`: the part of TrustGraph's
 agents that calls tool services.
 """

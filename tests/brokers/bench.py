@@ -3,9 +3,9 @@
 bench.py TOOLHOST [rabbitmq|pulsar …] [--rounds N] [--calls N] [--strict]
     Needs pika (RabbitMQ) and pulsar-client with TOOLHOST_TEST_PULSAR (Pulsar). --strict: a missed gate fails the run.
 
-The echo is a consumer of the same queue shape in Python, with the library of the client. The gate is on calls for which nothing starts
-(their argument is of another type than the tool's schema says: read, decided on, recorded, answered), over the echo. Beside it stands what
-the broker adds to a WASI tool: the p50 of calls over it less the p50 of calls made directly.
+The echo is a consumer of the same queue shape in Python, with the library of the client. The gate is on calls for which nothing
+starts (their argument is of another type than the tool's schema says: read, decided on, recorded, answered), over the echo. Beside
+it stands what the broker adds to a WASI tool: the p50 of calls over it less the p50 of calls made directly.
 """
 
 import argparse

@@ -24,7 +24,8 @@ pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends,
     made(terms, terms.credential().await?, source, to).await.map_err(|why| why.to_string())
 }
 
-async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic) -> Result<Ends, pulsar::Error> {
+/// One connection.
+async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExecutor>, pulsar::Error> {
     let retry = ConnectionRetryOptions {
         // The link makes the whole anew.
         max_retries: 0,
@@ -39,14 +40,21 @@ async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic)
     if let Some(ca) = &terms.ca {
         builder = builder.with_certificate_chain(ca.clone().into_bytes());
     }
-    let client = builder.build().await?;
+    builder.build().await
+}
+
+/// One connection for each way. Nothing answers an acknowledgement, and while one is on its way the kernel holds back the reply
+/// that is written after it (RFC 896), until the broker's kernel confirms it 40 ms later (RFC 1122, section 4.2.3.2).
+async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic) -> Result<Ends, pulsar::Error> {
+    let out = client(terms, token.clone()).await?;
     let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
-    let producer = client.producer().with_topic(to.uri()).with_options(options).build().await?;
+    let producer = out.producer().with_topic(to.uri()).with_options(options).build().await?;
     let (topic, subscription, kind) = match source {
         Source::Shared { topic, subscription, .. } => (topic, subscription.clone(), SubType::Shared),
         Source::All { topic } => (topic, format!("toolhost-{}", uuid::Uuid::now_v7()), SubType::Exclusive),
     };
-    let consumer: Consumer<Vec<u8>, TokioExecutor> = client
+    let into = client(terms, token).await?;
+    let consumer: Consumer<Vec<u8>, TokioExecutor> = into
         .consumer()
         .with_topic(topic.uri())
         .with_subscription(subscription)
@@ -55,10 +63,11 @@ async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic)
         .with_options(ConsumerOptions::default().durable(true))
         .build()
         .await?;
-    Ok((Box::new(Messages { consumer }), Arc::new(Way { _client: client, producer: Mutex::new(producer) })))
+    Ok((Box::new(Messages { _client: into, consumer }), Arc::new(Way { _client: out, producer: Mutex::new(producer) })))
 }
 
 struct Messages {
+    _client: Pulsar<TokioExecutor>,
     consumer: Consumer<Vec<u8>, TokioExecutor>,
 }
 

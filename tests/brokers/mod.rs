@@ -13,7 +13,9 @@ mod scale;
 mod secured;
 mod traced;
 
-pub use clients::{called, program};
+pub use clients::called;
+#[cfg(feature = "pulsar")]
+pub use clients::program;
 pub use node::Node;
 #[cfg(feature = "pulsar")]
 pub use pulsar::Pulsar;

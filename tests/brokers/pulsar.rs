@@ -95,11 +95,11 @@ impl Pulsar {
     pub fn namespaces(&self) {
         within(START, "its namespaces are there", || {
             self.asked(&["-X", "PUT", "-d", "{\"allowedClusters\": [\"standalone\"]}", "/admin/v2/tenants/tg"]);
-            for name in ["request", "response"] {
+            for name in ["flow", "notify", "request", "response"] {
                 self.asked(&["-X", "PUT", "-d", "{}", &format!("/admin/v2/namespaces/tg/{name}")]);
             }
             let there = self.asked(&["/admin/v2/namespaces/tg"]);
-            there.contains("tg/request") && there.contains("tg/response")
+            there.matches("tg/").count() == 4
         });
     }
 

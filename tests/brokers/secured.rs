@@ -3,18 +3,20 @@
 use super::held::status;
 use super::node::free_port;
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{Who, wait_for};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use crate::harness::{PATIENCE, Who, wait_for, within};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 
 const PASSWORD: &str = "se:sa/me@";
 
-/// An authority's certificate, a certificate of 127.0.0.1 by it, and the key of that.
+/// An authority's certificate (each is called the same), a certificate of 127.0.0.1 by it, and the key of that.
 fn certificates() -> [String; 3] {
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
+    root.distinguished_name.push(DnType::CommonName, "an authority of the tests");
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = root.self_signed(&key).unwrap().pem();
     let own = KeyPair::generate().unwrap();
@@ -41,16 +43,21 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
         at("key.pem")
     );
     let Some(node) = Node::with(&settings) else { return };
+    wait_for("it speaks TLS", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     for who in Who::both() {
         let playground = world(who);
+        // Of the host's user alone, beside the playground, whose files everybody may read.
+        let own = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
-            fs::write(playground.path(name), text).unwrap();
-            fs::set_permissions(playground.path(name), fs::Permissions::from_mode(0o600)).unwrap();
+            let path = own.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&path, who.uid(), None).unwrap();
+            path.display().to_string()
         };
-        put("password", &format!("{PASSWORD}\n"));
-        put("other-password", "guess\n");
-        put("ca.pem", &authority);
-        put("other-ca.pem", &certificates()[0]);
+        let (password, other_password) = (&put("password", PASSWORD), &put("other-password", "guess"));
+        let (ca, other_ca) = (&put("ca.pem", &authority), &put("other-ca.pem", &certificates()[0]));
+        std::os::unix::fs::chown(own.path(), who.uid(), None).unwrap();
         let entry = |port: u16, vhost: &str, password: &str, ca: &str| {
             format!(
                 "url = \"amqps://127.0.0.1:{port}/{vhost}\"\nuser = \"agent\"\ncredentials = \"file:{password}\"\n\
@@ -58,18 +65,21 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
             )
         };
         let service = unique("secured");
-        let host = Served::of(&playground, "one", &entry(port, "of%2fagents", "password", "ca.pem"), &service, &[]);
-        host.says("is connected", 1);
+        let host = Served::of(&playground, "one", &entry(port, "of%2fagents", password, ca), &service, &[]);
+        within(PATIENCE, "it is connected", || {
+            assert!(!host.said().contains("is away: "), "{}", host.said());
+            host.said().contains("is connected")
+        });
         let url = format!("amqp://agent:se%3Asa%2Fme%40@127.0.0.1:{}/of%2Fagents", node.port);
         let mut raw = Raw::to(&url, &service).await;
         raw.call("1", "echo", json!({"a": 1})).await;
         assert_eq!(raw.answer("1").await["response"], "{\"a\":1}");
         drop(host);
         for (entry, reason) in [
-            (entry(port, "of%2fagents", "other-password", "ca.pem"), "ACCESS_REFUSED"),
-            (entry(port, "of%2fothers", "password", "ca.pem"), "NOT_ALLOWED"),
-            (entry(port, "of%2fagents", "password", "other-ca.pem"), "UnknownIssuer"),
-            (entry(node.port, "of%2fagents", "password", "ca.pem"), "TLS"),
+            (entry(port, "of%2fagents", other_password, ca), "ACCESS_REFUSED"),
+            (entry(port, "of%2fothers", password, ca), "NOT_ALLOWED"),
+            (entry(port, "of%2fagents", password, other_ca), "invalid peer certificate: BadSignature"),
+            (entry(node.port, "of%2fagents", password, ca), "InvalidContentType"),
         ] {
             let socket = format!("unix:{}", playground.path("state/socket").display());
             let host = Served::of(&playground, "one", &entry, &unique("secured"), &["--http", &socket]);

@@ -8,6 +8,7 @@ mod peer;
 mod pulsar;
 mod stubs;
 
+#[cfg(feature = "pulsar")]
 pub use peer::Peer;
 
 use crate::harness::{Playground, Who};

@@ -69,6 +69,12 @@ fn answers_over_pulsar_each_come_to_their_own_call() {
     let mut command = host.host();
     command.args(configured(&host));
     let mut server = Server::of(command);
+    // Before the long ones: what waits behind those on its connection, a broker of such topics drops.
+    let asked: Vec<(u64, u64)> = (0..60).map(|n| (n, server.call("ask", json!({"what": "wait", "n": n})))).collect();
+    let answers = server.answers(&asked.iter().map(|(_, id)| *id).collect::<Vec<_>>());
+    for (n, id) in asked {
+        assert_eq!(answers[&id]["result"]["content"][0]["text"], format!("answer {n}"), "of {} calls", peer.calls());
+    }
     let mut said = |what: &str| {
         let answer = server.called("ask", json!({"what": what}))["result"].clone();
         (answer["isError"] == true, answer["content"][0]["text"].as_str().unwrap_or_default().to_owned())
@@ -83,10 +89,5 @@ fn answers_over_pulsar_each_come_to_their_own_call() {
         let (bad, words_said) = said(what);
         assert!(bad && words_said.contains(words), "{what}: {words_said}");
     }
-    assert_eq!(peer.calls(), 5, "each was sent once");
-    let asked: Vec<(u64, u64)> = (0..60).map(|n| (n, server.call("ask", json!({"what": "wait", "n": n})))).collect();
-    let answers = server.answers(&asked.iter().map(|(_, id)| *id).collect::<Vec<_>>());
-    for (n, id) in asked {
-        assert_eq!(answers[&id]["result"]["content"][0]["text"], format!("answer {n}"));
-    }
+    assert_eq!(peer.calls(), 65, "each was sent once");
 }

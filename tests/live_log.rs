@@ -57,6 +57,7 @@ async fn a_line_is_heard_while_the_script_runs() {
         came: Instant::now(),
         ran: Arc::default(),
         traffic: Arc::default(),
+        trace: toolhost::broker::Trace::default(),
         ledger: None,
     };
     let (events, mut heard) = toolhost::executor::events();

@@ -115,6 +115,7 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
         came: started,
         ran: Default::default(),
         traffic: Default::default(),
+        trace: toolhost::broker::Trace::default(),
         ledger: None,
     };
     let ended = executor.run(&context, call, &events).await;

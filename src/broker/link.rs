@@ -6,7 +6,7 @@
 //! Any error, and any end of what comes in, ends the connection as a whole: it is made anew, with everything that was
 //! declared on it. What clients of brokers mend by themselves is one more state that nobody sees.
 
-use super::{Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Unsent};
+use super::{Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use crate::base::text;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -94,8 +94,13 @@ impl Link {
         self.stop.cancel();
     }
 
-    /// Publishes as soon as the link is connected, once; ends when the broker has it.
+    /// Publishes a reply as soon as the link is connected, once; ends when the broker has it.
     pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), Unsent> {
+        self.ask(id, body, &Trace::default()).await
+    }
+
+    /// Publishes a request, likewise.
+    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<(), Unsent> {
         if body.len() > LARGEST || id.len() > LONGEST_ID {
             return Err(Unsent::TooLarge);
         }
@@ -105,7 +110,7 @@ impl Link {
             Err(_) => None,
         };
         let Some(Out { outgoing, broken }) = out else { return Err(Unsent::Failed("the link is closed".to_owned())) };
-        let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body)).await;
+        let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
         let sent = sent.unwrap_or_else(|_| Err(Unsent::Failed("the broker confirms nothing".to_owned())));
         if let Err(Unsent::Failed(_)) = sent {
             broken.cancel();

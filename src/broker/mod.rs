@@ -38,6 +38,26 @@ pub enum Source {
     All { topic: Topic },
 }
 
+/// What a message says of the trace that it is part of, unread (W3C Trace Context): properties of these names, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    pub parent: Option<String>,
+    pub state: Option<String>,
+}
+
+impl Trace {
+    /// Of a message whose texts are found by their names.
+    fn of(text: impl Fn(&str) -> Option<String>) -> Trace {
+        Trace { parent: text("traceparent"), state: text("tracestate") }
+    }
+
+    /// What is there, by its name.
+    fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let both = [("traceparent", &self.parent), ("tracestate", &self.state)];
+        both.into_iter().filter_map(|(name, text)| Some((name, text.as_deref()?)))
+    }
+}
+
 /// One message that came. From a shared queue of RabbitMQ it comes again unless it is `done`.
 pub struct Delivery {
     /// As it came; empty where there was none.
@@ -47,6 +67,7 @@ pub struct Delivery {
     pub redelivered: bool,
     /// How often it was put back by `again`.
     pub attempt: u32,
+    pub trace: Trace,
     hold: Option<Box<dyn Hold>>,
 }
 
@@ -106,7 +127,7 @@ trait Incoming: Send {
 
 /// One connection: what goes out, in the order in which it is given.
 trait Outgoing: Send + Sync {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8]) -> BoxFuture<'a, Result<(), Unsent>>;
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace) -> BoxFuture<'a, Result<(), Unsent>>;
 }
 
 type Ends = (Box<dyn Incoming>, Arc<dyn Outgoing>);

@@ -3,7 +3,7 @@
 //! For: `connect`. In: terms, a source, where to publish. Out: both ends of one connection. Never: a schema, a batch, a
 //! redelivery.
 
-use super::{Delivery, Ends, Incoming, Outgoing, Source, Terms, Topic, Unsent};
+use super::{Delivery, Ends, Incoming, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use pulsar::{
@@ -83,9 +83,10 @@ impl Incoming for Messages {
                 return Some(Err(why.to_string()));
             }
             let properties = &message.payload.metadata.properties;
-            let id = properties.iter().find(|property| property.key == ID).map(|property| property.value.clone());
-            let id = id.unwrap_or_default().into_bytes();
-            Some(Ok(Delivery { id, body: message.payload.data, redelivered: false, attempt: 0, hold: None }))
+            let property = |name: &str| properties.iter().find(|property| property.key == name);
+            let text = |name: &str| property(name).map(|property| property.value.clone());
+            let (id, trace) = (text(ID).unwrap_or_default().into_bytes(), Trace::of(text));
+            Some(Ok(Delivery { id, body: message.payload.data, redelivered: false, attempt: 0, trace, hold: None }))
         })
     }
 
@@ -103,12 +104,13 @@ struct Way {
 }
 
 impl Outgoing for Way {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8]) -> BoxFuture<'a, Result<(), Unsent>> {
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace) -> BoxFuture<'a, Result<(), Unsent>> {
         Box::pin(async move {
             let failed = |why: pulsar::Error| Unsent::Failed(why.to_string());
             // Properties are text; whatever came from there is.
             let id = String::from_utf8(id.to_vec()).map_err(|_| Unsent::Nobody)?;
-            let properties = HashMap::from([(ID.to_owned(), id)]);
+            let mut properties = HashMap::from([(ID.to_owned(), id)]);
+            properties.extend(trace.texts().map(|(name, text)| (name.to_owned(), text.to_owned())));
             let message = pulsar::producer::Message { payload: body.to_vec(), properties, ..Default::default() };
             let receipt = self.producer.lock().await.send_non_blocking(message).await.map_err(failed)?;
             receipt.await.map(drop).map_err(failed)

@@ -3,7 +3,7 @@
 //! For: `connect`. In: terms, a source, where to publish. Out: both ends of one connection. Never: an argument on a queue that
 //! TrustGraph declares without; a message that counts as published before the broker says so.
 
-use super::{Delivery, Ends, Hold, Incoming, Outgoing, Source, Terms, Topic, Unsent};
+use super::{Delivery, Ends, Hold, Incoming, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lapin::options::{
@@ -113,6 +113,10 @@ impl Incoming for Messages {
                 _ => Vec::new(),
             };
             let attempt = header(ATTEMPT).and_then(AMQPValue::as_long_uint).unwrap_or(0);
+            let trace = Trace::of(|name| match header(name)? {
+                AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned),
+                _ => None,
+            });
             let hold: Option<Box<dyn Hold>> = match self.shared {
                 true => Some(Box::new(Held { acker: message.acker, queue: self.queue.clone() })),
                 false => {
@@ -122,7 +126,7 @@ impl Incoming for Messages {
                     None
                 }
             };
-            Some(Ok(Delivery { id, body: message.data, redelivered: message.redelivered, attempt, hold }))
+            Some(Ok(Delivery { id, body: message.data, redelivered: message.redelivered, attempt, trace, hold }))
         })
     }
 
@@ -160,8 +164,11 @@ impl Way {
 }
 
 /// `S`, a long string: TrustGraph's clients end for good at any other type.
-fn headers(id: &[u8], attempt: Option<u32>) -> FieldTable {
+fn headers(id: &[u8], attempt: Option<u32>, trace: &Trace) -> FieldTable {
     let mut headers = FieldTable::default();
+    for (name, text) in trace.texts() {
+        headers.insert(name.into(), AMQPValue::LongString(text.into()));
+    }
     headers.insert(ID.into(), AMQPValue::LongString(id.to_vec().into()));
     if let Some(attempt) = attempt {
         headers.insert(ATTEMPT.into(), AMQPValue::LongUInt(attempt));
@@ -170,8 +177,8 @@ fn headers(id: &[u8], attempt: Option<u32>) -> FieldTable {
 }
 
 impl Outgoing for Way {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8]) -> BoxFuture<'a, Result<(), Unsent>> {
-        Box::pin(self.put(&self.exchange, "", body, headers(id, None), 1))
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace) -> BoxFuture<'a, Result<(), Unsent>> {
+        Box::pin(self.put(&self.exchange, "", body, headers(id, None, trace), 1))
     }
 }
 
@@ -197,7 +204,7 @@ impl Hold for Held {
     }
 
     fn again<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>> {
-        let headers = headers(&delivery.id, Some(delivery.attempt.saturating_add(1)));
+        let headers = headers(&delivery.id, Some(delivery.attempt.saturating_add(1)), &delivery.trace);
         Box::pin(async move {
             let put = self.queue.way.put("", &self.queue.name, &delivery.body, headers, 1).await;
             put.map_err(|why| format!("{why:?}"))
@@ -205,7 +212,7 @@ impl Hold for Held {
     }
 
     fn bury<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>> {
-        let headers = headers(&delivery.id, Some(delivery.attempt));
+        let headers = headers(&delivery.id, Some(delivery.attempt), &delivery.trace);
         Box::pin(async move {
             let name = format!("{}.dead", self.queue.name);
             // A queue that is there with other arguments ends its channel, and no other.

@@ -23,7 +23,7 @@ pub use told::{Level, Progress, Told};
 
 use crate::egress::Traffic;
 use crate::quantity::Limit;
-use crate::{fault, manifest, policy};
+use crate::{broker, fault, manifest, policy};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
@@ -45,6 +45,8 @@ pub struct Context {
     pub ran: Arc<OnceLock<String>>,
     /// What a call that may reach hosts does with its network, as it becomes known.
     pub traffic: Arc<Mutex<Traffic>>,
+    /// The trace that the call is part of, for whatever it calls.
+    pub trace: broker::Trace,
     /// Told before anything runs under a shape; `None` where no ledger is kept.
     pub ledger: Option<Arc<dyn Ledger>>,
 }

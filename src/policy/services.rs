@@ -56,7 +56,9 @@ impl ServiceGrant {
         };
         let user = if self.user { "so does the caller's name" } else { "the caller's name does not" };
         let (service, from) = (&self.service, &self.response);
-        format!("{service} at {to} of {broker}, answers from {from}; the arguments{config} leave this host, {user}")
+        format!(
+            "{service} at {to} of {broker}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}"
+        )
     }
 
     /// Whether whoever has this can do all that the other says.

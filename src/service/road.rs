@@ -304,6 +304,7 @@ impl Service {
             came,
             ran: Arc::default(),
             traffic: record.traffic(),
+            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
             ledger: Some(Arc::new(self.parts.audit.clone())),
         };
         target.is_as_shown()?;

@@ -1,7 +1,7 @@
 """Calls a tool service with TrustGraph's own client, unmodified: one JSON line for each call.
 
 call.py BROKER SERVICE LAYER, and on standard input a list of calls: {"config", "arguments", "stream"}. BROKER is
-`amqp:PORT` or `pulsar:PORT`, of this machine. All calls run at once. LAYER is `client`, or `agent`: the part of TrustGraph's
+`amqp:PORT` or `pulsar:PORT`, of this machine; `uri:SERVICE` is the other spelling of its topics, for Pulsar. All calls run at once. LAYER is `client`, or `agent`: the part of TrustGraph's
 agents that calls tool services.
 """
 
@@ -46,6 +46,8 @@ async def client(backend, requests, replies):
 async def main(broker, service, layer):
     backend = connection(broker)
     requests, replies = f"request:tg:{service}", f"response:tg:{service}"
+    if service.startswith("uri:"):
+        requests, replies = (f"non-persistent://tg/{kind}/{service[4:]}" for kind in ("request", "response"))
     processor = SimpleNamespace(id="test-agent", pubsub=backend, tool_service_clients={})
     caller = await client(backend, requests, replies) if layer == "client" else None
 

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 /// Releases, each with the layers that work there: upstream's own agents cannot call tool services in later ones.
 const RELEASES: [(&str, &[&str]); 2] = [("2.7.13", &["client", "agent"]), ("2.11.1", &["client"])];
 
-fn python(release: &str) -> Option<PathBuf> {
+/// A program of a release.
+pub fn program(release: &str, name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("TOOLHOST_TEST_TRUSTGRAPH").map(PathBuf::from);
-    let found = folder.map(|folder| folder.join(release).join("bin/python")).filter(|path| path.exists());
+    let found = folder.map(|folder| folder.join(release).join("bin").join(name)).filter(|path| path.exists());
     if found.is_none() {
         missing(1, &format!("TrustGraph {release} (tests/brokers/install.sh, TOOLHOST_TEST_TRUSTGRAPH)"));
     }
@@ -27,7 +28,7 @@ pub fn called(
     calls: &Value,
 ) -> Option<Vec<Value>> {
     // As who runs the tests: the environment is that one's.
-    let mut command = std::process::Command::new(python(release)?);
+    let mut command = std::process::Command::new(program(release, "python")?);
     command.current_dir(playground.path("home")).arg(repository("tests/brokers/call.py"));
     command.args([broker, service, layer]);
     let ended = finish(command, calls.to_string().as_bytes());
@@ -56,11 +57,20 @@ pub fn served(playground: &Playground, broker: &str, service: &str) {
                 assert!(error.starts_with("RuntimeError: ") && error.contains(words), "{release} {layer}: {error}");
             }
         }
-        let mut streams = call(json!({"n": 1}));
-        streams["config"]["stream"] = json!(true);
-        streams["stream"] = json!(true);
-        let Some(told) = called(playground, release, broker, service, "client", &json!([streams])) else { return };
-        assert_eq!(told[0]["answer"], "{\"n\":1}", "{release}: {}", told[0]);
+        let streams = |tool: &str, arguments: Value| json!({"config": {"tool": tool, "stream": true}, "arguments": arguments, "stream": true});
+        // At once, so that parts of one could come to another.
+        let mut calls: Vec<Value> = (0..8).map(|n| streams("esc:count", json!({"upto": n * 10}))).collect();
+        calls.push(streams("esc:echo", json!({"n": 1})));
+        calls.push(json!({"config": {"tool": "esc:count"}, "arguments": {"upto": 3}}));
+        calls.push(streams("esc:count", json!({"upto": "many"})));
+        let Some(told) = called(playground, release, broker, service, "client", &json!(calls)) else { return };
+        for (n, told) in told[..8].iter().enumerate() {
+            let parts: Vec<String> = (0..n * 10).map(|n| format!("{n} ")).chain(["done".to_owned()]).collect();
+            assert_eq!((&told["parts"], &told["answer"]), (&json!(parts), &json!(parts.concat())), "{release}");
+        }
+        assert_eq!(told[8]["answer"], "{\"n\":1}", "{release}, of a tool without parts: {}", told[8]);
+        assert_eq!(told[9]["answer"], "0 1 2 done", "{release}, in one: {}", told[9]);
+        assert!(told[10]["error"].as_str().is_some_and(|it| it.contains("ParameterValidationError")), "{}", told[10]);
     }
 }
 

@@ -151,7 +151,7 @@ impl Way {
 }
 
 /// The state of a server as `toolhost status` shows it, and whether it is ready.
-fn status(playground: &Playground, socket: &str) -> (Value, bool) {
+pub fn status(playground: &Playground, socket: &str) -> (Value, bool) {
     let ended = playground.cli(&["status", "--http", socket, "--json"]);
     let ready = playground
         .outside("/usr/bin/curl")

@@ -5,15 +5,24 @@ mod configured;
 mod held;
 mod messages;
 mod node;
+#[cfg(feature = "pulsar")]
+mod pulsar;
 mod raw;
 #[cfg(feature = "rabbitmq")]
 mod scale;
+mod secured;
+mod traced;
 
+pub use clients::called;
+#[cfg(feature = "pulsar")]
+pub use clients::program;
 pub use node::Node;
+#[cfg(feature = "pulsar")]
+pub use pulsar::Pulsar;
 pub use raw::Raw;
 
 use crate::harness::{Playground, Who, wait_for};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -23,7 +32,10 @@ use std::sync::{Arc, Mutex};
 const ECHO: &str = "import json, sys, time\nread = json.load(sys.stdin)\ntime.sleep(read.get('seconds', 0))\n\
                     print(json.dumps('x' * read['long'] if 'long' in read else read))\n";
 
-/// A playground with `esc:echo`, and `esc:write`, which may write.
+/// Answers in parts.
+const COUNT: &str = "def go(upto):\n  for n in range(upto):\n    yield f'{n} '\n  yield 'done'\n";
+
+/// A playground with `esc:echo`, `esc:write`, which may write, and `esc:count`, which streams.
 pub fn world(who: Who) -> Playground {
     let playground = Playground::new(who, "/tmp");
     let open = json!({"parameters": {"type": "object", "additionalProperties": true}});
@@ -33,6 +45,13 @@ pub fn world(who: Who) -> Playground {
     writes["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
     let folder = playground.tool("write", "python", ECHO, writes);
     fs::create_dir(folder.join("out")).unwrap();
+    let upto = json!({"type": "object", "properties": {"upto": {"type": "integer"}}});
+    let folder = playground.tool("count", "python", COUNT, json!({"parameters": upto, "output": {"type": "string"}}));
+    let file = folder.join("count.tool.json");
+    let mut manifest: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    manifest["handler"]["entryPoint"] = json!("go");
+    fs::write(file, manifest.to_string()).unwrap();
+    playground.allow("count", "esc:count", &["./**"], &[]);
     playground.policy(
         "echo",
         "esc:echo",
@@ -43,7 +62,7 @@ pub fn world(who: Who) -> Playground {
     playground
 }
 
-/// A host that serves `esc:echo` and `esc:write` as `service`.
+/// A host that serves these tools as `service`.
 pub struct Served {
     pub child: Child,
     said: Arc<Mutex<String>>,
@@ -63,9 +82,14 @@ impl Served {
 
     /// And not waited for.
     pub fn begin(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
+        Served::of(playground, name, &format!("url = \"{url}\"\n"), service, more)
+    }
+
+    /// `broker`: lines of its entry that say where the broker is, and as whom it is spoken to.
+    pub fn of(playground: &Playground, name: &str, broker: &str, service: &str, more: &[&str]) -> Served {
         let config = playground.path(&format!("{name}.toml"));
         let text = format!(
-            "[[broker]]\nurl = \"{url}\"\nservice = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\"]\n\
+            "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \"esc:count\"]\n\
              caller = \"trustgraph\"\nat_once = 4\n"
         );
         fs::write(&config, text).unwrap();

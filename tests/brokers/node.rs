@@ -21,7 +21,7 @@ pub struct Node {
 
 static SHARED: Mutex<Weak<Node>> = Mutex::new(Weak::new());
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -39,6 +39,11 @@ impl Node {
 
     /// One of the test's own.
     pub fn start() -> Option<Node> {
+        Node::with("")
+    }
+
+    /// And with these settings.
+    pub fn with(more: &str) -> Option<Node> {
         if fs::metadata(SERVER).is_err() {
             missing(1, "rabbitmq-server");
             return None;
@@ -47,7 +52,7 @@ impl Node {
         let (port, names) = (free_port(), free_port());
         let settings = format!(
             "listeners.tcp.local = 127.0.0.1:{port}\nvm_memory_high_watermark.absolute = 512MiB\n\
-             disk_free_limit.absolute = 50MB\nlog.console = false\n"
+             disk_free_limit.absolute = 50MB\nlog.console = false\n{more}"
         );
         fs::write(folder.path().join("rabbitmq.conf"), settings).unwrap();
         fs::write(folder.path().join("plugins"), "[].").unwrap();

@@ -33,8 +33,12 @@ impl Raw {
     }
 
     pub async fn send(&self, id: Option<AMQPValue>, body: &[u8]) {
+        self.send_with(id.into_iter().map(|id| ("id", id)), body).await;
+    }
+
+    pub async fn send_with(&self, given: impl IntoIterator<Item = (&str, AMQPValue)>, body: &[u8]) {
         let mut headers = FieldTable::default();
-        id.into_iter().for_each(|id| _ = headers.insert("id".into(), id));
+        given.into_iter().for_each(|(name, value)| _ = headers.insert(name.into(), value));
         let properties = BasicProperties::default().with_headers(headers);
         let exchange = format!("tg.request.{}", self.service);
         let options = BasicPublishOptions::default();

@@ -49,6 +49,24 @@ fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
 }
 
 #[test]
+fn a_service_is_told_the_trace_of_its_call() {
+    let Some(mq) = Node::shared() else { return };
+    let host = playground(Who::ours(), "traced", &mq.url());
+    let _peer = Peer::of(terms(&mq.url()), "traced", &queues("traced").0);
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    for (variables, told) in [
+        (vec![("TRACEPARENT", parent), ("TRACESTATE", "vendor=opaque")], json!([parent, "vendor=opaque"])),
+        (vec![("TRACEPARENT", parent)], json!([parent, null])),
+        (vec![], json!([null, null])),
+    ] {
+        let mut command = host.host();
+        command.args(configured(&host)).args(["call", "traced:ask", "--json", "--input", "{\"what\": \"trace\"}"]);
+        command.envs(variables);
+        assert_eq!(output(&finish(command, b"")), told.to_string());
+    }
+}
+
+#[test]
 fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "badly", &mq.url());

@@ -131,7 +131,7 @@ fn what_leaves_this_host_is_audited_compared_and_asked_for() {
     };
     let text = run(&["audit", "audited:ask"]);
     let service = "audited at request:tg:audited of amqp://127.0.0.1:9, answers from response:tg:audited; the arguments \
-                   and {\"style\":\"pun\"} leave this host, the caller's name does not";
+                   and {\"style\":\"pun\"} and the trace of the call leave this host, the caller's name does not";
     assert!(text.contains(&format!("  service  {service} (rule remote: audited: w)")), "{text}");
     assert!(!text.contains("  system ") && text.contains("an answer on a fanout is read by all"), "{text}");
     assert!(run(&["audit", "--who-can", "service:audited"]).contains("audited:ask@1.0.0: without the caller's name"));

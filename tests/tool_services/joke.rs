@@ -5,8 +5,9 @@
 mod example;
 
 use super::{configured, playground, terms};
-use crate::brokers::Node;
+use crate::brokers::{self, Node};
 use crate::harness::{Who, finish};
+use serde_json::json;
 use std::fs;
 use toolhost::broker::{Topic, serve};
 
@@ -32,6 +33,15 @@ fn the_joke_service_is_short_and_answers() {
     });
     assert!(told("{\"topic\": \"llama\"}").starts_with("Here's a pun for you:\n\nWhy do llamas"));
     assert!(told("{\"topic\": \"tea\"}").ends_with("I knew one about tea. It has not come back."));
+    let asked =
+        json!([{"config": {"style": "dad-joke"}, "arguments": {"topic": "llama"}}, {"arguments": {"topic": "tea"}}]);
+    for release in ["2.7.13", "2.11.1"] {
+        let broker = format!("amqp:{}", mq.port);
+        let Some(told) = brokers::called(&host, release, &broker, "joke", "client", &asked) else { break };
+        let starts = |n: usize, words: &str| told[n]["answer"].as_str().is_some_and(|it| it.starts_with(words));
+        assert!(starts(0, "Here's a dad-joke for you:\n\nWhy do llamas"), "{release}: {}", told[0]);
+        assert!(starts(1, "Here's a pun for you:\n\nI knew one about tea."), "{release}: {}", told[1]);
+    }
     let policy = host.path("sandbox-policies/remote.policy.toml");
     let text = fs::read_to_string(&policy).unwrap();
     fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();

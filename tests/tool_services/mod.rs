@@ -4,19 +4,24 @@ mod called;
 mod described;
 mod joke;
 mod peer;
+#[cfg(feature = "pulsar")]
+mod pulsar;
 mod stubs;
+
+#[cfg(feature = "pulsar")]
+pub use peer::Peer;
 
 use crate::harness::{Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
 use toolhost::broker::Terms;
 
-fn terms(url: &str) -> Terms {
+pub fn terms(url: &str) -> Terms {
     Terms::new(url, None, None, false).unwrap()
 }
 
 /// A playground in which one tool, `NAME:ask`, is a service's.
-fn playground(who: Who, name: &str, url: &str) -> Playground {
+pub fn playground(who: Who, name: &str, url: &str) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     let (request, response) = queues(name);
     describe(&playground, name, json!(request), json!([{"name": "style", "required": false}]));
@@ -47,6 +52,6 @@ fn describe(playground: &Playground, name: &str, requests: Value, params: Value)
     put("ask.tool.json", tool).unwrap();
 }
 
-fn configured(playground: &Playground) -> [String; 2] {
+pub fn configured(playground: &Playground) -> [String; 2] {
     ["--config".to_owned(), playground.path("config.toml").display().to_string()]
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use toolhost::broker::{Link, Request, Response, Source, Terms, Topic};
+use toolhost::broker::{Delivery, Link, Request, Response, Source, Terms, Topic};
 
 pub struct Peer {
     pub calls: Arc<AtomicUsize>,
@@ -29,7 +29,7 @@ impl Peer {
                 counted.fetch_add(1, Ordering::SeqCst);
                 let link = link.clone();
                 tokio::spawn(async move {
-                    answer(&link, &delivery.id, &Request::decode(&delivery.body).unwrap()).await;
+                    answer(&link, &delivery).await;
                     delivery.done().await.unwrap();
                 });
             }
@@ -49,13 +49,18 @@ impl Drop for Peer {
     }
 }
 
-async fn answer(link: &Link, id: &[u8], request: &Request) {
+async fn answer(link: &Link, delivery: &Delivery) {
+    let (id, request) = (&delivery.id, Request::decode(&delivery.body).unwrap());
     let arguments: Value = serde_json::from_str(&request.arguments).unwrap();
     let put = async |id: &[u8], body: &[u8]| link.publish(id, body).await.unwrap();
     let say = async |reply: Response| put(id, &reply.encode().unwrap()).await;
     match arguments["what"].as_str().unwrap_or_default() {
         "echo" => {
             let told = json!({"user": request.user, "config": request.config, "arguments": request.arguments});
+            say(Response::whole(told.to_string())).await;
+        }
+        "trace" => {
+            let told = json!([delivery.trace.parent, delivery.trace.state]);
             say(Response::whole(told.to_string())).await;
         }
         "stream" => {

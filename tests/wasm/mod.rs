@@ -205,6 +205,7 @@ fn context() -> Context {
         came: Instant::now(),
         ran: Arc::default(),
         traffic: Arc::default(),
+        trace: toolhost::broker::Trace::default(),
         ledger: None,
     }
 }

@@ -4,7 +4,7 @@
 //! waits for a call that reads slowly; keeps more for a call than it has room; ends because one reply cannot be read.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, Response, Source, State, Terms, Topic, Unsent};
+use crate::broker::{Delivery, Link, Response, Source, State, Terms, Topic, Trace, Unsent};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -81,8 +81,8 @@ impl Line {
         self.link.other_than(since).await;
     }
 
-    pub async fn publish(&self, id: &str, body: &[u8]) -> Result<(), Unsent> {
-        self.link.publish(id.as_bytes(), body).await
+    pub async fn ask(&self, id: &str, body: &[u8], trace: &Trace) -> Result<(), Unsent> {
+        self.link.ask(id.as_bytes(), body, trace).await
     }
 
     pub fn strays(&self) -> u64 {

@@ -8,7 +8,7 @@ mod line;
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ServiceCall};
 use crate::base::{lock, millis, text};
-use crate::broker::{Request, Terms, Topic, Unsent};
+use crate::broker::{Request, Terms, Topic, Trace, Unsent};
 use crate::fault::{Fault, Kind};
 use crate::manifest::ServiceDescriptor;
 use crate::policy::ServiceGrant;
@@ -99,7 +99,8 @@ impl Remote {
         };
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;
-        let (mut waiter, since) = match sent(&lines, &request.encode(), output_bytes, tool).await? {
+        let asked = Asked { body: request.encode(), trace: &context.trace, room: output_bytes };
+        let (mut waiter, since) = match sent(&lines, &asked, tool).await? {
             Sent::To(waiter, since) => (waiter, since),
             Sent::TooLarge => {
                 let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
@@ -160,6 +161,13 @@ fn no_topic(queue: &str, why: &str) -> Fault {
     Fault::new(Kind::DependencyError, message).person(format!("{}: {why}", text::printable(&text::head(queue, 120))))
 }
 
+struct Asked<'a> {
+    body: Vec<u8>,
+    trace: &'a Trace,
+    /// Bytes that its answer may have.
+    room: u64,
+}
+
 enum Sent {
     /// And the connection by which it went.
     To(line::Waiter, line::Since),
@@ -167,10 +175,10 @@ enum Sent {
 }
 
 /// Sends the request to the first instance that is there. One that may have it is not followed by another.
-async fn sent(lines: &[Arc<Line>], body: &[u8], room: u64, tool: &str) -> Result<Sent, Fault> {
+async fn sent(lines: &[Arc<Line>], asked: &Asked<'_>, tool: &str) -> Result<Sent, Fault> {
     let (ready, away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
     for line in &ready {
-        if let Some(sent) = put(line, body, room).await? {
+        if let Some(sent) = put(line, asked).await? {
             return Ok(sent);
         }
     }
@@ -181,7 +189,7 @@ async fn sent(lines: &[Arc<Line>], body: &[u8], room: u64, tool: &str) -> Result
         let connected = left.iter().map(|line| Box::pin(line.connected()));
         let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };
         let line = left.remove(index);
-        if let Some(sent) = put(&line, body, room).await? {
+        if let Some(sent) = put(&line, asked).await? {
             return Ok(sent);
         }
     }
@@ -194,9 +202,9 @@ async fn sent(lines: &[Arc<Line>], body: &[u8], room: u64, tool: &str) -> Result
 }
 
 /// `None`: nobody reads there.
-async fn put(line: &Arc<Line>, body: &[u8], room: u64) -> Result<Option<Sent>, Fault> {
-    let waiter = line::Waiter::new(line, room);
-    match line.publish(waiter.id(), body).await {
+async fn put(line: &Arc<Line>, asked: &Asked<'_>) -> Result<Option<Sent>, Fault> {
+    let waiter = line::Waiter::new(line, asked.room);
+    match line.ask(waiter.id(), &asked.body, asked.trace).await {
         Ok(()) => Ok(Some(Sent::To(waiter, line.since()))),
         Err(Unsent::Nobody) => Ok(None),
         Err(Unsent::TooLarge) => Ok(Some(Sent::TooLarge)),

@@ -5,6 +5,7 @@
 
 use crate::base::hidden::Hidden;
 use crate::base::text;
+use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Asks, Execution, Handler, Manifest, Metadata, Site};
@@ -95,6 +96,7 @@ impl Recorder {
             came: Instant::now(),
             ran: Arc::default(),
             traffic: record.traffic(),
+            trace: Trace::default(),
             // What a build can write is looked at before anything uses it, and is written by no other run.
             ledger: None,
         };

@@ -10,6 +10,7 @@ pub use collector::Collector;
 
 use super::stages::Stages;
 use crate::base::lock;
+use crate::broker::Trace;
 use http::HeaderMap;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceState};
@@ -95,6 +96,11 @@ impl TraceContext {
     /// Empty: there is none.
     pub fn state(&self) -> String {
         self.0.trace_state().header()
+    }
+
+    /// As a message says it.
+    pub fn sent(&self) -> Trace {
+        Trace { parent: Some(self.parent()), state: Some(self.state()).filter(|state| !state.is_empty()) }
     }
 }
 

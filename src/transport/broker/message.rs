@@ -9,7 +9,7 @@ use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, Request, Response, State, Unsent};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, contract, format};
+use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, contract, format};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -81,8 +81,7 @@ async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
     }
     drop(body);
     let (call, streams) = read.unwrap_or_else(|refused| (*refused, false));
-    let call = CallRequest { transaction: Some(shown(&delivery.id)), ..call };
-    run(face, &delivery.id, call, streams, waits).await;
+    run(face, &delivery.id, of(&delivery, call), streams, waits).await;
     Ended::Answered(Some(delivery))
 }
 
@@ -110,7 +109,7 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
          is not run again: look at what was done, then ask anew."
     };
     let fault = Fault::new(Kind::ServiceError, words);
-    let call = CallRequest { refused: Some(fault), transaction: Some(shown(&delivery.id)), ..call };
+    let call = CallRequest { refused: Some(fault), ..of(&delivery, call) };
     run(face, &delivery.id, call, false, waits).await;
     if !last {
         return Ended::Answered(Some(delivery));
@@ -119,6 +118,13 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
         tracing::error!(target: "toolhost::broker", "a request that was lost twice could not be set aside: {why}");
     }
     Ended::Answered(None)
+}
+
+/// The call with what its message says beside the body.
+fn of(delivery: &Delivery, call: CallRequest) -> CallRequest {
+    let (parent, state) = (delivery.trace.parent.as_deref(), delivery.trace.state.as_deref());
+    let trace = parent.and_then(|parent| TraceContext::parse(parent, state));
+    CallRequest { transaction: Some(shown(&delivery.id)), trace, ..call }
 }
 
 /// What policy leaves it can change nothing, in this host or elsewhere.

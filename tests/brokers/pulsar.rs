@@ -1,0 +1,207 @@
+//! A Pulsar of this machine's own, and tools over it: TrustGraph's clients call them, and what is lost on the way comes back.
+
+use super::clients::{called, served};
+use super::node::free_port;
+use super::{Served, unique, world};
+use crate::harness::{Server, Who, missing, skipped, within};
+use crate::tool_services::{self, Peer};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// A JVM takes its time on a busy machine.
+const START: Duration = Duration::from_secs(120);
+
+pub struct Pulsar {
+    pub port: u16,
+    admin: u16,
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    child: Mutex<Child>,
+}
+
+static SHARED: Mutex<Weak<Pulsar>> = Mutex::new(Weak::new());
+
+impl Pulsar {
+    /// One for all tests that run now, with TrustGraph's namespaces.
+    pub fn shared() -> Option<Arc<Pulsar>> {
+        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(pulsar) = shared.upgrade() {
+            return Some(pulsar);
+        }
+        let pulsar = Arc::new(Pulsar::start()?);
+        pulsar.namespaces();
+        *shared = Arc::downgrade(&pulsar);
+        Some(pulsar)
+    }
+
+    /// One of the test's own, in which there is nothing. None where there is no Pulsar: no distribution has it.
+    pub fn start() -> Option<Pulsar> {
+        let Some(program) = std::env::var_os("TOOLHOST_TEST_PULSAR").map(PathBuf::from) else {
+            skipped(1, "TOOLHOST_TEST_PULSAR names no Pulsar");
+            return None;
+        };
+        if !program.join("bin/pulsar").exists() {
+            missing(1, &format!("a Pulsar in {} (TOOLHOST_TEST_PULSAR)", program.display()));
+            return None;
+        }
+        let folder = tempfile::Builder::new().prefix("toolhost-pulsar-").tempdir().unwrap();
+        let (port, admin) = (free_port(), free_port());
+        let settings = [
+            ("bindAddress", "127.0.0.1".to_owned()),
+            ("advertisedAddress", "127.0.0.1".to_owned()),
+            // Else its store listens on every address.
+            ("listeningInterface", "lo".to_owned()),
+            ("brokerServicePort", port.to_string()),
+            ("webServicePort", admin.to_string()),
+        ];
+        let shipped = fs::read_to_string(program.join("conf/standalone.conf")).unwrap();
+        let kept = |line: &&str| !settings.iter().any(|(key, _)| line.starts_with(&format!("{key}=")));
+        let mut text = shipped.lines().filter(kept).collect::<Vec<_>>().join("\n");
+        settings.iter().for_each(|(key, value)| text += &format!("\n{key}={value}"));
+        fs::write(folder.path().join("standalone.conf"), text + "\n").unwrap();
+        let child = Mutex::new(run(&program, folder.path()));
+        let pulsar = Pulsar { port, admin, program, folder, child };
+        pulsar.is_up();
+        Some(pulsar)
+    }
+
+    pub fn url(&self) -> String {
+        format!("pulsar://127.0.0.1:{}", self.port)
+    }
+
+    /// Its port answers before it knows its own cluster.
+    fn is_up(&self) {
+        within(START, "Pulsar is up", || self.asked(&["/admin/v2/clusters"]).contains("standalone"));
+    }
+
+    /// The last word is the path, what goes before are words for curl.
+    fn asked(&self, words: &[&str]) -> String {
+        let (path, more) = words.split_last().unwrap();
+        let url = format!("http://127.0.0.1:{}{path}", self.admin);
+        let asked = Command::new("curl")
+            .args(["-s", "-m", "20", "-H", "Content-Type: application/json"])
+            .args(more)
+            .arg(url)
+            .output();
+        String::from_utf8_lossy(&asked.unwrap().stdout).into_owned()
+    }
+
+    /// Those that TrustGraph's own start makes.
+    pub fn namespaces(&self) {
+        within(START, "its namespaces are there", || {
+            self.asked(&["-X", "PUT", "-d", "{\"allowedClusters\": [\"standalone\"]}", "/admin/v2/tenants/tg"]);
+            for name in ["flow", "notify", "request", "response"] {
+                self.asked(&["-X", "PUT", "-d", "{}", &format!("/admin/v2/namespaces/tg/{name}")]);
+            }
+            let there = self.asked(&["/admin/v2/namespaces/tg"]);
+            there.matches("tg/").count() == 4
+        });
+    }
+
+    /// Whether somebody reads these requests.
+    pub fn is_read(&self, service: &str, subscription: &str) -> bool {
+        let told = self.asked(&[&format!("/admin/v2/non-persistent/tg/request/{service}/stats")]);
+        let told: Value = serde_json::from_str(&told).unwrap_or_default();
+        told["subscriptions"][subscription]["consumers"].as_array().is_some_and(|them| !them.is_empty())
+    }
+
+    pub fn stop(&self) {
+        let mut child = self.child.lock().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    pub fn again(&self) {
+        *self.child.lock().unwrap() = run(&self.program, self.folder.path());
+        self.is_up();
+    }
+}
+
+/// The script that starts it becomes the JVM.
+fn run(program: &Path, folder: &Path) -> Child {
+    let mut command = Command::new(program.join("bin/pulsar"));
+    command.current_dir(program).args(["standalone", "--no-functions-worker", "--no-stream-storage"]);
+    command.args(["--advertised-address", "127.0.0.1"]);
+    command.arg("--metadata-dir").arg(folder.join("meta")).arg("--bookkeeper-dir").arg(folder.join("bk"));
+    command.env("PULSAR_STANDALONE_CONF", folder.join("standalone.conf")).env("PULSAR_LOG_DIR", folder.join("logs"));
+    // As shipped it takes six gigabytes.
+    command.env("PULSAR_MEM", "-Xms64m -Xmx256m -XX:MaxDirectMemorySize=256m").env("PULSAR_GC", "-XX:+UseSerialGC");
+    command.env("PULSAR_GC_LOG", " ").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+impl Drop for Pulsar {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn echo(arguments: Value) -> Value {
+    json!({"config": {"tool": "esc:echo"}, "arguments": arguments})
+}
+
+#[test]
+fn clients_of_trustgraph_call_tools_over_pulsar() {
+    let Some(pulsar) = Pulsar::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("clients"));
+    let host = Served::start(&playground, "one", &pulsar.url(), &service);
+    let broker = format!("pulsar:{}", pulsar.port);
+    served(&playground, &broker, &service);
+    let calls = json!((0..60).map(|n| echo(json!({"n": n, "seconds": 0.1}))).collect::<Vec<_>>());
+    for release in ["2.7.13", "2.11.1"] {
+        // Both spellings are one topic.
+        let uri = format!("uri:{service}");
+        let Some(told) = called(&playground, release, &broker, &uri, "client", &json!([echo(json!({"n": 1}))])) else {
+            return;
+        };
+        assert_eq!(told[0]["answer"], "{\"n\":1}", "{release}: {}", told[0]);
+        // More than may run at once, each of which takes a while: none is dropped or mixed up.
+        let Some(told) = called(&playground, release, &broker, &service, "client", &calls) else { return };
+        for (n, told) in told.iter().enumerate() {
+            assert_eq!(told["answer"], format!("{{\"n\":{n},\"seconds\":0.1}}"), "{release}: {told}");
+        }
+    }
+    drop(host);
+}
+
+#[test]
+fn what_is_missing_or_goes_away_is_served_once_it_is_there() {
+    let Some(pulsar) = Pulsar::start() else { return };
+    let (playground, service) = (world(Who::ours()), unique("away"));
+    let host = Served::begin(&playground, "one", &pulsar.url(), &service, &[]);
+    host.says("is away: ", 1);
+    within(START, "the reason is told", || host.said().contains("Namespace not found"));
+    pulsar.namespaces();
+    let connected = |times| within(START, "it is served", || host.said().matches("is connected").count() >= times);
+    connected(1);
+    let broker = format!("pulsar:{}", pulsar.port);
+    let answers = |release: &str| {
+        let told = called(&playground, release, &broker, &service, "client", &json!([echo(json!({"n": 1}))]))?;
+        assert_eq!(told[0]["answer"], "{\"n\":1}", "{}\n{}", told[0], host.said());
+        Some(())
+    };
+    let Some(()) = answers("2.7.13") else { return };
+    // And a host that calls a service over it.
+    let name = unique("called");
+    let caller = tool_services::playground(Who::ours(), &name, &pulsar.url());
+    let _peer = Peer::of(tool_services::terms(&pulsar.url()), &name, &format!("request:tg:{name}"));
+    let mut command = caller.host();
+    command.args(tool_services::configured(&caller));
+    let mut server = Server::of(command);
+    let told = |server: &mut Server| server.called("ask", json!({"what": "stream"}))["result"].clone();
+    assert_eq!(told(&mut server)["content"][0]["text"], "one two three");
+    pulsar.stop();
+    host.says("is away: ", 2);
+    let away = told(&mut server);
+    assert!(away["isError"] == true && away.to_string().contains("No instances available"), "{away}");
+    pulsar.again();
+    connected(2);
+    answers("2.11.1");
+    within(START, "the service is back", || pulsar.is_read(&name, "peer"));
+    assert_eq!(told(&mut server)["content"][0]["text"], "one two three");
+}

@@ -1,0 +1,94 @@
+//! RabbitMQ with TLS, a virtual host and a password: with them it is served, and what is wrong is told as what it is.
+
+use super::held::status;
+use super::node::free_port;
+use super::{Node, Raw, Served, unique, world};
+use crate::harness::{PATIENCE, Who, wait_for, within};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::json;
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+
+const PASSWORD: &str = "se:sa/me@";
+
+/// An authority's certificate (each is called the same), a certificate of 127.0.0.1 by it, and the key of that.
+fn certificates() -> [String; 3] {
+    let key = KeyPair::generate().unwrap();
+    let mut root = CertificateParams::new(Vec::new()).unwrap();
+    root.distinguished_name.push(DnType::CommonName, "an authority of the tests");
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = root.self_signed(&key).unwrap().pem();
+    let own = KeyPair::generate().unwrap();
+    let host = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let host = host.signed_by(&own, &Issuer::new(root, key)).unwrap();
+    [authority, host.pem(), own.serialize_pem()]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let [authority, certificate, key] = certificates();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(at("certificate.pem"), certificate).unwrap();
+    fs::write(at("key.pem"), key).unwrap();
+    fs::write(at("ca.pem"), &authority).unwrap();
+    let port = free_port();
+    let settings = format!(
+        "listeners.ssl.local = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+         ssl_options.keyfile = {}\nssl_options.verify = verify_none\n\
+         default_vhost = of/agents\ndefault_user = agent\ndefault_pass = {PASSWORD}\n",
+        at("ca.pem"),
+        at("certificate.pem"),
+        at("key.pem")
+    );
+    let Some(node) = Node::with(&settings) else { return };
+    wait_for("it speaks TLS", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    for who in Who::both() {
+        let playground = world(who);
+        // Of the host's user alone, beside the playground, whose files everybody may read.
+        let own = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = own.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&path, who.uid(), None).unwrap();
+            path.display().to_string()
+        };
+        let (password, other_password) = (&put("password", PASSWORD), &put("other-password", "guess"));
+        let (ca, other_ca) = (&put("ca.pem", &authority), &put("other-ca.pem", &certificates()[0]));
+        std::os::unix::fs::chown(own.path(), who.uid(), None).unwrap();
+        let entry = |port: u16, vhost: &str, password: &str, ca: &str| {
+            format!(
+                "url = \"amqps://127.0.0.1:{port}/{vhost}\"\nuser = \"agent\"\ncredentials = \"file:{password}\"\n\
+                 ca = \"{ca}\"\n"
+            )
+        };
+        let service = unique("secured");
+        let host = Served::of(&playground, "one", &entry(port, "of%2fagents", password, ca), &service, &[]);
+        within(PATIENCE, "it is connected", || {
+            assert!(!host.said().contains("is away: "), "{}", host.said());
+            host.said().contains("is connected")
+        });
+        let url = format!("amqp://agent:se%3Asa%2Fme%40@127.0.0.1:{}/of%2Fagents", node.port);
+        let mut raw = Raw::to(&url, &service).await;
+        raw.call("1", "echo", json!({"a": 1})).await;
+        assert_eq!(raw.answer("1").await["response"], "{\"a\":1}");
+        drop(host);
+        for (entry, reason) in [
+            (entry(port, "of%2fagents", other_password, ca), "ACCESS_REFUSED"),
+            (entry(port, "of%2fothers", password, ca), "NOT_ALLOWED"),
+            (entry(port, "of%2fagents", password, other_ca), "invalid peer certificate: BadSignature"),
+            (entry(node.port, "of%2fagents", password, ca), "InvalidContentType"),
+        ] {
+            let socket = format!("unix:{}", playground.path("state/socket").display());
+            let host = Served::of(&playground, "one", &entry, &unique("secured"), &["--http", &socket]);
+            host.says("is away: ", 1);
+            wait_for(&format!("{reason}: {}", host.said()), || {
+                let (told, ready) = status(&playground, &socket);
+                !ready && told["connected"] == false && told["why"].as_str().is_some_and(|why| why.contains(reason))
+            });
+            assert!(!host.said().contains(PASSWORD), "{}", host.said());
+        }
+    }
+}

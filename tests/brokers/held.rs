@@ -68,8 +68,8 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     for n in 0..24 {
         raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
     }
-    one.says("result=success", 1);
-    two.says("result=success", 1);
+    one.says("result=\"success\"", 1);
+    two.says("result=\"success\"", 1);
     // Told to stop while it has calls, it ends with them answered.
     let said = one.stop();
     let mut answered = BTreeSet::new();
@@ -82,7 +82,7 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
         assert!(answered.insert(id), "two answers");
     }
     raw.is_quiet().await;
-    let by = |said: &str| said.matches("result=success").count();
+    let by = |said: &str| said.matches("result=\"success\"").count();
     assert!(by(&said) >= 4 && by(&two.said()) >= 4, "{} and {}", by(&said), by(&two.said()));
 }
 
@@ -178,7 +178,7 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
     host.says("is away", 1);
     let (told, ready) = status(&playground, &socket);
     assert!(!ready && told["connected"] == false && told["open"] == 1 && told["why"].is_string(), "{told}");
-    wait_for("it has run", || host.said().contains("result=success"));
+    wait_for("it has run", || host.said().contains("result=\"success\""));
     way.mend();
     assert_eq!(raw.answer("w").await["response"], "{\"seconds\":3}", "{}", host.said());
     wait_for("it is ready", || status(&playground, &socket).1);

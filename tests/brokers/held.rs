@@ -205,3 +205,21 @@ async fn a_broker_that_is_started_anew_is_served_again() {
     host.says("is connected", 2);
     Raw::to(&node.url(), &service).await.is_quiet().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
+    let Some(node) = Node::start() else { return };
+    node.stop();
+    node.limit(100_000);
+    node.again();
+    let (playground, service) = (world(Who::ours()), unique("limited"));
+    let host = Served::start(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    raw.call("fits", "echo", json!({"long": 50_000})).await;
+    assert_eq!(raw.answer("fits").await["response"].as_str().unwrap().len(), 50_000, "the control");
+    raw.call("large", "echo", json!({"long": 200_000})).await;
+    let body = raw.answer("large").await;
+    assert!(body["error"]["message"].as_str().unwrap().contains("larger than a message may be"), "{body}");
+    raw.is_quiet().await;
+    assert!(host.said().matches(" is away").count() <= 1, "{}", host.said());
+}

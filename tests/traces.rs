@@ -280,6 +280,9 @@ fn one_call_from_the_command_line_is_told_too() {
     };
     let ended = odd("grpc://collector:4317");
     assert!(ended.code == Some(0) && ended.stderr.contains("no traces are sent to grpc://collector:4317"), "{ended:?}");
+    let ended = odd("http://me:sesame@collector:4318");
+    assert!(ended.code == Some(0) && ended.stderr.contains("no user or password can stand in an address"), "{ended:?}");
+    assert!(!ended.stderr.contains("sesame"), "{ended:?}");
 }
 
 #[test]

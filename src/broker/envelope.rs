@@ -4,8 +4,9 @@
 //! that is parsed or sent; a field that is not known and still refused: TrustGraph adds and drops them.
 
 use super::LARGEST;
+use crate::base::json;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Largest request that is read, bytes.
 pub const LARGEST_REQUEST: usize = LARGEST;
@@ -37,6 +38,34 @@ pub struct ServiceError {
     #[serde(rename = "type")]
     pub kind: String,
     pub message: String,
+}
+
+/// A reply as it came. No tree of it is made, which could be forty times as large: what is not asked for is passed over.
+#[derive(Deserialize)]
+struct Reply<'a> {
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    response: Option<&'a RawValue>,
+    #[serde(borrow)]
+    end_of_stream: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Failure<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+}
+
+/// A text, or whatever else as its JSON text; nothing as an empty text.
+fn text(raw: Option<&RawValue>) -> Result<String, String> {
+    let Some(raw) = raw else { return Ok(String::new()) };
+    match raw.get().starts_with('"') {
+        true => serde_json::from_str(raw.get()).map_err(|why| format!("a text of the reply is none: {why}")),
+        false => Ok(json::compact(raw.get().as_bytes()).map_or_else(|_| raw.to_string(), |it| it.as_str().to_owned())),
+    }
 }
 
 impl Request {
@@ -86,22 +115,21 @@ impl Response {
         if body.len() > LARGEST {
             return Err(format!("the reply is longer than {LARGEST} bytes"));
         }
-        let read: Value = serde_json::from_slice(body).map_err(|why| format!("the reply is not JSON: {why}"))?;
-        let Value::Object(mut fields) = read else { return Err("the reply is no JSON object".to_owned()) };
-        let text = |value: Option<Value>| match value {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text,
-            Some(other) => other.to_string(),
-        };
-        let error = match fields.remove("error") {
-            None | Some(Value::Null) => None,
-            Some(Value::Object(mut error)) => {
-                Some(ServiceError { kind: text(error.remove("type")), message: text(error.remove("message")) })
+        // A list would be read as its fields in their order.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err("the reply is no JSON object".to_owned());
+        }
+        let read: Reply<'_> = serde_json::from_slice(body).map_err(|why| format!("the reply is not JSON: {why}"))?;
+        let response = text(read.response)?;
+        let error = match read.error {
+            None => None,
+            Some(raw) => {
+                let said = serde_json::from_str(raw.get()).unwrap_or(Failure { kind: None, message: Some(raw) });
+                Some(ServiceError { kind: text(said.kind)?, message: text(said.message)? })
             }
-            other => Some(ServiceError { kind: String::new(), message: text(other) }),
         };
-        let end_of_stream = fields.get("end_of_stream").and_then(Value::as_bool).unwrap_or(false);
-        Ok(Response { error, response: text(fields.remove("response")), end_of_stream })
+        let end_of_stream = read.end_of_stream.is_some_and(|end| end.get() == "true");
+        Ok(Response { error, response, end_of_stream })
     }
 }
 
@@ -135,5 +163,10 @@ mod tests {
         let read = Response::decode(br#"{"error": {}}"#).unwrap();
         assert_eq!((read.error.unwrap().message.as_str(), read.end_of_stream), ("", false));
         assert_eq!(Response::decode(br#"{"response": {"a": 1}}"#).unwrap().response, r#"{"a":1}"#);
+        let odd = Response::decode(br#" {"x": [{}], "error": "no", "response": null, "end_of_stream": 1}"#).unwrap();
+        assert_eq!((odd.error.unwrap().message.as_str(), odd.response.as_str(), odd.end_of_stream), ("no", "", false));
+        for wrong in [&b"[null, \"x\", true]"[..], b"{", b"", b"{} {}", br#"{"response": "\ud800"}"#] {
+            assert!(Response::decode(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        }
     }
 }

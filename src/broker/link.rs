@@ -112,7 +112,8 @@ impl Link {
         let Some(Out { outgoing, broken }) = out else { return Err(Unsent::Failed("the link is closed".to_owned())) };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
         let sent = sent.unwrap_or_else(|_| Err(Unsent::Failed("the broker confirms nothing".to_owned())));
-        if let Err(Unsent::Failed(_)) = sent {
+        // Also what is too large for this broker has cost the connection.
+        if let Err(Unsent::Failed(_) | Unsent::TooLarge) = sent {
             broken.cancel();
         }
         sent

@@ -147,7 +147,12 @@ struct Way {
 
 impl Way {
     async fn put(&self, exchange: &str, key: &str, body: &[u8], headers: FieldTable, mode: u8) -> Result<(), Unsent> {
-        let failed = |why: Failed| Unsent::Failed(told(why));
+        // The broker then closes the channel, with others that wait for it: the size tells which is meant.
+        let large = format!("message size {} is larger", body.len());
+        let failed = |why: Failed| match told(why) {
+            why if why.contains(&large) => Unsent::TooLarge,
+            why => Unsent::Failed(why),
+        };
         // It comes back where no queue takes it.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let properties = BasicProperties::default()

@@ -5,10 +5,13 @@
 
 use futures_util::future::BoxFuture;
 use http::Uri;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, percent_decode_str, utf8_percent_encode};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// What is escaped in the name of a virtual host.
+const ESCAPED: &AsciiSet = &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -142,7 +145,11 @@ impl fmt::Display for Terms {
         };
         let bracket = |on: bool, it| if on { it } else { "" };
         let six = self.host.contains(':');
-        write!(f, "{scheme}://{}{}{}:{}", bracket(six, "["), self.host, bracket(six, "]"), self.port)
+        write!(f, "{scheme}://{}{}{}:{}", bracket(six, "["), self.host, bracket(six, "]"), self.port)?;
+        match self.vhost.as_str() {
+            "/" => Ok(()),
+            vhost => write!(f, "/{}", utf8_percent_encode(vhost, ESCAPED)),
+        }
     }
 }
 
@@ -164,7 +171,12 @@ mod tests {
         let terms = |url: &str| Terms::new(url, None, None, true).expect(url);
         let plain = terms("amqp://localhost");
         assert_eq!((plain.port, plain.vhost.as_str(), plain.tls), (5672, "/", false));
-        assert_eq!(terms("amqps://mq.example/a%2fb").vhost, "a/b");
+        let other = terms("amqps://mq.example/a%2fb%1b");
+        assert_eq!(
+            (other.vhost.as_str(), other.to_string().as_str()),
+            ("a/b\u{1b}", "amqps://mq.example:5671/a%2Fb%1B")
+        );
+        assert_eq!(terms("amqp://localhost/%2f").to_string(), "amqp://localhost:5672", "the usual one");
         assert_eq!(terms("amqp://[::1]:99").to_string(), "amqp://[::1]:99");
         let said = refused("amqp://me:sesame@localhost");
         assert!(said.contains("`credentials`") && !said.contains("sesame"), "{said}");

@@ -475,7 +475,11 @@ fn start_traces(settings: &Settings, service: &Service) {
     let Some(address) = &settings.traces else { return };
     match Collector::at(address) {
         Ok(collector) => service.trace_to(collector),
-        Err(why) => words::complain(&format!("toolhost: no traces are sent to {}: {why}", text::printable(address))),
+        Err(why) => {
+            // Before an `@` may stand a password.
+            let place = text::printable(address.rsplit('@').next().unwrap_or_default());
+            words::complain(&format!("toolhost: no traces are sent to {place}: {why}"));
+        }
     }
 }
 

@@ -115,7 +115,8 @@ impl ServiceRule {
 /// Every entry of the policy that the cap allows.
 pub(super) fn allowed(policy: &Policy, cap: Option<&Policy>) -> Vec<ServiceGrant> {
     let grant = |rule: &ServiceRule| {
-        let capped = cap.map(|cap| cap.services.iter().find(|other| other.service == rule.service));
+        let same = |other: &&ServiceRule| other.service == rule.service && other.response == rule.response;
+        let capped = cap.map(|cap| cap.services.iter().find(same));
         let request = |queue: &&String| capped.is_none_or(|cap| cap.is_some_and(|cap| cap.request.contains(queue)));
         let request: Vec<String> = rule.request.iter().filter(request).cloned().collect();
         let grant = ServiceGrant {
@@ -146,8 +147,10 @@ pub(super) fn judge(
     let service = remote.found.as_ref()?;
     let broker = machine.brokers.get(&service.id).or_else(|| machine.brokers.get("*")).cloned();
     if broker.is_none() {
-        let words =
-            format!("a broker over which the service '{}' is called ([[broker]] of the configuration)", service.id);
+        let words = format!(
+            "a broker over which the service '{}' is called ([[tool_services]] of the configuration)",
+            service.id
+        );
         lacks.push(Need::new(&*remote.at.0, words));
     }
     let asked = format!("{} at {}, answers from {}", service.id, service.requests.join(", "), service.response);

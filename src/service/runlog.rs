@@ -60,22 +60,22 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
                 tracing::event!(
                     target: "toolhost::call",
                     tracing::Level::$level,
-                    call = %shown(&summary.call),
+                    call = shown(&summary.call),
                     trace = summary.trace,
-                    user = %shown(&summary.user),
-                    label = %shown(&summary.label),
-                    tool = %shown(&summary.tool),
-                    parameters = %shown(&summary.parameters),
-                    executor = %shown(&summary.executor),
-                    command = %shown(&summary.command),
+                    user = shown(&summary.user),
+                    label = shown(&summary.label),
+                    tool = shown(&summary.tool),
+                    parameters = shown(&summary.parameters),
+                    executor = shown(&summary.executor),
+                    command = shown(&summary.command),
                     dependencies = "none installed",
-                    stdout = %shown(&summary.stdout),
-                    stderr = %shown(&summary.stderr),
+                    stdout = shown(&summary.stdout),
+                    stderr = shown(&summary.stderr),
                     duration_ms = summary.duration_ms,
-                    result = %shown(&summary.result),
-                    details = %shown(&summary.details),
-                    person = %shown(&summary.person),
-                    notes = %shown(&summary.notes),
+                    result = shown(&summary.result),
+                    details = shown(&summary.details),
+                    person = shown(&summary.person),
+                    notes = shown(&summary.notes),
                 )
             }
         };
@@ -87,12 +87,14 @@ pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
     }
 }
 
-/// Writes a line of a tool's log, secrets hidden and printable, if anybody listens to them.
+/// Writes a line of a tool's log, secrets hidden and printable, if anybody listens to them. As a field: a message has no
+/// quotes, and so could show fields of its own.
 pub fn line(call: &str, trace: impl Fn() -> Option<String>, tool: &str, line: &str) {
-    tracing::debug!(target: "toolhost::log", call, trace = trace(), tool, "{}", text::cut(line, CUT));
+    tracing::debug!(target: "toolhost::log", call, trace = trace(), tool, line = text::cut(line, CUT));
 }
 
-/// Cut first, then escaped: a field is one line, whatever a tool printed.
+/// Cut first, then escaped: a field is one line, whatever a tool printed. As a text it is written in quotes, so that none
+/// shows another field.
 fn shown(words: &str) -> String {
     text::printable(&text::cut(words, CUT))
 }

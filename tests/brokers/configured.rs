@@ -17,6 +17,13 @@ fn told(playground: &Playground, entry: &str, arguments: &[&str]) -> Ended {
 fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
     let playground = world(Who::ours());
     let good = "url = \"amqp://localhost\"\nservice = \"x\"\ntools = [\"esc:echo\"]\ncaller = \"tg\"\n";
+    let circle = |request: &str, response: &str| {
+        good.replace("service = \"x\"", &format!("request = \"{request}\"\nresponse = \"{response}\""))
+    };
+    let apart = circle("request:tg:x", "response:tg:x") + "[[broker]]\n" + &circle("request:tg:y", "response:tg:x");
+    let hosts = good.replace("localhost", "localhost/a") + "[[broker]]\n" + &good.replace("localhost", "localhost/b");
+    assert_eq!(told(&playground, &hosts, &["list"]).code, Some(0), "the control: one service in two virtual hosts");
+    assert_eq!(told(&playground, &apart, &["list"]).code, Some(0), "the control: two that share a topic of replies");
     for (entry, wanted) in [
         (good.replace("amqp://", "nats://"), "url: it is of no broker that is known here"),
         (good.replace("localhost", "me:sesame@localhost"), "write `user` and `credentials`"),
@@ -30,6 +37,15 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
         (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: `sesame` is no source"),
         (format!("{good}[[broker]]\n{good}"), "number 2: another one has the same requests"),
+        (circle("request:tg:x", "non-persistent://tg/request/x"), "number 1: replies would come in as requests"),
+        (
+            circle("request:tg:x", "request:tg:y") + "[[broker]]\n" + &circle("request:tg:y", "response:tg:y"),
+            "number 2: replies would",
+        ),
+        (
+            circle("request:tg:x", "response:tg:x") + "[[broker]]\n" + &circle("request:tg:y", "request:tg:x"),
+            "number 2: replies would",
+        ),
         (format!("{good}colour = 1\n"), "unknown field `colour`"),
     ] {
         let ended = told(&playground, &entry, &["list"]);

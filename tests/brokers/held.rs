@@ -68,8 +68,8 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     for n in 0..24 {
         raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
     }
-    one.says("result=success", 1);
-    two.says("result=success", 1);
+    one.says("result=\"success\"", 1);
+    two.says("result=\"success\"", 1);
     // Told to stop while it has calls, it ends with them answered.
     let said = one.stop();
     let mut answered = BTreeSet::new();
@@ -82,7 +82,7 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
         assert!(answered.insert(id), "two answers");
     }
     raw.is_quiet().await;
-    let by = |said: &str| said.matches("result=success").count();
+    let by = |said: &str| said.matches("result=\"success\"").count();
     assert!(by(&said) >= 4 && by(&two.said()) >= 4, "{} and {}", by(&said), by(&two.said()));
 }
 
@@ -178,7 +178,7 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
     host.says("is away", 1);
     let (told, ready) = status(&playground, &socket);
     assert!(!ready && told["connected"] == false && told["open"] == 1 && told["why"].is_string(), "{told}");
-    wait_for("it has run", || host.said().contains("result=success"));
+    wait_for("it has run", || host.said().contains("result=\"success\""));
     way.mend();
     assert_eq!(raw.answer("w").await["response"], "{\"seconds\":3}", "{}", host.said());
     wait_for("it is ready", || status(&playground, &socket).1);
@@ -204,4 +204,22 @@ async fn a_broker_that_is_started_anew_is_served_again() {
     node.again();
     host.says("is connected", 2);
     Raw::to(&node.url(), &service).await.is_quiet().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
+    let Some(node) = Node::start() else { return };
+    node.stop();
+    node.limit(100_000);
+    node.again();
+    let (playground, service) = (world(Who::ours()), unique("limited"));
+    let host = Served::start(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    raw.call("fits", "echo", json!({"long": 50_000})).await;
+    assert_eq!(raw.answer("fits").await["response"].as_str().unwrap().len(), 50_000, "the control");
+    raw.call("large", "echo", json!({"long": 200_000})).await;
+    let body = raw.answer("large").await;
+    assert!(body["error"]["message"].as_str().unwrap().contains("larger than a message may be"), "{body}");
+    raw.is_quiet().await;
+    assert!(host.said().matches(" is away").count() <= 1, "{}", host.said());
 }

@@ -83,6 +83,13 @@ impl Node {
         let _ = server.wait();
     }
 
+    /// Takes no larger messages, once it is started again.
+    pub fn limit(&self, bytes: usize) {
+        let settings = self.folder.path().join("rabbitmq.conf");
+        let text = fs::read_to_string(&settings).unwrap();
+        fs::write(settings, format!("{text}max_message_size = {bytes}\n")).unwrap();
+    }
+
     pub fn again(&self) {
         *self.server.lock().unwrap() = run(self.folder.path(), self.port, self.epmd.1);
         self.is_up();

@@ -80,6 +80,8 @@ fn a_fault_of_a_descriptor_is_told_with_its_mend() {
         let (code, out) = check(&service(), &with(tool(), key, value));
         assert!(code != 0 && out.contains(words), "{words}: {out}");
     }
+    let (_, out) = check(&service(), &tool());
+    assert!(out.contains("called ([[tool_services]] of the configuration)"), "where it is mended: {out}");
     for (key, value, words) in [
         (
             "styel",
@@ -144,6 +146,30 @@ fn what_leaves_this_host_is_audited_compared_and_asked_for() {
     fs::write(host.path("after.json"), run(&["audit", "audited:ask", "--json"])).unwrap();
     let diff = run(&["diff", "before.json", "after.json"]);
     assert!(diff.contains("service") && diff.contains("so does the caller's name"), "{diff}");
+    // The virtual host decides who is asked, too.
+    let config = fs::read_to_string(host.path("config.toml")).unwrap();
+    fs::write(host.path("config.toml"), config.replace("127.0.0.1:9", "127.0.0.1:9/other")).unwrap();
+    fs::write(host.path("elsewhere.json"), run(&["audit", "audited:ask", "--json"])).unwrap();
+    let diff = run(&["diff", "after.json", "elsewhere.json"]);
+    assert!(diff.contains("of amqp://127.0.0.1:9/other, answers"), "{diff}");
+    fs::write(host.path("config.toml"), config).unwrap();
+    // A cap that names another queue of answers leaves nothing.
+    let cap = |response: &str| {
+        let call = format!(
+            "[services]\ncall = [{{ service = \"audited\", request = [\"request:tg:audited\"], response = \"{response}\", why = \"w\" }}]\n"
+        );
+        fs::write(host.path("sandbox-policies/host.policy.toml"), format!("name = \"cap\"\nwhy = \"w\"\n{call}"))
+            .unwrap();
+        fs::create_dir_all(host.path("none")).unwrap();
+        fs::write(host.path("none/remote.policy.toml"), old.split("[services]").next().unwrap()).unwrap();
+        let both = ["none", "sandbox-policies"].map(|folder| host.path(folder).display().to_string());
+        run(&["diff", &both[0], &both[1]])
+    };
+    assert!(cap("response:tg:audited").contains("audited at request:tg:audited"), "the control");
+    let other = cap("response:tg:other");
+    assert!(!other.contains("audited at request:tg:audited") && !other.is_empty(), "{other}");
+    assert!(run(&["audit", "audited:ask"]).contains("`response` of the entry does not name"));
+    fs::remove_file(host.path("sandbox-policies/host.policy.toml")).unwrap();
     fs::remove_file(&policy).unwrap();
     let suggested = run(&["audit", "audited:ask", "--suggest-policy"]);
     assert!(suggested.contains("service = \"audited\", request = [\"request:tg:audited\"]"), "{suggested}");

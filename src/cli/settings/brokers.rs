@@ -68,6 +68,15 @@ pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, Strin
         if found.iter().any(|other| queue(other) == queue(&broker)) {
             return Err(bad("another one has the same requests: write all tools into one".to_owned()));
         }
+        // A reply that comes in as a request is answered by one more, for ever.
+        let circles = |one: &Broker, other: &Broker| {
+            one.entry.terms.to_string() == other.entry.terms.to_string() && one.entry.response == other.entry.request
+        };
+        if found.iter().chain([&broker]).any(|other| circles(other, &broker) || circles(&broker, other)) {
+            let why =
+                "replies would come in as requests: no topic of requests is one of replies, of this entry or another";
+            return Err(bad(why.to_owned()));
+        }
         found.push(broker);
     }
     Ok(found)

@@ -41,6 +41,11 @@ impl Collector {
     /// `address`: where messages are sent, such as `http://127.0.0.1:4318/v1/traces`. More is read from the
     /// standard variables (`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
     pub fn at(address: &str) -> Result<Collector, String> {
+        if address.contains('@') {
+            let why =
+                "no user or password can stand in an address, which logs show: OTEL_EXPORTER_OTLP_HEADERS takes it";
+            return Err(why.to_owned());
+        }
         let url = CallbackUrl::parse(address)?;
         let why: Arc<Mutex<String>> = Arc::default();
         let client = Client { url, why: why.clone() };

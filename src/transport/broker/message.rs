@@ -308,17 +308,22 @@ fn said(fault: &Fault, call: &str) -> String {
 
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second one.
 async fn publish(face: &Face, id: &[u8], reply: &Response) -> Result<(), String> {
-    let body = reply.encode().unwrap_or_else(|| {
-        let large = "The answer is larger than a message may be. Ask for less of it.";
-        Response::failed(large).encode().unwrap_or_default()
-    });
+    let large = || Response::failed("The answer is larger than a message may be. Ask for less of it.").encode();
+    let mut body = reply.encode().or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {
         let left = PATIENCE.saturating_sub(began.elapsed());
         let why = match tokio::time::timeout(left, face.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(Unsent::Nobody)) if !is_returning(face) => return Err("nobody listens for replies".to_owned()),
-            Ok(Err(Unsent::TooLarge)) => return Err("it is larger than a message may be".to_owned()),
+            // A broker may take less than we send.
+            Ok(Err(Unsent::TooLarge)) => match large() {
+                Some(words) if words.len() < body.len() => {
+                    body = words;
+                    continue;
+                }
+                _ => return Err("it is larger than a message may be".to_owned()),
+            },
             Ok(Err(Unsent::Nobody)) => "nobody listens for replies".to_owned(),
             Ok(Err(Unsent::Failed(why))) => why,
             Err(_) => return Err("the broker stays away".to_owned()),

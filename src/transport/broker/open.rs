@@ -5,7 +5,7 @@
 //! for the old one: only what the broker itself calls redelivered is.
 
 use crate::base::lock;
-use crate::broker::Delivery;
+use crate::broker::{Delivery, LONGEST_ID};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 
@@ -68,12 +68,34 @@ impl Open {
             return Vec::new();
         }
         let again = ids.running.remove(id).map(|running| running.again).unwrap_or_default();
-        if is_answered {
+        // A longer one is never answered, and would take memory for nothing.
+        if is_answered && id.len() <= LONGEST_ID {
             ids.ended.push_back(id.to_vec());
         }
         while ids.ended.len() > ENDED {
             ids.ended.pop_front();
         }
         again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_bounded_in_number_and_length() {
+        let open = Open::default();
+        for number in 0..ENDED + 10 {
+            let good = number.to_string().into_bytes();
+            let long = [good.clone(), vec![b'x'; LONGEST_ID]].concat();
+            for id in [&good, &long] {
+                open.begin(id);
+                assert!(open.end(id, true).is_empty());
+            }
+        }
+        let ids = lock(&open.0);
+        assert!(ids.running.is_empty() && ids.ended.len() == ENDED);
+        assert!(ids.ended.iter().all(|id| id.len() <= LONGEST_ID));
     }
 }

@@ -63,11 +63,16 @@ impl Served {
 
     /// And not waited for.
     pub fn begin(playground: &Playground, name: &str, url: &str, service: &str, more: &[&str]) -> Served {
-        let config = playground.path(&format!("{name}.toml"));
         let text = format!(
             "[[broker]]\nurl = \"{url}\"\nservice = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\"]\n\
              caller = \"trustgraph\"\nat_once = 4\n"
         );
+        Served::by(playground, name, &text, more)
+    }
+
+    /// By this config file.
+    pub fn by(playground: &Playground, name: &str, text: &str, more: &[&str]) -> Served {
+        let config = playground.path(&format!("{name}.toml"));
         fs::write(&config, text).unwrap();
         playground.settle();
         let mut command = playground.host();

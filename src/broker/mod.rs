@@ -4,6 +4,7 @@
 //! a `Source` and a `Topic`. Out: a `Link`: what comes from the one, and a way to publish on the other. Never: a connection that
 //! is not rebuilt; a message larger than a broker takes; a credential in a text.
 
+mod announcement;
 mod envelope;
 mod link;
 #[cfg(feature = "pulsar")]
@@ -14,6 +15,7 @@ mod serve;
 mod terms;
 mod topic;
 
+pub use announcement::{Announcement, AnnouncerKey, Sealed};
 pub use envelope::{LARGEST_REQUEST, Request, Response, ServiceError};
 pub use link::{Link, State};
 pub use serve::{Asked, Parts, ToolService, serve};

@@ -45,7 +45,7 @@ impl Secret {
         Secret(Arc::new(read))
     }
 
-    async fn read(&self) -> Result<String, String> {
+    pub(super) async fn read(&self) -> Result<String, String> {
         self.0().await
     }
 }

@@ -14,6 +14,7 @@ use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
+use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{Brokers, Entry};
 use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, clap::Args)]
@@ -93,9 +95,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let last = service.clone();
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
-        let (brokers, answering) = Brokers::open(&entries, &service, &stop, &kill);
-        say_brokers(&service, &entries);
-        listening.iter_mut().for_each(|(_, options)| options.brokers = brokers.clone());
+        let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
+        listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
         let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.child_token()));
         tokio::pin!(spoken, served);
@@ -137,6 +138,24 @@ async fn killed(kill: &CancellationToken) -> Infallible {
 fn entries(settings: &Settings) -> anyhow::Result<Vec<Entry>> {
     let entries = settings.brokers.iter().map(|broker| broker.ready()).collect::<Result<_, _>>();
     Ok(entries.map_err(|why| Refusal::new(Exit::Host, why))?)
+}
+
+type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
+
+/// Serves over brokers, announces what it serves, and hears what others announce. Returns what does, until it ends.
+async fn over_brokers(
+    settings: &Settings,
+    entries: &[Entry],
+    service: &Arc<Service>,
+    (stop, kill): (&CancellationToken, &CancellationToken),
+) -> anyhow::Result<(OverBrokers, JoinSet<()>)> {
+    let (brokers, mut tasks) = Brokers::open(entries, service, stop, kill);
+    say_brokers(service, entries);
+    let refuse = |why: String| Refusal::new(Exit::Host, why);
+    let own = entries.iter().filter_map(|entry| Some(entry.announce.as_ref()?.name.clone())).collect();
+    let announced = Announcements::open(&settings.announced(), own, service, stop, &mut tasks).await.map_err(refuse)?;
+    announced::announce(entries, service, stop, &mut tasks).await.map_err(refuse)?;
+    Ok(((brokers, announced), tasks))
 }
 
 /// MCP until the client closes its end; for ever where nobody speaks it.
@@ -203,7 +222,7 @@ async fn listening(
     http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
     let names = http::Names { hosts: told.hosts.clone(), origins: told.origins.clone() };
-    Ok((listener, http::Options { callers, names, tls, brokers: Arc::default() }))
+    Ok((listener, http::Options { callers, names, tls, brokers: Arc::default(), announced: Arc::default() }))
 }
 
 /// Where it serves and whom; and who is no operator, though the server was told so.

@@ -11,7 +11,7 @@ use crate::packages::Index;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
 use crate::service::runlog::{Level, Style};
-use crate::transport::http;
+use crate::transport::{announced, http};
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -263,6 +263,11 @@ impl Settings {
                 && variable("TERM").is_none_or(|term| term != "dumb"),
             origins: sources.origins,
         })
+    }
+
+    /// What other hosts may announce to this one.
+    pub fn announced(&self) -> Vec<announced::Entry> {
+        self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
     }
 
     /// True where nobody named a root and the current folder stands in for it.

@@ -23,7 +23,7 @@ const FILTERS: [&str; 3] = ["group", "state", "applicable-states"];
 /// The types of JSON Schema.
 const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "object", "array", "null"];
 /// The beginnings of the keys under which TrustGraph keeps both.
-const SERVICE_KEY: &str = "tool-service/";
+pub const SERVICE_KEY: &str = "tool-service/";
 const TOOL_KEY: &str = "tool/";
 
 /// A service behind a broker.

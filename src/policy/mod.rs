@@ -58,7 +58,7 @@ pub use reports::{audit, diff, suggest, who_can};
 pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
-pub use services::{ServiceGrant, ServiceRule};
+pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use source::{At, FileProblem};
 pub use variable::Variable;
 pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};

@@ -134,6 +134,12 @@ pub(super) fn allowed(policy: &Policy, cap: Option<&Policy>) -> Vec<ServiceGrant
     policy.services.iter().filter_map(grant).collect()
 }
 
+/// What the configuration may call a service by, the nearest first: its id, all of a namespace, all.
+pub fn names(id: &str) -> [String; 3] {
+    let namespace = id.split('.').next().unwrap_or_default();
+    [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]
+}
+
 /// The grant of a tool whose work a service does; `None` where it gets none, or needs none.
 pub(super) fn judge(
     manifest: &Manifest,
@@ -145,7 +151,7 @@ pub(super) fn judge(
 ) -> Option<ServiceGrant> {
     let remote = manifest.remote()?;
     let service = remote.found.as_ref()?;
-    let broker = machine.brokers.get(&service.id).or_else(|| machine.brokers.get("*")).cloned();
+    let broker = names(&service.id).iter().find_map(|name| machine.brokers.get(name)).cloned();
     if broker.is_none() {
         let words = format!(
             "a broker over which the service '{}' is called ([[tool_services]] of the configuration)",

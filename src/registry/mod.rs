@@ -3,6 +3,7 @@
 //! For: service and cli. In: sources. Out: an immutable `Snapshot`, swapped whole, and a report per file.
 //! Never: follows a link, opens anything but a regular file, lets a new file take over a tool's id, runs anything.
 
+mod announced;
 mod availability;
 mod builtin;
 mod conflicts;
@@ -18,6 +19,7 @@ mod snapshot;
 mod store;
 mod writable_tools;
 
+pub use announced::Announced;
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
 pub use load::DirectToolLoader;

@@ -5,7 +5,7 @@
 
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
-use super::{availability, conflicts, nowhere, services, writable_tools};
+use super::{announced, availability, conflicts, nowhere, services, writable_tools};
 use crate::base::lock;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -175,6 +175,8 @@ impl Registry {
     /// The same; `standing`: the tools that stay loaded whatever other tools may write.
     fn publish_beside(&self, state: &mut State, standing: &conflicts::Held) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
+        let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
+        announced::gives_way(&mut tools, &mut described);
         let moved: Vec<_> = state.sources.iter().flat_map(|entry| entry.found.moved.clone()).collect();
         moved.iter().for_each(|place| state.earlier.before(place));
         let written = state.rules.as_ref().map(|(p, m)| writable_tools::written(&tools, p, m)).unwrap_or_default();
@@ -194,7 +196,6 @@ impl Registry {
         // Before ids are settled: a manifest that names a script of others claims no id.
         let strangers = ownership.turn_away(&mut tools, standing);
         let (mut tools, mut refused) = conflicts::settled(tools, &self.held());
-        let described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
         let (services, told) =
             services::settled(described, &written, &self.snapshot().services, &mut tools, &mut refused);
         availability::settle_requires(&mut tools);

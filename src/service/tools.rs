@@ -100,6 +100,12 @@ impl Service {
         self.parts.registry.refresh()
     }
 
+    /// Asks one source of the registry anew, which never fails.
+    pub fn refresh_source(&self, id: &str) {
+        let _ = self.parts.registry.refresh_source(id);
+        self.changed.send_replace(());
+    }
+
     /// Why newer rules do not hold, for operators.
     pub fn stale_rules(&self) -> Option<String> {
         lock(&self.stale).clone()

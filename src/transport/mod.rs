@@ -4,6 +4,7 @@
 //! in the protocol's words. Never: another road to a tool than `Service::call`.
 
 pub mod action;
+pub mod announced;
 pub mod broker;
 pub mod export;
 pub mod http;

@@ -87,11 +87,16 @@ impl Served {
 
     /// `broker`: lines of its entry that say where the broker is, and as whom it is spoken to.
     pub fn of(playground: &Playground, name: &str, broker: &str, service: &str, more: &[&str]) -> Served {
-        let config = playground.path(&format!("{name}.toml"));
         let text = format!(
             "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \"esc:count\"]\n\
              caller = \"trustgraph\"\nat_once = 4\n"
         );
+        Served::by(playground, name, &text, more)
+    }
+
+    /// By this config file.
+    pub fn by(playground: &Playground, name: &str, text: &str, more: &[&str]) -> Served {
+        let config = playground.path(&format!("{name}.toml"));
         fs::write(&config, text).unwrap();
         playground.settle();
         let mut command = playground.host();

@@ -1,5 +1,6 @@
 //! Tool services elsewhere: their descriptors, what policy says of them, and calls over a broker.
 
+mod announced;
 mod called;
 mod described;
 mod joke;

@@ -3,9 +3,11 @@
 //! For: `settings`. In: the config file. Out: `Broker`s. Never: a credential in the file itself; one caller's secret for all.
 
 use super::guarded_text;
+use super::tool_services::{announcer_key, plain};
 use crate::broker::{Secret, Terms, Topic};
 use crate::policy::{SecretSource, secret_source};
 use crate::service;
+use crate::transport::announced::{self, Announcing};
 use crate::transport::broker::Entry;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -30,6 +32,16 @@ pub(super) struct Given {
     #[serde(default)]
     insecure: bool,
     at_once: Option<u16>,
+    announce: Option<Announce>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announce {
+    announcer: String,
+    key: String,
+    topic: Option<String>,
+    ttl: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -38,13 +50,15 @@ pub struct Broker {
     /// Certificates that vouch for it.
     ca: Option<PathBuf>,
     credentials: Option<SecretSource>,
+    /// Of the key by which it announces.
+    key: Option<PathBuf>,
 }
 
 impl Broker {
     /// The files that it names: no tool may write them.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> {
         let credentials = self.credentials.as_ref().and_then(|from| from.file());
-        self.ca.clone().into_iter().chain(credentials.map(Path::to_owned))
+        self.ca.clone().into_iter().chain(credentials.map(Path::to_owned)).chain(self.key.clone())
     }
 
     /// As it is served, with the certificates as they are now.
@@ -76,6 +90,10 @@ pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, Strin
             let why =
                 "replies would come in as requests: no topic of requests is one of replies, of this entry or another";
             return Err(bad(why.to_owned()));
+        }
+        let name = |it: &Broker| it.entry.announce.as_ref().map(|announce| announce.name.clone());
+        if found.iter().any(|other| name(other).is_some() && name(other) == name(&broker)) {
+            return Err(bad("announce: another one announces under this name: write all tools into one".to_owned()));
         }
         found.push(broker);
     }
@@ -114,6 +132,22 @@ fn one(given: Given, folder: &Path) -> Result<Broker, String> {
     }
     let subscription = format!("{id}-request");
     let (tools, caller) = (given.tools, given.caller);
-    let entry = Entry { terms, request, response, subscription, tools, caller, at_once };
-    Ok(Broker { entry, ca: given.ca.map(|path| folder.join(path)), credentials })
+    let announce = given.announce.map(|announce| announcing(announce, folder)).transpose();
+    let (announce, key) = announce.map_err(|why| format!("announce: {why}"))?.unzip();
+    let entry = Entry { terms, request, response, subscription, tools, caller, at_once, announce };
+    Ok(Broker { entry, ca: given.ca.map(|path| folder.join(path)), credentials, key: key.flatten() })
+}
+
+fn announcing(announce: Announce, folder: &Path) -> Result<(Announcing, Option<PathBuf>), String> {
+    let Announce { announcer, key, topic, ttl } = announce;
+    if !plain(&announcer) {
+        return Err("announcer: small letters, digits and `-`, at most 32".to_owned());
+    }
+    let ttl = ttl.unwrap_or(announced::TTL);
+    if !(1..=announced::LONGEST_TTL).contains(&ttl) {
+        return Err(format!("ttl: from 1 to {} seconds", announced::LONGEST_TTL));
+    }
+    let topic = Topic::parse(topic.as_deref().unwrap_or(announced::TOPIC)).map_err(|why| format!("topic: {why}"))?;
+    let (key, file) = announcer_key(&key, folder)?;
+    Ok((Announcing { name: announcer, topic, key, ttl }, file))
 }

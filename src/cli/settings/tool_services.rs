@@ -4,17 +4,20 @@
 //! that stands in the file itself.
 
 use super::guarded_text;
-use crate::broker::{Secret, Terms};
+use crate::broker::{Secret, Terms, Topic};
 use crate::executor::remote::Reached;
 use crate::policy::{SecretSource, secret_source};
 use crate::service;
+use crate::transport::announced::{self, Announcer, Entry};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
+    #[serde(default)]
     services: Vec<String>,
+    announced: Option<Announced>,
     url: String,
     user: Option<String>,
     credentials: Option<String>,
@@ -23,18 +26,38 @@ pub(super) struct Written {
     insecure: bool,
 }
 
+/// What other hosts may announce there.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announced {
+    topic: Option<String>,
+    from: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    announcer: String,
+    namespace: String,
+    key: String,
+}
+
 /// Services of one broker, and the files that its entry names: no tool may write them.
 #[derive(Clone, Debug)]
 pub struct Called {
     pub reached: Reached,
+    pub announced: Option<Entry>,
     pub files: Vec<PathBuf>,
 }
 
 /// `folder`: of the config file, where its relative paths start.
 pub(super) fn all(written: Vec<Written>, folder: &Path) -> Result<Vec<Called>, String> {
     let mut found: Vec<Called> = Vec::new();
-    for (number, entry) in written.into_iter().enumerate() {
+    for (number, mut entry) in written.into_iter().enumerate() {
         let at = |why: String| format!("[[tool_services]] {}: {why}", number + 1);
+        let from = entry.announced.as_ref().map_or_else(Default::default, |announced| announced.from.as_slice());
+        // They are called over the broker that they are announced on.
+        entry.services.extend(from.iter().map(|from| format!("{}.*", from.namespace)));
         if entry.services.is_empty() {
             return Err(at("`services` names none: write ids of descriptors, or [\"*\"] for all others".to_owned()));
         }
@@ -59,7 +82,54 @@ pub(super) fn all(written: Vec<Written>, folder: &Path) -> Result<Vec<Called>, S
             guarded_text(&path).map_err(|why| at(format!("ca {}: {why}", path.display())))
         });
         terms.ca = certificates.transpose()?;
-        found.push(Called { reached: Reached { services: entry.services, terms }, files });
+        let announced = entry.announced.map(|announced| heard(announced, &terms, folder, &mut files));
+        let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
+        let names = |entry: &Entry| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
+        let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
+        if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
+            return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
+        }
+        found.push(Called { reached: Reached { services: entry.services, terms }, announced, files });
     }
     Ok(found)
+}
+
+fn heard(announced: Announced, terms: &Terms, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Entry, String> {
+    let topic = announced.topic.as_deref().unwrap_or(announced::TOPIC);
+    let topic = Topic::parse(topic).map_err(|why| format!("topic: {why}"))?;
+    let mut from: Vec<Announcer> = Vec::new();
+    for Listed { announcer, namespace, key } in announced.from {
+        if !plain(&announcer) || !plain(&namespace) {
+            let words = "an announcer and its namespace have small letters, digits and `-`, at most 32";
+            return Err(format!("'{}': {words}", announcer.escape_debug()));
+        }
+        if from.iter().any(|other| other.name == announcer || other.namespace == namespace) {
+            return Err(format!("'{announcer}': another one has this name or this namespace"));
+        }
+        let (key, file) = announcer_key(&key, folder)?;
+        files.extend(file);
+        from.push(Announcer { name: announcer, namespace, key });
+    }
+    if from.is_empty() {
+        return Err("`from` lists no announcer: { announcer, namespace, key }".to_owned());
+    }
+    Ok(Entry { terms: terms.clone(), topic, from })
+}
+
+/// As an announcer or a namespace may be called: without a dot, which ends a namespace.
+pub(super) fn plain(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')
+}
+
+/// Where a key is read, and its file.
+pub(super) fn announcer_key(from: &str, folder: &Path) -> Result<(Secret, Option<PathBuf>), String> {
+    let from = match secret_source(from, folder).map_err(|why| format!("key: {why}"))? {
+        SecretSource::CallerFile(_) => {
+            return Err("key: an announcer has one key, the same for every caller".to_owned());
+        }
+        from => from,
+    };
+    let file = from.file().map(Path::to_path_buf);
+    Ok((Secret::new(move || Box::pin(service::credential(from.clone()))), file))
 }

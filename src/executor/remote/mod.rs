@@ -11,7 +11,7 @@ use crate::base::{lock, millis, text};
 use crate::broker::{Request, Terms, Topic, Trace, Unsent};
 use crate::fault::{Fault, Kind};
 use crate::manifest::ServiceDescriptor;
-use crate::policy::ServiceGrant;
+use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
 use futures_util::future::select_all;
 use line::{Heard, Line};
@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The most that is kept of a service's error, bytes.
 const LONGEST_ERROR: usize = 8192;
 
-/// Which services are called over a broker: their ids, or `*` for those that no other broker names.
+/// Which services are called over a broker: their ids, `NAMESPACE.*`, or `*` for those that no other broker
+/// names.
 #[derive(Clone, Debug)]
 pub struct Reached {
     pub services: Vec<String>,
@@ -81,7 +82,7 @@ impl Remote {
 
     fn terms(&self, service: &str) -> Result<&Terms, Fault> {
         let named = |name: &str| self.brokers.iter().find(|broker| broker.services.iter().any(|it| it == name));
-        let found = named(service).or_else(|| named("*"));
+        let found = policy::service_names(service).iter().find_map(|name| named(name));
         found.map(|broker| &broker.terms).ok_or_else(|| {
             let message = "This host knows no broker over which the service of this tool is called.";
             Fault::new(Kind::CapabilityError, message)

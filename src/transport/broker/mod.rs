@@ -13,6 +13,7 @@ pub use descriptors::{Descriptors, of as descriptors};
 use crate::base::places::Places;
 use crate::broker::{Delivery, Link, Source, State, Terms, Topic};
 use crate::service::{Caller, Service};
+use crate::transport::announced::Announcing;
 use open::Open;
 use serde::Serialize;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub struct Entry {
     pub caller: String,
     /// Calls that run at once.
     pub at_once: u16,
+    /// Whether other hosts are told, and as whom.
+    pub announce: Option<Announcing>,
 }
 
 /// The entries of this host while it serves.

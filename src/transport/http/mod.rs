@@ -38,6 +38,7 @@ use crate::base::places::Places;
 use crate::service::Service;
 use crate::service::background::Background;
 use crate::transport;
+use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
 use axum::Router;
 use axum::extract::State;
@@ -65,6 +66,8 @@ pub struct Options {
     pub tls: Option<TlsAcceptor>,
     /// What is served beside it: ready is only who is connected there.
     pub brokers: Arc<Brokers>,
+    /// What other hosts announce.
+    pub announced: Arc<Announcements>,
 }
 
 /// The server, as its connections and handlers see it.
@@ -75,6 +78,7 @@ struct Face {
     names: Names,
     tls: Option<TlsAcceptor>,
     brokers: Arc<Brokers>,
+    announced: Arc<Announcements>,
     router: Router,
     mcp: transport::mcp::Streamable,
     /// Asked whose a connection is.
@@ -137,7 +141,7 @@ pub async fn serve(
     stop: CancellationToken,
     kill: CancellationToken,
 ) -> io::Result<()> {
-    let Options { callers, names, tls, brokers } = options;
+    let Options { callers, names, tls, brokers, announced } = options;
     let (begin, calls) = mpsc::channel(1);
     // The other cores are left to quick calls.
     let at_once = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
@@ -149,6 +153,7 @@ pub async fn serve(
         names,
         tls,
         brokers,
+        announced,
         router: router(face.clone()),
         kernel: peer::Kernel::default(),
         told: told::Told::default(),

@@ -1,0 +1,112 @@
+//! Announcement: a signed message that says for how long services are there.
+//!
+//! For: hosts that announce, and hosts that listen. In: a key that both know; any JSON. Out: a body, or what a body says.
+//! Never: anything of a body that is believed before its signature fits.
+
+use super::Secret;
+use crate::base::json::{Dialect, parse};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// Largest body that is read, bytes.
+const LARGEST: usize = 256 * 1024;
+/// Shortest key, bytes.
+const SHORTEST: usize = 32;
+/// Signed with the rest, so that no signature of something else fits.
+const WHAT: &str = "toolhost-announcement-1";
+
+/// What announcers and listeners share.
+#[derive(Clone, Debug)]
+pub struct AnnouncerKey(hmac::Key);
+
+impl AnnouncerKey {
+    pub async fn read(secret: &Secret) -> Result<AnnouncerKey, String> {
+        AnnouncerKey::of(&secret.read().await?)
+    }
+
+    fn of(text: &str) -> Result<AnnouncerKey, String> {
+        match text.len() < SHORTEST {
+            true => Err(format!("it has fewer than {SHORTEST} bytes, and could be guessed: `openssl rand -hex 32`")),
+            false => Ok(AnnouncerKey(hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()))),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Announcement {
+    /// When it was signed, milliseconds since 1970.
+    pub time: i64,
+    /// Seconds for which it holds from then on.
+    pub ttl: i64,
+    /// Descriptors by their keys; none: the announcer leaves.
+    pub descriptors: Map<String, Value>,
+}
+
+impl Announcement {
+    pub fn signed(&self, announcer: &str, key: &AnnouncerKey) -> Vec<u8> {
+        let said = json!({ "time": self.time, "ttl": self.ttl, "descriptors": self.descriptors }).to_string();
+        let signature = STANDARD.encode(hmac::sign(&key.0, &covered(announcer, &said)));
+        serde_json::to_vec(&Sealed { announcer: announcer.to_owned(), said, signature }).unwrap_or_default()
+    }
+}
+
+/// One that nobody looked into yet.
+#[derive(Serialize, Deserialize)]
+pub struct Sealed {
+    /// Who it says it is of.
+    pub announcer: String,
+    /// JSON text.
+    said: String,
+    signature: String,
+}
+
+impl Sealed {
+    pub fn read(body: &[u8]) -> Result<Sealed, String> {
+        if body.len() > LARGEST {
+            return Err(format!("it is larger than {LARGEST} bytes"));
+        }
+        let shape = "it is no JSON object with the texts \"announcer\", \"said\" and \"signature\"";
+        serde_json::from_slice(body).map_err(|_| shape.to_owned())
+    }
+
+    /// What it says, if its announcer has this key.
+    pub fn opened(self, key: &AnnouncerKey) -> Result<Announcement, String> {
+        let signature = STANDARD.decode(&self.signature).unwrap_or_default();
+        hmac::verify(&key.0, &covered(&self.announcer, &self.said), &signature)
+            .map_err(|_| "its signature does not fit the key of its announcer".to_owned())?;
+        let read = parse(self.said.as_bytes(), Dialect::Strict).map_err(|why| why.message)?.value;
+        match (read["time"].as_i64(), read["ttl"].as_i64(), &read["descriptors"]) {
+            (Some(time), Some(ttl), Value::Object(found)) => Ok(Announcement { time, ttl, descriptors: found.clone() }),
+            _ => Err("it says no \"time\" and \"ttl\" as integers, or no \"descriptors\"".to_owned()),
+        }
+    }
+}
+
+fn covered(announcer: &str, said: &str) -> Vec<u8> {
+    format!("{WHAT}\n{}\n{announcer}\n{said}", announcer.len()).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_of_what_was_signed_is_opened() {
+        let key = |of: &str| AnnouncerKey::of(&of.repeat(40)).unwrap();
+        let descriptors = json!({"tool/x": {"a": 1}}).as_object().unwrap().clone();
+        let announcement = Announcement { time: 7, ttl: 3, descriptors };
+        let body = String::from_utf8(announcement.signed("me", &key("k"))).unwrap();
+        let opened = |body: &str, key: &AnnouncerKey| Sealed::read(body.as_bytes())?.opened(key);
+        assert_eq!(opened(&body, &key("k")).unwrap(), announcement, "the control");
+        let changed = [body.replace("\"me\"", "\"you\""), body.replace("\\\"ttl\\\":3", "\\\"ttl\\\":9")];
+        for (body, key) in [(&body, key("l")), (&changed[0], key("k")), (&changed[1], key("k"))] {
+            assert!(opened(body, &key).unwrap_err().contains("signature"), "{body}");
+        }
+        assert!(changed.iter().all(|other| *other != body));
+        assert!(AnnouncerKey::of("short").unwrap_err().contains("fewer than 32"));
+        assert!(opened("[]", &key("k")).is_err() && Sealed::read(&vec![b' '; LARGEST + 1]).is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! Announced: the tools that a host elsewhere says it serves (one source for each announcer), as long as it says so.
+//!
+//! For: the registry, and whoever hears announcements. In: descriptors in an announcer's own words. Out: services and tools
+//! in the namespace that the operator gave it. Never: an id or a name that the announcer chose whole; one that a file here has.
+
+use super::{Described, Discovery, Source, Tool, nowhere};
+use crate::base::lock;
+use crate::base::text;
+use crate::manifest::{Severity, descriptor};
+use crate::policy;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How the ids of these sources begin.
+const PREFIX: &str = "announced:";
+/// The most that one announcer has.
+const MOST_SERVICES: usize = 16;
+const MOST_TOOLS: usize = 64;
+/// Least time between two changes: each has the whole registry settled anew.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub struct Announced {
+    id: String,
+    namespace: String,
+    now: Mutex<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    /// When it last became something.
+    since: Option<Instant>,
+    text: String,
+    found: Discovery,
+}
+
+impl Announced {
+    pub fn new(announcer: &str, namespace: &str) -> Announced {
+        Announced { id: format!("{PREFIX}{announcer}"), namespace: namespace.to_owned(), now: Mutex::default() }
+    }
+
+    /// What is there from now on; false: it was there before. An error leaves what was there.
+    pub fn says(&self, descriptors: &Map<String, Value>) -> Result<bool, String> {
+        let mut now = lock(&self.now);
+        let (mut own, mut tools) = (Map::new(), 0);
+        for (key, value) in descriptors {
+            let mut value = value.clone();
+            let (key, named) = match key.strip_prefix(descriptor::SERVICE_KEY) {
+                Some(id) => (format!("{}{}.{id}", descriptor::SERVICE_KEY, self.namespace), "id"),
+                None => {
+                    tools += 1;
+                    (key.clone(), "service")
+                }
+            };
+            if let Some(Value::String(id)) = value.get_mut(named) {
+                *id = format!("{}.{id}", self.namespace);
+            }
+            own.insert(key, value);
+        }
+        if tools > MOST_TOOLS || own.len() - tools > MOST_SERVICES {
+            return Err(format!("it has more than {MOST_SERVICES} services or {MOST_TOOLS} tools"));
+        }
+        let text = Value::Object(own).to_string();
+        if text == now.text || descriptors.is_empty() && now.text.is_empty() {
+            return Ok(false);
+        }
+        let since = Some(Instant::now());
+        *now = match descriptors.is_empty() {
+            // It may be back at once, as a host that is started anew is.
+            true => Now { since: now.since, ..Now::default() },
+            false if now.since.is_some_and(|since| since.elapsed() < PAUSE) => {
+                return Err("it changed a moment ago, and may change once a second".to_owned());
+            }
+            false => Now { since, found: self.read(&text)?, text },
+        };
+        Ok(true)
+    }
+
+    fn read(&self, text: &str) -> Result<Discovery, String> {
+        let (found, _) = descriptor::read(text.as_bytes()).map_err(|problems| {
+            let first = problems.iter().find(|problem| problem.severity == Severity::Error);
+            let told = first.map_or_else(String::new, |first| format!("{}: {}", first.pointer, first.message));
+            text::printable(&text::head(&told, 300))
+        })?;
+        let known = |service: &str| found.services.iter().any(|it| it.id == service);
+        let tool = |mut manifest: crate::manifest::Manifest| {
+            match manifest.remote().filter(|remote| !known(&remote.service)) {
+                Some(_) => return Err(format!("it says nothing of the service of {}", manifest.id)),
+                None => manifest.model_name = None,
+            }
+            Ok(Tool::new(Arc::new(manifest), nowhere(), &self.id))
+        };
+        let service = |it: &_| Described { descriptor: Arc::new(Clone::clone(it)), file: PathBuf::new() };
+        let services = found.services.iter().map(service).collect();
+        let tools = found.tools.into_iter().map(tool).collect::<Result<_, _>>()?;
+        Ok(Discovery { tools, services, ..Discovery::default() })
+    }
+
+    /// What a policy has to say before the tools of each service may be called.
+    pub fn grants(&self) -> Vec<String> {
+        let now = lock(&self.now);
+        let grant = |it: &Described| {
+            let it = &it.descriptor;
+            let (id, request, response) = (json!(it.id), json!(it.requests), json!(it.response));
+            format!("{{ service = {id}, request = {request}, response = {response}, why = \"…\" }}")
+        };
+        now.found.services.iter().map(grant).collect()
+    }
+
+    /// The ids of its tools.
+    pub fn tools(&self) -> Vec<String> {
+        lock(&self.now).found.tools.iter().map(|tool| tool.manifest.id.clone()).collect()
+    }
+}
+
+impl Source for Announced {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn discover(&self, _: &policy::WritablePaths) -> Result<Discovery, String> {
+        Ok(lock(&self.now).found.clone())
+    }
+}
+
+/// Takes out what was announced with a namespace that something here has: it is not settled with the rest, so that it can
+/// neither stand before a file nor disable one.
+pub(super) fn gives_way(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
+    let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
+    let own = tools.iter().filter(|tool| !is_announced(tool)).map(|tool| tool.manifest.namespace());
+    let described = services.iter().filter(|it| !it.file.as_os_str().is_empty()).map(|it| it.descriptor.id.as_str());
+    let taken: BTreeSet<String> = own.chain(described).map(str::to_ascii_lowercase).collect();
+    let is_taken = |name: &str| taken.contains(&name.to_ascii_lowercase());
+    tools.retain(|tool| !is_announced(tool) || !is_taken(tool.manifest.namespace()));
+    services.retain(|it| !it.file.as_os_str().is_empty() || !is_taken(&it.descriptor.id));
+}

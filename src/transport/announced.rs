@@ -1,0 +1,343 @@
+//! Announced: tools that hosts elsewhere say they serve, and what this host says of its own, on a topic of a broker.
+//!
+//! For: hosts that find one another. In: `announced` of `[[tool_services]]`, `announce` of `[[broker]]`. Out: tools in the
+//! registry for as long as their announcer says, and messages that say so. Never: a tool of an announcer that the operator
+//! does not list, or after its time; a right to call one, which policy alone gives.
+
+use super::broker;
+use crate::base::lock;
+use crate::base::text::{head, printable};
+use crate::broker::{Announcement, AnnouncerKey, Link, Sealed, Secret, Source, State, Terms, Topic};
+use crate::registry::Announced;
+use crate::service::{Caller, Service};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Map;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Where announcements are made if nobody says otherwise.
+pub const TOPIC: &str = "notify:tg:tool-services";
+/// Seconds for which one holds, if nobody says otherwise, and at most.
+pub const TTL: i64 = 60;
+pub const LONGEST_TTL: i64 = 300;
+/// How far the clock of an announcer may be before ours, milliseconds.
+const AHEAD: i64 = 10_000;
+/// Longest pause between two announcements: a host that is started later waits for the next.
+const OFTEN: Duration = Duration::from_secs(20);
+/// How long a host that stops tries to say so.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// At most one refusal is logged in this time.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// `announced` of a `[[tool_services]]`.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub terms: Terms,
+    pub topic: Topic,
+    pub from: Vec<Announcer>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Announcer {
+    pub name: String,
+    /// The first part of the ids of its services.
+    pub namespace: String,
+    pub key: Secret,
+}
+
+/// `announce` of a `[[broker]]`.
+#[derive(Clone, Debug)]
+pub struct Announcing {
+    pub name: String,
+    pub topic: Topic,
+    pub key: Secret,
+    pub ttl: i64,
+}
+
+/// What this host hears while it serves.
+#[derive(Default)]
+pub struct Announcements(Vec<Arc<Listener>>);
+
+struct Listener {
+    service: Arc<Service>,
+    link: Link,
+    /// For people.
+    at: String,
+    from: BTreeMap<String, Known>,
+    /// The names under which this host announces.
+    own: BTreeSet<String>,
+}
+
+struct Known {
+    name: String,
+    key: AnnouncerKey,
+    source: Arc<Announced>,
+    standing: Mutex<Standing>,
+}
+
+#[derive(Default)]
+struct Standing {
+    /// The time of the last announcement that was believed.
+    last: i64,
+    until: Option<(Instant, Timestamp)>,
+}
+
+/// One announcer, as `status` shows it.
+#[derive(Serialize)]
+pub struct Told {
+    announcer: String,
+    at: String,
+    connected: bool,
+    tools: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+impl Announcements {
+    /// Begins to listen, until the host is told to stop.
+    pub async fn open(
+        entries: &[Entry],
+        own: BTreeSet<String>,
+        service: &Arc<Service>,
+        stop: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<Arc<Announcements>, String> {
+        let mut listeners = Vec::new();
+        for Entry { terms, topic, from } in entries.iter().cloned() {
+            let mut known = BTreeMap::new();
+            for Announcer { name, namespace, key } in from {
+                let key =
+                    AnnouncerKey::read(&key).await.map_err(|why| format!("the key of announcer {name}: {why}"))?;
+                let source = Arc::new(Announced::new(&name, &namespace));
+                service.registry().add_source(source.clone())?;
+                known.insert(name.clone(), Known { name, key, source, standing: Mutex::default() });
+            }
+            let at = format!("{topic} of {terms}");
+            let (link, mut came) = Link::open(terms, Source::All { topic: topic.clone() }, topic);
+            let listener = Arc::new(Listener { service: service.clone(), link, at, from: known, own: own.clone() });
+            listeners.push(listener.clone());
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = listener.listen(&mut came) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        Ok(Arc::new(Announcements(listeners)))
+    }
+
+    pub fn told(&self) -> Vec<Told> {
+        let told = |listener: &Arc<Listener>| {
+            let connected = matches!(listener.link.state(), State::Connected { .. });
+            let of = |known: &Known| Told {
+                announcer: known.name.clone(),
+                at: listener.at.clone(),
+                connected,
+                tools: known.source.tools(),
+                until: lock(&known.standing).until.map(|(_, until)| until.to_string()),
+            };
+            listener.from.values().map(of).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(told).collect()
+    }
+}
+
+impl Listener {
+    async fn listen(&self, came: &mut mpsc::Receiver<crate::broker::Delivery>) {
+        let (mut quiet, mut unsaid) = (Instant::now(), 0_u64);
+        loop {
+            let ends = self.from.values().filter_map(|known| lock(&known.standing).until);
+            let next = ends.map(|(at, _)| at).min();
+            let over = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let delivery = tokio::select! {
+                biased;
+                () = over => {
+                    self.expire().await;
+                    continue;
+                }
+                delivery = came.recv() => delivery,
+            };
+            let Some(delivery) = delivery else { return };
+            let Err(why) = self.heard(&delivery.body).await else { continue };
+            // Whoever may publish there could fill the log.
+            if Instant::now() < quiet {
+                unsaid += 1;
+                continue;
+            }
+            tracing::warn!(target: "toolhost::announced", unsaid, "an announcement at {} is refused: {why}", self.at);
+            (quiet, unsaid) = (Instant::now() + QUIET, 0);
+        }
+    }
+
+    async fn heard(&self, body: &[u8]) -> Result<(), String> {
+        let sealed = Sealed::read(body)?;
+        let name = printable(&head(&sealed.announcer, 80));
+        let known = self.from.get(&sealed.announcer);
+        if known.is_none() && self.own.contains(&sealed.announcer) {
+            return Ok(());
+        }
+        let known = known.ok_or_else(|| format!("'{name}' is no announcer that the configuration lists"))?;
+        self.believed(known, sealed).await.map_err(|why| format!("'{name}': {why}"))
+    }
+
+    async fn believed(&self, known: &Known, sealed: Sealed) -> Result<(), String> {
+        let Announcement { time, ttl, descriptors } = sealed.opened(&known.key)?;
+        if !(1..=LONGEST_TTL).contains(&ttl) {
+            return Err(format!("its time is not from 1 to {LONGEST_TTL} seconds"));
+        }
+        let now = Timestamp::now().as_millisecond();
+        if time > now.saturating_add(AHEAD) {
+            return Err("it is dated in the future: the clock of one of both hosts is wrong".to_owned());
+        }
+        let until = time.saturating_add(ttl * 1000);
+        let left = u64::try_from(until.saturating_sub(now)).ok().filter(|left| *left > 0);
+        let left = Duration::from_millis(left.ok_or("its time is over: it is an old one, or a clock is wrong")?);
+        {
+            let mut standing = lock(&known.standing);
+            if time <= standing.last {
+                return Err("it was heard before, or a later one was".to_owned());
+            }
+            standing.last = time;
+        }
+        let is_other = known.source.says(&descriptors)?;
+        let until = Timestamp::from_millisecond(until).map_err(|why| why.to_string())?;
+        lock(&known.standing).until = (!descriptors.is_empty()).then(|| (Instant::now() + left, until));
+        if is_other {
+            self.changed(known).await;
+        }
+        Ok(())
+    }
+
+    async fn expire(&self) {
+        for known in self.from.values() {
+            let is_over = |until: &mut (Instant, Timestamp)| until.0 <= Instant::now();
+            let over = lock(&known.standing).until.take_if(is_over).is_some();
+            if over && known.source.says(&Map::new()) == Ok(true) {
+                self.changed(known).await;
+            }
+        }
+    }
+
+    /// Has the registry take in what an announcer says now, and tells what became of it.
+    async fn changed(&self, known: &Known) {
+        let (service, source) = (self.service.clone(), known.source.clone());
+        let work = tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
+        if let Err(why) = work.await {
+            return tracing::error!(target: "toolhost::announced", "the registry failed; please report it: {why}");
+        }
+        let (name, tools) = (&known.name, known.source.tools());
+        if tools.is_empty() {
+            return tracing::info!(target: "toolhost::announced", "{name} announces nothing any more: its tools are gone");
+        }
+        let grants = known.source.grants().join(", ");
+        let all = tools.join(", ");
+        tracing::info!(target: "toolhost::announced", "{name} announces {all}; a policy's [services] that allows them: call = [{grants}]");
+        let snapshot = self.service.registry().snapshot();
+        for id in tools {
+            let why = match snapshot.find(&id) {
+                Ok(tool) if tool.source == registry_id(&known.source) => continue,
+                Ok(_) => "something of this host has its namespace".to_owned(),
+                Err(fault) => fault.person.unwrap_or(fault.message),
+            };
+            tracing::warn!(target: "toolhost::announced", "{id}, which {name} announces, is not loaded: {}", printable(&why));
+        }
+    }
+}
+
+fn registry_id(source: &Announced) -> &str {
+    crate::registry::Source::id(source)
+}
+
+/// Announces what the entries say that they announce, until the host is told to stop.
+pub async fn announce(
+    entries: &[broker::Entry],
+    service: &Arc<Service>,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), String> {
+    for entry in entries.iter().cloned() {
+        let Some(announcing) = entry.announce.clone() else { continue };
+        let key = AnnouncerKey::read(&announcing.key).await;
+        let key = key.map_err(|why| format!("[[broker]] announce: the key of {}: {why}", announcing.name))?;
+        let topic = announcing.topic.clone();
+        let (link, came) = Link::open(entry.terms.clone(), Source::All { topic: topic.clone() }, topic);
+        let voice = Voice { entry, announcing, key, link, service: service.clone(), last: 0 };
+        tasks.spawn(voice.speak(came, stop.clone()));
+    }
+    Ok(())
+}
+
+struct Voice {
+    entry: broker::Entry,
+    announcing: Announcing,
+    key: AnnouncerKey,
+    link: Link,
+    service: Arc<Service>,
+    last: i64,
+}
+
+impl Voice {
+    async fn speak(mut self, mut came: mpsc::Receiver<crate::broker::Delivery>, stop: CancellationToken) {
+        let pause = Duration::from_millis(u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default()).min(OFTEN);
+        let mut changes = self.service.changes();
+        loop {
+            tokio::select! {
+                () = self.link.connected() => {}
+                () = stop.cancelled() => return,
+            }
+            changes.mark_unchanged();
+            self.says(false).await;
+            let again = Instant::now() + pause;
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(again) => break,
+                    // Its tools may be others now.
+                    Ok(()) = changes.changed() => break,
+                    () = stop.cancelled() => {
+                        let _ = tokio::time::timeout(FAREWELL, self.says(true)).await;
+                        return;
+                    }
+                    // What is said at the topic.
+                    Some(_) = came.recv() => {}
+                }
+            }
+        }
+    }
+
+    async fn says(&mut self, leaves: bool) {
+        self.last = Timestamp::now().as_millisecond().max(self.last + 1);
+        let descriptors = if leaves { Map::new() } else { self.descriptors() };
+        let announcement = Announcement { time: self.last, ttl: self.announcing.ttl, descriptors };
+        let body = announcement.signed(&self.announcing.name, &self.key);
+        if let Err(why) = self.link.publish(b"", &body).await {
+            tracing::warn!(target: "toolhost::announced", "what this host serves was not announced: {why:?}");
+        }
+    }
+
+    /// Of the tools that the entry's caller can call now.
+    fn descriptors(&self) -> Map<String, serde_json::Value> {
+        let broker::Entry { request, response, tools, caller, .. } = &self.entry;
+        let caller = Caller::named(caller.clone());
+        let mut found = Map::new();
+        for reference in tools {
+            let tool = self.service.find(&caller, reference).ok().filter(|tool| self.service.can_call(&caller, tool));
+            let Some(tool) = tool else { continue };
+            let told = broker::descriptors(&tool.manifest, request.name(), request, response);
+            found.insert(format!("tool-service/{}", told.service_key), told.service);
+            found.insert(format!("tool/{}", told.tool_key), told.tool);
+        }
+        found
+    }
+}

@@ -1,0 +1,243 @@
+//! Tools that other hosts announce: there as long as their announcer says so, and nothing that it says of another.
+
+use super::terms;
+use crate::brokers::{Node, Served, unique, world};
+use crate::harness::{Playground, Who, as_everyone, wait_for};
+use crate::http::{Web, private};
+use nix::sys::signal::Signal;
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::time::Duration;
+use toolhost::broker::{Announcement, AnnouncerKey, Link, Secret, Source, Topic};
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// A host that hears announcer `b`, whose namespace is `far`.
+fn listener(who: Who, url: &str, topic: &str) -> (Playground, Web) {
+    let playground = Playground::new(who, "/var/tmp");
+    playground.settle();
+    private(&playground, "b.key", KEY);
+    let config = format!(
+        "[[tool_services]]\nurl = \"{url}\"\n[tool_services.announced]\ntopic = \"{topic}\"\n\
+         from = [{{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }}]\n"
+    );
+    private(&playground, "config.toml", &config);
+    let mut command = playground.host();
+    command.arg("--config").arg(playground.path("config.toml"));
+    command.args(["--log", "info", "serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(command, playground.who.uid()).unwrap();
+    (playground, web)
+}
+
+fn says(web: &Web, words: &str, times: usize) {
+    wait_for(&format!("{times} × {words}: {}", web.said()), || web.said().matches(words).count() >= times);
+}
+
+/// What `status` shows of the announcer.
+fn status(web: &Web) -> Value {
+    web.get("/v1/status", &[]).json()["announced"][0].clone()
+}
+
+/// What a call ends with: its answer, or the type of its error.
+fn call(web: &Web, tool: &str) -> String {
+    let reply = web.call(tool, &json!({"n": 7}), &[]).json();
+    let found = [&reply["error"]["type"], &reply["outputData"]].into_iter().find_map(Value::as_str);
+    found.unwrap_or_else(|| panic!("{reply}")).to_owned()
+}
+
+#[test]
+fn a_host_that_announces_itself_is_there_until_it_goes() {
+    let Some(mq) = Node::shared() else { return };
+    as_everyone("an announced tool", |who| {
+        let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
+        let (own, web) = listener(who, &mq.url(), &topic);
+        says(&web, "is connected", 1);
+        let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
+        let serves = |announce: &str| {
+            let text = format!(
+                "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\ntools = [\"esc:echo\", \"esc:none\"]\n\
+                 caller = \"a\"\n{announce}",
+                mq.url()
+            );
+            Served::by(&other, "b", &text, &[])
+        };
+        let announces = |ttl: u64| {
+            serves(&format!(
+                "announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"{topic}\", ttl = {ttl} }}\n"
+            ))
+        };
+        // The control: it serves, and announces nothing.
+        let host = serves("");
+        host.says("is connected", 1);
+        assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
+        drop(host);
+        let host = announces(3);
+        says(&web, &format!("b announces {tool};"), 1);
+        let told = status(&web);
+        assert_eq!(
+            (&told["announcer"], &told["tools"], &told["connected"]),
+            (&json!("b"), &json!([tool]), &json!(true))
+        );
+        wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
+        // No right comes with it.
+        assert_eq!((call(&web, &tool).as_str(), other.records().len()), ("SecurityError", 0));
+        let said = web.said();
+        let grant = said.split_once("call = [{ ").and_then(|(_, rest)| rest.split_once(" }]")).unwrap().0;
+        let other_queue = grant.replace("response:tg:", "response:tg:other-");
+        for (grant, wanted) in [(other_queue.as_str(), "SecurityError"), (grant, "{\"n\":7}")] {
+            own.policy("far", &format!("far.{name}:*"), &format!("[services]\ncall = [{{ {grant} }}]\n"));
+            own.settle();
+            let reloads = web.said().matches("reloaded:").count();
+            web.signal(Signal::SIGHUP);
+            says(&web, "reloaded:", reloads + 1);
+            wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
+        }
+        let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
+        assert_eq!(found["source"], "announced:b", "{found}");
+        // Killed, it says nothing any more.
+        drop(host);
+        says(&web, "b announces nothing any more", 1);
+        assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
+        // Stopped, it says so: this is long before its time.
+        let host = announces(300);
+        says(&web, &format!("b announces {tool};"), 2);
+        assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
+        host.stop();
+        says(&web, "b announces nothing any more", 2);
+        assert_eq!(call(&web, &tool), "ToolNotFoundError");
+    });
+}
+
+/// An announcer that says anything.
+struct Voice {
+    runtime: tokio::runtime::Runtime,
+    link: Link,
+}
+
+impl Voice {
+    fn at(url: &str, topic: &str) -> Voice {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let topic = Topic::parse(topic).unwrap();
+        let guard = runtime.enter();
+        let (link, mut came) = Link::open(terms(url), Source::All { topic: topic.clone() }, topic);
+        drop(guard);
+        runtime.spawn(async move { while came.recv().await.is_some() {} });
+        Voice { runtime, link }
+    }
+
+    fn send(&self, body: &[u8]) {
+        self.runtime.block_on(self.link.publish(b"", body)).unwrap();
+    }
+
+    fn signed(&self, name: &str, key: &str, (ago, ttl): (i64, i64), descriptors: Value) -> Vec<u8> {
+        let key = key.to_owned();
+        let secret = Secret::new(move || Box::pin(std::future::ready(Ok(key.clone()))));
+        let key = self.runtime.block_on(AnnouncerKey::read(&secret)).unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let time = i64::try_from(now.as_millis()).unwrap() - ago * 1000;
+        let descriptors: Map<String, Value> = serde_json::from_value(descriptors).unwrap();
+        Announcement { time, ttl, descriptors }.signed(name, &key)
+    }
+}
+
+/// A service and its tools.
+fn described(id: &str, tools: usize) -> Value {
+    let mut found = Map::new();
+    let service =
+        json!({"id": id, "request-queue": format!("request:tg:{id}"), "response-queue": format!("response:tg:{id}")});
+    found.insert(format!("tool-service/{id}"), service);
+    for n in 0..tools {
+        let tool = json!({"type": "tool-service", "name": format!("t{n}"), "description": "d", "service": id, "arguments": []});
+        found.insert(format!("tool/t{n}"), tool);
+    }
+    Value::Object(found)
+}
+
+#[test]
+fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
+    let Some(mq) = Node::shared() else { return };
+    let topic = format!("notify:tg:{}", unique("refused"));
+    let (own, web) = listener(Who::ours(), &mq.url(), &topic);
+    says(&web, "is connected", 1);
+    let voice = Voice::at(&mq.url(), &topic);
+    let good = (0, 200);
+    // One a second is logged: it is said until it is.
+    let refused = |words: &str, body: &mut dyn FnMut() -> Vec<u8>| {
+        wait_for(&format!("{words}: {}", web.said()), || {
+            voice.send(&body());
+            std::thread::sleep(Duration::from_millis(300));
+            web.said().contains(words)
+        });
+    };
+    let by_b = |when, descriptors| voice.signed("b", KEY, when, descriptors);
+    refused("it is no JSON object", &mut || b"[1]".to_vec());
+    refused("'c' is no announcer that", &mut || voice.signed("c", KEY, good, described("x", 1)));
+    refused("its signature does not fit", &mut || voice.signed("b", &KEY.replace('0', "1"), good, described("x", 1)));
+    refused("its time is not from 1 to 300", &mut || by_b((0, 301), described("x", 1)));
+    refused("its time is over", &mut || by_b((60, 50), described("x", 1)));
+    refused("dated in the future", &mut || by_b((-60, 50), described("x", 1)));
+    refused("more than 16 services or 64 tools", &mut || by_b(good, described("x", 65)));
+    let mut without = described("x", 1);
+    without["tool/t0"].as_object_mut().unwrap().remove("description");
+    refused("the required field 'description' is missing", &mut || by_b(good, without.clone()));
+    let mut foreign = described("x", 1);
+    foreign["tool/t0"]["service"] = json!("y");
+    refused("it says nothing of the service of far.y:t0", &mut || by_b(good, foreign.clone()));
+    assert_eq!((&status(&web)["tools"], call(&web, "far.x:t0").as_str()), (&json!([]), "ToolNotFoundError"));
+    // The control, also of its namespace: its own words do not decide that.
+    let heard = by_b(good, described("esc", 1));
+    voice.send(&heard);
+    says(&web, "b announces far.esc:t0;", 1);
+    assert_eq!(
+        (call(&web, "far.esc:t0").as_str(), call(&web, "esc:t0").as_str()),
+        ("SecurityError", "ToolNotFoundError")
+    );
+    refused("it was heard before", &mut || heard.clone());
+    refused("'d' is no announcer that", &mut || voice.signed("d", KEY, good, json!({})));
+    let mut names = 0..;
+    refused("changed a moment ago", &mut || by_b(good, described(&format!("n{}", names.next().unwrap()), 1)));
+    assert_eq!(status(&web)["tools"].as_array().unwrap().len(), 1, "the earlier one stays");
+    // A file of this host goes before, also one that comes later.
+    let file = own.path("tool-defs/far.tool-service.json");
+    let text = described("own", 1).to_string().replace("own", "far.own");
+    std::thread::sleep(Duration::from_secs(1));
+    voice.send(&by_b(good, described("own", 1)));
+    says(&web, "b announces far.own:t0;", 1);
+    let source = || web.get("/v1/tools/far.own:t0", &[]).json()["source"].clone();
+    assert_eq!(source(), "announced:b");
+    fs::write(&file, text).unwrap();
+    own.settle();
+    web.signal(Signal::SIGHUP);
+    wait_for("the file's is there", || source() == "files");
+    voice.send(&by_b(good, json!({})));
+    says(&web, "b announces nothing any more", 1);
+    assert_eq!(source(), "files");
+    // Gone is gone, though somebody repeats what was said.
+    voice.send(&heard);
+    refused("'e' is no announcer that", &mut || voice.signed("e", KEY, good, json!({})));
+    assert_eq!((&status(&web)["tools"], call(&web, "far.esc:t0").as_str()), (&json!([]), "ToolNotFoundError"));
+}
+
+#[test]
+fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
+    let own = Playground::new(Who::ours(), "/var/tmp");
+    private(&own, "b.key", KEY);
+    private(&own, "short.key", "short");
+    let of = |from: &str| format!("[[tool_services]]\nurl = \"amqp://localhost\"\nannounced = {{ from = [{from}] }}\n");
+    let b = "{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }";
+    for (config, words) in [
+        (of("").replace("url", "services = [\"x\"]\nurl"), "`from` lists no announcer"),
+        (of(&b.replace("far", "a.b")), "small letters, digits and `-`"),
+        (of(&format!("{b}, {b}")), "another one has this name or this namespace"),
+        (of(b) + &of(&b.replace("far", "near")), "the announcer 'b' is listed already"),
+        (of(b) + &of(&b.replace("\"b\"", "\"c\"")), "the service 'far.*' is called over another broker already"),
+        (of(&b.replace("file:b.key", "0123")), "key: `0123` is no source"),
+        (of(&b.replace("b.key", "short.key")), "the key of announcer b: it has fewer than 32 bytes"),
+        ("[[tool_services]]\nurl = \"amqp://localhost\"\n".to_owned(), "`services` names none"),
+    ] {
+        private(&own, "config.toml", &config);
+        let config = own.path("config.toml").display().to_string();
+        let ended = own.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
+        assert!(ended.code == Some(4) && ended.stderr.contains(words), "{words}: {}", ended.stderr);
+    }
+}

@@ -81,8 +81,13 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
     let prompt = json!({ "type": "prompt", "messages": [{ "role": "user", "content": content }], "ask": ask });
     let resource = json!({ "type": "resource", "uri": "t://x", "mimeType": "text/plain", "text": "one" });
     let file = json!({ "type": "resource", "uri": "t://x", "file": "x.md" });
-    let service = json!({ "type": "tool-service", "service": "far", "config": { "style": "pun" } });
-    let documents = [prompt, resource, file, service].map(document);
+    let documents = [prompt, resource, file].map(document);
+    // A service elsewhere is not confined here.
+    let mut service = script.clone();
+    service["handler"] = json!({ "type": "tool-service", "service": "far", "config": { "style": "pun" } });
+    for confining in ["securityContext", "execution", "limits"] {
+        service.as_object_mut().unwrap().remove(confining);
+    }
     let changes = vec![
         ("/$schema", json!("b")),
         ("/toolId", json!("t:other")),
@@ -144,7 +149,7 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
         ("/examples/*/input", json!({ "a": "y" })),
         ("/examples/*/expectedOutput", json!({ "b": 1 })),
     ];
-    ([vec![script, method], documents.to_vec()].concat(), changes)
+    ([vec![script, method, service], documents.to_vec()].concat(), changes)
 }
 
 #[test]

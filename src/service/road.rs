@@ -187,16 +187,16 @@ impl Service {
     }
 
     /// The built environment of a target that requires packages, held for the call. The time that this takes is not the
-    /// call's: its clock starts when the environment is there.
+    /// call's: its clock starts when the environment is there, and the policy must be as it was.
     async fn furnished(
         &self,
+        found: &Found,
         target: &Target,
-        came: Instant,
         stream: &mut Stream,
     ) -> Result<(Option<Held>, Instant), Fault> {
         let decision = &target.decided.decision;
         let (Some(wanted), Some(grant), Ok(shape)) = (&decision.wanted, &decision.packages, &decision.shape) else {
-            return Ok((None, came));
+            return Ok((None, found.came));
         };
         let need = packages::Need {
             tool: decision.tool.clone(),
@@ -217,7 +217,17 @@ impl Service {
                 () = stream.hand_on() => {}
             }
         };
-        Ok((Some(ready.held), if ready.built { Instant::now() } else { came }))
+        if !ready.built {
+            return Ok((Some(ready.held), found.came));
+        }
+        let came = Instant::now();
+        let now = self.decisions()?.decided_for(&found.tool, blocking::Until::usual(came, found.asked_ms)).await?;
+        if now.decision.digest != found.decided.decision.digest {
+            let message =
+                "the policy of this tool changed while its packages were built, so nothing was run; try again";
+            return Err(Fault::new(Kind::ServiceError, message).retryable());
+        }
+        Ok((Some(ready.held), came))
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
@@ -267,15 +277,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         record.enters(Stage::Prepare);
-        let (environment, came) = self.furnished(target, found.came, stream).await?;
-        if came > found.came {
-            let now = self.decisions()?.decided_for(&found.tool, blocking::Until::usual(came, found.asked_ms)).await?;
-            if now.decision.digest != found.decided.decision.digest {
-                let message =
-                    "the policy of this tool changed while its packages were built, so nothing was run; try again";
-                return Err(Fault::new(Kind::ServiceError, message).retryable());
-            }
-        }
+        let (environment, came) = self.furnished(found, target, stream).await?;
         let confinement = self.confined(found, target, came, environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.

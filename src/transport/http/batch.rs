@@ -16,9 +16,10 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use hyper::body::Frame;
-use serde::Deserialize;
-use serde_json::json;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -33,6 +34,7 @@ struct Asked {
     calls: Vec<One>,
     /// On whose behalf.
     user: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
     at_once: Option<usize>,
 }
 
@@ -42,10 +44,18 @@ struct One {
     tool: String,
     /// An object, or its JSON text.
     arguments: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "whole")]
     timeout_ms: Option<u64>,
     /// Nothing of it is told but its end.
     #[serde(default)]
     hidden: bool,
+}
+
+/// A whole number, which JSON Schema lets be written as 8.0, too.
+fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
+    let number = |given: Value| json::whole(&given).and_then(|number| N::try_from(number).ok());
+    let given = Option::<Value>::deserialize(from)?;
+    given.map(|given| number(given).ok_or_else(|| D::Error::custom("a whole number is expected"))).transpose()
 }
 
 /// `POST /v1/calls`.

@@ -220,7 +220,8 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
         let (background, opened) = Background::open(service.clone(), None).await;
         opened.map_err(anyhow::Error::msg)?;
         let callers = face::Callers::Own { uid: nix::unistd::geteuid().as_raw(), name: WHO.to_owned() };
-        let options = face::Options { callers, names: face::Names::default(), tls: None, brokers: Arc::default() };
+        let (brokers, announced) = Default::default();
+        let options = face::Options { callers, names: face::Names::default(), tls: None, brokers, announced };
         let kill = CancellationToken::new();
         tokio::spawn(face::serve(listener, options, background, CancellationToken::new(), kill.clone()));
         Ok(Served { address, kill })

@@ -47,6 +47,7 @@ pub struct Trace {
     pub state: Option<String>,
 }
 
+#[cfg(any(feature = "rabbitmq", feature = "pulsar"))]
 impl Trace {
     /// Of a message whose texts are found by their names.
     fn of(text: impl Fn(&str) -> Option<String>) -> Trace {

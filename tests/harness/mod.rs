@@ -29,7 +29,7 @@ use std::time::Duration;
 pub const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub const PYTHON: &str = "/usr/bin/python3";
 /// Nothing here takes this long: an answer that has not come by then never comes.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Copies a folder of the repository.
 pub fn copy(from: &Path, to: &Path) {

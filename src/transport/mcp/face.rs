@@ -143,8 +143,8 @@ impl Face {
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
-            biased;
-            answer = self.rounds(context, call, &bound, person.as_deref()) => answer,
+            biased; // The rounds are boxed, because rmcp moves the futures of requests.
+            answer = Box::pin(self.rounds(context, call, &bound, person.as_deref())) => answer,
             () = context.ct.cancelled() => Err(ErrorData::internal_error("The call was cancelled.", None)),
             () = left.cancelled() => Err(ErrorData::internal_error("The client has left.", None)),
             () = self.closing.cancelled() => Err(ErrorData::internal_error("The server is closing.", None)),

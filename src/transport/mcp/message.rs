@@ -13,6 +13,8 @@ use std::io;
 
 /// Most memory that a message may take as a tree, without the arguments of a call, bytes: many messages may be open.
 const LARGEST: usize = 64 * 1024;
+const CALL: &str = "tools/call";
+const ARGUMENTS: &str = "/params/arguments";
 
 /// A message as JSON. An error that answers no request has the id `null` (JSON-RPC 2.0, section 5).
 pub fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String, Value>> {
@@ -27,16 +29,8 @@ pub fn message_of(item: &TxJsonRpcMessage<RoleServer>) -> io::Result<Map<String,
 pub struct Received {
     pub message: RxJsonRpcMessage<RoleServer>,
     pub arguments: Option<String>,
-    /// The message without them.
-    rest: Text,
-}
-
-impl Received {
     /// The text for a reader that makes a tree of it: the arguments stand in it where that tree stays small.
-    pub fn small(&self, text: &str) -> String {
-        let whole = json::compact(text.as_bytes()).ok().filter(|whole| whole.tree(LARGEST).is_ok());
-        whole.as_ref().unwrap_or(&self.rest).as_str().to_owned()
-    }
+    pub small: Text,
 }
 
 /// One line as a message; `None` for an empty line or an unknown notification; an error to send back.
@@ -47,11 +41,20 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, Refusal> {
     }
     let unreadable = |why: &str, id| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id);
     let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
-    let id = id_of(line);
-    let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", id.clone()))?;
-    let (rest, arguments) = parted(text);
-    let whole = json::compact(rest.as_bytes()).map_err(|problem| unreadable(&problem.message, id.clone()))?;
-    let value = whole.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id))?;
+    let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", id_of(line)))?;
+    let (small, value, arguments) = match small(text) {
+        Some((whole, mut value)) => {
+            let arguments = taken(text, &mut value);
+            (whole, value, arguments)
+        }
+        None => {
+            let (rest, arguments) = parted(text);
+            let rest = json::compact(rest.as_bytes()).map_err(|bad| unreadable(&bad.message, id_of(line)))?;
+            let value = rest.tree(LARGEST);
+            let value = value.map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
+            (rest, value, arguments)
+        }
+    };
     let id: Option<RequestId> = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     if value.get("id").is_some() && id.is_none() {
         return Err(invalid("The id must be a string or a whole number.", None));
@@ -62,7 +65,7 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, Refusal> {
     }
     let has_method = value.get("method").is_some();
     match serde_json::from_value(value) {
-        Ok(message) => Ok(Some(Received { message, arguments, rest: whole })),
+        Ok(message) => Ok(Some(Received { message, arguments, small })),
         // A notification we do not know needs no answer.
         Err(_) if id.is_none() && has_method => Ok(None),
         Err(_) => Err(invalid("Not a message of this protocol.", id)),
@@ -78,12 +81,27 @@ pub fn id_of(line: &[u8]) -> Option<RequestId> {
     whole.then(|| serde_json::from_str(id).ok())?
 }
 
+/// A message that is sound and small with its arguments in it, as most are.
+fn small(text: &str) -> Option<(Text, Value)> {
+    let whole = json::compact(text.as_bytes()).ok()?;
+    let value = whole.tree(LARGEST).ok()?;
+    Some((whole, value))
+}
+
+/// As `parted`, of a message that is a tree already.
+fn taken(text: &str, value: &mut Value) -> Option<String> {
+    let call = value["method"] == CALL;
+    let arguments = value.pointer_mut(ARGUMENTS).filter(|arguments| call && arguments.is_object())?;
+    *arguments = Value::Object(Map::new());
+    json::member(text, ARGUMENTS).map(str::to_owned)
+}
+
 /// A call with `{}` in place of its arguments, and the arguments as they stand there: the road refuses and records what
 /// is wrong with them. Both parts are read strictly, so that no part of the line goes unchecked.
 fn parted(text: &str) -> (Cow<'_, str>, Option<String>) {
     let method = json::member(text, "/method").and_then(|method| serde_json::from_str::<String>(method).ok());
-    let call = method.as_deref() == Some("tools/call");
-    let arguments = json::member(text, "/params/arguments").filter(|arguments| call && arguments.starts_with('{'));
+    let call = method.as_deref() == Some(CALL);
+    let arguments = json::member(text, ARGUMENTS).filter(|arguments| call && arguments.starts_with('{'));
     let Some(arguments) = arguments else { return (text.into(), None) };
     let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
     let rest = format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]);

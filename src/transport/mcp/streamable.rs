@@ -86,10 +86,10 @@ impl Streamable {
             }
             Err(Busy::Full) => return busy("Too many requests of this session are open.", id),
         };
-        let small = received.small(text);
-        let Received { arguments, .. } = received;
+        let Received { arguments, small, .. } = received;
         let kept = (used, Some(begun).filter(|_| !listens));
-        self.answered(caller, parts, Brought { approver, arguments, place, body: small }, kept).await
+        self.answered(caller, parts, Brought { approver, arguments, place, body: small.as_str().to_owned() }, kept)
+            .await
     }
 
     /// `GET` and `DELETE`, which older clients send: the stream of a session, and its end.
@@ -125,6 +125,8 @@ impl Streamable {
         let own = Own { sessions, user, closing: closing.clone(), place };
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
+            // An answer before which nothing was told is one document.
+            .with_json_response(true)
             .with_cancellation_token(self.closing.clone())
             // The gate has looked at Host and Origin.
             .disable_allowed_hosts()
@@ -226,7 +228,7 @@ impl Replies {
     fn result<'e>(&self, event: &'e str) -> Option<(&'e str, Map<String, Value>, &'e str)> {
         self.asked.as_ref().filter(|asked| asked.has_answer())?;
         let at = event.find('{')?;
-        let (line, tail) = event[at..].split_once('\n')?;
+        let (line, tail) = event[at..].split_once('\n').unwrap_or((&event[at..], ""));
         let message: Map<String, Value> = serde_json::from_str(line).ok()?;
         message.contains_key("result").then(|| (&event[..at], message, tail))
     }

@@ -2,8 +2,10 @@
 
 use super::{Scene, begin, ended, place, state};
 use crate::harness::{Who, as_everyone_with, finish, has, wait_for};
+use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::time::{Duration, Instant};
 
@@ -92,6 +94,64 @@ fn a_call_is_cancelled_with_all_its_processes() {
         scene.playground.runs("user_scripts/sleep/main.py", 0);
         assert!(verb(&["ps"]).text().contains("No call runs.") && verb(&["ps", "--all"]).text().contains(id));
     });
+}
+
+/// The names of a stream's events, and the data of the last.
+fn told(web: &Web, caller: &str, place: &str) -> (Vec<String>, Value) {
+    let reply = web.get(place, &[caller, "Accept: text/event-stream"]);
+    assert_eq!((reply.status, reply.header("content-type")), (200, Some("text/event-stream")), "{reply:?}");
+    let names = reply.body.lines().filter_map(|line| line.strip_prefix("event: ").map(str::to_owned)).collect();
+    let data = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+    (names, serde_json::from_str(data).unwrap())
+}
+
+#[test]
+fn whoever_waits_is_told_of_the_end_once_with_the_result() {
+    as_everyone_with("python", "ends that are told", |who| {
+        let scene = Scene::new(who, "");
+        let web = scene.serve();
+        let (alice, bob) = (scene.alice.as_str(), scene.bob.as_str());
+        let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 3}), json!({})));
+        let other = web.get(&nap, &[bob, "Accept: text/event-stream"]);
+        assert_eq!(other.status, 404, "another's: {other:?}");
+        let (names, end) = told(&web, alice, &nap);
+        assert_eq!((names[0].as_str(), names.iter().filter(|name| *name == "end").count()), ("state", 1), "{names:?}");
+        assert_eq!(names.last().map(String::as_str), Some("end"));
+        assert_eq!((&end["phase"], &end["outcome"]), (&json!("ended"), &json!("success")));
+        assert_eq!(end, ended(&web, alice, &nap), "as whoever asks later is told");
+        assert_eq!(told(&web, alice, &nap), (vec!["end".to_owned()], end), "one that is over has its end alone");
+        // It is told how the call ended whichever way that was.
+        let sleeps = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({})));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| told(&web, alice, &sleeps));
+            scene.playground.runs("user_scripts/sleep/main.py", 2);
+            assert_eq!(web.ask("DELETE", &sleeps, &[alice], "").status, 202);
+            let (names, end) = waits.join().unwrap();
+            assert_eq!((names.last().map(String::as_str), &end["outcome"]), (Some("end"), &json!("CancelledError")));
+        });
+    });
+}
+
+/// A server that stops does not wait for those who wait.
+#[test]
+fn a_stream_that_waits_holds_up_no_server_that_stops() {
+    let Some(scene) = has("python", 1).then(|| Scene::new(Who::ours(), "")) else { return };
+    let mut web = scene.serve();
+    let alice = scene.alice.as_str();
+    let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 4}), json!({})));
+    let mut stream = web.connect();
+    let headers = [alice, "Accept: text/event-stream"];
+    stream.write_all(crate::http::request("GET", &nap, &web.address, &headers, "").as_bytes()).unwrap();
+    let mut told = [0; 4096];
+    let length = stream.read(&mut told).unwrap();
+    assert!(length > 0);
+    web.signal(nix::sys::signal::Signal::SIGTERM);
+    let mut rest = String::new();
+    let _ = stream.read_to_string(&mut rest);
+    assert!(!rest.contains("event: end"), "it says nothing of the end that it did not see: {rest}");
+    assert_eq!(web.ended(Duration::from_secs(60)), Some(143));
+    let web = scene.serve();
+    assert_eq!(ended(&web, alice, &nap)["outcome"], "success", "which is there later");
 }
 
 #[test]

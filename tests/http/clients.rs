@@ -49,30 +49,29 @@ fn the_conformance_suite_passes_in_both_eras() {
     }
     playground.settle();
     let web = Web::start(&playground, &[]);
-    // At least so many scenarios pass; the others check nothing here.
-    for (era, least) in [("2025-11-25", 32), ("2026-07-28", 40)] {
+    let run = |era: &str, which: [&str; 2]| {
         let mut suite = node(&folder);
         suite.arg(folder.join("suite/node_modules/@modelcontextprotocol/conformance/dist/index.js"));
-        suite.args([
-            "server",
-            "--url",
-            &format!("http://{}/mcp", web.address),
-            "--suite",
-            "all",
-            "--spec-version",
-            era,
-        ]);
+        suite.args(["server", "--url", &format!("http://{}/mcp", web.address), "--spec-version", era]).args(which);
         suite.args(["--timeout", "20000", "-o"]).arg(playground.path("state/suite"));
-        let out = suite.output().unwrap();
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        String::from_utf8_lossy(&suite.output().unwrap().stdout).into_owned()
+    };
+    // All scenarios that the suite has of each.
+    for (era, least) in [("2025-11-25", 33), ("2026-07-28", 40)] {
+        let text = run(era, ["--suite", "all"]);
         let summary = text.split("=== SUMMARY ===").nth(1).unwrap_or_else(|| panic!("no summary: {text}"));
         let counts = summary.lines().filter_map(|line| line.rsplit_once(": "));
         let counts: Vec<_> = counts.filter(|(_, counts)| counts.contains(" passed, ")).collect();
         let scenarios = counts.iter().filter(|(name, _)| name.starts_with(['✓', '✗', '~', '!']));
         let passed = scenarios.clone().filter(|(_, counts)| counts.contains(", 0 failed") && !counts.starts_with("0 "));
-        let failed: Vec<_> = scenarios.filter(|(_, counts)| !counts.contains(", 0 failed")).collect();
-        assert!(failed.is_empty(), "{era}: {failed:?}");
-        assert!(passed.count() >= least, "{era}: {summary}");
+        let failed: Vec<_> = scenarios.clone().filter(|(_, counts)| !counts.contains(", 0 failed")).collect();
+        // Some of its checks wait half a second for a tool in Python: on a busy machine they are made again, alone.
+        for (name, counts) in &failed {
+            let name = name.trim_start_matches(['✗', '~', '!', ' ']);
+            let passes = (0..3).any(|_| run(era, ["--scenario", name]).contains(", 0 failed"));
+            assert!(passes, "{era}: {name}: {counts}");
+        }
+        assert!(passed.count() + failed.len() >= least, "{era}: {summary}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 pub const BOTH: &str = "Accept: application/json, text/event-stream";
 const NEW: &str = "2026-07-28";
-const SLEEPER: &str = "user_scripts/sleep/main.py";
+pub const SLEEPER: &str = "user_scripts/sleep/main.py";
 
 /// A client of one era.
 pub struct Client<'w> {
@@ -80,8 +80,9 @@ impl<'w> Client<'w> {
     }
 
     /// A connection on which a call has been asked for.
-    fn begin(&mut self, name: &str) -> std::net::TcpStream {
-        let (headers, message) = self.message("tools/call", json!({"name": name, "arguments": {}}));
+    pub fn begin(&mut self, name: &str) -> std::net::TcpStream {
+        let meta = json!({"progressToken": "p"});
+        let (headers, message) = self.message("tools/call", json!({"name": name, "arguments": {}, "_meta": meta}));
         let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
         let mut stream = self.web.connect();
         let text = request("POST", "/mcp", &self.web.address, &headers, &message.to_string());

@@ -1,7 +1,7 @@
 //! MCP over HTTP: what clients have the server keep for them is bounded.
 
 use super::mcp::{BOTH, Client, messages};
-use super::{Web, request};
+use super::{Web, bearer, private, request, token};
 use crate::harness::{Playground, Who, has, manifest, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -36,7 +36,7 @@ fn sessions_are_no_more_than_a_caller_may_have_however_they_begin() {
 }
 
 /// All that comes on a stream until the server is quiet about this.
-fn heard(stream: &mut std::net::TcpStream, last: &str) -> String {
+pub fn heard(stream: &mut std::net::TcpStream, last: &str) -> String {
     let (mut all, mut piece) = (String::new(), [0; 4096]);
     while !all.contains(last) {
         let length = stream.read(&mut piece).unwrap();
@@ -119,4 +119,35 @@ fn what_a_task_keeps_of_an_answer_is_bounded() {
     assert!(words.contains("ResourceLimitError") && words.contains("call it without a task"), "{words}");
     let whole = ask("tools/call", json!({"name": "esc__many", "arguments": {"n": 300_000}}), &json!({}));
     assert_eq!(whole["result"]["structuredContent"]["all"].as_array().map(Vec::len), Some(300_000), "control");
+}
+
+/// A tool's task of this client, or the error.
+fn task(web: &Web, headers: &[&str], label: &str) -> Value {
+    let mut client =
+        Client::that_can(web, true, headers, &json!({"extensions": {"io.modelcontextprotocol/tasks": {}}}));
+    let call = json!({"name": "esc__quick", "arguments": {}, "_meta": {"dev.toolhost/user": label}});
+    messages(&client.ask("tools/call", call)).pop().unwrap()
+}
+
+#[test]
+fn whoever_brings_many_names_leaves_others_room_for_tasks() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool("quick", "python", "print('{}')\n", json!({"execution": {"task": "optional"}}));
+    let entry = |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
+    let callers = entry("gateway", "act_as = [\"*\"]\n") + &entry("*", "");
+    std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+    playground.settle();
+    let made = ["gateway", "alice"].map(|name| token(&playground, name, &[]));
+    let file = private(&playground, "tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let [gateway, alice] = made.each_ref().map(|(token, _)| bearer(token));
+    let begun: Vec<Value> = (0..30).map(|n| task(&web, &[&gateway], &format!("user-{}", n % 3))).collect();
+    let has_begun = |answer: &&Value| answer["result"]["taskId"].is_string();
+    assert_eq!(begun.iter().filter(has_begun).count(), 24, "three quarters: {}", begun[29]);
+    assert!(begun[29]["error"]["message"].as_str().unwrap().contains("Too many tasks"), "{}", begun[29]);
+    let own = task(&web, &[&alice], "alice");
+    assert!(has_begun(&&own), "others have room: {own}");
 }

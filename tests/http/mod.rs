@@ -8,6 +8,7 @@ mod clients;
 mod hostile;
 pub mod mcp;
 mod mcp_bounds;
+mod mcp_resume;
 mod odd;
 mod running;
 mod soak;

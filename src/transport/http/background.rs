@@ -1,16 +1,25 @@
 //! Calls in the background: a receipt at once, and its result later.
 //!
 //! For: `POST …/calls` with `"mode": "async"` or `Prefer: respond-async`, `/v1/calls`. In: a request; a caller who asks.
-//! Out: receipts, and the results that `service::background` keeps. Never: a result that takes memory without a place.
+//! Out: receipts, ends as they come, and the results that `service::background` keeps. Never: a result that takes memory without a
+//! place.
 
 use super::calls::{self, Begun};
 use super::reply::{self, Response};
+use super::stream::{COMMENT, QUIET, event};
 use super::{Face, body};
+use crate::base::places::Place;
 use crate::fault::{Fault, Kind};
-use crate::service::{CallRequest, Caller, Sink};
+use crate::service::background::Receipt;
+use crate::service::{CallRequest, Caller, Phase, Sink};
+use axum::body::Bytes;
+use futures_util::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use serde_json::{Value, json};
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +27,8 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Longest wait for the end of a call, seconds.
 const LONGEST: u64 = 60;
+/// How often a stream looks at its call while that tells nothing new: ten minutes.
+const FOLLOWED: u32 = 40;
 
 /// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are passed over, as
 /// it says there.
@@ -68,7 +79,10 @@ pub async fn begin(
 }
 
 /// A call in the background, with its result once it ended. `None`: it is none.
-pub async fn told(face: &Face, who: &Caller, id: &str, headers: &HeaderMap) -> Option<Response> {
+pub async fn told(face: &Arc<Face>, who: &Caller, id: &str, headers: &HeaderMap) -> Option<Response> {
+    if calls::wants_events(headers) {
+        return follow(face.clone(), who.clone(), id.to_owned());
+    }
     let receipt = match preference(headers) {
         (_, Some(time)) => tokio::select! {
             receipt = face.background.waited(who, id, time) => receipt,
@@ -79,10 +93,7 @@ pub async fn told(face: &Face, who: &Caller, id: &str, headers: &HeaderMap) -> O
     if receipt.ended.is_none() {
         return Some(reply::value(StatusCode::OK, &json!(receipt)));
     }
-    // Its place is taken before it is read.
-    let places: Option<Vec<_>> =
-        (0..body::units(face.background.size(id))).map(|_| face.bodies.try_enter(&who.user)).collect();
-    let Some(places) = places else {
+    let Some(places) = places(face, who, id) else {
         let fault = Fault::new(Kind::RateLimitError, "Too many large results are being read.").retryable();
         return Some(reply::refusal(StatusCode::SERVICE_UNAVAILABLE, fault));
     };
@@ -92,6 +103,67 @@ pub async fn told(face: &Face, who: &Caller, id: &str, headers: &HeaderMap) -> O
         Ok(None) => return None,
         Err(fault) => reply::fault(fault, who.operator),
     })
+}
+
+/// Taken before a result is read.
+fn places(face: &Face, who: &Caller, id: &str) -> Option<Vec<Place>> {
+    (0..body::units(face.background.size(id))).map(|_| face.bodies.try_enter(&who.user)).collect()
+}
+
+/// The same call as a stream: `state` as it is and whenever it is another, then one `end`. It goes on for a bounded time.
+fn follow(face: Arc<Face>, who: Caller, id: String) -> Option<Response> {
+    face.background.receipt(&who, &id)?;
+    let following = Following { face, who, id, shown: None, left: FOLLOWED, over: None };
+    Some(calls::streamed(StreamBody::new(stream::unfold(following, Following::next))))
+}
+
+/// A call whose end somebody waits for.
+struct Following {
+    face: Arc<Face>,
+    who: Caller,
+    id: String,
+    /// Its phase as it was told last.
+    shown: Option<Phase>,
+    /// How often it is still looked at.
+    left: u32,
+    /// The end was told; held until that is taken.
+    over: Option<Vec<Place>>,
+}
+
+type Told = io::Result<Frame<Bytes>>;
+
+impl Following {
+    async fn next(mut self) -> Option<(Told, Following)> {
+        if self.over.is_some() {
+            return None;
+        }
+        // How it is now is told at once.
+        let quiet = self.shown.map_or(Duration::ZERO, |_| QUIET);
+        let receipt = tokio::select! {
+            receipt = self.face.background.waited(&self.who, &self.id, quiet) => receipt,
+            () = self.face.stop.cancelled() => None,
+        }?;
+        self.left = self.left.checked_sub(1)?;
+        let phase = receipt.call.phase;
+        let told = match self.shown.replace(phase) {
+            _ if phase == Phase::Ended => self.end(&receipt).await,
+            shown if shown != Some(phase) => event("state", &json!(receipt)),
+            _ => COMMENT.into(),
+        };
+        Some((Ok(Frame::data(told.into())), self))
+    }
+
+    /// The receipt with the result, where there is room for it now.
+    async fn end(&mut self, receipt: &Receipt) -> Vec<u8> {
+        let places = places(&self.face, &self.who, &self.id);
+        let result = match &places {
+            Some(_) => self.face.background.result(&self.who, &self.id).await.ok().flatten(),
+            None => None,
+        };
+        self.over = Some(places.unwrap_or_default());
+        let (name, text) = result.map_or(("resultLeftOut", "true".to_owned()), |text| ("result", text));
+        reply::joined(&json!(receipt), name, &text, ("event: end\ndata: ", "\n\n")).into_bytes()
+    }
 }
 
 /// The calls of a caller that are open, and those that ended lately; of those in the background all that are kept.

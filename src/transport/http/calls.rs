@@ -113,7 +113,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
     key.map(|key| Some(key.to_owned())).ok_or_else(|| reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)))
 }
 
-fn wants_events(headers: &HeaderMap) -> bool {
+pub fn wants_events(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     accepted
         .flat_map(|value| value.split(','))

@@ -30,11 +30,16 @@ fn retry_after(fault: &Fault) -> HeaderValue {
 
 /// Fields of JSON that come from elsewhere as text, with whatever lasts until they are taken.
 pub fn with_text(head: &Value, name: &str, text: &str, kept: impl Send + 'static) -> Response {
-    let head = text::json(head, false);
-    let around = format!("{},\"{name}\":{text}", head.strip_suffix('}').unwrap_or_default());
-    let mut response = Response::new(Body::new(Held::made(around, "}\n", kept, false, |_| Ok(()))));
+    let whole = joined(head, name, text, ("", "\n"));
+    let mut response = Response::new(Body::new(Held::made(whole, "", kept, false, |_| Ok(()))));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// The same as text between two others.
+pub fn joined(head: &Value, name: &str, text: &str, (before, after): (&str, &str)) -> String {
+    let head = text::json(head, false);
+    format!("{before}{},\"{name}\":{text}}}{after}", head.strip_suffix('}').unwrap_or_default())
 }
 
 /// A request that cannot be read as one of this server's.

@@ -5,7 +5,7 @@
 
 use super::results::Answer;
 use crate::base::lock;
-use crate::service::{Approver, Caller, TraceContext};
+use crate::service::{Approver, Caller, TraceContext, Turn};
 use http::request::Parts;
 use rmcp::service::{RequestContext, RoleServer};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,9 @@ pub struct Asked {
     /// Who else than its client can be asked about its call.
     pub approver: Approver,
     arguments: Mutex<Option<String>>,
-    answer: Mutex<Option<Answer>>,
+    answer: Mutex<Option<Arc<Answer>>>,
+    /// The call counts as one that runs until its answer is sent.
+    turn: Mutex<Option<Arc<Turn>>>,
     /// The client is gone, or has its answer.
     left: CancellationToken,
 }
@@ -24,20 +26,28 @@ pub struct Asked {
 impl Asked {
     pub fn new(caller: Caller, approver: Approver, arguments: Option<String>) -> Arc<Asked> {
         let left = CancellationToken::new();
-        Arc::new(Asked { caller, approver, arguments: Mutex::new(arguments), answer: Mutex::default(), left })
+        let arguments = Mutex::new(arguments);
+        Arc::new(Asked { caller, approver, arguments, answer: Mutex::default(), turn: Mutex::default(), left })
     }
 
     pub fn arguments(&self) -> Option<String> {
         lock(&self.arguments).take()
     }
 
-    pub fn answered(&self, answer: Answer) {
-        *lock(&self.answer) = Some(answer);
+    pub fn answered(&self, mut answer: Answer) {
+        *lock(&self.turn) = answer.turn.take();
+        *lock(&self.answer) = Some(Arc::new(answer));
     }
 
     /// The content of the answer, once the call has ended.
-    pub fn answer(&self) -> Option<Answer> {
-        lock(&self.answer).take()
+    pub fn answer(&self) -> Option<Arc<Answer>> {
+        lock(&self.answer).clone()
+    }
+
+    /// All of the answer was sent, or is kept for its client: the call does not run any more. Gives the bytes of its content.
+    pub fn over(&self) -> usize {
+        drop(lock(&self.turn).take());
+        self.answer().map_or(0, |answer| answer.len())
     }
 
     pub fn has_answer(&self) -> bool {

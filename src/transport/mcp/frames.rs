@@ -109,7 +109,7 @@ impl Transport<RoleServer> for Frames {
             let Some(Exchange { client, answer, place, .. }) = exchange else { return Ok(()) };
             let mut message = message_of(&item)?;
             message.insert("id".into(), serde_json::to_value(client)?);
-            let written = match answer {
+            let written = match answer.map(Arc::new) {
                 Some(answer) if answer.is_large() => output.put(Line::ToMake(Whole { message, answer })).await,
                 Some(answer) => output.write(&Whole { message, answer }).await,
                 None => output.write(&message).await,

@@ -13,6 +13,7 @@ mod offered;
 mod open;
 mod person;
 mod results;
+mod resume;
 mod sessions;
 mod stdio;
 mod streamable;

@@ -91,7 +91,7 @@ pub struct Answer {
     /// The files that were not published: the answer may speak of them as if they were there.
     missing: Option<String>,
     /// The call counts as one that runs until this is written.
-    _turn: Option<Arc<service::Turn>>,
+    pub turn: Option<Arc<service::Turn>>,
 }
 
 impl Answer {
@@ -121,13 +121,17 @@ impl Answer {
                 _ => output,
             }
         };
-        Answer { blocks, json, schema, missing, _turn: report.turn }
+        Answer { blocks, json, schema, missing, turn: report.turn }
+    }
+
+    /// Bytes in memory.
+    pub fn len(&self) -> usize {
+        self.json.get().len() + self.blocks.as_ref().map_or(0, |blocks| blocks.get().len())
     }
 
     /// Whether to write it in pieces.
     pub fn is_large(&self) -> bool {
-        let blocks = self.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
-        self.json.get().len() + blocks > crate::quantity::LARGE_TEXT_BYTES
+        self.len() > crate::quantity::LARGE_TEXT_BYTES
     }
 }
 
@@ -193,7 +197,7 @@ impl Serialize for Answer {
 /// A response without its content, and the content.
 pub struct Whole {
     pub message: Map<String, Value>,
-    pub answer: Answer,
+    pub answer: Arc<Answer>,
 }
 
 impl Serialize for Whole {

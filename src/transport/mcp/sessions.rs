@@ -3,9 +3,10 @@
 //! For: `streamable`. In: a caller, the id of a session. Out: rmcp's session, where it is this caller's. Never: more of them
 //! than the bounds below; one that nobody uses kept for long; two open requests under one id.
 
+use super::resume;
 use crate::base::lock;
 use crate::base::places::{Place, Places};
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt, stream};
 use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
@@ -37,6 +38,8 @@ pub struct Sessions {
     local: LocalSessionManager,
     known: Mutex<HashMap<SessionId, Known>>,
     places: Arc<Places>,
+    /// What was told of their requests, for clients that come back.
+    pub told: Arc<resume::Store>,
 }
 
 /// One response of a session, until it is sent or dropped.
@@ -58,10 +61,11 @@ impl Sessions {
         let mut local = LocalSessionManager::default();
         // A call may run for longer than any such time; what is idle is seen here.
         local.session_config.keep_alive = None;
-        // Only what is on its way is kept: a response that was not taken is not sent again.
+        // Of a request's stream rmcp forgets all with its end; `told` keeps it.
         local.session_config.completed_cache_ttl = Duration::ZERO;
-        local.session_config.sse_retry = None;
-        Arc::new(Sessions { local, known: Mutex::default(), places: Places::new(MOST, EACH) })
+        local.session_config.sse_retry = Some(resume::RETRY);
+        let (known, told) = (Mutex::default(), Arc::default());
+        Arc::new(Sessions { local, known, places: Places::new(MOST, EACH), told })
     }
 
     /// A place for one more session of this user, which takes it when it is made.
@@ -91,6 +95,7 @@ impl Sessions {
         if let Some(session) = lock(&self.known).remove(id) {
             session.closing.cancel();
         }
+        self.told.close(id);
         // One that ended by itself is gone already.
         let _ = self.local.close_session(id).await;
     }
@@ -131,6 +136,12 @@ pub struct Own {
     pub closing: CancellationToken,
     /// For a new session.
     pub place: Mutex<Option<Place>>,
+    /// The client knows an event that only tells it how to come back: those before 2025-11-25 do not.
+    pub primed: bool,
+    /// The stream that this request began.
+    pub begun: Mutex<Option<resume::Key>>,
+    /// The stream that it goes on with.
+    pub resumed: Mutex<Option<resume::Reader>>,
 }
 
 impl Own {
@@ -182,7 +193,12 @@ impl SessionManager for Own {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check(id)?;
-        self.sessions.local.create_stream(id, message).await
+        let mut events = Box::pin(self.sessions.local.create_stream(id, message).await?);
+        // The first, which is there at once, has nothing but an id.
+        let first = events.next().await;
+        let place = first.as_ref().and_then(|first| resume::event(first.event_id.as_deref()?));
+        *lock(&self.begun) = place.and_then(|(_, request)| Some((id.clone(), request?)));
+        Ok(stream::iter(first.filter(|_| self.primed)).chain(events))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
@@ -198,13 +214,23 @@ impl SessionManager for Own {
         self.sessions.local.create_standalone_stream(id).await
     }
 
-    /// A client that has left has its call killed, so that nothing of it is left to send; its common stream goes on.
+    /// The stream of a request is read where it is kept; of what rmcp has of the session's own, the client gets what came later.
     async fn resume(
         &self,
         id: &SessionId,
-        _last_event_id: String,
+        last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check(id)?;
-        self.sessions.local.create_standalone_stream(id).await
+        match resume::event(&last_event_id) {
+            Some((at, None)) => {
+                let after = at.saturating_add(1).to_string();
+                self.sessions.local.resume(id, after).await.map(StreamExt::left_stream)
+            }
+            of_request => {
+                let of = of_request.and_then(|(at, request)| Some((at, (id.clone(), request?))));
+                *lock(&self.resumed) = of.and_then(|(at, key)| self.sessions.told.resume(key, at));
+                Ok(stream::empty().right_stream())
+            }
+        }
     }
 }

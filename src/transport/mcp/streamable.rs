@@ -1,7 +1,7 @@
 //! MCP over HTTP: one request, one answer or stream of events; for older clients sessions between them.
 //!
 //! For: `/mcp`. In: a caller that the gate has let in, a request. Out: rmcp's answer, in which nothing is hidden, with the
-//! content of results written while it is sent. Never: a call that runs on once nobody reads its answer.
+//! content of results written while it is sent. Never: a call that runs on for long once nobody reads its answer.
 
 use super::asked::Asked;
 use super::face::Face;
@@ -9,10 +9,11 @@ use super::frames;
 use super::message::{self, Received, message_of};
 use super::open::Open;
 use super::results::Whole;
+use super::resume::Reader;
 use super::sessions::{Busy, Own, Sessions, Use};
 use super::{Client, Mcp};
 use crate::base::places::Place;
-use crate::base::text;
+use crate::base::{lock, text};
 use crate::service::{Approver, Caller, Service};
 use crate::transport::pieces::{PIECE, Pieces};
 use bytes::Bytes;
@@ -24,15 +25,19 @@ use hyper::body::{Body, Frame};
 use rmcp::model::{ClientRequest, ErrorCode, JsonRpcMessage, RequestId};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Map, Value};
+use std::any::Any;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 const SESSION: &str = "mcp-session-id";
+const VERSION: &str = "mcp-protocol-version";
+/// The first revision whose clients know an event without content.
+const PRIMED: &[u8] = b"2025-11-25";
 /// A stream that a client holds open to be told of changes.
 const LISTENS: &str = "subscriptions/listen";
 /// More than a message has once its arguments are out of it.
@@ -121,8 +126,16 @@ impl Streamable {
         parts.extensions.insert(asked.clone());
         parts.headers.remove(header::CONTENT_LENGTH);
         let closing = self.closing.child_token();
-        let (sessions, user, place) = (self.sessions.clone(), caller.user.clone(), Mutex::new(place));
-        let own = Own { sessions, user, closing: closing.clone(), place };
+        let version = parts.headers.get(VERSION).map(HeaderValue::as_bytes);
+        let own = Arc::new(Own {
+            sessions: self.sessions.clone(),
+            user: caller.user.clone(),
+            closing: closing.clone(),
+            place: Mutex::new(place),
+            primed: version.is_some_and(|version| version >= PRIMED),
+            begun: Mutex::default(),
+            resumed: Mutex::default(),
+        });
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
             // An answer before which nothing was told is one document.
@@ -137,11 +150,20 @@ impl Streamable {
             let client = Client { caller: caller.clone(), label: None };
             Ok(Face::new(mcp.clone(), client, closing.clone(), Open::default()))
         };
-        let rmcp = StreamableHttpService::new(face, Arc::new(own), config);
+        let rmcp = StreamableHttpService::new(face, own.clone(), config);
         let request = http::Request::from_parts(parts, Full::new(Bytes::from(body)));
         let (head, inner) = rmcp.handle(request).await.into_parts();
-        let left = Some(left);
-        Response::from_parts(head, Replies { inner, asked: Some(asked), pieces: None, _left: left, _kept: kept })
+        let (begun, resumed) = (lock(&own.begun).take(), lock(&own.resumed).take());
+        let replies = match (begun, resumed) {
+            (Some(key), _) => {
+                // Both last as long as the stream, whoever reads it.
+                let reader = self.sessions.told.begin((key, &own.user), asked, inner, (left, kept));
+                Replies::of(Source::Resumable(reader), ())
+            }
+            (_, Some(reader)) => Replies::of(Source::Resumable(reader), kept),
+            _ => Replies { asked: Some(asked), ..Replies::of(Source::Once(inner), (left, kept)) },
+        };
+        Response::from_parts(head, replies)
     }
 }
 
@@ -168,27 +190,44 @@ fn busy(words: &str, id: Option<RequestId>) -> Response<Replies> {
 fn refused(status: StatusCode, refusal: &message::Refusal) -> Response<Replies> {
     let mut bytes = Vec::new();
     let _ = message_of(refusal).and_then(|message| frames::line(&message, &mut bytes));
-    let mut response = Replies::empty(status);
+    let mut response = Replies::with(status, bytes.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.body_mut().inner = Full::new(Bytes::from(bytes)).boxed();
     response
 }
 
-/// The body of an answer. Dropping it ends the call.
+/// Where the events of an answer come from.
+enum Source {
+    /// Rmcp, while the client reads.
+    Once(BoxBody<Bytes, Infallible>),
+    /// A stream that its client can come back to.
+    Resumable(Reader),
+}
+
+/// The body of an answer. Dropping it ends the call, now or where its client does not come back.
 pub struct Replies {
-    inner: BoxBody<Bytes, Infallible>,
+    source: Source,
     asked: Option<Arc<Asked>>,
     /// A result that is being written.
     pieces: Option<mpsc::Receiver<Vec<u8>>>,
-    _left: Option<DropGuard>,
-    _kept: Kept,
+    _held: Box<dyn Any + Send>,
 }
 
 impl Replies {
+    /// `held`: as long as this is read.
+    fn of(source: Source, held: impl Send + 'static) -> Replies {
+        let asked = match &source {
+            Source::Once(_) => None,
+            Source::Resumable(reader) => Some(reader.asked()),
+        };
+        Replies { source, asked, pieces: None, _held: Box::new(held) }
+    }
+
     fn empty(status: StatusCode) -> Response<Replies> {
-        let inner = Full::new(Bytes::new()).boxed();
-        let mut response =
-            Response::new(Replies { inner, asked: None, pieces: None, _left: None, _kept: (None, None) });
+        Replies::with(status, Bytes::new())
+    }
+
+    fn with(status: StatusCode, bytes: Bytes) -> Response<Replies> {
+        let mut response = Response::new(Replies::of(Source::Once(Full::new(bytes).boxed()), ()));
         *response.status_mut() = status;
         response
     }
@@ -246,8 +285,14 @@ impl Body for Replies {
                     None => self.pieces = None,
                 }
             }
-            let Some(Ok(frame)) = ready!(Pin::new(&mut self.inner).poll_frame(cx)) else { return Poll::Ready(None) };
-            let Ok(data) = frame.into_data() else { continue };
+            let data = match &mut self.source {
+                Source::Resumable(reader) => ready!(reader.poll(cx)),
+                Source::Once(body) => match ready!(Pin::new(body).poll_frame(cx)) {
+                    Some(Ok(frame)) => Some(frame.into_data().unwrap_or_default()),
+                    None => None,
+                },
+            };
+            let Some(data) = data else { return Poll::Ready(None) };
             if let Some(bytes) = self.event(&data) {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }

@@ -7,7 +7,7 @@ use super::asking::{self, requests};
 use super::person::Person;
 use super::{Mcp, results};
 use crate::base::lock;
-use crate::base::places::Places;
+use crate::base::places::{Claim, Places};
 use crate::policy::Ask;
 use crate::service::{Approver, CallRequest, Sink};
 use rmcp::ErrorData;
@@ -19,8 +19,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Tasks at once, those included that ended and are remembered; one caller has at most three quarters.
+/// Tasks at once, those included that ended and are remembered; one caller has at most three quarters, and whoever
+/// authenticated no more, under whatever names.
 const MOST: usize = 32;
+const EACH: usize = MOST - MOST / 4;
 /// How long one is remembered once it has ended.
 const KEPT: Duration = Duration::from_secs(600);
 
@@ -33,8 +35,7 @@ pub struct Tasks {
 
 impl Default for Tasks {
     fn default() -> Tasks {
-        let places = Places::new(MOST, MOST - MOST / 4);
-        Tasks { manager: TaskManager::new(), owners: Mutex::default(), places }
+        Tasks { manager: TaskManager::new(), owners: Mutex::default(), places: Places::new(MOST, EACH) }
     }
 }
 
@@ -48,10 +49,11 @@ impl Tasks {
     }
 }
 
-/// Begins one. It ends with the server.
+/// Begins one. It ends with the server. `user`: who it counts as.
 pub fn begin(mcp: &Arc<Mcp>, user: &str, call: CallRequest, closing: CancellationToken) -> Result<Task, ErrorData> {
     let full = || ErrorData::internal_error("Too many tasks are open, or ended lately. Try again later.", None);
-    let place = mcp.tasks.places.try_enter(user).ok_or_else(full)?;
+    let counts = vec![(format!("through {}", call.caller.user), EACH), (format!("caller {user}"), EACH)];
+    let place = mcp.tasks.places.try_enter_as(&Claim { turn: String::new(), counts }).ok_or_else(full)?;
     let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
     let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
     let of = mcp.clone();

@@ -1,0 +1,164 @@
+//! MCP over HTTP: clients of an older session that come back for what they missed.
+
+use super::mcp::{BOTH, Client, SLEEPER, messages};
+use super::mcp_bounds::heard;
+use super::{Reply, Web, bearer, private, sleeper, token};
+use crate::harness::{PATIENCE, Playground, Who, has, wait_for, within};
+use serde_json::{Value, json};
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const VERSION: &str = "MCP-Protocol-Version: 2025-11-25";
+
+/// Tells how far it is, twice, and answers.
+fn steps(playground: &Playground) {
+    let script = "import toolhost, time\ndef run():\n    toolhost.progress(1, 2)\n    time.sleep(1.5)\n    \
+                  toolhost.progress(2, 2)\n    time.sleep(0.2)\n    return 'done'\n";
+    let handler =
+        json!({"type": "external-script", "scriptPath": "steps/main.py", "language": "python", "entryPoint": "run"});
+    playground.tool("steps", "python", script, json!({"handler": handler}));
+}
+
+/// Reads until the event that holds this, and gives the id of that one.
+fn event(stream: &mut TcpStream, last: &str) -> (String, String) {
+    let mut all = heard(stream, last);
+    let after = |all: &str| {
+        all[all.find(last).unwrap()..].lines().find_map(|line| line.strip_prefix("id: ").map(str::to_owned))
+    };
+    while !all.ends_with("\n\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        all.push(byte[0].into());
+    }
+    let id = after(&all).unwrap_or_else(|| panic!("no id: {all}"));
+    (all, id)
+}
+
+fn resumed(web: &Web, client: &Client, id: &str) -> Reply {
+    let last = format!("Last-Event-ID: {id}");
+    let headers: Vec<&str> = client.headers.iter().map(String::as_str).chain([last.as_str()]).collect();
+    web.ask("GET", "/mcp", &headers, "")
+}
+
+fn answer(told: &[Value]) -> &Value {
+    &told.last().unwrap()["result"]["content"][0]["text"]
+}
+
+#[test]
+fn a_client_whose_connection_broke_reads_on_after_the_last_event_that_it_has() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    steps(&playground);
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let mut client = Client::new(&web, false, &[VERSION]);
+    for late in [false, true] {
+        let before = playground.records().len();
+        let mut stream = client.begin("esc__steps");
+        let (told, id) = event(&mut stream, "\"progress\":1");
+        assert!(told.contains("data: \nid: 0/") && told.contains("retry: 1000\n"), "first how to come back: {told}");
+        drop(stream);
+        if late {
+            wait_for("its end, which nobody hears", || playground.records().len() > before);
+        }
+        let told = messages(&resumed(&web, &client, &id));
+        let far: Vec<_> = told.iter().filter_map(|told| told["params"]["progress"].as_f64()).collect();
+        assert_eq!((far, answer(&told)), (vec![2.0], &json!("done")), "{late}: {told:?}");
+        let records = playground.records();
+        assert_eq!((records.len(), &records[before]["outcome"]), (before + 1, &json!("success")), "it ran once");
+        // Nobody knows whether it got that: it can ask again, from any event on.
+        let (_, request) = id.split_once('/').unwrap();
+        let again = messages(&resumed(&web, &client, &format!("0/{request}")));
+        let far: Vec<_> = again.iter().filter_map(|told| told["params"]["progress"].as_f64()).collect();
+        assert_eq!((far, answer(&again)), (vec![1.0, 2.0], &json!("done")), "{again:?}");
+        assert_eq!(playground.records().len(), before + 1);
+    }
+    // A later reader takes the place of a connection that only looks as if it were there.
+    let mut stream = client.begin("esc__steps");
+    let (_, id) = event(&mut stream, "\"progress\":1");
+    assert_eq!(answer(&messages(&resumed(&web, &client, &id))), &json!("done"));
+    let mut rest = String::new();
+    let _ = stream.read_to_string(&mut rest);
+    assert!(!rest.contains("result"), "one reader at a time: {rest}");
+}
+
+#[test]
+fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    steps(&playground);
+    playground.settle();
+    let (alice, line) = token(&playground, "alice", &[]);
+    let (bob, other) = token(&playground, "bob", &[]);
+    let file = private(&playground, "tokens", &format!("{line}\n{other}\n"));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let mut own = Client::new(&web, false, &[VERSION, &bearer(&alice)]);
+    let mut stream = own.begin("esc__steps");
+    let (_, id) = event(&mut stream, "\"progress\":1");
+    drop(stream);
+    let last = format!("Last-Event-ID: {id}");
+    let theirs = web.ask("GET", "/mcp", &[BOTH, VERSION, own.session(), &last, &bearer(&bob)], "");
+    assert_eq!((theirs.status, theirs.body.contains("progress")), (404, false), "another caller: {theirs:?}");
+    let another = Client::new(&web, false, &[VERSION, &bearer(&alice)]);
+    for (client, id) in [(&another, id.as_str()), (&own, "0/99"), (&own, "x/y"), (&own, "18446744073709551616/0")] {
+        let nothing = resumed(&web, client, id);
+        assert_eq!((nothing.status, messages(&nothing).len()), (200, 0), "{id}: {nothing:?}");
+    }
+    assert_eq!(answer(&messages(&resumed(&web, &own, &id))), &json!("done"), "control");
+    // Its end ends what it can be told.
+    assert_eq!(web.ask("DELETE", "/mcp", &[VERSION, own.session(), &bearer(&alice)], "").status, 204);
+    assert_eq!(resumed(&web, &own, &id).status, 404);
+}
+
+#[test]
+fn a_client_that_does_not_come_back_has_its_call_killed() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    sleeper(&playground);
+    let web = Web::start(&playground, &[]);
+    let mut client = Client::new(&web, false, &[VERSION]);
+    let mut stream = client.begin("esc__sleep");
+    heard(&mut stream, "retry: 1000");
+    playground.runs(SLEEPER, 1);
+    let left = Instant::now();
+    drop(stream);
+    within(PATIENCE, "its record", || playground.records().iter().any(|record| record["outcome"] == "CancelledError"));
+    playground.runs(SLEEPER, 0);
+    assert!((5..20).contains(&left.elapsed().as_secs()), "it was waited for: {:?}", left.elapsed());
+}
+
+#[test]
+fn a_large_answer_that_broke_off_is_sent_again_and_one_that_is_too_large_is_not() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 8_000_000\n";
+    for (name, length) in [("large", 3_000_000), ("larger", 6_000_000)] {
+        let script = format!("print('\"' + 'x' * {length} + '\"')\n");
+        playground.tool(name, "python", &script, json!({"limits": {"outputBytes": 8_000_000}}));
+        playground.policy(name, &format!("esc:{name}"), allowed);
+    }
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let mut client = Client::new(&web, false, &[VERSION]);
+    for (name, length) in [("esc__large", Some(3_000_000)), ("esc__larger", None)] {
+        let before = playground.records().len();
+        let mut stream = client.begin(name);
+        let told = heard(&mut stream, "xxx");
+        let id = told.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
+        drop(stream);
+        wait_for("its record", || playground.records().len() > before);
+        std::thread::sleep(Duration::from_millis(500));
+        let told = messages(&resumed(&web, &client, &id));
+        let text = told.last().map(|told| told["result"]["content"][0]["text"].as_str().unwrap().len());
+        assert_eq!(text, length, "{name}");
+    }
+}

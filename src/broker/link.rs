@@ -6,7 +6,7 @@
 //! Any error, and any end of what comes in, ends the connection as a whole: it is made anew, with everything that was
 //! declared on it. What clients of brokers mend by themselves is one more state that nobody sees.
 
-use super::{Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Trace, Unsent};
+use super::{CONFIRMED, Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use crate::base::text;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -21,8 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// First and longest pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a confirmation of the broker may take.
-const CONFIRMED: Duration = Duration::from_secs(30);
 /// Once no more is wanted: how long what was on its way may take.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -96,27 +94,26 @@ impl Link {
 
     /// Publishes a reply as soon as the link is connected, once; ends when the broker has it.
     pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), Unsent> {
-        self.ask(id, body, &Trace::default()).await
+        self.ask(id, body, &Trace::default()).await.map(drop)
     }
 
-    /// Publishes a request, likewise.
-    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<(), Unsent> {
+    /// Publishes a request, likewise; by which connection it went.
+    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<State, Unsent> {
         if body.len() > LARGEST || id.len() > LONGEST_ID {
             return Err(Unsent::TooLarge);
         }
         let mut standing = self.standing.clone();
-        let out = match standing.wait_for(|standing| standing.out.is_some()).await {
-            Ok(standing) => standing.out.clone(),
-            Err(_) => None,
+        let connected = standing.wait_for(|standing| standing.out.is_some()).await.map(|standing| standing.clone());
+        let Ok(Standing { state, out: Some(Out { outgoing, broken }) }) = connected else {
+            return Err(Unsent::Failed("the link is closed".to_owned()));
         };
-        let Some(Out { outgoing, broken }) = out else { return Err(Unsent::Failed("the link is closed".to_owned())) };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
         let sent = sent.unwrap_or_else(|_| Err(Unsent::Failed("the broker confirms nothing".to_owned())));
         // Also what is too large for this broker has cost the connection.
         if let Err(Unsent::Failed(_) | Unsent::TooLarge) = sent {
             broken.cancel();
         }
-        sent
+        sent.map(|()| state)
     }
 }
 
@@ -200,11 +197,12 @@ impl Kept {
         loop {
             let came = tokio::select! {
                 came = incoming.next() => came,
-                () = broken.cancelled() => return "what was published was not confirmed".to_owned(),
+                () = broken.cancelled() => return "it did not confirm what it was sent".to_owned(),
                 () = self.stop.cancelled() => break,
             };
             match came {
-                Some(Ok(delivery)) => {
+                Some(Ok(mut delivery)) => {
+                    delivery.broken = broken.clone();
                     if deliveries.send(delivery).await.is_err() {
                         return "nobody reads what comes".to_owned();
                     }
@@ -215,7 +213,8 @@ impl Kept {
         }
         let rest = async {
             incoming.stop().await;
-            while let Some(Ok(delivery)) = incoming.next().await {
+            while let Some(Ok(mut delivery)) = incoming.next().await {
+                delivery.broken = broken.clone();
                 let _ = deliveries.send(delivery).await;
             }
         };

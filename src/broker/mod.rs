@@ -24,11 +24,16 @@ pub use topic::Topic;
 
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// Largest body that is published, bytes: Pulsar's brokers cut the connection at 5 MiB, metadata included.
 pub const LARGEST: usize = 5_000_000;
 /// Longest `id`, bytes; it counts to the same message.
 pub const LONGEST_ID: usize = 1024;
+
+/// How long a confirmation of the broker may take.
+const CONFIRMED: Duration = Duration::from_secs(30);
 
 /// What a link takes in.
 #[derive(Clone, Debug)]
@@ -72,13 +77,15 @@ pub struct Delivery {
     pub attempt: u32,
     pub trace: Trace,
     hold: Option<Box<dyn Hold>>,
+    /// Ends the connection on which it came.
+    broken: CancellationToken,
 }
 
 impl Delivery {
     /// It needs no more.
-    pub async fn done(self) -> Result<(), String> {
-        match self.hold {
-            Some(hold) => hold.done().await,
+    pub async fn done(mut self) -> Result<(), String> {
+        match self.hold.take() {
+            Some(hold) => settled(hold.done(), &self.broken).await,
             None => Ok(()),
         }
     }
@@ -86,7 +93,7 @@ impl Delivery {
     /// Puts it back into its queue, counted.
     pub async fn again(self) -> Result<(), String> {
         match &self.hold {
-            Some(hold) => hold.again(&self).await?,
+            Some(hold) => settled(hold.again(&self), &self.broken).await?,
             None => return Err("this broker takes nothing back".to_owned()),
         }
         self.done().await
@@ -95,11 +102,21 @@ impl Delivery {
     /// Puts it into the queue beside its own that keeps what nobody runs.
     pub async fn bury(self) -> Result<(), String> {
         match &self.hold {
-            Some(hold) => hold.bury(&self).await?,
+            Some(hold) => settled(hold.bury(&self), &self.broken).await?,
             None => return Err("this broker has no such queue".to_owned()),
         }
         self.done().await
     }
+}
+
+/// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand for ever.
+async fn settled(work: BoxFuture<'_, Result<(), String>>, broken: &CancellationToken) -> Result<(), String> {
+    let ended = tokio::time::timeout(CONFIRMED, work).await;
+    let ended = ended.unwrap_or_else(|_| Err("the broker confirms nothing".to_owned()));
+    if ended.is_err() {
+        broken.cancel();
+    }
+    ended
 }
 
 /// Why something was not published.

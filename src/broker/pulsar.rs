@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 /// The property that holds the id.
 const ID: &str = "id";
@@ -86,7 +87,8 @@ impl Incoming for Messages {
             let property = |name: &str| properties.iter().find(|property| property.key == name);
             let text = |name: &str| property(name).map(|property| property.value.clone());
             let (id, trace) = (text(ID).unwrap_or_default().into_bytes(), Trace::of(text));
-            Some(Ok(Delivery { id, body: message.payload.data, redelivered: false, attempt: 0, trace, hold: None }))
+            let (body, broken) = (message.payload.data, CancellationToken::new());
+            Some(Ok(Delivery { id, body, redelivered: false, attempt: 0, trace, hold: None, broken }))
         })
     }
 

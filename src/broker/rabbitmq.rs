@@ -15,6 +15,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer, ExchangeKind};
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// The header that holds the id, and the one that counts how often a message was put back.
 const ID: &str = "id";
@@ -126,7 +127,15 @@ impl Incoming for Messages {
                     None
                 }
             };
-            Some(Ok(Delivery { id, body: message.data, redelivered: message.redelivered, attempt, trace, hold }))
+            Some(Ok(Delivery {
+                id,
+                body: message.data,
+                redelivered: message.redelivered,
+                attempt,
+                trace,
+                hold,
+                broken: CancellationToken::new(),
+            }))
         })
     }
 

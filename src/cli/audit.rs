@@ -48,14 +48,17 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return super::audit_call::run(settings, call, args.json);
     }
     let known = host::Tools::of(settings)?;
+    let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
     let text = if let Some(question) = &args.who_can {
+        unheard();
         let tools = known.tools();
         let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
         let mut bases = settings.bases();
         bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
         who_can(&decisions, &bases, &from_here(question)?, args.json).map_err(|fault| Refusal::of(&fault))?
     } else if let Some(reference) = &args.tool {
-        let tool = known.snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?;
+        let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
+        let tool = tool.map_err(|fault| Refusal::of(&fault))?;
         if args.probe {
             return super::probe::run(settings, &known, &tool, args.json);
         }
@@ -79,6 +82,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             }
         }
     } else {
+        unheard();
         words::stream(|out| all(&known, args.json, out));
         return Ok(Exit::Ok.into());
     };

@@ -52,6 +52,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if skipped > 0 {
         words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
     }
+    settings.unheard().iter().for_each(|words| words::complain(words));
     Ok(Exit::Ok.into())
 }
 

@@ -246,10 +246,18 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
     for entry in entries {
         let caller = Caller::named(entry.caller.clone());
         for tool in &entry.tools {
-            let found = service.find(&caller, tool);
-            if !found.is_ok_and(|tool| service.can_call(&caller, &tool)) {
-                let (tool, caller) = (text::printable(tool), text::printable(&caller.user));
-                words::complain(&format!("toolhost: {tool} cannot be called now by {caller}, whom [[broker]] names"));
+            let found = service.find(&caller, tool).ok().filter(|tool| service.can_call(&caller, tool));
+            let (shown, caller) = (text::printable(tool), text::printable(&caller.user));
+            match found {
+                None => {
+                    let words = format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names");
+                    words::complain(&words);
+                }
+                Some(tool) if entry.idempotent.contains(&tool.manifest.id) && !tool.manifest.idempotent => {
+                    let words = "which [[broker]] lists, does not say so in its manifest: it is not run again";
+                    words::complain(&format!("toolhost: `idempotent` of {shown}, {words}"));
+                }
+                Some(_) => {}
             }
         }
         words::complain(&format!("toolhost: serving {} at {}", entry.request, entry.terms));

@@ -270,6 +270,14 @@ impl Settings {
         self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
     }
 
+    /// What a verb that hears no announcement says of that.
+    pub fn unheard(&self) -> Option<String> {
+        let from = self.announced().into_iter().flat_map(|entry| entry.from);
+        let tools: Vec<String> = from.map(|from| format!("{}.*", from.namespace)).collect();
+        let words = "what other hosts announce only a running server hears (`toolhost status`, GET /v1/tools)";
+        (!tools.is_empty()).then(|| format!("Nothing is known here of {}: {words}.", tools.join(", ")))
+    }
+
     /// True where nobody named a root and the current folder stands in for it.
     pub fn root_is_assumed(&self) -> bool {
         self.origins.get("root") == Some(&Origin::BuiltIn)

@@ -121,4 +121,9 @@ pub trait Executor: Send + Sync {
     fn gauges(&self) -> Vec<Gauge> {
         Vec::new()
     }
+
+    /// The connections that it keeps, each as `status` shows it.
+    fn told(&self) -> Vec<Value> {
+        Vec::new()
+    }
 }

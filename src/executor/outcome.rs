@@ -114,7 +114,7 @@ pub struct Artifact {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub ending: Ending,
-    /// The answer is the list of the parts of a stream.
+    /// The answer is what the parts of a stream said, and no document of its own.
     pub parts: bool,
     /// stderr (and, with `entryPoint`, what was printed), cut to the log limit, one line each, not yet escaped.
     pub logs: Vec<String>,

@@ -70,6 +70,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         asks,
         execution,
         limits: limits.filter_map(|limit| Some((limit, json::whole(&top["limits"][limit.name()])?))).collect(),
+        idempotent: top["idempotent"] == true,
         is_final,
         hidden: top["presentation"]["hidden"] == true,
         model_name: top["presentation"]["modelName"].as_str().map(str::to_owned),

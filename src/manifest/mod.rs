@@ -138,6 +138,8 @@ pub struct Manifest {
     pub execution: Execution,
     /// Only the limits that were written.
     pub limits: BTreeMap<crate::quantity::Limit, u64>,
+    /// The author says: twice with the same arguments is once.
+    pub idempotent: bool,
     pub is_final: bool,
     pub hidden: bool,
     /// The name by which models know the tool, where the author chose one.

@@ -85,6 +85,7 @@ fn schema() -> Value {
                     }
                 }
             },
+            "idempotent": { "type": "boolean", "default": false, "description": "A second call with the same arguments changes nothing more, here or elsewhere. Decides nothing by itself: an operator may let such a call run again after its host was lost." },
             "tags": { "type": "array", "items": { "type": "string" }, "default": [] }
         }
     })

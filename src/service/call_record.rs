@@ -121,6 +121,8 @@ struct Seen {
     /// The first bytes of a stdout that is not one JSON document.
     bad_output: String,
     logs: Vec<String>,
+    /// The answer is what its parts said.
+    streamed: bool,
     usage: executor::Usage,
     walls: executor::Walls,
     denials: executor::Denials,
@@ -368,6 +370,7 @@ impl CallRecord {
         if let executor::Ending::BadOutput { head, .. } = &outcome.ending {
             seen.bad_output.clone_from(head);
         }
+        seen.streamed = outcome.parts;
         seen.usage = outcome.usage.clone();
         seen.walls = std::mem::take(&mut outcome.walls);
         seen.denials = std::mem::take(&mut outcome.denials);
@@ -443,6 +446,7 @@ impl CallRecord {
             verbose,
             manifest: self.tool.as_ref().map(|tool| tool.manifest.clone()),
             speaks_envelope: self.enveloped,
+            streamed: seen.streamed,
             turn: self.turn.take(),
         };
         self.owes(&report);

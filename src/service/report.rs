@@ -52,6 +52,9 @@ pub struct Report {
     /// True where the tool's answer is the envelope.
     #[serde(skip)]
     pub speaks_envelope: bool,
+    /// The answer is what its parts said: whoever was told them has all of it.
+    #[serde(skip)]
+    pub streamed: bool,
     /// Kept until the answer is delivered: no more answers wait for a slow reader than calls may run.
     #[serde(skip)]
     pub turn: Option<Arc<guard::Turn>>,
@@ -159,6 +162,7 @@ impl Report {
             asks: None,
             manifest: None,
             speaks_envelope: false,
+            streamed: false,
             turn: None,
         }
     }

@@ -133,8 +133,8 @@ impl Sink {
         (Sink { to: Some(sender), patient: false }, receiver)
     }
 
-    /// For a reader that takes everything, but other calls first.
-    pub(super) fn patient() -> (Sink, mpsc::Receiver<Event>) {
+    /// For a reader that takes everything, in its own time.
+    pub fn patient() -> (Sink, mpsc::Receiver<Event>) {
         let (sink, receiver) = Sink::new(1);
         (Sink { patient: true, ..sink }, receiver)
     }

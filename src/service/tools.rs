@@ -169,6 +169,11 @@ impl Service {
         confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
     }
 
+    /// The connections over which services elsewhere are called.
+    pub fn tool_services(&self) -> Vec<Value> {
+        self.parts.executors.remote.as_ref().map(|remote| remote.told()).unwrap_or_default()
+    }
+
     /// Whether calls can be decided at all.
     pub fn ready(&self) -> Result<(), Fault> {
         self.decisions().map(drop)

@@ -63,6 +63,7 @@ pub fn served(playground: &Playground, broker: &str, service: &str) {
         calls.push(streams("esc:echo", json!({"n": 1})));
         calls.push(json!({"config": {"tool": "esc:count"}, "arguments": {"upto": 3}}));
         calls.push(streams("esc:count", json!({"upto": "many"})));
+        calls.push(streams("esc:both", json!({})));
         let Some(told) = called(playground, release, broker, service, "client", &json!(calls)) else { return };
         for (n, told) in told[..8].iter().enumerate() {
             let parts: Vec<String> = (0..n * 10).map(|n| format!("{n} ")).chain(["done".to_owned()]).collect();
@@ -70,6 +71,7 @@ pub fn served(playground: &Playground, broker: &str, service: &str) {
         }
         assert_eq!(told[8]["answer"], "{\"n\":1}", "{release}, of a tool without parts: {}", told[8]);
         assert_eq!(told[9]["answer"], "0 1 2 done", "{release}, in one: {}", told[9]);
+        assert_eq!(told[11]["answer"], "one two{\"rows\":3}", "{release}, with a document: {}", told[11]);
         assert!(told[10]["error"].as_str().is_some_and(|it| it.contains("ParameterValidationError")), "{}", told[10]);
     }
 }

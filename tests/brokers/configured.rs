@@ -46,6 +46,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
             circle("request:tg:x", "response:tg:x") + "[[broker]]\n" + &circle("request:tg:y", "request:tg:x"),
             "number 2: replies would",
         ),
+        (format!("{good}idempotent = [\"esc:write\"]\n"), "idempotent: 'esc:write' is no id of a tool in `tools`"),
         (format!("{good}colour = 1\n"), "unknown field `colour`"),
     ] {
         let ended = told(&playground, &entry, &["list"]);

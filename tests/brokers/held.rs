@@ -16,7 +16,7 @@ fn kill(mut host: Served) {
     let _ = host.child.wait();
 }
 
-fn running(playground: &Playground, name: &str) {
+pub fn running(playground: &Playground, name: &str) {
     playground.runs(&format!("user_scripts/{name}/main.py"), 1);
 }
 
@@ -99,14 +99,14 @@ async fn a_queue_that_is_deleted_is_made_again() {
 }
 
 /// A way to the broker that can be cut.
-struct Way {
-    port: u16,
+pub struct Way {
+    pub port: u16,
     open: Arc<AtomicBool>,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Way {
-    fn to(port: u16) -> Way {
+    pub fn to(port: u16) -> Way {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let way = Way {
             port: listener.local_addr().unwrap().port(),
@@ -138,14 +138,14 @@ impl Way {
         way
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.open.store(false, Ordering::SeqCst);
         for socket in self.sockets.lock().unwrap().drain(..) {
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
     }
 
-    fn mend(&self) {
+    pub fn mend(&self) {
         self.open.store(true, Ordering::SeqCst);
     }
 }

@@ -55,6 +55,37 @@ async fn each_request_has_one_answer_of_its_own() {
     }
 }
 
+/// The end of a stream is empty, or what the tool answers beside its parts.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_stream_is_left_out_or_said_twice() {
+    let Some(node) = Node::shared() else { return };
+    for who in Who::both() {
+        let (playground, service) = (world(who), unique("streams"));
+        let _host = Served::start(&playground, "one", &node.url(), &service);
+        let mut raw = Raw::to(&node.url(), &service).await;
+        let asked = |tool: &str, stream: bool| json!({"tool": format!("esc:{tool}"), "stream": stream});
+        for (tool, arguments, parts) in [
+            ("both", json!({}), &["one ", "two", "{\"rows\":3}"][..]),
+            ("count", json!({"upto": 2}), &["0 ", "1 ", "done", ""]),
+        ] {
+            raw.ask(tool, &asked(tool, true), &arguments).await;
+            for (n, part) in parts.iter().enumerate() {
+                let (id, body) = raw.reply().await;
+                let ends = n + 1 == parts.len();
+                let told = (id.as_slice(), text(&body), body["end_of_stream"] == true);
+                assert_eq!(told, (tool.as_bytes(), *part, ends), "{tool}: {body}");
+            }
+        }
+        // The control: who wants no parts gets the whole.
+        for (tool, arguments, whole) in [("both", json!({}), "{\"rows\":3}"), ("count", json!({"upto": 2}), "0 1 done")]
+        {
+            raw.ask(tool, &asked(tool, false), &arguments).await;
+            assert_eq!(text(&raw.answer(tool).await), whole);
+        }
+        raw.is_quiet().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_run_is_answered_and_recorded() {
     let Some(node) = Node::shared() else { return };
@@ -82,6 +113,7 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
         (config(json!({"tool": "esc:echo", "stream": "yes"})), "'stream'"),
         (config(json!({"tool": "esc:echo", "timeoutMs": "x"})), "'timeoutMs'"),
         (config(json!([])), "config must be"),
+        (config(json!({"tool": "esc:echo", "x": "x".repeat(65_536)})), "The config is longer than 65536 bytes"),
     ] {
         raw.send(Some(AMQPValue::LongString("bad".into())), body.as_bytes()).await;
         let told = refusal(&raw.answer("bad").await);
@@ -99,7 +131,7 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
     raw.is_quiet().await;
     let records = playground.records();
     let of = |id: &str| records.iter().filter(|record| record["transaction"] == id).count();
-    assert_eq!((of("bad"), of("long"), of("late")), (16, 1, 1), "each by its id: {records:#?}");
+    assert_eq!((of("bad"), of("long"), of("late")), (17, 1, 1), "each by its id: {records:#?}");
     let unasked = records.iter().filter(|record| record["message"].as_str().is_some_and(|it| it.contains("has no id")));
     assert_eq!(unasked.filter(|record| record["decision"] == "refused").count(), 2);
 }

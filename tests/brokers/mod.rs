@@ -1,5 +1,6 @@
 //! Tools over real brokers: TrustGraph's own clients, and messages as anybody could send them.
 
+mod again;
 mod clients;
 mod configured;
 mod held;
@@ -16,6 +17,7 @@ mod traced;
 pub use clients::called;
 #[cfg(feature = "pulsar")]
 pub use clients::program;
+pub use held::Way;
 pub use node::Node;
 #[cfg(feature = "pulsar")]
 pub use pulsar::Pulsar;
@@ -35,16 +37,18 @@ const ECHO: &str = "import json, sys, time\nread = json.load(sys.stdin)\ntime.sl
 /// Answers in parts.
 const COUNT: &str = "def go(upto):\n  for n in range(upto):\n    yield f'{n} '\n  yield 'done'\n";
 
-/// A playground with `esc:echo`, `esc:write`, which may write, and `esc:count`, which streams.
+/// Answers in parts, and with a document after them.
+const BOTH: &str = "for part in ['one ', 'two']:\n  print('@toolhost {\"chunk\": \"' + part + '\"}', flush=True)\n\
+                    print('{\"rows\": 3}')\n";
+
+/// A playground with `esc:echo`, `esc:write`, which may write, and `esc:count` and `esc:both`, which stream.
 pub fn world(who: Who) -> Playground {
     let playground = Playground::new(who, "/tmp");
     let open = json!({"parameters": {"type": "object", "additionalProperties": true}});
     let long = json!({"parameters": open["parameters"], "limits": {"outputBytes": 8_000_000}});
     playground.tool("echo", "python", ECHO, long);
-    let mut writes = open;
-    writes["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
-    let folder = playground.tool("write", "python", ECHO, writes);
-    fs::create_dir(folder.join("out")).unwrap();
+    writer(&playground, "write", json!({}));
+    playground.tool("both", "python", BOTH, json!({}));
     let upto = json!({"type": "object", "properties": {"upto": {"type": "integer"}}});
     let folder = playground.tool("count", "python", COUNT, json!({"parameters": upto, "output": {"type": "string"}}));
     let file = folder.join("count.tool.json");
@@ -57,9 +61,18 @@ pub fn world(who: Who) -> Playground {
         "esc:echo",
         "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 8_000_000\n",
     );
-    playground.allow("write", "esc:write", &["./**"], &["./out/**"]);
     playground.settle();
     playground
+}
+
+/// A tool that may write.
+pub fn writer(playground: &Playground, name: &str, more: Value) {
+    let mut manifest = json!({"parameters": {"type": "object", "additionalProperties": true}});
+    manifest["securityContext"] = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["./out/**"]}});
+    manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let folder = playground.tool(name, "python", ECHO, manifest);
+    fs::create_dir(folder.join("out")).unwrap();
+    playground.allow(name, &format!("esc:{name}"), &["./**"], &["./out/**"]);
 }
 
 /// A host that serves these tools as `service`.
@@ -88,7 +101,7 @@ impl Served {
     /// `broker`: lines of its entry that say where the broker is, and as whom it is spoken to.
     pub fn of(playground: &Playground, name: &str, broker: &str, service: &str, more: &[&str]) -> Served {
         let text = format!(
-            "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \"esc:count\"]\n\
+            "[[broker]]\n{broker}service = \"{service}\"\ntools = [\"esc:echo\", \"esc:write\", \"esc:count\", \"esc:both\"]\n\
              caller = \"trustgraph\"\nat_once = 4\n"
         );
         Served::by(playground, name, &text, more)

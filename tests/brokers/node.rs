@@ -1,6 +1,7 @@
 //! A RabbitMQ of this machine's own, on loopback, as long as a test needs it.
 
 use crate::harness::{missing, within};
+use nix::sys::signal::Signal;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -75,12 +76,16 @@ impl Node {
 
     pub fn stop(&self) {
         let mut server = self.server.lock().unwrap();
-        // The runtime's own process: the script that started it waits for it.
+        self.signal(Signal::SIGKILL);
+        let _ = server.wait();
+    }
+
+    /// To the runtime's own process: the script that started it waits for it.
+    pub fn signal(&self, signal: Signal) {
         let pid = fs::read_to_string(self.folder.path().join("pid")).unwrap_or_default();
         if let Ok(pid) = pid.trim().parse() {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
         }
-        let _ = server.wait();
     }
 
     /// Takes no larger messages, once it is started again.

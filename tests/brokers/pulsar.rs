@@ -2,9 +2,13 @@
 
 use super::clients::{called, served};
 use super::node::free_port;
+use super::secured::{self, certificates, private};
 use super::{Served, unique, world};
 use crate::harness::{Server, Who, missing, skipped, within};
 use crate::tool_services::{self, Peer};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ring::hmac;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -19,6 +23,8 @@ const START: Duration = Duration::from_secs(120);
 pub struct Pulsar {
     pub port: u16,
     admin: u16,
+    /// Where it asks for one.
+    token: Option<String>,
     program: PathBuf,
     folder: tempfile::TempDir,
     child: Mutex<Child>,
@@ -41,6 +47,11 @@ impl Pulsar {
 
     /// One of the test's own, in which there is nothing. None where there is no Pulsar: no distribution has it.
     pub fn start() -> Option<Pulsar> {
+        Pulsar::with(Vec::new(), None)
+    }
+
+    /// And with these settings, asked with this token.
+    pub fn with(more: Vec<(&str, String)>, token: Option<String>) -> Option<Pulsar> {
         let Some(program) = std::env::var_os("TOOLHOST_TEST_PULSAR").map(PathBuf::from) else {
             skipped(1, "TOOLHOST_TEST_PULSAR names no Pulsar");
             return None;
@@ -51,7 +62,7 @@ impl Pulsar {
         }
         let folder = tempfile::Builder::new().prefix("toolhost-pulsar-").tempdir().unwrap();
         let (port, admin) = (free_port(), free_port());
-        let settings = [
+        let own = [
             ("bindAddress", "127.0.0.1".to_owned()),
             ("advertisedAddress", "127.0.0.1".to_owned()),
             // Else its store listens on every address.
@@ -59,13 +70,14 @@ impl Pulsar {
             ("brokerServicePort", port.to_string()),
             ("webServicePort", admin.to_string()),
         ];
+        let settings: Vec<_> = own.into_iter().chain(more).collect();
         let shipped = fs::read_to_string(program.join("conf/standalone.conf")).unwrap();
         let kept = |line: &&str| !settings.iter().any(|(key, _)| line.starts_with(&format!("{key}=")));
         let mut text = shipped.lines().filter(kept).collect::<Vec<_>>().join("\n");
         settings.iter().for_each(|(key, value)| text += &format!("\n{key}={value}"));
         fs::write(folder.path().join("standalone.conf"), text + "\n").unwrap();
         let child = Mutex::new(run(&program, folder.path()));
-        let pulsar = Pulsar { port, admin, program, folder, child };
+        let pulsar = Pulsar { port, admin, token, program, folder, child };
         pulsar.is_up();
         Some(pulsar)
     }
@@ -83,8 +95,9 @@ impl Pulsar {
     fn asked(&self, words: &[&str]) -> String {
         let (path, more) = words.split_last().unwrap();
         let url = format!("http://127.0.0.1:{}{path}", self.admin);
+        let token = format!("Authorization: Bearer {}", self.token.as_deref().unwrap_or("none"));
         let asked = Command::new("curl")
-            .args(["-s", "-m", "20", "-H", "Content-Type: application/json"])
+            .args(["-s", "-m", "20", "-H", "Content-Type: application/json", "-H", &token])
             .args(more)
             .arg(url)
             .output();
@@ -204,4 +217,68 @@ fn what_is_missing_or_goes_away_is_served_once_it_is_there() {
     answers("2.11.1");
     within(START, "the service is back", || pulsar.is_read(&name, "peer"));
     assert_eq!(told(&mut server)["content"][0]["text"], "one two three");
+}
+
+/// A token that Pulsar takes, by the key that it has (RFC 7519, HS256).
+fn token(key: &[u8]) -> String {
+    let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#);
+    let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(r#"{"sub":"agent"}"#));
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag))
+}
+
+#[test]
+fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let [authority, certificate, key] = certificates();
+    let at = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (secret, port) = ([7; 32], free_port());
+    let good = token(&secret);
+    let plugin = |name: &str| format!("org.apache.pulsar.{name}");
+    let settings = vec![
+        ("brokerServicePortTls", port.to_string()),
+        ("tlsCertificateFilePath", at("certificate.pem", &certificate)),
+        ("tlsKeyFilePath", at("key.pem", &key)),
+        ("authenticationEnabled", "true".to_owned()),
+        ("authenticationProviders", plugin("broker.authentication.AuthenticationProviderToken")),
+        ("tokenSecretKey", format!("data:;base64,{}", STANDARD.encode(secret))),
+        ("brokerClientAuthenticationPlugin", plugin("client.impl.auth.AuthenticationToken")),
+        ("brokerClientAuthenticationParameters", format!("token:{good}")),
+    ];
+    let Some(pulsar) = Pulsar::with(settings, Some(good.clone())) else { return };
+    pulsar.namespaces();
+    let playground = world(Who::ours());
+    let own = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| private(own.path(), Who::ours(), name, text);
+    let (good_token, other_token) = (put("token", &good), put("other-token", &token(&[8; 32])));
+    let (ca, other_ca) = (put("ca.pem", &authority), put("other-ca.pem", &certificates()[0]));
+    let entry = |token: &str, ca: &str| {
+        format!("url = \"pulsar+ssl://127.0.0.1:{port}\"\ncredentials = \"file:{token}\"\nca = \"{ca}\"\n")
+    };
+    let service = unique("secured");
+    let text = format!(
+        "[[broker]]\n{}service = \"{service}\"\ntools = [\"esc:echo\"]\ncaller = \"a\"\n",
+        entry(&good_token, &ca)
+    );
+    let host = Served::by(&playground, "one", &text, &[]);
+    within(START, "it is connected", || {
+        assert!(!host.said().contains("is away: "), "{}", host.said());
+        host.said().contains("is connected")
+    });
+    // One host serves over it, another one calls.
+    let entries = [
+        (entry(&good_token, &ca), None),
+        (entry(&other_token, &ca), Some("AuthenticationError")),
+        (entry(&good_token, &other_ca), Some("invalid peer certificate")),
+    ];
+    secured::called(Who::ours(), &service, "{\"what\":\"stream\"}", &entries);
+    for (entry, reason) in entries.into_iter().filter_map(|(entry, reason)| Some((entry, reason?))) {
+        let host = Served::of(&playground, "one", &entry, &unique("secured"), &[]);
+        within(START, reason, || host.said().contains("is away: "));
+        assert!(host.said().contains(reason) && !host.said().contains(&good), "{reason}: {}", host.said());
+    }
 }

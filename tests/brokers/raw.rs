@@ -11,7 +11,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer
 use serde_json::{Value, json};
 
 pub struct Raw {
-    _connection: Connection,
+    connection: Connection,
     channel: Channel,
     replies: Consumer,
     service: String,
@@ -29,7 +29,7 @@ impl Raw {
         channel.queue_bind(queue.clone(), exchange.into(), "".into(), bind, none()).await.unwrap();
         let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let replies = channel.basic_consume(queue, "".into(), consume, none()).await.unwrap();
-        Raw { _connection: connection, channel, replies, service: service.to_owned() }
+        Raw { connection, channel, replies, service: service.to_owned() }
     }
 
     pub async fn send(&self, id: Option<AMQPValue>, body: &[u8]) {
@@ -54,6 +54,20 @@ impl Raw {
     /// A call of `esc:NAME`.
     pub async fn call(&self, id: &str, name: &str, arguments: Value) {
         self.ask(id, &json!({"tool": format!("esc:{name}")}), &arguments).await;
+    }
+
+    /// A call of `esc:NAME` that a host was lost with: taken before any other consumer has it, and never settled.
+    pub async fn lost(&self, id: &str, name: &str, arguments: Value) {
+        let channel = self.connection.create_channel().await.unwrap();
+        let mut first = FieldTable::default();
+        first.insert("x-priority".into(), AMQPValue::LongInt(10));
+        let queue = format!("tg.request.{}.toolhost-request", self.service);
+        let options = BasicConsumeOptions::default();
+        let mut taken = channel.basic_consume(queue.into(), "".into(), options, first).await.unwrap();
+        self.call(id, name, arguments).await;
+        let taken = tokio::time::timeout(PATIENCE, taken.next()).await.expect("it comes here first");
+        assert!(!taken.unwrap().unwrap().redelivered);
+        channel.close(200, "".into()).await.unwrap();
     }
 
     /// The next reply: the bytes of its id, and its body.

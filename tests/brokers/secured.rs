@@ -1,19 +1,23 @@
-//! RabbitMQ with TLS, a virtual host and a password: with them it is served, and what is wrong is told as what it is.
+//! RabbitMQ with TLS, a virtual host and a password: with them tools are served there and services called, and what is wrong is
+//! told as what it is.
 
 use super::held::status;
 use super::node::free_port;
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{PATIENCE, Who, wait_for, within};
+use crate::harness::{PATIENCE, Who, finish, wait_for, within};
+use crate::tool_services::{self, Peer};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use toolhost::broker::{Secret, Terms};
 
 const PASSWORD: &str = "se:sa/me@";
 
 /// An authority's certificate (each is called the same), a certificate of 127.0.0.1 by it, and the key of that.
-fn certificates() -> [String; 3] {
+pub fn certificates() -> [String; 3] {
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
     root.distinguished_name.push(DnType::CommonName, "an authority of the tests");
@@ -23,6 +27,36 @@ fn certificates() -> [String; 3] {
     let host = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     let host = host.signed_by(&own, &Issuer::new(root, key)).unwrap();
     [authority, host.pem(), own.serialize_pem()]
+}
+
+/// A file that only this user reads.
+pub fn private(folder: &Path, who: Who, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&path, who.uid(), None).unwrap();
+    path.display().to_string()
+}
+
+/// A call of a service by each of these entries: this answer where no reason is given, else nobody is reached for that reason.
+pub fn called(who: Who, name: &str, answer: &str, entries: &[(String, Option<&str>)]) {
+    let host = tool_services::playground(who, name, "amqp://localhost");
+    for (entry, reason) in entries {
+        fs::write(host.path("config.toml"), format!("[[tool_services]]\nservices = [\"*\"]\n{entry}")).unwrap();
+        host.settle();
+        let mut command = host.host();
+        command.arg("--config").arg(host.path("config.toml"));
+        command.args(["call", &format!("{name}:ask"), "--json", "--input", "{\"what\": \"stream\"}"]);
+        let ended = finish(command, b"");
+        match reason {
+            None => assert_eq!(ended.out["outputData"], answer, "{ended:?}"),
+            Some(reason) => {
+                let none = format!("No instances available for tool {name}:ask");
+                assert_eq!(ended.error(), ("ServiceError", none.as_str()), "{ended:?}");
+                assert!(format!("{}{}", ended.stderr, ended.text()).contains(reason), "{reason}: {ended:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,13 +82,7 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
         let playground = world(who);
         // Of the host's user alone, beside the playground, whose files everybody may read.
         let own = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: &str| {
-            let path = own.path().join(name);
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            std::os::unix::fs::chown(&path, who.uid(), None).unwrap();
-            path.display().to_string()
-        };
+        let put = |name: &str, text: &str| private(own.path(), who, name, text);
         let (password, other_password) = (&put("password", PASSWORD), &put("other-password", "guess"));
         let (ca, other_ca) = (&put("ca.pem", &authority), &put("other-ca.pem", &certificates()[0]));
         std::os::unix::fs::chown(own.path(), who.uid(), None).unwrap();
@@ -75,6 +103,19 @@ async fn tls_a_virtual_host_and_a_password_are_used_and_what_is_wrong_is_said() 
         raw.call("1", "echo", json!({"a": 1})).await;
         assert_eq!(raw.answer("1").await["response"], "{\"a\":1}");
         drop(host);
+        let secret = Secret::new(|| Box::pin(std::future::ready(Ok(PASSWORD.to_owned()))));
+        let plain = format!("amqp://127.0.0.1:{}/of%2fagents", node.port);
+        let peer = Terms::new(&plain, Some("agent".to_owned()), Some(secret), false).unwrap();
+        let name = unique("called");
+        let entries = [
+            (entry(port, "of%2fagents", password, ca), None),
+            (entry(port, "of%2fagents", other_password, ca), Some("ACCESS_REFUSED")),
+            (entry(port, "of%2fagents", password, other_ca), Some("invalid peer certificate: BadSignature")),
+        ];
+        tokio::task::block_in_place(|| {
+            let _peer = Peer::of(peer, &name, &format!("request:tg:{name}"));
+            called(who, &name, "one two three", &entries);
+        });
         for (entry, reason) in [
             (entry(port, "of%2fagents", other_password, ca), "ACCESS_REFUSED"),
             (entry(port, "of%2fothers", password, ca), "NOT_ALLOWED"),

@@ -1,7 +1,7 @@
 //! Tools that other hosts announce: there as long as their announcer says so, and nothing that it says of another.
 
 use super::terms;
-use crate::brokers::{Node, Served, unique, world};
+use crate::brokers::{Node, Served, Way, unique, world};
 use crate::harness::{Playground, Who, as_everyone, wait_for};
 use crate::http::{Web, private};
 use nix::sys::signal::Signal;
@@ -216,6 +216,38 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     voice.send(&heard);
     refused("'e' is no announcer that", &mut || voice.signed("e", KEY, good, json!({})));
     assert_eq!((&status(&web)["tools"], call(&web, "far.esc:t0").as_str()), (&json!([]), "ToolNotFoundError"));
+}
+
+#[test]
+fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
+    let Some(mq) = Node::shared() else { return };
+    let (way, topic) = (Way::to(mq.port), format!("notify:tg:{}", unique("cut")));
+    let (own, web) = listener(Who::ours(), &format!("amqp://127.0.0.1:{}", way.port), &topic);
+    says(&web, "is connected", 1);
+    let voice = Voice::at(&mq.url(), &topic);
+    let announces = |ttl: i64| voice.send(&voice.signed("b", KEY, (0, ttl), described("x", 1)));
+    announces(8);
+    says(&web, "b announces far.x:t0;", 1);
+    way.cut();
+    wait_for("the cut is seen", || status(&web)["connected"] == false);
+    assert_eq!((call(&web, "far.x:t0").as_str(), &status(&web)["tools"]), ("SecurityError", &json!(["far.x:t0"])));
+    announces(200);
+    says(&web, "b announces nothing any more", 1);
+    assert_eq!(call(&web, "far.x:t0"), "ToolNotFoundError", "what it did not hear keeps nothing");
+    way.mend();
+    wait_for("it is connected again", || status(&web)["connected"] == true);
+    wait_for("it is heard again", || {
+        announces(200);
+        std::thread::sleep(Duration::from_millis(300));
+        call(&web, "far.x:t0") == "SecurityError"
+    });
+    // Verbs without a server hear nothing, and say so.
+    let config = own.path("config.toml").display().to_string();
+    let words = "Nothing is known here of far.*: what other hosts announce only a running server hears";
+    for (verb, code) in [(&["list"][..], 0), (&["audit", "--all"], 0), (&["audit", "far.x:t0"], 2)] {
+        let ended = own.cli(&[&["--config", &config], verb].concat());
+        assert!(ended.code == Some(code) && ended.stderr.contains(words), "{verb:?}: {ended:?}");
+    }
 }
 
 #[test]

@@ -49,6 +49,42 @@ fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
 }
 
 #[test]
+fn the_cap_of_the_host_holds_calls_too() {
+    let Some(mq) = Node::shared() else { return };
+    as_everyone("a capped tool service", |who| {
+        let name = &format!("capped-{}", who.name());
+        let host = playground(who, name, &mq.url());
+        let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
+        let policy = host.path("sandbox-policies/remote.policy.toml");
+        let text = fs::read_to_string(&policy).unwrap().replace("why = \"w\" }]", "user = true, why = \"w\" }]");
+        fs::write(&policy, &text).unwrap();
+        let own = text.split("[services]").nth(1).unwrap();
+        let cap = |rest: &str| {
+            let text = format!("name = \"cap\"\nwhy = \"w\"\n{rest}");
+            fs::write(host.path("sandbox-policies/host.policy.toml"), text).unwrap();
+            call(&host, tool, json!({"what": "echo"}), &[])
+        };
+        let user = |ended: &crate::harness::Ended| {
+            let told: Value = serde_json::from_str(&output(ended)).unwrap();
+            told["user"].as_str().unwrap().to_owned()
+        };
+        // The control.
+        assert_ne!(user(&cap(&format!("[services]{own}"))), "");
+        assert_eq!(user(&cap(&format!("[services]{}", own.replace("user = true, ", "")))), "", "the name stays here");
+        let before = peer.calls();
+        for (rest, words) in [
+            (String::new(), "no entry of [services] call in policy"),
+            (format!("[services]{}", own.replace("response:tg:", "response:tg:other-")), "`response` of the entry"),
+        ] {
+            let ended = cap(&rest);
+            let said = format!("{}{}", ended.stderr, ended.text());
+            assert_eq!((ended.kind(), peer.calls()), ("SecurityError", before), "{ended:?}");
+            assert!(said.contains(words) && said.contains("cap"), "{words}: {said}");
+        }
+    });
+}
+
+#[test]
 fn a_service_is_told_the_trace_of_its_call() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "traced", &mq.url());
@@ -98,6 +134,11 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     }
     assert_eq!(said("stream").1, "one two three", "it lives on");
     assert_eq!(peer.calls(), 8, "each was sent once");
+    // Each part is told, the last one too.
+    let streamed = call(&host, "badly:ask", json!({"what": "stream"}), &["--verbose"]);
+    let chunks: Vec<&str> = streamed.stderr.lines().filter_map(|line| line.trim().strip_prefix("chunk ")).collect();
+    let chunks: Vec<&str> = chunks.into_iter().map(str::trim).collect();
+    assert_eq!(chunks, ["one", "two", "three"], "{}", streamed.stderr);
     let late = call(&host, "badly:ask", json!({"what": "half"}), &["--timeout-ms", "1500"]);
     assert_eq!(late.kind(), "TimeoutError", "{late:?}");
 }

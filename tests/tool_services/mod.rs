@@ -1,6 +1,7 @@
 //! Tool services elsewhere: their descriptors, what policy says of them, and calls over a broker.
 
 mod announced;
+mod away;
 mod called;
 mod described;
 mod joke;
@@ -9,7 +10,6 @@ mod peer;
 mod pulsar;
 mod stubs;
 
-#[cfg(feature = "pulsar")]
 pub use peer::Peer;
 
 use crate::harness::{Playground, Who};

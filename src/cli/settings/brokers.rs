@@ -25,6 +25,8 @@ pub(super) struct Given {
     response: Option<String>,
     id: Option<String>,
     tools: Vec<String>,
+    #[serde(default)]
+    idempotent: Vec<String>,
     caller: String,
     user: Option<String>,
     credentials: Option<String>,
@@ -123,6 +125,10 @@ fn one(given: Given, folder: &Path) -> Result<Broker, String> {
     if given.tools.is_empty() {
         return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
     }
+    let listed = |id: &String| given.tools.iter().any(|tool| tool.split('@').next() == Some(id));
+    if let Some(other) = given.idempotent.iter().find(|id| !listed(id)) {
+        return Err(format!("idempotent: '{}' is no id of a tool in `tools`", other.escape_debug()));
+    }
     if given.caller.is_empty() {
         return Err("caller: name whom these calls count as in callers.policy.toml and in records".to_owned());
     }
@@ -131,10 +137,10 @@ fn one(given: Given, folder: &Path) -> Result<Broker, String> {
         return Err(format!("at_once: from 1 to {MOST_AT_ONCE} calls at once"));
     }
     let subscription = format!("{id}-request");
-    let (tools, caller) = (given.tools, given.caller);
+    let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
     let announce = given.announce.map(|announce| announcing(announce, folder)).transpose();
     let (announce, key) = announce.map_err(|why| format!("announce: {why}"))?.unzip();
-    let entry = Entry { terms, request, response, subscription, tools, caller, at_once, announce };
+    let entry = Entry { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };
     Ok(Broker { entry, ca: given.ca.map(|path| folder.join(path)), credentials, key: key.flatten() })
 }
 

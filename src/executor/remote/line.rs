@@ -1,18 +1,22 @@
 //! Line: one instance of a service: where its requests go, and who waits for which reply.
 //!
 //! For: `Remote`. In: a request queue and a response queue on a broker. Out: what was heard for one id, in its order. Never:
-//! waits for a call that reads slowly; keeps more for a call than it has room; ends because one reply cannot be read.
+//! waits for a call that reads slowly; keeps more for a call than it has room, in however many parts; ends because one reply
+//! cannot be read.
 
 use crate::base::{lock, text};
 use crate::broker::{Delivery, Link, Response, Source, State, Terms, Topic, Trace, Unsent};
-use std::collections::HashMap;
+use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 /// How much longer than what it says a reply may be: six bytes for one (`\u0000`), and its other members.
 const ESCAPED: u64 = 6;
 const FRAME: u64 = 64 * 1024;
+/// Parts that wait for a call, each by itself; later ones join the last, so that a million of one byte take no more than that.
+const PARTS: usize = 64;
 
 /// What came for a call.
 pub enum Heard {
@@ -45,9 +49,41 @@ struct Waiting {
 }
 
 struct Place {
-    heard: mpsc::UnboundedSender<Heard>,
+    inbox: Arc<Inbox>,
     /// Bytes that may still come.
     room: u64,
+}
+
+/// What came for a call and was not taken yet.
+#[derive(Default)]
+struct Inbox {
+    heard: Mutex<VecDeque<Heard>>,
+    came: Notify,
+}
+
+impl Inbox {
+    fn put(&self, next: Heard) {
+        let mut heard = lock(&self.heard);
+        let is_full = heard.len() >= PARTS;
+        if is_full
+            && let Heard::Part(part) = &next
+            && let Some(Heard::Part(last)) = heard.back_mut()
+        {
+            last.push_str(part);
+        } else {
+            heard.push_back(next);
+        }
+        self.came.notify_one();
+    }
+
+    async fn next(&self) -> Heard {
+        loop {
+            if let Some(heard) = lock(&self.heard).pop_front() {
+                return heard;
+            }
+            self.came.notified().await;
+        }
+    }
 }
 
 impl Line {
@@ -72,25 +108,32 @@ impl Line {
         self.link.connected().await;
     }
 
-    pub fn since(&self) -> Since {
-        self.link.state()
-    }
-
     /// Ends when the connection is another than it was: what was published meanwhile did not arrive.
     pub async fn left(&self, since: &Since) {
         self.link.other_than(since).await;
     }
 
-    pub async fn ask(&self, id: &str, body: &[u8], trace: &Trace) -> Result<(), Unsent> {
+    pub async fn ask(&self, id: &str, body: &[u8], trace: &Trace) -> Result<Since, Unsent> {
         self.link.ask(id.as_bytes(), body, trace).await
     }
 
-    pub fn strays(&self) -> u64 {
-        self.waiting.strays.load(Ordering::Relaxed)
+    /// As `status` shows it.
+    pub fn told(&self) -> Value {
+        let (since, why) = match self.link.state() {
+            State::Connected { since } => (since, None),
+            State::Away { since, why } => (since, Some(why)),
+        };
+        let strays = self.waiting.strays.load(Ordering::Relaxed);
+        let mut told =
+            json!({ "at": self.name, "connected": why.is_none(), "since": since.to_string(), "strays": strays });
+        if let Some(why) = why {
+            told["why"] = json!(why);
+        }
+        told
     }
 
     /// Where it leads, and why nobody is there.
-    pub fn told(&self) -> String {
+    pub fn nobody(&self) -> String {
         match self.link.state() {
             State::Connected { .. } => format!("{}: no queue is bound there", self.name),
             State::Away { why, .. } => format!("{}: {why}", self.name),
@@ -100,45 +143,46 @@ impl Line {
 
 impl Waiting {
     fn got(&self, delivery: &Delivery) {
-        let mut by_id = lock(&self.by_id);
         let id = std::str::from_utf8(&delivery.id).unwrap_or_default();
-        let Some(place) = by_id.get_mut(id) else {
+        let place = lock(&self.by_id).get(id).map(|place| (place.inbox.clone(), place.room));
+        let Some((inbox, room)) = place else {
             // Of another caller on the same queue, or late, or a repetition.
             self.strays.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "a reply that nobody waits for");
             return;
         };
-        let heard = place.read(&delivery.body);
-        let last = !matches!(heard, Heard::Part(_));
-        // An empty part says nothing.
-        if !matches!(&heard, Heard::Part(part) if part.is_empty()) {
-            let _ = place.heard.send(heard);
+        // Outside of the lock, which every call of the line takes.
+        let heard = read(&delivery.body, room);
+        match &heard {
+            // An empty part says nothing.
+            Heard::Part(part) if part.is_empty() => return,
+            Heard::Part(part) => {
+                if let Some(place) = lock(&self.by_id).get_mut(id) {
+                    place.room = room - part.len() as u64;
+                }
+            }
+            _ => _ = lock(&self.by_id).remove(id),
         }
-        if last {
-            by_id.remove(id);
-        }
+        inbox.put(heard);
     }
 }
 
-impl Place {
-    fn read(&mut self, body: &[u8]) -> Heard {
-        if body.len() as u64 > self.room.saturating_mul(ESCAPED).saturating_add(FRAME) {
-            return Heard::TooMuch;
-        }
-        let reply = match Response::decode(body) {
-            Ok(reply) => reply,
-            Err(why) => return Heard::Unreadable(why),
-        };
-        if let Some(error) = reply.error {
-            return Heard::Error { kind: error.kind, message: error.message };
-        }
-        match self.room.checked_sub(reply.response.len() as u64) {
-            None => Heard::TooMuch,
-            Some(room) => {
-                self.room = room;
-                if reply.end_of_stream { Heard::End(reply.response) } else { Heard::Part(reply.response) }
-            }
-        }
+/// A reply to a call that has so much room.
+fn read(body: &[u8], room: u64) -> Heard {
+    if body.len() as u64 > room.saturating_mul(ESCAPED).saturating_add(FRAME) {
+        return Heard::TooMuch;
+    }
+    let reply = match Response::decode(body) {
+        Ok(reply) => reply,
+        Err(why) => return Heard::Unreadable(why),
+    };
+    if let Some(error) = reply.error {
+        return Heard::Error { kind: error.kind, message: error.message };
+    }
+    match (reply.response.len() as u64 > room, reply.end_of_stream) {
+        (true, _) => Heard::TooMuch,
+        (false, true) => Heard::End(reply.response),
+        (false, false) => Heard::Part(reply.response),
     }
 }
 
@@ -146,15 +190,14 @@ impl Place {
 pub struct Waiter {
     line: Arc<Line>,
     id: String,
-    heard: mpsc::UnboundedReceiver<Heard>,
+    inbox: Arc<Inbox>,
 }
 
 impl Waiter {
     pub fn new(line: &Arc<Line>, room: u64) -> Waiter {
-        let (sender, heard) = mpsc::unbounded_channel();
-        let id = uuid::Uuid::now_v7().to_string();
-        lock(&line.waiting.by_id).insert(id.clone(), Place { heard: sender, room });
-        Waiter { line: line.clone(), id, heard }
+        let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
+        lock(&line.waiting.by_id).insert(id.clone(), Place { inbox: inbox.clone(), room });
+        Waiter { line: line.clone(), id, inbox }
     }
 
     pub fn id(&self) -> &str {
@@ -165,17 +208,47 @@ impl Waiter {
         self.line.clone()
     }
 
-    pub async fn next(&mut self) -> Heard {
-        match self.heard.recv().await {
-            Some(heard) => heard,
-            // Its sender is kept until the last reply is read.
-            None => std::future::pending().await,
-        }
+    pub async fn next(&self) -> Heard {
+        self.inbox.next().await
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
         lock(&self.line.waiting.by_id).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn few_parts_wait_however_many_come_and_nothing_of_them_is_lost() {
+        let (inbox, mut said) = (Inbox::default(), String::new());
+        for n in 0..100_000 {
+            let part = (n % 10).to_string();
+            said.push_str(&part);
+            inbox.put(Heard::Part(part));
+        }
+        inbox.put(Heard::End("!".to_owned()));
+        assert_eq!(lock(&inbox.heard).len(), PARTS + 1);
+        let mut heard = String::new();
+        loop {
+            match inbox.next().await {
+                Heard::Part(part) => heard.push_str(&part),
+                Heard::End(last) => break assert_eq!((heard, last.as_str()), (said, "!")),
+                _ => panic!("nothing else was put"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_reply_has_the_room_that_is_left() {
+        let reply = |text: &str, end: bool| Response { error: None, response: text.to_owned(), end_of_stream: end };
+        let read = |text: &str, end: bool| read(&reply(text, end).encode().unwrap_or_default(), 4);
+        assert!(matches!(read("four", false), Heard::Part(text) if text == "four"));
+        assert!(matches!(read("four", true), Heard::End(_)));
+        assert!(matches!(read("fives", false), Heard::TooMuch) && matches!(read("fives", true), Heard::TooMuch));
     }
 }

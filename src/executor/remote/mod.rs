@@ -15,7 +15,7 @@ use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
 use futures_util::future::select_all;
 use line::{Heard, Line};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -51,11 +51,6 @@ struct Service {
 impl Remote {
     pub fn new(brokers: Vec<Reached>) -> Remote {
         Remote { brokers, services: Mutex::default() }
-    }
-
-    /// Replies that nobody waited for.
-    pub fn strays(&self) -> u64 {
-        lock(&self.services).values().flat_map(|service| &service.lines).map(|line| line.strays()).sum()
     }
 
     /// The instances of a service: first the one whose turn it is.
@@ -101,7 +96,7 @@ impl Remote {
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;
         let asked = Asked { body: request.encode(), trace: &context.trace, room: output_bytes };
-        let (mut waiter, since) = match sent(&lines, &asked, tool).await? {
+        let (waiter, since) = match sent(&lines, &asked, tool).await? {
             Sent::To(waiter, since) => (waiter, since),
             Sent::TooLarge => {
                 let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
@@ -110,7 +105,7 @@ impl Remote {
         };
         let line = waiter.line();
         let mut answer = String::new();
-        let mut logs = Vec::new();
+        let (mut logs, mut parts) = (Vec::new(), false);
         let ending = loop {
             let heard = tokio::select! {
                 biased;
@@ -123,7 +118,11 @@ impl Remote {
                     events.chunk(Value::String(part)).await;
                 }
                 Heard::End(last) => {
+                    parts = !answer.is_empty();
                     answer.push_str(&last);
+                    if parts && !last.is_empty() {
+                        events.chunk(Value::String(last)).await;
+                    }
                     break Ending::answer(&Value::String(answer));
                 }
                 Heard::Error { kind, message } => {
@@ -141,13 +140,26 @@ impl Remote {
                 Heard::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: output_bytes },
             }
         };
-        Ok(Outcome { logs, ..Outcome::of(ending, millis(began.elapsed())) })
+        Ok(Outcome { logs, parts, ..Outcome::of(ending, millis(began.elapsed())) })
     }
 }
 
 impl Executor for Remote {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
         Box::pin(self.call(context, call, events))
+    }
+
+    fn told(&self) -> Vec<Value> {
+        let services = lock(&self.services);
+        let lines = |((id, ..), service): (&Key, &Service)| {
+            let told = |line: &Arc<Line>| {
+                let mut told = line.told();
+                told["service"] = json!(id);
+                told
+            };
+            service.lines.iter().map(told).collect::<Vec<_>>()
+        };
+        services.iter().flat_map(lines).collect()
     }
 }
 
@@ -195,7 +207,7 @@ async fn sent(lines: &[Arc<Line>], asked: &Asked<'_>, tool: &str) -> Result<Sent
         }
     }
     let why = if left.is_empty() { "Nobody reads its requests.".to_owned() } else { "Its broker is away.".to_owned() };
-    let person: Vec<String> = lines.iter().map(|line| line.told()).collect();
+    let person: Vec<String> = lines.iter().map(|line| line.nobody()).collect();
     Err(Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"))
         .details(why)
         .person(person.join("; "))
@@ -206,7 +218,7 @@ async fn sent(lines: &[Arc<Line>], asked: &Asked<'_>, tool: &str) -> Result<Sent
 async fn put(line: &Arc<Line>, asked: &Asked<'_>) -> Result<Option<Sent>, Fault> {
     let waiter = line::Waiter::new(line, asked.room);
     match line.ask(waiter.id(), &asked.body, asked.trace).await {
-        Ok(()) => Ok(Some(Sent::To(waiter, line.since()))),
+        Ok(since) => Ok(Some(Sent::To(waiter, since))),
         Err(Unsent::Nobody) => Ok(None),
         Err(Unsent::TooLarge) => Ok(Some(Sent::TooLarge)),
         Err(Unsent::Failed(why)) => {

@@ -157,6 +157,7 @@ fn nobody() -> Arc<Manifest> {
             asks: Asks::default(),
             execution: Execution::default(),
             limits: Default::default(),
+            idempotent: false,
             is_final: false,
             hidden: true,
             model_name: None,

@@ -4,7 +4,7 @@
 //! where its tool could change something; one that ends without an answer or a line in the run log.
 
 use super::Face;
-use super::open::Known;
+use super::open::{Identity, Known};
 use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, Request, Response, State, Unsent};
 use crate::fault::{Fault, Kind};
@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 /// Requests that may wait for their turn here, and their bytes; Pulsar sends what comes, and RabbitMQ no more than may run.
 const WAITING: usize = 1000;
 const WAITING_BYTES: usize = 64 << 20;
-/// Parts of an answer that may wait to be published.
-const PARTS: usize = 16;
+/// Longest config, bytes: it is read before it is the request's turn. It comes from a descriptor.
+const LONGEST_CONFIG: usize = 64 * 1024;
 /// How long an answer waits for a broker that is away.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How long after a connection came back callers may still be on their way back.
@@ -30,22 +30,23 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Takes one message to its end.
 pub async fn handled(face: Arc<Face>, delivery: Delivery) {
-    let delivery = match delivery.redelivered.then(|| delivery.id.clone()) {
-        None => delivery,
-        Some(id) => match face.open.known(delivery) {
+    let request = Identity::of(&delivery);
+    let delivery = match delivery.redelivered {
+        false => delivery,
+        true => match face.open.known(&request, delivery) {
             Known::Running => return,
             Known::Ended(delivery) => {
-                tracing::info!(target: "toolhost::broker", "request {} comes again; it was answered", shown(&id));
+                let words = shown(&delivery.id);
+                tracing::info!(target: "toolhost::broker", "request {words} comes again; it was answered");
                 return done(delivery).await;
             }
             Known::No(delivery) => delivery,
         },
     };
-    let id = delivery.id.clone();
-    face.open.begin(&id);
+    face.open.begin(&request);
     let ended = answered(&face, delivery).await;
     let is_answered = !matches!(ended, Ended::PutBack);
-    let again = face.open.end(&id, is_answered);
+    let again = face.open.end(request, is_answered);
     if let Ended::Answered(Some(delivery)) = ended {
         done(delivery).await;
     }
@@ -91,13 +92,13 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
         Ok((call, _)) => call,
         Err(refused) => *refused,
     };
-    let harmless = call.refused.is_some() || changes_nothing(face, &call);
+    let harmless = call.refused.is_some() || may_run_again(face, &call);
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
         tracing::warn!(target: "toolhost::broker", "request {words} was left unanswered by a host; it is run again");
         if let Err(why) = delivery.again().await {
-            // It is still in the queue, and comes again.
+            // It is still in the queue, and comes again with the next connection.
             tracing::warn!(target: "toolhost::broker", "request {words} could not be put back: {why}");
         }
         return Ended::PutBack;
@@ -127,12 +128,14 @@ fn of(delivery: &Delivery, call: CallRequest) -> CallRequest {
     CallRequest { transaction: Some(shown(&delivery.id)), trace, ..call }
 }
 
-/// What policy leaves it can change nothing, in this host or elsewhere.
-fn changes_nothing(face: &Face, call: &CallRequest) -> bool {
+/// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the operator
+/// agrees.
+fn may_run_again(face: &Face, call: &CallRequest) -> bool {
     let who = face.service.who(&call.caller, call.label.as_deref());
-    let tool = face.service.find(&who, &call.tool);
-    let effects = tool.ok().and_then(|tool| face.service.effects(&tool));
+    let Ok(tool) = face.service.find(&who, &call.tool) else { return false };
+    let effects = face.service.effects(&tool);
     effects.is_some_and(|effects| !effects.writes && !effects.hosts)
+        || tool.manifest.idempotent && face.entry.idempotent.contains(&tool.manifest.id)
 }
 
 /// The call that a body asks for, and whether its parts are wanted; or one that is refused.
@@ -161,6 +164,10 @@ fn asked(face: &Face, body: &[u8]) -> Asked {
     let wrong = |words: String| Fault::new(Kind::ParameterValidationError, words);
     let Request { user, config, arguments } =
         Request::decode(body).map_err(|why| refused("", wrong(printable(&why))))?;
+    if config.len() > LONGEST_CONFIG {
+        let words = format!("The config is longer than {LONGEST_CONFIG} bytes.");
+        return Err(refused("", wrong(words)));
+    }
     let config = contract::config(&config).map_err(|fault| refused("", fault))?;
     let tool = tool(&face.entry.tools, config.get("tool")).map_err(|fault| refused("", fault))?;
     let timeout_ms = contract::timeout_ms(&config).map_err(|fault| refused(&tool, fault))?;
@@ -208,7 +215,7 @@ async fn run(face: &Arc<Face>, id: &[u8], call: CallRequest, streams: bool, wait
     };
     drop(waits);
     let (call_id, name) = (call.id.clone().unwrap_or_default(), call.tool.clone());
-    let (sink, events) = Sink::new(PARTS);
+    let (sink, events) = Sink::patient();
     let parts = async {
         match streams {
             true => forwarded(face, id, events).await,
@@ -274,17 +281,18 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };
         let Some(body) = Response::part(text).encode() else { return Err(()) };
-        face.link.publish(id, &body).await.map_err(|_| ())?;
+        let sent = tokio::time::timeout(PATIENCE, face.link.publish(id, &body)).await;
+        sent.map_err(|_| ())?.map_err(|_| ())?;
         parts += 1;
     }
     Ok(parts)
 }
 
-/// The last reply. `parts`: they were the answer.
-fn reply(report: &Report, parts: bool) -> Response {
+/// The last reply. `told`: parts went before it. What they said is not said again; a document of its own is the last part.
+fn reply(report: &Report, told: bool) -> Response {
     match (&report.error, &report.output_data) {
         (Some(fault), _) => Response::failed(said(fault, &report.id)),
-        (None, Some(output)) if !parts => Response::whole(format::response(output)),
+        (None, Some(output)) if !(told && report.streamed) => Response::whole(format::response(output)),
         (None, _) => Response::whole(String::new()),
     }
 }

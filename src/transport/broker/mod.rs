@@ -38,6 +38,8 @@ pub struct Entry {
     pub subscription: String,
     /// `id` or `id@range`.
     pub tools: Vec<String>,
+    /// Ids of those that run again after a host was lost that may have run them, if their manifests say `idempotent`.
+    pub idempotent: Vec<String>,
     /// Who all calls count as.
     pub caller: String,
     /// Calls that run at once.

@@ -1,24 +1,38 @@
-//! Requests that are open here, and ids of those that were answered lately: whether what the broker hands out a second time is
-//! in good hands.
+//! Requests that are open here, and those that were answered lately: whether what the broker hands out a second time is in good
+//! hands.
 //!
-//! For: the face. In: ids as they come and end. Out: what else is done when one ends. Never: takes a new request of the same id
-//! for the old one: only what the broker itself calls redelivered is.
+//! For: the face. In: requests as they come and end. Out: what else is done when one ends. Never: takes one for another: only
+//! what the broker itself calls redelivered is known, by its id and its whole body.
 
-use crate::base::lock;
+use crate::base::{lock, sha256_hex};
 use crate::broker::{Delivery, LONGEST_ID};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 
-/// Ids that are remembered after their answer.
+/// Requests that are remembered after their answer.
 const ENDED: usize = 4096;
 
 #[derive(Default)]
-pub struct Open(Mutex<Ids>);
+pub struct Open(Mutex<Requests>);
 
 #[derive(Default)]
-struct Ids {
-    running: HashMap<Vec<u8>, Running>,
-    ended: VecDeque<Vec<u8>>,
+struct Requests {
+    running: HashMap<Identity, Running>,
+    ended: VecDeque<Identity>,
+}
+
+/// One request. Clients choose ids, and may use one twice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    id: Vec<u8>,
+    /// SHA-256 of its body.
+    body: String,
+}
+
+impl Identity {
+    pub fn of(delivery: &Delivery) -> Identity {
+        Identity { id: delivery.id.clone(), body: sha256_hex(&delivery.body) }
+    }
 }
 
 #[derive(Default)]
@@ -43,37 +57,37 @@ impl Open {
         lock(&self.0).running.values().map(|running| running.count).sum()
     }
 
-    pub fn begin(&self, id: &[u8]) {
-        lock(&self.0).running.entry(id.to_vec()).or_default().count += 1;
+    pub fn begin(&self, request: &Identity) {
+        lock(&self.0).running.entry(request.clone()).or_default().count += 1;
     }
 
-    pub fn known(&self, delivery: Delivery) -> Known {
-        let mut ids = lock(&self.0);
-        if let Some(running) = ids.running.get_mut(&delivery.id) {
+    pub fn known(&self, request: &Identity, delivery: Delivery) -> Known {
+        let mut requests = lock(&self.0);
+        if let Some(running) = requests.running.get_mut(request) {
             running.again.push(delivery);
             return Known::Running;
         }
-        match ids.ended.contains(&delivery.id) {
+        match requests.ended.contains(request) {
             true => Known::Ended(delivery),
             false => Known::No(delivery),
         }
     }
 
     /// The same messages that came again meanwhile.
-    pub fn end(&self, id: &[u8], is_answered: bool) -> Vec<Delivery> {
-        let mut ids = lock(&self.0);
-        let Some(running) = ids.running.get_mut(id) else { return Vec::new() };
+    pub fn end(&self, request: Identity, is_answered: bool) -> Vec<Delivery> {
+        let mut requests = lock(&self.0);
+        let Some(running) = requests.running.get_mut(&request) else { return Vec::new() };
         running.count -= 1;
         if running.count > 0 {
             return Vec::new();
         }
-        let again = ids.running.remove(id).map(|running| running.again).unwrap_or_default();
-        // A longer one is never answered, and would take memory for nothing.
-        if is_answered && id.len() <= LONGEST_ID {
-            ids.ended.push_back(id.to_vec());
+        let again = requests.running.remove(&request).map(|running| running.again).unwrap_or_default();
+        // One with a longer id is never answered, and would take memory for nothing.
+        if is_answered && request.id.len() <= LONGEST_ID {
+            requests.ended.push_back(request);
         }
-        while ids.ended.len() > ENDED {
-            ids.ended.pop_front();
+        while requests.ended.len() > ENDED {
+            requests.ended.pop_front();
         }
         again
     }
@@ -89,13 +103,14 @@ mod tests {
         for number in 0..ENDED + 10 {
             let good = number.to_string().into_bytes();
             let long = [good.clone(), vec![b'x'; LONGEST_ID]].concat();
-            for id in [&good, &long] {
-                open.begin(id);
-                assert!(open.end(id, true).is_empty());
+            for id in [good, long] {
+                let request = Identity { id, body: sha256_hex(b"{}") };
+                open.begin(&request);
+                assert!(open.end(request, true).is_empty());
             }
         }
-        let ids = lock(&open.0);
-        assert!(ids.running.is_empty() && ids.ended.len() == ENDED);
-        assert!(ids.ended.iter().all(|id| id.len() <= LONGEST_ID));
+        let requests = lock(&open.0);
+        assert!(requests.running.is_empty() && requests.ended.len() == ENDED);
+        assert!(requests.ended.iter().all(|request| request.id.len() <= LONGEST_ID));
     }
 }

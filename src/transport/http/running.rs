@@ -87,6 +87,7 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
         "stale": snapshot.warnings.iter().cloned().chain(service.stale_rules()).collect::<Vec<_>>(),
         "background": face.background.kept(),
         "brokers": face.brokers.told(),
+        "toolServices": service.tool_services(),
         "announced": face.announced.told(),
     });
     reply::value(StatusCode::OK, &status)

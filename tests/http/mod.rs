@@ -9,6 +9,7 @@ mod hostile;
 pub mod mcp;
 mod mcp_bounds;
 mod odd;
+mod reset;
 mod running;
 mod soak;
 mod tools;

@@ -15,6 +15,7 @@ mod cli_json;
 mod cli_new;
 mod cli_probe;
 mod cli_suggest;
+mod cut_secrets;
 mod doctor;
 mod engines;
 mod escapes;

@@ -3,6 +3,7 @@
 //! For: the road. In: each thing as it becomes known. Out: a `Report`, one audit record and one run log record.
 //! Never: ends without its audit record: when the call's future is dropped, `Drop` writes it as cancelled.
 
+mod answer;
 mod beside;
 mod files;
 mod kept;
@@ -23,13 +24,13 @@ use super::traces::{CallSpan, TraceContext};
 use super::verbose::Verbose;
 use super::{audit, format};
 use crate::base::json::Text;
-use crate::base::{json, lock, millis, text};
+use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
 use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
 use fault::{Fault, Kind};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -378,17 +379,6 @@ impl CallRecord {
         self.wrote_out(&outcome.ending, &printed);
         self.wrote(std::mem::take(&mut outcome.artifacts));
         (&self.seen.logs, printed)
-    }
-
-    /// An answer with its secrets hidden: a tool may give back the secrets it was given.
-    pub fn hidden(&mut self, answer: Text) -> Text {
-        let Some(shown) = self.arguments.mask.answer(answer.as_str()) else { return answer };
-        let shown = json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(redact::HIDDEN)));
-        let words = format!("the answer held a secret argument or variable: it is shown as {}", redact::HIDDEN);
-        if !self.notes.told.contains(&words) {
-            self.notes.narrowed(words);
-        }
-        shown
     }
 
     /// What the call did with its network until now, secrets hidden: of one that may reach hosts, or was seen to try.

@@ -23,6 +23,7 @@ mod idempotency;
 pub mod ledger;
 pub mod metrics;
 pub mod packages;
+mod parts;
 mod past;
 pub mod preflight;
 mod rates;

@@ -6,6 +6,10 @@
 //! A secret is found as it is and as JSON escapes it; a secret of this host also in base64 and in a URL. In any other
 //! encoding it is not found.
 
+mod pieces;
+
+pub use pieces::Held;
+
 use crate::base::encodings;
 use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::arguments::declares;
@@ -89,6 +93,10 @@ pub struct Mask {
     /// Those of which neither the caller nor the tool may know a part: a part that is hidden would tell who guesses that the
     /// guess is right so far. They are hidden as a whole.
     unknown: BTreeSet<String>,
+    /// The length of the longest that whoever reads may only guess, bytes.
+    guessed: usize,
+    /// The secrets in order, made when a text comes in pieces.
+    starts: OnceCell<BTreeSet<String>>,
     /// Made when a text is first looked at. `None`: there are more secrets than can be looked for.
     searcher: OnceCell<Option<AhoCorasick>>,
     /// Spent so far on what cuts left.
@@ -121,6 +129,7 @@ impl Mask {
             self.secrets.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
             self.secrets.dedup();
             self.searcher.take();
+            self.starts.take();
         }
     }
 
@@ -139,6 +148,7 @@ impl Mask {
     /// Hides what another mask hides, too.
     pub fn join(&mut self, other: Mask) {
         self.unknown.extend(other.unknown);
+        self.guessed = self.guessed.max(other.guessed);
         self.add(other.secrets);
     }
 
@@ -151,6 +161,7 @@ impl Mask {
             collect_text(&text.to_ascii_lowercase(), &mut secrets);
             secrets.extend(encodings::of(text).into_iter().filter(|form| form.len() >= SHORTEST));
         }
+        self.guessed = secrets.iter().map(String::len).max().unwrap_or_default().max(self.guessed);
         self.add(secrets);
     }
 
@@ -176,15 +187,33 @@ impl Mask {
 
     /// The text with each secret hidden that stands whole in it; `None` where that would take too long.
     fn whole(&self, text: &str) -> Option<String> {
-        let searcher = self.searcher.get_or_init(|| {
+        if self.searcher().is_none() {
+            return self.one_by_one(text);
+        }
+        let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
+        for secret in self.found(text)? {
+            shown.push_str(&text[done..secret.start]);
+            shown.push_str(HIDDEN);
+            done = secret.end;
+        }
+        shown.push_str(&text[done..]);
+        Some(shown)
+    }
+
+    fn searcher(&self) -> Option<&AhoCorasick> {
+        let made = self.searcher.get_or_init(|| {
             let few = self.secrets.iter().map(String::len).sum::<usize>() <= MOST_BYTES;
             // The other kinds take a table of all characters for each character of a secret.
             let searcher = || AhoCorasick::builder().kind(Some(AhoCorasickKind::ContiguousNFA)).build(&self.secrets);
             few.then(searcher)?.ok()
         });
-        let Some(searcher) = searcher else { return self.one_by_one(text) };
+        made.as_ref()
+    }
+
+    /// Where secrets stand, those that overlap as one; `None` where there are too many, of them or in the text.
+    fn found(&self, text: &str) -> Option<Vec<Range<usize>>> {
         let mut found: Vec<Range<usize>> = Vec::new();
-        for (count, secret) in searcher.find_overlapping_iter(text).enumerate() {
+        for (count, secret) in self.searcher()?.find_overlapping_iter(text).enumerate() {
             if count == MOST_FOUND {
                 return None;
             }
@@ -195,14 +224,7 @@ impl Mask {
             }
             found.push(start..end);
         }
-        let (mut shown, mut done) = (String::with_capacity(text.len()), 0);
-        for secret in found {
-            shown.push_str(&text[done..secret.start]);
-            shown.push_str(HIDDEN);
-            done = secret.end;
-        }
-        shown.push_str(&text[done..]);
-        Some(shown)
+        Some(found)
     }
 
     /// As `whole`, for more secrets than one searcher is made of.

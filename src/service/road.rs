@@ -4,6 +4,7 @@
 //! record that the stages fill. Never: runs anything that policy did not confine, or that could not be recorded first.
 
 use super::call_record::CallRecord;
+use super::parts::Parts;
 use super::request::{CallRequest, Event, Stream};
 use super::shapes::{self, Client, Shape};
 use super::stages::Stage;
@@ -16,7 +17,7 @@ use crate::base::lock;
 use crate::manifest::Manifest;
 use crate::packages::store::Held;
 use crate::{executor, fault, policy, quantity, registry};
-use executor::{Call, Ending, Outcome, Progress, Told};
+use executor::{Call, Ending, Outcome};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -312,7 +313,7 @@ impl Service {
         target.is_as_shown()?;
         record.running()?;
         record.enters(Stage::Run);
-        let mut parts = AnswerParts::of(decision);
+        let mut parts = Parts::of(decision);
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -333,45 +334,10 @@ impl Service {
         while let Some(event) = heard.sent() {
             parts.told(event, record, stream)?;
         }
+        parts.rest(record, stream);
         record.enters(Stage::Answer);
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
-    }
-}
-
-/// The parts of a streamed answer, which together are at most `outputBytes`.
-struct AnswerParts {
-    allowed: u64,
-    left: u64,
-}
-
-impl AnswerParts {
-    fn of(decision: &policy::Decision) -> AnswerParts {
-        let limit = quantity::Limit::OutputBytes;
-        let allowed = decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective);
-        AnswerParts { allowed, left: allowed }
-    }
-
-    /// Tells an event of the executor as a face may see it.
-    fn told(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
-        let event = match event {
-            executor::Event::Log(line) => Event::Log(record.heard(&line)),
-            executor::Event::Told(Told::Message(level, text)) => Event::Message(level, record.heard(&text)),
-            executor::Event::Told(Told::Progress(told)) => {
-                let message = told.message.as_ref().map(|message| record.shown(message));
-                Event::Progress(Progress { message, ..told })
-            }
-            executor::Event::Chunk(part) => {
-                let left = self.left.checked_sub(part.as_str().len() as u64);
-                self.left = left.ok_or_else(|| format::over_limit(quantity::Limit::OutputBytes, self.allowed))?;
-                if !stream.is_heard() {
-                    return Ok(());
-                }
-                Event::Part(format::response(&record.hidden(part)))
-            }
-        };
-        stream.push(event);
-        Ok(())
     }
 }
 

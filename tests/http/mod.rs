@@ -10,6 +10,7 @@ pub mod mcp;
 mod mcp_bounds;
 mod mcp_resume;
 mod odd;
+mod reset;
 mod running;
 mod soak;
 mod tools;

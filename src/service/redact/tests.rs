@@ -184,3 +184,59 @@ fn what_may_be_a_secrets_name_misspelt_is_hidden() {
     assert!(shown == Shown::Tree(json!({"pas": "***", "n": 3})), "{shown}");
     assert_eq!(mask.text("unknown hunter22"), "unknown ***");
 }
+
+/// However a text is cut, its pieces together are the text with its secrets hidden.
+#[test]
+fn a_text_in_pieces_shows_what_the_whole_shows() {
+    let mut mask = Mask::default();
+    mask.add(["abcd", "cdef", "aaaa", "xyzxyz", "ößäü"].map(str::to_owned));
+    let mut seed = 7_u32;
+    let mut next = |most: usize| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) as usize % most
+    };
+    let words = ["abcd", "cdef", "ab", "abc", "aaa", "a", "xyz", "öß", "äü", "q", "def"];
+    for case in 0..4000 {
+        let text: String = (0..next(9)).map(|_| words[next(words.len())]).collect();
+        let (mut held, mut shown, mut pieces) = (Held::default(), String::new(), Vec::new());
+        let chars: Vec<char> = text.chars().collect();
+        let mut rest = chars.as_slice();
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(1 + next(rest.len()));
+            let piece: String = piece.iter().collect();
+            shown += &mask.piece(&mut held, &piece);
+            pieces.push(piece);
+            rest = after;
+        }
+        shown += &mask.rest(&mut held);
+        let whole = mask.whole(&text).expect("few");
+        assert_eq!((&shown, held.hid), (&whole, whole != text), "{pieces:?}");
+        let list = mask.list(&json!(pieces).to_string());
+        let listed = list.map(|list| serde_json::from_str::<Vec<String>>(&list).expect("a list").concat());
+        assert_eq!(listed, (whole != text).then_some(whole), "{case}: {pieces:?}");
+    }
+}
+
+#[test]
+fn how_much_stays_back_of_a_secret_to_guess_depends_on_its_length_alone() {
+    let mut mask = Mask::default();
+    mask.also_unknown(std::iter::once("s3cret-key"));
+    let told = |pieces: &[&str]| {
+        let mut held = Held::default();
+        let lengths: Vec<usize> = pieces.iter().map(|piece| mask.piece(&mut held, piece).len()).collect();
+        (lengths, mask.rest(&mut held))
+    };
+    let filler = "x".repeat(200);
+    let (right, _) = told(&[&filler, "s3cret-", "ke"]);
+    let (wrong, _) = told(&[&filler, "S3cret_", "Ke"]);
+    assert!(right == wrong && right[0] > 100, "{right:?} {wrong:?}");
+    assert_eq!(told(&["s3cret", "-key"]).1, "***");
+    // The control: what the caller gave itself stays back where it begins, and not else.
+    let mut own = Mask::default();
+    own.add(["s3cret-key".to_owned()]);
+    let mut held = Held::default();
+    assert_eq!(
+        [own.piece(&mut held, "x s3c"), own.piece(&mut held, "x"), own.piece(&mut held, "yz")],
+        ["x ", "s3cx", "yz"]
+    );
+}

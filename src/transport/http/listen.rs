@@ -176,7 +176,12 @@ impl Socket {
         match self {
             Socket::Unix(stream) => peer::of_unix(stream).map(Some),
             Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
-            Socket::Tcp(stream, theirs) => kernel.owner(*theirs, stream.local_addr()?),
+            Socket::Tcp(stream, theirs) => {
+                let owner = kernel.owner(*theirs, stream.local_addr()?)?;
+                // One that was reset meanwhile has no other end any more: who has its address now is somebody else, and
+                // what was sent before can still be read.
+                Ok(owner.filter(|_| stream.peer_addr().is_ok()))
+            }
         }
     }
 }

@@ -22,7 +22,18 @@ const ID: &str = "id";
 const PERMITS: u32 = 1000;
 
 pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
-    made(terms, terms.credential().await?, source, to).await.map_err(|why| why.to_string())
+    made(terms, terms.credential().await?, source, to).await.map_err(|why| told(&why))
+}
+
+/// The client keeps to itself why a connection was refused before anything else was said on it.
+fn told(why: &pulsar::Error) -> String {
+    let words = why.to_string();
+    match words.contains("fatal error when connecting") {
+        true => format!(
+            "{words}: no authority that is trusted vouches for its certificate (`ca`), or it takes no such token (`credentials`)"
+        ),
+        false => words,
+    }
 }
 
 /// One connection.

@@ -110,14 +110,14 @@ fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
         let seen = |guess: &str| {
             let made = playground.path("user_scripts/keyed/made");
             let _ = fs::remove_file(&made);
-            let filler = "x".repeat(400);
-            let body = json!({"parts": [filler, guess, "end"], "wait": true}).to_string();
+            let text = "x".repeat(400) + guess;
+            let body = json!({"parts": [text, "end"], "wait": true}).to_string();
             let mut stream = web.connect();
             let asked = request("POST", "/v1/tools/esc:keyed/calls", &web.address, &[STREAM], &body);
             stream.write_all(asked.as_bytes()).unwrap();
             stream.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
             let (mut heard, mut piece, began) = (Vec::new(), [0; 4096], Instant::now());
-            // Until nothing came for a while after the first part of the filler.
+            // Until nothing came for a while after the first part.
             while began.elapsed() < Duration::from_secs(30) {
                 match stream.read(&mut piece) {
                     Ok(length @ 1..) => heard.extend(&piece[..length]),

@@ -128,6 +128,9 @@ fn the_context_of_each_face_goes_on_into_tool_log_and_record() {
         let action = json!({"text": "<ACTION><tool>esc:traced</tool><input>{}</input></ACTION>"}).to_string();
         web.ask("POST", "/v1/actions", &headers, &action);
         assert_eq!(left(&playground, "").0["trace"], TRACE, "actions");
+        let batch = json!({"calls": [{"tool": "esc:traced"}]}).to_string();
+        web.ask("POST", "/v1/calls", &headers, &batch);
+        assert_eq!(left(&playground, "").0["trace"], TRACE, "a batch");
         drop(web);
 
         let mut server = Server::start(&playground);

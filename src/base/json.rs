@@ -14,9 +14,11 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::borrow::Cow;
 
+mod object;
 mod text;
 mod walk;
 
+pub use object::Object;
 use text::tree;
 pub use text::{Indented, Text, TooMuch, weight};
 pub use walk::escape_segment;

@@ -36,8 +36,11 @@ impl Parts {
                 Event::Progress(Progress { message, ..told })
             }
             executor::Event::Chunk(part) => {
-                let left = self.left.checked_sub(part.as_str().len() as u64);
-                self.left = left.ok_or_else(|| format::over_limit(quantity::Limit::OutputBytes, self.allowed))?;
+                let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
+                    self.rest(record, stream);
+                    return Err(format::over_limit(quantity::Limit::OutputBytes, self.allowed));
+                };
+                self.left = left;
                 if stream.is_heard() {
                     self.part(part, record, stream);
                 }

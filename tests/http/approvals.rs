@@ -98,7 +98,7 @@ fn an_operator_answers_for_one_call_and_nobody_else_does() {
         // Whoever is no operator neither sees nor answers it.
         assert_eq!(web.get("/v1/approvals", &alice).status, 403);
         assert_eq!(asked.answer(&question, &alice, YES).status, 403);
-        for body in ["", "{}", "true", "{\"approve\": 1}", "{\"approve\": true, \"all\": true}"] {
+        for body in ["", "{}", "true", "{\"approve\": 1}", "{\"approve\": true, \"all\": true}", "[true]"] {
             assert_eq!(asked.answer(&question, &ops, body).status, 400, "{body}");
         }
         let other = json!({"call": "00000000-0000-7000-8000-000000000000"});

@@ -193,11 +193,48 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
         ("{\"calls\": [{\"tool\": \"esc:add\", \"sudo\": 1}]}", &[], "unknown field `sudo`"),
         ("{\"calls\": [{\"tool\": \"esc:add\"}], \"atOnce\": 0}", &[], "atOnce must be 1 to 64"),
         ("[]", &[], "The body is {"),
+        ("[[{\"tool\": \"esc:add\"}], null, null]", &[], "expected an object"),
+        ("{\"calls\": [[\"esc:add\", {\"a\": 1, \"b\": 2}, null, false]]}", &[], "expected an object"),
         ("{\"calls\": [{\"tool\": \"esc:add\"}]}", &["Idempotency-Key: k"], "stands for one call"),
     ] {
         let reply = ask(body, more);
         assert!(reply.status == 400 && reply.body.contains(words), "{body}: {reply:?}");
     }
+    let act = |body: &str| web.ask("POST", "/v1/actions", &[&alice], body).status;
+    assert_eq!([act("[\"no action\", null]"), act("{\"text\": \"no action\"}")], [400, 200]);
     let reply = web.ask("POST", "/v1/calls", &[], "{}");
     assert_eq!(reply.status, 401);
+}
+
+/// What a tool says of itself counts for whoever may be taken for its caller, too.
+#[test]
+fn who_acts_as_another_is_shown_what_that_one_is() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let chatty = "import sys\nprint('a line', file=sys.stderr, flush=True)\nprint(1)\n";
+    playground.tool("quiet", "python", chatty, json!({"presentation": {"hidden": true}}));
+    playground.tool("chatty", "python", chatty, json!({}));
+    playground.tool("later", "python", chatty, json!({"execution": {"mode": "async"}}));
+    let callers = "[[caller]]\nname = \"gate\"\nwhy = \"w\"\nact_as = [\"alice\"]\n\
+                   [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+    playground.settle();
+    let made = ["gate", "alice"].map(|name| token(&playground, name, &[]));
+    let tokens = private(&playground, "tokens", &format!("{}\n{}\n", made[0].1, made[1].1));
+    let web = Web::start(&playground, &["--token-file", &tokens]);
+    for (secret, _) in &made {
+        let caller = bearer(secret);
+        let lines = |tool: &str| {
+            let body = json!({"user": "alice", "calls": [{"tool": tool}]}).to_string();
+            let reply = web.ask("POST", "/v1/calls", &[&caller], &body);
+            let told = events(&reply.body);
+            assert_eq!(told[told.len() - 2].1["success"], true, "{reply:?}");
+            told.iter().filter(|(name, _)| name == "log").count()
+        };
+        assert_eq!((lines("esc:quiet"), lines("esc:chatty")), (0, 1), "and the control");
+        let called = |tool: &str| web.call(tool, &json!({"user": "alice", "arguments": {}}), &[&caller]).status;
+        assert_eq!([called("esc:later"), called("esc:chatty")], [202, 200]);
+    }
 }

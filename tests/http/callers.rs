@@ -10,7 +10,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
@@ -264,6 +264,38 @@ fn a_token_is_a_name_and_nothing_else_is() {
             assert!(!web.said().contains(secret.as_str()), "a token stands in the log");
         }
     });
+}
+
+/// Whoever owns the folder of a file can put an older one back, in which a line stands that was taken away since.
+#[test]
+fn a_file_of_tokens_lies_where_nobody_else_can_replace_it() {
+    if !is_root() {
+        return skipped(1, "a folder of another user needs root");
+    }
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let (alice, line) = token(&playground, "alice", &[]);
+        fs::create_dir(playground.path("apart")).unwrap();
+        playground.settle();
+        let file = private(&playground, "apart/tokens", &line);
+        let folder = playground.path("apart");
+        let start = || playground.cli(&["serve", "--http", "127.0.0.1:0", "--token-file", &file]);
+        let web = Web::start(&playground, &["--token-file", &file]);
+        assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200, "{who:?}: the control");
+        let own = who.uid().unwrap_or(0);
+        for (owner, mode, words) in [(12399, 0o755, "uid 12399"), (own, 0o777, "others may write")] {
+            chown(&folder, Some(owner), Some(owner)).unwrap();
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            // The file as it was, with another time.
+            private(&playground, "apart/tokens", &line);
+            assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 401, "{who:?}: {words}");
+            let refused = start();
+            assert!(refused.code == Some(4) && refused.stderr.contains(words), "{who:?}: {refused:?}");
+        }
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        private(&playground, "apart/tokens", &line);
+        assert_eq!(web.get("/v1/tools", &[&bearer(&alice)]).status, 200, "{who:?}: mended");
+    }
 }
 
 #[test]

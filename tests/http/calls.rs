@@ -191,6 +191,15 @@ fn a_models_text_is_acted_on() {
         let none = act(&json!({"text": "nothing to do"})).json();
         assert_eq!((&none["observation"], &none["outcome"]), (&Value::Null, &Value::Null));
         assert_eq!(playground.records().len(), 1, "no call, no record");
+        // Under a key it runs once, and without one each time.
+        let again = |more: &[&str]| {
+            let reply = web.ask("POST", "/v1/actions", more, &json!({ "text": text }).to_string());
+            let run = playground.records().pop().unwrap()["decision"].clone();
+            (reply.json()["outcome"]["outputData"]["sum"].clone(), run)
+        };
+        let key = ["Idempotency-Key: k"];
+        let told = [again(&key), again(&key), again(&[])].map(|(sum, run)| (sum, run.as_str().unwrap().to_owned()));
+        assert_eq!(told, ["allowed", "replayed", "allowed"].map(|run| (json!(3), run.to_owned())));
         let lost = act(&json!({"text": "<ACTION><tool_id>esc:no</tool_id></ACTION>"}));
         assert_eq!((lost.status, &lost.json()["outcome"]["error"]["type"]), (200, &json!("ToolNotFoundError")));
         for bad in [json!({}), json!({"text": 1}), json!({"text": "x", "tool": "y"})] {

@@ -10,11 +10,16 @@ use serde_json::json;
 
 impl CallRecord {
     pub fn hidden(&mut self, answer: Text) -> Text {
-        let mask = &self.arguments.mask;
-        let joined = if self.seen.streamed { mask.list(answer.as_str()) } else { None };
-        let Some(shown) = joined.or_else(|| mask.answer(answer.as_str())) else { return answer };
+        let Some(shown) = self.masked(answer.as_str()) else { return answer };
         self.hid();
         json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(HIDDEN)))
+    }
+
+    /// `None`: there is nothing to hide.
+    pub(super) fn masked(&self, answer: &str) -> Option<String> {
+        let mask = &self.arguments.mask;
+        let joined = if self.seen.streamed { mask.list(answer) } else { None };
+        joined.or_else(|| mask.answer(answer))
     }
 
     /// A text of an answer that comes in several, as far as it can be told now; `None`: what stayed back of them.

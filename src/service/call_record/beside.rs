@@ -64,6 +64,6 @@ impl CallRecord {
     }
 
     fn json_hidden(&self, text: &str) -> String {
-        self.arguments.mask.answer(text).unwrap_or_else(|| text.to_owned())
+        self.masked(text).unwrap_or_else(|| text.to_owned())
     }
 }

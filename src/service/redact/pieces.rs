@@ -41,6 +41,9 @@ impl Mask {
 
     /// Tells all but the last `keep` bytes.
     fn tell(&self, held: &mut Held, keep: usize) -> String {
+        if held.text.is_empty() {
+            return String::new();
+        }
         let Some(found) = self.found(&held.text) else {
             *held = Held { hid: true, ..Held::default() };
             return HIDDEN.to_owned();
@@ -83,9 +86,7 @@ impl Mask {
     /// A list of texts with each secret hidden that stands in them one after the other; `None` where there is none, or
     /// it is another list.
     pub fn list(&self, json: &str) -> Option<String> {
-        if self.searcher().is_none() {
-            return None;
-        }
+        self.searcher()?;
         let texts: Vec<String> = serde_json::from_str(json).ok()?;
         let Some(found) = self.found(&texts.concat()) else { return Some(format!("\"{HIDDEN}\"")) };
         if found.is_empty() {

@@ -231,6 +231,12 @@ fn how_much_stays_back_of_a_secret_to_guess_depends_on_its_length_alone() {
     let (wrong, _) = told(&[&filler, "S3cret_", "Ke"]);
     assert!(right == wrong && right[0] > 100, "{right:?} {wrong:?}");
     assert_eq!(told(&["s3cret", "-key"]).1, "***");
+    // Of more than can be looked for at once nothing stays back, and nothing is told that was not there.
+    let mut many = Mask::default();
+    many.add((0..60_000).map(|n| format!("key-{n:07}")));
+    let mut held = Held::default();
+    assert_eq!([many.piece(&mut held, "key-00"), many.piece(&mut held, "x key-0000001")], ["key-00", "x ***"]);
+    assert_eq!(many.rest(&mut held), "");
     // The control: what the caller gave itself stays back where it begins, and not else.
     let mut own = Mask::default();
     own.add(["s3cret-key".to_owned()]);

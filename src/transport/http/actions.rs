@@ -3,9 +3,10 @@
 //! For: `POST /v1/actions`. In: a caller, `{text, user}`. Out: the text before the action, the observation for the model,
 //! the outcome. Never: a call that outlives its client or the server.
 
-use super::calls::run_while_served;
+use super::calls::{self, run_while_served};
 use super::reply::{self, Held, Response, malformed};
 use super::{OfFace, approvals, body, tools};
+use crate::base::json::Object;
 use crate::service::{self, Arguments, CallRequest, Caller, TraceContext};
 use crate::transport::action::{self, Answer};
 use axum::Extension;
@@ -35,14 +36,19 @@ pub async fn act(
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
-    let read = |body: &str| serde_json::from_str(body).map(|Asked { text, user }| (action::read(&text), user));
+    let read = |body: &str| serde_json::from_str(body).map(|Object(Asked { text, user })| (action::read(&text), user));
     let Ok((reading, user)) = body::apart(&face, &caller, text, read).await else {
         let words = "The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.";
         return reply::refusal(StatusCode::BAD_REQUEST, malformed(words));
     };
+    let idempotency_key = match calls::key(&headers) {
+        Ok(key) => key,
+        Err(refusal) => return *refusal,
+    };
     let operator = tools::is_operator(&face, &caller);
     let from = CallRequest {
         id: Some(service::new_id()),
+        idempotency_key,
         label: user.filter(|user| !user.is_empty()),
         approver: approvals::of(&face, &caller),
         trace: TraceContext::of_headers(&headers),

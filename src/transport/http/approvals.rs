@@ -5,6 +5,7 @@
 
 use super::reply::{self, Response, malformed};
 use super::{Face, OfFace, body, tools};
+use crate::base::json::Object;
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, Caller};
 use axum::Extension;
@@ -51,7 +52,7 @@ pub async fn answer(
         Ok(read) => read,
         Err(refusal) => return *refusal,
     };
-    let Ok(Answer { approve }) = serde_json::from_str(&text) else {
+    let Ok(Object(Answer { approve })) = serde_json::from_str(&text) else {
         return reply::refusal(
             StatusCode::BAD_REQUEST,
             malformed("The body is {\"approve\": true} or {\"approve\": false}."),

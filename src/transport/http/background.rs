@@ -44,9 +44,16 @@ pub fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
 
 /// Whether a call runs in the background: as its body says, else its header, else its tool's manifest.
 pub fn wanted(face: &Face, request: &CallRequest, said: Option<bool>, headers: &HeaderMap) -> bool {
-    let by_tool =
-        || face.service.find(&request.caller, &request.tool).is_ok_and(|tool| tool.manifest.execution.asynchronous);
+    let by_tool = || {
+        let who = face.service.who(&request.caller, request.label.as_deref());
+        face.service.find(&who, &request.tool).is_ok_and(|tool| tool.manifest.execution.asynchronous)
+    };
     said.unwrap_or_else(|| preference(headers).0 || by_tool())
+}
+
+/// The client of a call that ends with its answer is told by that alone.
+pub fn nobody_told() -> Fault {
+    reply::malformed("A callback is told of calls in the background: add \"mode\": \"async\", or leave it out.")
 }
 
 /// The receipt of a call. A refusal leaves its record like any other, and has its own status.

@@ -7,10 +7,10 @@ use super::calls::{Begun, run, streamed};
 use super::reply::{self, Held, Reader, Response, malformed};
 use super::stream::{COMMENT, QUIET, event, of_event};
 use super::{OfFace, approvals, body, tools};
-use crate::base::json;
+use crate::base::json::{self, Object};
 use crate::base::places::Place;
 use crate::fault::Fault;
-use crate::service::{self, Arguments, CallRequest, Caller, Show, Speakers, Stage, Told};
+use crate::service::{self, Arguments, CallRequest, Caller, Show, Speakers, Stage, Told, TraceContext};
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
@@ -31,7 +31,7 @@ const MOST: usize = 64;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Asked {
-    calls: Vec<One>,
+    calls: Vec<Object<One>>,
     /// On whose behalf.
     user: Option<String>,
     #[serde(default, deserialize_with = "whole")]
@@ -81,14 +81,16 @@ pub async fn call(
     };
     let label = asked.user.filter(|user| !user.is_empty());
     let seen_by = Reader { operator: tools::is_operator(&face, &caller), label: label.clone(), unread: false };
-    let request = |one: One| {
-        let known = face.service.find(&caller, &one.tool);
+    let (who, trace) = (face.service.who(&caller, label.as_deref()), TraceContext::of_headers(&headers));
+    let request = |Object(one): Object<One>| {
+        let known = face.service.find(&who, &one.tool);
         let hidden = one.hidden || known.is_ok_and(|tool| tool.manifest.hidden);
         let request = CallRequest {
             id: Some(service::new_id()),
             label: label.clone(),
             timeout_ms: one.timeout_ms,
             approver: approvals::of(&face, &caller),
+            trace: trace.clone(),
             ..CallRequest::new(caller.clone(), one.tool, arguments(one.arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
@@ -113,7 +115,7 @@ fn read(body: &str) -> Result<Asked, Fault> {
         let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
         malformed("The body is not one JSON document.").details(place)
     })?;
-    let asked: Asked = serde_json::from_str(document.as_str()).map_err(|error| {
+    let Object(asked) = serde_json::from_str::<Object<Asked>>(document.as_str()).map_err(|error| {
         let words = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
                      \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
         malformed(words).details(error.to_string())

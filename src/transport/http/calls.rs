@@ -64,6 +64,8 @@ pub async fn call(
     if !unread && background::wanted(&face, &request, detached, &headers) {
         return background::begin(face, request, callback, &seen_by, begun).await;
     }
+    let refused = request.refused.or_else(|| callback.map(|_| background::nobody_told()));
+    let request = CallRequest { refused, ..request };
     if !wants_events(&headers) {
         let report = run(face, request, Sink::none()).await;
         return reply::report(report, &seen_by, begun);
@@ -104,7 +106,7 @@ pub async fn run_while_served<T>(face: &Face, call: impl Future<Output = T>) -> 
 }
 
 /// One that cannot be read is refused: without it the call could run twice.
-fn key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+pub fn key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
     if !headers.contains_key(KEY) {
         return Ok(None);
     }

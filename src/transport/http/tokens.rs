@@ -4,7 +4,7 @@
 //! that a token belongs to. Never: a token that somebody thought up: only 256 random bits make a plain hash safe to keep;
 //! lets anybody in while the file is one that others can read or that has a line which cannot be read.
 
-use crate::base::files::{self, Stamp};
+use crate::base::files::{self, Folder, Stamp};
 use crate::base::{lock, text};
 use crate::service::Caller;
 use base64::Engine;
@@ -64,8 +64,9 @@ pub struct Tokens {
 impl Tokens {
     /// An error names the file, the place and the mend.
     pub fn of(file: &Path) -> Result<Tokens, String> {
-        let (stamp, lines) = read(file)?;
-        Ok(Tokens { file: file.to_path_buf(), read: Mutex::new((Some(stamp), Arc::new(lines))) })
+        let file = std::path::absolute(file).map_err(|e| format!("token file {}: {e}", text::path(file)))?;
+        let (stamp, lines) = read(&file)?;
+        Ok(Tokens { file, read: Mutex::new((Some(stamp), Arc::new(lines))) })
     }
 
     /// Whose token this is.
@@ -105,7 +106,12 @@ impl Tokens {
 
 fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
     let at = |why: String| format!("token file {}: {why}", text::path(file));
-    let opened = files::open(file, OFlag::O_NOFOLLOW).map_err(|e| at(e.to_string()))?;
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
+        return Err(at("it has no name that is text".to_owned()));
+    };
+    // Whoever can change the folder could put back a line that was taken away.
+    let opened = Folder::open(folder).and_then(|folder| folder.file(name, OFlag::O_NOFOLLOW));
+    let opened = opened.map_err(|e| at(e.to_string()))?;
     let facts = opened.metadata().map_err(|e| at(e.to_string()))?;
     if let Some(why) = files::not_private(&facts) {
         return Err(at(why));

@@ -38,6 +38,13 @@ pub fn wanted(face: &Face, request: &CallRequest, said: Option<bool>, headers: &
     said.unwrap_or_else(|| preference(headers).0 || by_tool())
 }
 
+/// A call whose end its client waits for: a URL that would never hear of it is refused, not passed over.
+pub fn told_to_nobody(request: CallRequest) -> CallRequest {
+    let words = "A callback hears of the end of a call in the background: say \"mode\": \"async\" beside it.";
+    let CallRequest { caller, tool, label, counted, .. } = request;
+    CallRequest { label, counted, ..CallRequest::refused(caller, &tool, reply::malformed(words)) }
+}
+
 /// The receipt of a call. A refusal leaves its record like any other, and has its own status.
 pub async fn begin(
     face: Arc<Face>,

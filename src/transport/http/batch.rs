@@ -81,15 +81,17 @@ pub async fn call(
     };
     let label = asked.user.filter(|user| !user.is_empty());
     let seen_by = Reader { operator: tools::is_operator(&face, &caller), label: label.clone(), unread: false };
+    let named = tools::Named::of(&face, &caller);
     let request = |one: One| {
-        let known = face.service.find(&caller, &one.tool);
+        let tool = named.id(one.tool);
+        let known = face.service.find(&caller, &tool);
         let hidden = one.hidden || known.is_ok_and(|tool| tool.manifest.hidden);
         let request = CallRequest {
             id: Some(service::new_id()),
             label: label.clone(),
             timeout_ms: one.timeout_ms,
             approver: approvals::of(&face, &caller),
-            ..CallRequest::new(caller.clone(), one.tool, arguments(one.arguments))
+            ..CallRequest::new(caller.clone(), tool, arguments(one.arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
     };

@@ -42,6 +42,7 @@ pub async fn call(
     };
     let approver = approvals::of(&face, &caller);
     let operator = tools::is_operator(&face, &caller);
+    let tool = tools::Named::of(&face, &caller).id(tool);
     let (asked, unread) = match body::asked(&face, caller, tool, text).await {
         Ok(asked) => (asked, false),
         Err(refused) => (refused.into(), true),
@@ -53,6 +54,11 @@ pub async fn call(
         Err(refusal) => return *refusal,
     };
     let Asked { request, detached, callback } = asked;
+    let detached = !unread && background::wanted(&face, &request, detached, &headers);
+    let (request, unread) = match callback.is_some() && !detached && !unread {
+        true => (background::told_to_nobody(request), true),
+        false => (request, unread),
+    };
     let request = CallRequest {
         id: Some(service::new_id()),
         idempotency_key,
@@ -61,7 +67,7 @@ pub async fn call(
         ..request
     };
     let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
-    if !unread && background::wanted(&face, &request, detached, &headers) {
+    if detached {
         return background::begin(face, request, callback, &seen_by, begun).await;
     }
     if !wants_events(&headers) {

@@ -45,6 +45,19 @@ fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
     });
 }
 
+/// Who looks for what is grave finds why a server does not run.
+#[test]
+fn a_start_that_fails_is_an_error_in_the_log_too() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let mut command = playground.host();
+    command.args(["--log", "error,json", "serve", "--http", "unix:/nowhere/at/all.sock"]);
+    let said = Web::run(command, playground.who.uid()).err().expect("no such folder");
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let last = lines.last().unwrap();
+    assert!(last["message"].as_str().unwrap().contains("/nowhere/at/all.sock"), "{said}");
+    assert_eq!((&last["level"], &last["target"]), (&json!("ERROR"), &json!("toolhost")), "{said}");
+}
+
 /// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the host's.
 #[test]
 fn no_text_of_others_shows_a_field_of_its_own() {

@@ -2,8 +2,10 @@
 
 use crate::harness::{Playground, Who, as_everyone_with, has, skipped, wait_for};
 use crate::http::Web;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 fn listed(web: &Web) -> Vec<String> {
@@ -106,6 +108,44 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
         fs::write(manifest(&playground, "one"), text.replace("1.0.0", "4.0.0")).unwrap();
         wait_for("a change in a folder that came again", || web.get("/v1/tools/esc:one@4", &[]).status == 200);
     });
+}
+
+/// Taken away from this host, not taken away: no tool of a folder goes because nobody can look into it.
+#[test]
+fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::User, "/var/tmp");
+    for name in ["one", "two"] {
+        playground.tool(name, "python", "print(1)\n", json!({}));
+    }
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let stale = || web.get("/v1/status", &[]).json()["stale"].to_string();
+    let mode = |bits| {
+        let mode = fs::Permissions::from_mode(bits);
+        fs::set_permissions(playground.path("user_scripts/one"), mode).unwrap();
+    };
+    mode(0);
+    // At once: a HUP ends no server that has only just said that it serves.
+    web.signal(Signal::SIGHUP);
+    wait_for("it is told", || stale().contains("user_scripts/one cannot be listed, and the tools in it stay"));
+    let count = || web.get("/v1/status", &[]).json()["sources"]["files"].clone();
+    assert_eq!(count(), 2);
+    let refused = web.call("esc:one", &json!({}), &[]).json()["error"].clone();
+    assert_eq!(refused["type"], "DependencyError");
+    assert_eq!(refused["message"], "the script's folder cannot be looked at, so the tool was not started");
+    // The others go on, and are read anew.
+    fs::remove_dir_all(playground.path("user_scripts/two")).unwrap();
+    wait_for("the tool that went", || count() == 1);
+    mode(0o755);
+    web.signal(Signal::SIGHUP);
+    wait_for("it is there again", || stale() == "[]");
+    assert_eq!((listed(&web), output(&web, "esc:one")), (vec!["esc:one".to_owned()], json!(1)));
+    // The control: what is gone is gone.
+    fs::remove_dir_all(playground.path("user_scripts/one")).unwrap();
+    wait_for("the other that went", || count() == 0);
 }
 
 #[test]

@@ -431,18 +431,18 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
         && service.ready().is_ok()
     {
         let why = format!("the policies changed and cannot be read, so the old ones hold: {why:#}");
-        words::complain(&format!("toolhost: reload: {why}"));
+        words::fail(&format!("toolhost: reload: {why}"));
         let failed = service.keep_rules(why);
-        return failed.iter().for_each(|why| words::complain(&format!("toolhost: reload: {why}")));
+        return failed.iter().for_each(|why| words::fail(&format!("toolhost: reload: {why}")));
     }
     let rules = read.map_err(|why| {
-        words::complain(&format!("toolhost: reload: {why}"));
+        words::fail(&format!("toolhost: reload: {why}"));
         let message = "This host's policies cannot be read: no tool runs until the operator mends them.";
         Fault::new(Kind::SecurityError, message).person(why.to_string())
     });
     let obeyed = rules.is_ok();
     for why in service.reload(rules) {
-        words::complain(&format!("toolhost: reload: {why}"));
+        words::fail(&format!("toolhost: reload: {why}"));
     }
     if obeyed {
         let snapshot = service.registry().snapshot();

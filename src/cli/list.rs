@@ -26,7 +26,7 @@ pub struct Args {
     /// Only tools of this namespace (the part before ':')
     #[arg(long, value_name = "N")]
     pub namespace: Option<String>,
-    /// Only tools of this source (files, builtin, in-process)
+    /// Only tools of this source (files, builtin)
     #[arg(long, value_name = "S")]
     pub source: Option<String>,
     /// As this caller sees it (else your login name): what callers.policy.toml gives it
@@ -76,16 +76,18 @@ pub fn show(
     };
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let known = |id: &str| policies.callers().is_none_or(|callers| callers.may_call(&caller, id));
-    let mut tools = snapshot.list(&filter);
-    tools.retain(|tool| known(&tool.manifest.id));
     if let Some(format) = args.format {
-        let offered = export::offered(tools, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
-        return match export::tools(&offered, &offered, format) {
+        let mut all = snapshot.list(&registry::Filter::default());
+        all.retain(|tool| known(&tool.manifest.id));
+        let all = export::offered(all, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
+        let offered: Vec<_> = all.iter().filter(|tool| filter.takes(tool)).cloned().collect();
+        return match export::tools(&offered, &all, format) {
             export::Exported::Json(value) => writeln!(out, "{}", json_text(&value, true)),
             export::Exported::Text(text) => write!(out, "{text}"),
         };
     }
-    let tools: Vec<_> = tools.into_iter().map(|tool| (needs(&tool), tool)).collect();
+    let tools = snapshot.list(&filter).into_iter().filter(|tool| known(&tool.manifest.id));
+    let tools: Vec<_> = tools.map(|tool| (needs(&tool), tool)).collect();
     if args.json {
         let listed: Vec<_> = tools.iter().map(|(needs, tool)| entry(tool, needs)).collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));

@@ -75,7 +75,7 @@ enum Verb {
     Test(test::Args),
     /// Make a tool: its own folder, a script and a manifest that work
     New(new::Args),
-    /// Serve the tools to agents and programs: MCP, HTTP
+    /// Serve the tools to agents and programs: MCP, HTTP, message brokers
     Serve(serve::Args),
     /// Show the calls of a running server
     Ps(ps::Args),
@@ -118,7 +118,7 @@ pub fn main() -> ExitCode {
         _ => None,
     };
     let code = run(cli).unwrap_or_else(|error| {
-        words::complain(&format!("toolhost: {error:#}"));
+        words::fail(&format!("toolhost: {error:#}"));
         let unknown = || Refusal::new(Exit::Host, format!("{error:#}"));
         let refusal = error.downcast_ref::<Refusal>().cloned().unwrap_or_else(unknown);
         if let Some(tool) = call {

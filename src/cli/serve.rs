@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -87,7 +87,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             None => None,
         };
         let entries = entries(&settings)?;
-        let since = SystemTime::now();
+        let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
         let service = host::service(&settings, &host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
             say_where(&service, listener, options)?;
@@ -104,7 +104,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = &mut spoken => ended.map(|()| None)?,
             ended = &mut served => return ended.map(|()| Exit::Ok.into()),
             signal = process::told_to_stop() => Some(signal),
-            failed = kept_up(&settings, service, watch, since) => return Err(failed.into()),
+            failed = kept_up(&settings, service, watch, since, hangups) => return Err(failed.into()),
         };
         stop.cancel();
         // Told again, it lets nothing end by itself.
@@ -184,7 +184,7 @@ async fn over_http(
             let (background, opened) = Background::open(service, proxy).await;
             if let Err(why) = opened {
                 let why = text::printable(&why);
-                words::complain(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
+                words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
             }
             Ok(http::serve(listener, options, background, stop, kill).await?)
         }
@@ -251,11 +251,11 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
             match found {
                 None => {
                     let words = format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names");
-                    words::complain(&words);
+                    words::fail(&words);
                 }
                 Some(tool) if entry.idempotent.contains(&tool.manifest.id) && !tool.manifest.idempotent => {
                     let words = "which [[broker]] lists, does not say so in its manifest: it is not run again";
-                    words::complain(&format!("toolhost: `idempotent` of {shown}, {words}"));
+                    words::fail(&format!("toolhost: `idempotent` of {shown}, {words}"));
                 }
                 Some(_) => {}
             }
@@ -271,11 +271,15 @@ fn hung_up() -> mcp::HungUp {
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.
-/// `since`: when they were read first. Returns only if a reload panics: which rules hold is then unknown, and the server
-/// ends.
-async fn kept_up(settings: &Settings, service: Arc<Service>, mut watch: Watch, mut since: SystemTime) -> Refusal {
-    // A HUP that comes during a reload is not lost: it causes one more.
-    let mut hangups = signal(SignalKind::hangup()).ok();
+/// `since`: when they were read first. `hangups`: from then on; one that comes during a reload causes one more. Returns only if
+/// a reload panics: which rules hold is then unknown, and the server ends.
+async fn kept_up(
+    settings: &Settings,
+    service: Arc<Service>,
+    mut watch: Watch,
+    mut since: SystemTime,
+    mut hangups: Option<Signal>,
+) -> Refusal {
     loop {
         let ahead = service.clone();
         let preparing = tokio::spawn(async move {

@@ -22,8 +22,17 @@ static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Lines for the person, on standard error; those of a server go with its log.
 pub fn complain(lines: &str) {
+    tell("INFO", lines);
+}
+
+/// The same of what went wrong.
+pub fn fail(lines: &str) {
+    tell("ERROR", lines);
+}
+
+fn tell(level: &str, lines: &str) {
     let lines = text::printable_block(lines);
-    if !runlog::say(&lines) {
+    if !runlog::say(level, &lines) {
         let _ = writeln!(io::stderr().lock(), "{lines}");
     }
 }

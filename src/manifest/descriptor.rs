@@ -140,7 +140,9 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<FileRead> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::new(document);
-    if top.get("type").is_some_and(|kind| kind == "tool-service") {
+    // No manifest has a type and a name of its own: it is a descriptor, also where its type is misspelt or TrustGraph's own.
+    let kind = top.get("type").and_then(Value::as_str);
+    if kind == Some("tool-service") || (kind.is_some() && top.contains_key("name")) {
         let found = tool(&mut reader, document, &document.value, "", bytes);
         return Some(match (ended(reader, ()), found) {
             (Ok(((), problems)), Some(found)) => Ok((found, problems)),
@@ -260,7 +262,11 @@ fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &st
     let before = reader.problems.len();
     reader.shape(&TOOL, value, at);
     if value.get("type").is_some_and(|kind| kind.is_string() && kind != "tool-service") {
-        reader.error(Code::Schema, &below(at, "type"), "must be \"tool-service\"");
+        reader.error(
+            Code::Schema,
+            &below(at, "type"),
+            "must be \"tool-service\": no other kind of tool is reached over a broker",
+        );
     }
     let parameters = parameters(reader, &value["arguments"], &below(at, "arguments"));
     for filter in FILTERS.iter().filter(|filter| value.get(**filter).is_some()) {

@@ -14,6 +14,7 @@ use super::verdict::{Decision, Narrower, Verdict, What, wall};
 use super::{Machine, versions};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
+use crate::manifest::Code;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -141,8 +142,11 @@ impl Decision {
         let line = if problem.line > 0 { format!(":{}", problem.line) } else { String::new() };
         let words = format!("{name}{line}: {}", problem.message);
         self.verdicts.push(Verdict::denied(What::Package, &name, Narrower::Manifest, &*words, &[]));
-        let fault =
-            Fault::new(Kind::DependencyError, "this tool's packages cannot be installed, so it was not started");
+        let message = match problem.code {
+            Code::Unreadable => "the script's folder cannot be looked at, so the tool was not started",
+            _ => "this tool's packages cannot be installed, so it was not started",
+        };
+        let fault = Fault::new(Kind::DependencyError, message);
         let place = format!("{}{line}: {}", text::path(path), printable(&problem.message));
         self.stop(fault.details(printable(&words)).person(place));
     }

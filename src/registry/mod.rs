@@ -156,6 +156,8 @@ pub struct Discovery {
     pub claims: Vec<Claim>,
     /// The folders that were looked at.
     pub folders: Vec<PathBuf>,
+    /// The folders below which some manifests may not have been seen: whose the scripts there are is not known.
+    pub unlisted: Vec<PathBuf>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
     pub incomplete: Vec<String>,
     /// Where tools could write in earlier calls, for places that were renamed since: under their present names.

@@ -106,19 +106,20 @@ impl Scan<'_> {
         let mut looked_at = 0;
         for depth in 1..=MAX_SCAN_DEPTH {
             let (before, mut below) = (self.candidates.len(), Vec::new());
-            for folder in level {
-                if !self.folder(&folder, base, &mut looked_at, &mut below) {
+            for folder in &level {
+                if !self.folder(folder, base, &mut looked_at, &mut below) {
                     // Which tools may write at this depth or deeper is not known, so nothing from there is loaded. A
                     // smaller folder that is named beside this one finds the file again.
                     for left in self.candidates.split_off(before) {
                         self.seen.remove(&left.base.path.join(left.relative));
                     }
-                    let shown = text::path(&folder);
+                    let shown = text::path(folder);
                     let message = format!(
                         "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take away \
                          what fills {shown}, or name a smaller folder",
                         self.most
                     );
+                    self.discovery.unlisted.extend(level.iter().cloned());
                     self.told(&base.path, Severity::Error, message.clone());
                     return self.incomplete(&base.path, &message);
                 }
@@ -139,6 +140,7 @@ impl Scan<'_> {
             );
             self.told(folder, Severity::Warning, message);
         }
+        self.discovery.unlisted.extend(level);
     }
 
     /// Looks at the entries of one folder; false = too many.
@@ -147,6 +149,7 @@ impl Scan<'_> {
             if folder == base.path {
                 scan.incomplete(folder, &error.to_string());
             }
+            scan.discovery.unlisted.push(folder.to_path_buf());
             scan.told(folder, Severity::Error, format!("cannot be read: {error}"));
         };
         let entries = match read_dir(folder) {

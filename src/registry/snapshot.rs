@@ -57,6 +57,8 @@ pub struct Snapshot {
     /// Files of tools that were not loaded because another tool may write them.
     pub(super) withheld: Vec<PathBuf>,
     pub(super) ownership: Ownership,
+    /// Folders below which some manifests may not have been seen; none that a tool could write.
+    pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
     pub(super) by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
@@ -156,10 +158,16 @@ impl Snapshot {
         files
     }
 
-    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, so
-    /// what that would deny is unknown.
+    /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, or
+    /// may lie in this folder that could not be listed, so what would be denied is unknown.
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
         let mut manifests = self.ownership.answers_to(script, base);
+        // Manifests elsewhere have no say where one that lies with the script names it.
+        let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
+        let settled = manifests.iter().any(|owner| lies_with(owner) && self.ownership.names(owner, script));
+        if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
+            return Err(folder.clone());
+        }
         if let Some(file) = ownership::linked(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
             let same = sites.filter(|site| site.script.as_deref().and_then(ownership::linked) == Some(file));

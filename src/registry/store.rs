@@ -13,7 +13,7 @@ use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The id under which in-process tools are listed.
@@ -222,8 +222,7 @@ impl Registry {
             by_path.get(&path).and_then(|index| reports.get_mut(*index)).into_iter().for_each(|it| it.tells(&problem));
         }
         disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
-        let warnings = state.sources.iter().flat_map(|entry| entry.stale.clone()).collect();
-        let folders = state.sources.iter().flat_map(|entry| entry.found.folders.clone()).collect();
+        let unlisted = state.sources.iter().flat_map(|entry| &entry.found.unlisted);
         let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());
@@ -232,8 +231,9 @@ impl Registry {
             disabled,
             services,
             reports,
-            warnings,
-            folders,
+            warnings: state.sources.iter().flat_map(|entry| entry.stale.clone()).collect(),
+            folders: state.sources.iter().flat_map(|entry| entry.found.folders.clone()).collect(),
+            unlisted: unlisted.filter(|folder| written.by(folder).is_none()).cloned().collect(),
             written,
             moved,
             withheld,
@@ -245,9 +245,23 @@ impl Registry {
     }
 }
 
-/// A manifest whose text became wrong, as it is in the middle of an edit: the tool stays what it was. Returns what to tell.
+/// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be listed
+/// any more: the tool stays what it was. Returns what to tell.
 fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     let mut told = Vec::new();
+    let above = |file: &Path| found.unlisted.iter().find(|folder| file.starts_with(folder)).cloned();
+    let seen = |file: &Path| found.reports.iter().any(|report| report.path == file);
+    let unseen = |file: &Path| above(file).filter(|_| !seen(file));
+    let tools: Vec<_> =
+        old.tools.iter().filter_map(|tool| Some((unseen(&tool.site.manifest)?, tool.clone()))).collect();
+    let services: Vec<_> = old.services.iter().filter_map(|it| Some((unseen(&it.file)?, it.clone()))).collect();
+    let folders: BTreeSet<_> =
+        tools.iter().map(|(folder, _)| folder).chain(services.iter().map(|(it, _)| it)).collect();
+    let words =
+        |folder: &&PathBuf| format!("{} cannot be listed, and the tools in it stay as they were", text::path(folder));
+    told.extend(folders.iter().map(words));
+    found.tools.extend(tools.into_iter().map(|(_, tool)| tool));
+    found.services.extend(services.into_iter().map(|(_, service)| service));
     for report in found.reports.iter_mut().filter(|report| report.status == Status::Skipped && report.tool.is_none()) {
         let first = report.problems.iter().find(|problem| problem.severity == Severity::Error);
         let tools: Vec<_> = old.tools.iter().filter(|tool| tool.site.manifest == report.path).cloned().collect();

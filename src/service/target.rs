@@ -171,7 +171,7 @@ impl Service {
                     may_run(owners, &found.rights, &given.script_path)
                         .inspect_err(|_| record.denied_by = Some(found.rights.name()))
                 });
-                let site = site.map_err(|fault| not_there(fault, &found.rights, &given.script_path))?;
+                let site = site.map_err(|fault| not_there(fault, &found.rights, &given.script_path, record))?;
                 let language = language_of(fixed, given.language, &given.script_path)?;
                 (site, language, None)
             }
@@ -264,7 +264,11 @@ fn may_run(owners: &[Owner], rights: &Rights, script_path: &str) -> Result<(), F
 
 /// Whoever may call some tools only is told of no link, pipe or closed file at a path, which would tell of the others.
 /// What a path says of itself is no secret.
-fn not_there(fault: Fault, rights: &Rights, script_path: &str) -> Fault {
+fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut CallRecord) -> Fault {
+    // No policy decided this: a path that no script may have, or a script that nobody may call by it.
+    if fault.kind == Kind::SecurityError {
+        record.denied_by.get_or_insert_with(|| "script".to_owned());
+    }
     match rights.are_limited() && !fault.by_caller {
         true => Fault { person: fault.person, ..registry::scripts::not_found(script_path, &[]) },
         false => fault,

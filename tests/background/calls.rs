@@ -196,12 +196,19 @@ fn a_call_that_needs_a_persons_agreement_waits_for_it_without_its_client() {
 #[test]
 fn what_is_refused_leaves_no_receipt() {
     as_everyone_with("python", "refusals in the background", |who| {
-        let scene = Scene::new(who, "calls_per_minute = 7\n");
+        let scene = Scene::new(who, "calls_per_minute = 8\n");
         let web = scene.serve();
         let alice = scene.alice.as_str();
         for (tool, body, status, kind) in [
             ("esc:none", json!({"mode": "async", "arguments": {}}), 404, "ToolNotFoundError"),
             ("esc:add", json!({"mode": "later", "arguments": {}}), 400, "ParameterValidationError"),
+            // Nobody would ever tell the end of these there.
+            (
+                "esc:add",
+                json!({"mode": "sync", "arguments": {}, "callback": "https://a.test/"}),
+                422,
+                "ParameterValidationError",
+            ),
             ("esc:add", json!({"mode": "async", "arguments": {}, "callback": "x"}), 422, "ParameterValidationError"),
             (
                 "esc:add",
@@ -229,7 +236,7 @@ fn what_is_refused_leaves_no_receipt() {
         // Arguments are the tool's to judge: the receipt's call says so.
         let wrong = place(&begin(&web, alice, "esc:add", &json!({"a": "x"}), json!({})));
         assert_eq!(ended(&web, alice, &wrong)["outcome"], "ParameterValidationError");
-        // Of seven a minute two were left; what is refused, and the making of a receipt, count once.
+        // Of eight a minute two were left; what is refused, and the making of a receipt, count once.
         place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
         let many = begin(&web, alice, "esc:add", &json!({}), json!({}));
         assert_eq!((many.status, many.header("retry-after").is_some()), (429, true), "{many:?}");

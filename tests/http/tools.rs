@@ -68,6 +68,43 @@ fn the_same_tools_in_every_shape() {
     assert_eq!(seen, told);
 }
 
+/// What a model answers with leads back to the tool, without a table of names in the program between.
+#[test]
+fn tools_are_called_by_the_names_that_models_were_given() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let named = |name: &str| json!({"presentation": {"modelName": name}});
+    playground.tool_at("esc:named", "python", "named/main.py", "print(7)\n", named("short"));
+    playground.tool_at("esc:first", "python", "first/main.py", "print(8)\n", named("twice"));
+    playground.tool_at("far:second", "python", "second/main.py", "print(9)\n", named("twice"));
+    playground.tool("hidden", "python", "print(1)\n", json!({"presentation": {"hidden": true}}));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let numbers = json!({"a": 1, "b": 2});
+    for (name, body, id, wanted) in [
+        ("esc__add", &numbers, "esc:add", json!({"sum": 3})),
+        ("esc__add@1", &numbers, "esc:add", json!({"sum": 3})),
+        ("short", &json!({}), "esc:named", json!(7)),
+    ] {
+        assert_eq!(web.get(&format!("/v1/tools/{name}"), &[]).json()["toolId"], id);
+        let told = web.call(name, body, &[]).json();
+        assert_eq!((&told["tool"], &told["outputData"]), (&json!(id), &wanted), "{name}: {told}");
+        assert_eq!(playground.records().pop().unwrap()["tool"], id);
+    }
+    let both = json!({"calls": [{"tool": "esc__add", "arguments": numbers}, {"tool": "short"}]});
+    let told = web.ask("POST", "/v1/calls", &[], &both.to_string()).body;
+    assert!(told.contains("\"sum\":3") && told.contains("\"outputData\":7"), "{told}");
+    // Of two with one name it is nobody's, and who is not offered has none.
+    for name in ["twice", "esc__named", "esc__hidden", "esc__"] {
+        assert_eq!(web.call(name, &json!({}), &[]).status, 404, "{name}");
+    }
+    // A part of the list has the names of the whole.
+    assert_eq!(playground.cli(&["list", "--format", "anthropic", "--namespace", "far"]).out, json!([]));
+}
+
 /// Every path and method of the document answers with a status that it names, and every refusal has its shape.
 #[test]
 fn the_openapi_document_is_true() {

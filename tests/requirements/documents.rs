@@ -172,6 +172,30 @@ fn the_documents_actions_are_answered() {
     assert_eq!(blocks.len(), 6);
 }
 
+/// docs/STATE.md has every field of a record, and says which are always there.
+#[test]
+fn the_documents_record_is_that_of_a_call() {
+    if !has("python", 1) {
+        return;
+    }
+    let text = fs::read_to_string(repository("docs/STATE.md")).unwrap();
+    let rows = text.split("## A line of the log").nth(1).unwrap().lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().trim().split(", "));
+    let told: Vec<(&str, bool)> = cells.map(|cell| (cell.split('`').nth(1).unwrap(), !cell.ends_with('°'))).collect();
+    let playground = shipped(Who::ours());
+    playground.call("data:csv-summary", "{}");
+    playground.call("no:such", "{}");
+    playground.call("core:execute-python-script", r#"{"scriptPath": "../x.py"}"#);
+    let records = playground.records();
+    assert_eq!(records.len(), 3);
+    for record in records {
+        let record = record.as_object().unwrap();
+        let unknown: Vec<&String> = record.keys().filter(|key| told.iter().all(|(name, _)| name != key)).collect();
+        let missing = told.iter().filter(|(name, always)| *always && !record.contains_key(*name)).collect::<Vec<_>>();
+        assert!(unknown.is_empty() && missing.is_empty(), "{unknown:?} {missing:?}: {record:?}");
+    }
+}
+
 /// The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.
 #[test]
 fn the_documents_policy_loads() {

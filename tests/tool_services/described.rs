@@ -67,7 +67,7 @@ fn a_fault_of_a_descriptor_is_told_with_its_mend() {
         assert!(code != 0 && out.contains(words), "{words}: {out}");
     }
     for (key, value, words) in [
-        ("type", json!("tool-servic"), "t.tool.json"),
+        ("type", json!("tool-servic"), "/type: must be \"tool-service\": no other kind of tool"),
         ("name", Value::Null, "the required field 'name' is missing"),
         ("description", Value::Null, "the required field 'description' is missing"),
         ("service", Value::Null, "the required field 'service' is missing"),

@@ -6,6 +6,7 @@
 use super::{Written, alternatives};
 use crate::base::json;
 use crate::manifest::schema::{Flaw, noun};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -129,7 +130,8 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
         Err(problem) if structured => {
             return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
         }
-        Err(_) if types.contains("number") && written.parse::<f64>().is_ok_and(|n| !n.is_nan()) => {
+        // One by its spelling: Rust would take `inf`, `+1` and `.5`, too.
+        Err(_) if types.contains("number") && is_spelt_as_number(written.trim()) => {
             return Err(": this one does not fit in 64 bits".to_owned());
         }
         Err(_) => match written.to_ascii_lowercase().parse() {
@@ -138,6 +140,10 @@ fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
         },
     };
     typed(value, types).ok_or_else(String::new)
+}
+
+fn is_spelt_as_number(text: &str) -> bool {
+    text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 /// The value, if it has one of the types. 3.0 is an integer to JSON Schema; the tool gets 3.

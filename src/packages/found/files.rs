@@ -45,8 +45,7 @@ impl<'a> Folder<'a> {
     pub fn of(place: &Place<'a>) -> Result<Folder<'a>, FileProblem> {
         let path = place.script.parent().unwrap_or(Path::new("/"));
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
-        let at = opened
-            .map_err(|errno| problem(path, 0, format!("the script's folder cannot be opened: {}", errno.desc())))?;
+        let at = opened.map_err(|errno| closed(path, "opened", errno))?;
         Ok(Folder { at, path, writer: place.writer })
     }
 
@@ -61,7 +60,7 @@ impl<'a> Folder<'a> {
         let facts = match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(facts) => facts,
             Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(bad(format!("it cannot be looked at: {}", errno.desc()))),
+            Err(errno) => return Err(closed(&path, "looked at", errno)),
         };
         if files::is(facts.st_mode, SFlag::S_IFLNK) {
             return Err(bad("it is a symbolic link, and links are not followed: put the file itself here".to_owned()));
@@ -152,6 +151,13 @@ impl Text {
 pub(super) fn problem(path: &Path, line: usize, message: impl AsRef<str>) -> FileProblem {
     let at = At { line, column: usize::from(line > 0) };
     FileProblem::new(path, Severity::Error, Code::Dependency, "", at, text::printable(message.as_ref()))
+}
+
+/// Of the folder, and not of what a file in it says.
+fn closed(path: &Path, what: &str, errno: Errno) -> FileProblem {
+    let mut found = problem(path, 0, format!("it cannot be {what}: {}", errno.desc()));
+    found.problem.code = Code::Unreadable;
+    found
 }
 
 /// A part of a file in a message: printable, and not long.

@@ -43,15 +43,15 @@ pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Has this written, with a line break. False: there is no queue.
-pub fn say(line: &str) -> bool {
+/// Has this written, with a line break; `level`: how grave it is, where lines are JSON. False: there is no queue.
+pub fn say(level: &str, line: &str) -> bool {
     if !is_on() {
         return false;
     }
     let line = match JSON.load(Ordering::Relaxed) {
         true => {
             let time = jiff::Timestamp::now().to_string();
-            json!({"timestamp": time, "level": "INFO", "target": "toolhost", "message": line}).to_string()
+            json!({"timestamp": time, "level": level, "target": "toolhost", "message": line}).to_string()
         }
         false => line.to_owned(),
     };

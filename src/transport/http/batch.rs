@@ -81,9 +81,11 @@ pub async fn call(
     };
     let label = asked.user.filter(|user| !user.is_empty());
     let seen_by = Reader { operator: tools::is_operator(&face, &caller), label: label.clone(), unread: false };
+    let named = tools::Named::of(&face, &caller);
     let (who, trace) = (face.service.who(&caller, label.as_deref()), TraceContext::of_headers(&headers));
     let request = |Object(one): Object<One>| {
-        let known = face.service.find(&who, &one.tool);
+        let tool = named.id(one.tool);
+        let known = face.service.find(&who, &tool);
         let hidden = one.hidden || known.is_ok_and(|tool| tool.manifest.hidden);
         let request = CallRequest {
             id: Some(service::new_id()),
@@ -91,7 +93,7 @@ pub async fn call(
             timeout_ms: one.timeout_ms,
             approver: approvals::of(&face, &caller),
             trace: trace.clone(),
-            ..CallRequest::new(caller.clone(), one.tool, arguments(one.arguments))
+            ..CallRequest::new(caller.clone(), tool, arguments(one.arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
     };

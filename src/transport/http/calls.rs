@@ -42,6 +42,7 @@ pub async fn call(
     };
     let approver = approvals::of(&face, &caller);
     let operator = tools::is_operator(&face, &caller);
+    let tool = tools::Named::of(&face, &caller).id(tool);
     let (asked, unread) = match body::asked(&face, caller, tool, text).await {
         Ok(asked) => (asked, false),
         Err(refused) => (refused.into(), true),

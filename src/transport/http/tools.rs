@@ -9,12 +9,14 @@ use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
 use crate::service::Caller;
 use crate::transport::export::{self, Exported, Format};
+use crate::transport::names::Names;
 use axum::Extension;
 use axum::extract::{Path, State};
 use http::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// `GET /v1/tools`.
@@ -49,6 +51,7 @@ pub async fn one(
     uri: Uri,
 ) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
+    let tool = Named::of(&face, &caller).id(tool);
     let found = face.service.find(&caller, &tool).and_then(|tool| Ok((tool, offered(&face, &caller)?)));
     let (format, tool, mut all) = match (format(&uri), found) {
         (Ok(format), Ok((tool, all))) => (format, tool, all),
@@ -79,6 +82,33 @@ pub async fn audit(State(face): OfFace, Extension(caller): Extension<Caller>, Pa
         Ok(Ok(report)) => reply::value(StatusCode::OK, &report),
         Ok(Err(fault)) => reply::fault(fault, true),
         Err(_) => reply::fault(Fault::new(Kind::InternalError, "The host failed while it made this report."), true),
+    }
+}
+
+/// Tools by the names that models know (`ns__name`, or what their authors chose), of all that one caller is offered.
+pub struct Named<'f> {
+    face: &'f Face,
+    caller: &'f Caller,
+    /// Made for the first that is no id.
+    names: OnceCell<Names>,
+}
+
+impl Named<'_> {
+    pub fn of<'f>(face: &'f Face, caller: &'f Caller) -> Named<'f> {
+        Named { face, caller, names: OnceCell::new() }
+    }
+
+    /// The id behind a name; whatever else is asked for stays as it is.
+    pub fn id(&self, tool: String) -> String {
+        let (name, range) = tool.split_at(tool.find('@').unwrap_or(tool.len()));
+        if name.contains(':') {
+            return tool;
+        }
+        let names = self.names.get_or_init(|| {
+            let all = offered(self.face, self.caller).unwrap_or_default();
+            Names::of(all.iter().map(|tool| tool.manifest.named()))
+        });
+        names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)
     }
 }
 

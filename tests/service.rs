@@ -496,7 +496,7 @@ async fn a_tool_cannot_make_tools() {
     assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
     // An audit decides by the same files, those of the withheld tool included.
     let policies =
-        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+        toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
     let (snapshot, machine) = (world.service.registry().snapshot(), crate::harness::fake::machine());
     let tool = snapshot.find("u:writer").unwrap();
     let policies = snapshot.protect(&policies);
@@ -650,7 +650,7 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     let bun = toolhost::policy::Runtime { language: toolhost::manifest::Language::Bun, ..bun };
     machine.named_runtimes.insert("/opt/bun".into(), Ok(bun));
     let policies =
-        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+        toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
     let snapshot = world.service.registry().snapshot();
     let mut out = Vec::new();
     let args = toolhost::cli::list::Args { json: true, ..Default::default() };

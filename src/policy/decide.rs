@@ -48,10 +48,7 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
         Handler::Script { language, entry_point, .. } => Some((*language, entry_point.clone())),
         _ => None,
     };
-    if runs.is_some() {
-        return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
-    }
-    if manifest.document().is_some() || manifest.remote().is_some() {
+    if runs.is_some() || manifest.document().is_some() || manifest.remote().is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
     // No process of its own: its asks are for the script that a call names. `decide_run` judges that script and

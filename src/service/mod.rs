@@ -23,7 +23,6 @@ mod idempotency;
 pub mod ledger;
 pub mod metrics;
 pub mod packages;
-mod past;
 pub mod preflight;
 mod rates;
 mod record;

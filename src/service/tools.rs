@@ -10,7 +10,6 @@ use crate::executor::Executor;
 use crate::executor::document::Documents;
 use crate::executor::remote::queues;
 use crate::manifest::{Handler, Language};
-use crate::sandbox::grants;
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
@@ -179,18 +178,8 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let mut decision = decisions.decided(&tool).decision.clone();
-        let met = preflight::fault(&tool, &decision, self.runs(&tool.manifest.handler)).map_or(Ok(()), Err);
-        let looked_back = met.and_then(|()| match &mut decision.shape {
-            Ok(shape) => self.parts.audit.ledger().leave_out(shape, &decisions.snapshot.moved),
-            Err(_) => Ok(policy::Notes::default()),
-        });
-        match looked_back {
-            Ok(notes) => decision.notes.extend(notes),
-            Err(fault) => decision.shape = Err(fault),
-        }
-        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
-            decision.shape = Err(fault);
-        }
+        let (runs, ledger) = (self.runs(&tool.manifest.handler), self.parts.audit.ledger());
+        preflight::foresee(&tool, &mut decision, runs, Some(ledger), &decisions.snapshot.moved);
         let mut report = policy::audit::json(&decision, &tool.manifest);
         report["digests"]["script"] = json!(decision.script.as_deref().and_then(super::digest_of_script));
         report[policy::audit::LAST_DENIALS] = match self.parts.audit.last_denials(&tool, &decision) {

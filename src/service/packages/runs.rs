@@ -3,12 +3,11 @@
 //! For: the installer. In: a confinement, an order. Out: its answer, or a fault with its last words. Never: another way to
 //! run than the executor of scripts; keeps a run out of the audit log.
 
-use crate::base::hidden::Hidden;
 use crate::base::text;
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Asks, Execution, Handler, Manifest, Metadata, Site};
+use crate::manifest::{self, Manifest, Site};
 use crate::policy::{Confinement, PerCall, Shape};
 use crate::service::call_record::CallRecord;
 use crate::service::redact::{Mask, Shown};
@@ -33,7 +32,6 @@ pub struct Recorder {
     pub audit: audit::Log,
 }
 
-/// One run.
 pub struct Run<'a> {
     /// `fetch`, `install` or `resolve`.
     pub what: &'a str,
@@ -77,7 +75,6 @@ impl Recorder {
             record.hide(&value, false);
             per_call.secrets.0.insert(grant.name.clone(), value);
         }
-        per_call.env = Hidden::default();
         let hidden = run.hidden.display().to_string();
         let shape = Arc::new(run.shape);
         let digest = shape.digest();
@@ -146,28 +143,10 @@ fn failed(what: &str, why: &str) -> Fault {
 /// The executor of scripts looks at no manifest.
 fn nobody() -> Arc<Manifest> {
     static NOBODY: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
-        Arc::new(Manifest {
-            id: WHAT.to_owned(),
-            display_name: String::new(),
-            description: String::new(),
-            version: semver::Version::new(1, 0, 0),
-            handler: Handler::DefinitionOnly,
-            parameters: None,
-            output: None,
-            asks: Asks::default(),
-            execution: Execution::default(),
-            limits: Default::default(),
-            is_final: false,
-            hidden: true,
-            model_name: None,
-            schema_as_written: false,
-            metadata: Metadata::default(),
-            requires: Default::default(),
-            examples: Vec::new(),
-            tags: Vec::new(),
-            raw: Value::Null,
-            digest: String::new(),
-        })
+        let handler = json!({ "type": "definition-only" });
+        let words =
+            json!({ "toolId": WHAT, "displayName": WHAT, "description": WHAT, "version": "1.0.0", "handler": handler });
+        Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
     });
     Arc::clone(&NOBODY)
 }

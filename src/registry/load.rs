@@ -1,4 +1,4 @@
-//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one (P19).
+//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one.
 //!
 //! For: the registry (source `files`). In: folders of tools and of scripts; each may hold both.
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
@@ -74,9 +74,9 @@ impl DirectToolLoader {
         self
     }
 
-    /// Also holds every manifest to this JSON Schema.
-    pub fn stricter(mut self, schema: schema::Schema) -> DirectToolLoader {
-        self.stricter = Some(schema);
+    /// Also holds every manifest to this JSON Schema, where the operator has one.
+    pub fn stricter(mut self, schema: Option<schema::Schema>) -> DirectToolLoader {
+        self.stricter = schema;
         self
     }
 

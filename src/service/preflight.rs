@@ -62,7 +62,7 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
 }
 
 /// The fault that every call with good arguments ends with, if there is one.
-pub fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
+fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
     let lacking = |needs: &[Need]| (!needs.is_empty()).then(|| unavailable(tool, needs));
     lacking(&registry::needs_of(tool, decision))
         .or_else(|| decision.refused().cloned())

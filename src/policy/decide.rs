@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
-use super::package_use;
+use super::package_use::{self, Allowance};
 use super::packages::Ecosystem;
 use super::reach;
 use super::services;
@@ -149,11 +149,7 @@ fn asked_for(policy: &Policy) -> Option<Confirm> {
 }
 
 /// What may be installed for the script, or for any script that a tool inside the host is asked to run.
-fn packages(
-    subject: &Subject<'_>,
-    policy: &Policy,
-    host: Option<&Policy>,
-) -> BTreeMap<Ecosystem, package_use::Allowance> {
+fn packages(subject: &Subject<'_>, policy: &Policy, host: Option<&Policy>) -> BTreeMap<Ecosystem, Allowance> {
     let of: Vec<Ecosystem> = match (&subject.runs, &subject.manifest.handler) {
         (Some((language, _)), _) | (None, Handler::ServiceMethod { language: Some(language), .. }) => {
             Ecosystem::of(*language).into_iter().collect()

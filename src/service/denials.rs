@@ -80,13 +80,9 @@ fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
     ask.host.covers(&target.host) && port
 }
 
-/// The limit that ended a call, with its value. `set`: who set it, and who may set a larger one.
-pub(super) fn limit(
-    (limit, allowed): (Limit, u64),
-    decision: &policy::Decision,
-    set: Option<String>,
-) -> Option<Denial> {
-    let verdict = decision.limit(limit)?;
+/// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.
+pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, ask: Option<String>) -> Option<Denial> {
+    let verdict = decided.limit(limit)?;
     // More than the ceiling is the policy's to allow; up to it the manifest asks.
     let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
     Some(Denial {
@@ -94,7 +90,7 @@ pub(super) fn limit(
         target: limit.name().to_owned(),
         rule: format!("at most {allowed}"),
         narrower: narrower.name().to_owned(),
-        ask: set,
+        ask,
     })
 }
 

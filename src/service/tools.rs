@@ -10,7 +10,8 @@ use crate::executor::Executor;
 use crate::executor::document::Documents;
 use crate::executor::remote::queues;
 use crate::manifest::{Handler, Language};
-use crate::{fault, policy, registry};
+use crate::registry::{self, Tool};
+use crate::{fault, policy};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
@@ -24,12 +25,7 @@ pub struct Effects {
 
 impl Service {
     /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
-    pub fn register(
-        &self,
-        document: Value,
-        kind: &str,
-        handler: Arc<dyn Executor>,
-    ) -> Result<Arc<registry::Tool>, Fault> {
+    pub fn register(&self, document: Value, kind: &str, handler: Arc<dyn Executor>) -> Result<Arc<Tool>, Fault> {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
         if extensions.contains_key(kind) {
             let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
@@ -129,7 +125,7 @@ impl Service {
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
-    pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
+    pub fn needs_of(&self, tool: &Arc<Tool>) -> Vec<String> {
         match self.decisions() {
             Ok(decisions) => {
                 let needs = registry::needs_of(tool, &decisions.decided(tool).decision);
@@ -140,7 +136,7 @@ impl Service {
     }
 
     /// Refuses a tool that lacks something on this machine, before its arguments are looked at.
-    pub(super) fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
+    pub(super) fn available(&self, tool: &Tool, decision: &policy::Decision) -> Result<(), Fault> {
         let needs = registry::needs_of(tool, decision);
         if needs.is_empty() {
             return Ok(());
@@ -149,7 +145,7 @@ impl Service {
     }
 
     /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown only such tools.
-    pub fn can_call(&self, caller: &Caller, tool: &Arc<registry::Tool>) -> bool {
+    pub fn can_call(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
         let Ok(decisions) = self.decisions() else { return false };
         if !decisions.rights(caller, None).may_call(&tool.manifest.id) {
             return false;
@@ -159,7 +155,7 @@ impl Service {
     }
 
     /// What calls of a tool can touch. `None`: nothing confines them, so that nobody knows.
-    pub fn effects(&self, tool: &Arc<registry::Tool>) -> Option<Effects> {
+    pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
         let scripts = matches!(&tool.manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);

@@ -3,6 +3,7 @@
 //! For: the installer. In: a confinement, an order. Out: its answer, or a fault with its last words. Never: another way to
 //! run than the executor of scripts; keeps a run out of the audit log.
 
+use super::installer::Tell;
 use crate::base::text;
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
@@ -45,7 +46,7 @@ pub struct Run<'a> {
 }
 
 impl Recorder {
-    pub async fn run(&self, run: Run<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<Value, Fault> {
+    pub async fn run(&self, run: Run<'_>, tell: Tell<'_>) -> Result<Value, Fault> {
         let request = CallRequest::new(Caller::named(WHO), WHAT, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.recorded(run, tell, &mut record).await;
@@ -57,12 +58,7 @@ impl Recorder {
         }
     }
 
-    async fn recorded(
-        &self,
-        run: Run<'_>,
-        tell: &(dyn Fn(&str) + Sync),
-        record: &mut CallRecord,
-    ) -> Result<Value, Fault> {
+    async fn recorded(&self, run: Run<'_>, tell: Tell<'_>, record: &mut CallRecord) -> Result<Value, Fault> {
         record.entry = Some(self.audit.open()?);
         record.given((Mask::default(), Shown::Tree(json!({"run": run.what, "tool": run.tool}))));
         let process = self.process.as_ref().ok_or_else(|| {

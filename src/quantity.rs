@@ -11,12 +11,12 @@ pub const GIB: u64 = 1024 * MIB;
 
 /// Shortest time limit that a manifest, a policy or a call may ask for, milliseconds.
 pub const MIN_TIMEOUT_MS: u64 = 100;
-/// How long after a call's time limit the host stops waiting for launcher and worker (P15).
+/// How long after a call's time limit the host stops waiting for launcher and worker.
 pub const OVERDUE: std::time::Duration = std::time::Duration::from_millis(900);
-/// Largest manifest or policy file that is read, bytes (P19).
+/// Largest manifest or policy file that is read, bytes.
 pub const MAX_DEFINITION_BYTES: u64 = MIB;
 /// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes a tree only where a schema
-/// checks it; otherwise it stays text (P17).
+/// checks it; otherwise it stays text.
 pub const MAX_TREE_BYTES: usize = 32 * MIB as usize;
 /// A text longer than this is handled apart from other calls, and in pieces, bytes.
 pub const LARGE_TEXT_BYTES: usize = 64 * KIB as usize;

@@ -49,7 +49,7 @@ fn every_shipped_tool_is_audited_as_its_golden_text_says() {
     registry.add_source(Arc::new(registry::Builtin)).unwrap();
     let files = registry::DirectToolLoader::new(vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
     registry.add_source(Arc::new(files)).unwrap();
-    let policies = policy::Policies::load_from(&root.join("sandbox-policies"), &root).unwrap();
+    let policies = policy::Policies::load(&root.join("sandbox-policies"), &root).unwrap();
     let (snapshot, machine) = (registry.snapshot(), machine());
     let policies = snapshot.protect(&policies);
     let shipped = snapshot.list(&registry::Filter::default());

@@ -327,7 +327,7 @@ fn other_sources_and_stricter_rules() {
     let rules = json!({ "required": ["metadata"], "properties": { "metadata": { "required": ["author"] } } });
     let rules = toolhost::manifest::schema::Schema::compile(&rules).expect("schema");
     let strict = Registry::new();
-    strict.add_source(Arc::new(world.loader().stricter(rules))).expect("files");
+    strict.add_source(Arc::new(world.loader().stricter(Some(rules)))).expect("files");
     assert_eq!(ids(&strict), [""; 0]);
     assert!(strict.snapshot().reports[0].problems[0].message.contains("'metadata' is missing"));
 }
@@ -591,7 +591,7 @@ fn check_tells_per_file() {
     );
     let outside = world.method("elsewhere/out.tool.json", "custom:out", "1.0.0");
     let folders = ([world.path("tool-defs")], [world.path("user_scripts")]);
-    let examine = |paths: &[PathBuf]| check::examine(&folders.0, &folders.1, paths, None, None);
+    let examine = |paths: &[PathBuf]| check::look(&Registry::new(), &folders.0, &folders.1, paths, None, None).0;
     let mut files = examine(&[]);
     assert_eq!(files.iter().map(|f| &f.path).collect::<Vec<_>>(), [&bad, &good, &noted]);
     let mut out = Vec::new();

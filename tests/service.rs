@@ -495,8 +495,7 @@ async fn a_tool_cannot_make_tools() {
     let told = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
     assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
     // An audit decides by the same files, those of the withheld tool included.
-    let policies =
-        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+    let policies = toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
     let (snapshot, machine) = (world.service.registry().snapshot(), crate::harness::fake::machine());
     let tool = snapshot.find("u:writer").unwrap();
     let policies = snapshot.protect(&policies);
@@ -649,8 +648,7 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     let bun = machine.runtimes.values().next().unwrap().clone();
     let bun = toolhost::policy::Runtime { language: toolhost::manifest::Language::Bun, ..bun };
     machine.named_runtimes.insert("/opt/bun".into(), Ok(bun));
-    let policies =
-        toolhost::policy::Policies::load_from(&world.root().join("sandbox-policies"), &world.root()).unwrap();
+    let policies = toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
     let snapshot = world.service.registry().snapshot();
     let mut out = Vec::new();
     let args = toolhost::cli::list::Args { json: true, ..Default::default() };
@@ -667,7 +665,7 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     assert_eq!(of("fake:echo")["available"], true);
     let folders = (vec![world.root().join("tool-defs")], vec![world.root().join("user_scripts")]);
     let rules = (Arc::new(policies), Arc::new(machine));
-    let checked = toolhost::cli::check::examine(&folders.0, &folders.1, &[], Some(rules), None);
+    let checked = toolhost::cli::check::look(&Default::default(), &folders.0, &folders.1, &[], Some(rules), None).0;
     let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
     assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
     assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);

@@ -5,6 +5,7 @@
 //! In: a path. Out: a folder in which only this user and root can replace their files, and files in it by name; an open
 //! file. Never: waits for a pipe; a `Folder` follows no link that somebody else could have made.
 
+use super::links::names;
 use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::{
@@ -18,7 +19,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const STICKY: u32 = 0o1000;
@@ -262,13 +263,8 @@ fn refused(why: impl Into<String>) -> io::Error {
 /// Goes down to a folder, one component at a time. Links are followed where only this user and root can have made them.
 fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let path = std::path::absolute(path)?;
-    let mut ahead = Vec::new();
+    let mut ahead = names(&path);
     let root = || handle(Path::new("/"));
-    let push = |ahead: &mut Vec<OsString>, path: &Path| {
-        let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-        ahead.extend(parts.rev().map(|part| part.as_os_str().to_owned()));
-    };
-    push(&mut ahead, &path);
     let (mut at, mut shown, mut links) = (root()?, PathBuf::from("/"), 0);
     guarded(&fstat(&at)?, &shown)?;
     while let Some(part) = ahead.pop() {
@@ -297,7 +293,7 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
                 if target.is_absolute() {
                     (at, shown) = (root()?, PathBuf::from("/"));
                 }
-                push(&mut ahead, &target);
+                ahead.extend(names(&target));
             }
             _ => return Err(Errno::ENOTDIR.into()),
         }

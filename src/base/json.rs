@@ -21,9 +21,8 @@ mod walk;
 pub use object::Object;
 use text::tree;
 pub use text::{Indented, Text, TooMuch, weight};
-pub use walk::escape_segment;
-pub use walk::member;
 use walk::{Tokens, Walk, is_comment};
+pub use walk::{escape_segment, member};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {

@@ -45,7 +45,7 @@ pub fn steps(path: &Path) -> Vec<PathBuf> {
 }
 
 /// The names of a path, last first.
-fn names(path: &Path) -> Vec<OsString> {
+pub(super) fn names(path: &Path) -> Vec<OsString> {
     let kept = path.components().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
     kept.map(|c| c.as_os_str().to_owned()).rev().collect()
 }

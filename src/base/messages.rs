@@ -22,7 +22,6 @@ pub fn adopt(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Sends one message.
 pub fn send<T: Serialize>(socket: BorrowedFd, message: &T, descriptors: &[BorrowedFd]) -> std::io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();

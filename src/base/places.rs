@@ -89,7 +89,6 @@ impl Places {
         state.has_room(claim).then(|| self.take(&mut state, claim))
     }
 
-    /// Claims that wait.
     pub fn waiting(&self) -> usize {
         lock(&self.state).waiting.iter().map(|(_, queue)| queue.len()).sum()
     }

@@ -31,7 +31,6 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
         Arc::new(Shared { under_way: Mutex::default(), most })
     }
 
-    /// Pieces under way.
     pub fn under_way(&self) -> usize {
         lock(&self.under_way).len()
     }
@@ -41,32 +40,26 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut result = self.begun(key, work)?;
+        let mut result = {
+            let mut under_way = lock(&self.under_way);
+            match under_way.get(key) {
+                Some(result) => result.clone(),
+                None if under_way.len() >= self.most => return Err(Missed::Full),
+                None => {
+                    let (tell, result) = watch::channel(None);
+                    under_way.insert(key.to_owned(), result.clone());
+                    let over = Over { shared: Arc::clone(self), key: key.to_owned() };
+                    let work = work();
+                    tokio::spawn(async move {
+                        tell.send_replace(Some(work.await));
+                        drop(over);
+                    });
+                    result
+                }
+            }
+        };
         let done = result.wait_for(Option::is_some).await.map_err(|_| Missed::Broken)?;
         done.clone().ok_or(Missed::Broken)
-    }
-
-    fn begun<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<watch::Receiver<Option<T>>, Missed>
-    where
-        F: Future<Output = T> + Send + 'static,
-    {
-        let mut under_way = lock(&self.under_way);
-        if let Some(result) = under_way.get(key) {
-            return Ok(result.clone());
-        }
-        if under_way.len() >= self.most {
-            return Err(Missed::Full);
-        }
-        let (tell, result) = watch::channel(None);
-        under_way.insert(key.to_owned(), result.clone());
-        let over = Over { shared: Arc::clone(self), key: key.to_owned() };
-        let work = work();
-        tokio::spawn(async move {
-            let done = work.await;
-            tell.send_replace(Some(done));
-            drop(over);
-        });
-        Ok(result)
     }
 }
 

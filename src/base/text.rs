@@ -1,4 +1,4 @@
-//! Text from outside, made fit for a terminal, a log line or a protocol frame (P24).
+//! Text from outside, made fit for a terminal, a log line or a protocol frame.
 //!
 //! For: everybody who prints text of a manifest, a tool or an argument. In: any text.
 //! Out: the same text with every character that is not plainly visible written as an escape.
@@ -65,7 +65,7 @@ pub fn json(value: &serde_json::Value, indented: bool) -> String {
 }
 
 /// JSON text with every hidden character written as an escape: the same value, and nothing in it that a terminal or a
-/// protocol reader could obey (P24).
+/// protocol reader could obey.
 pub fn escaped_json(json: &str) -> String {
     Visible(json).to_string()
 }

@@ -32,12 +32,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = process::runtime()?;
     // On another thread than the one that hears signals: the text may never end.
     let from = args.text.clone();
-    let text = runtime.block_on(async {
-        tokio::select! {
-            text = tokio::task::spawn_blocking(move || read(&from)) => Ok(text),
-            signal = process::stopped() => Err(signal),
-        }
-    });
+    let text = async { tokio::task::spawn_blocking(move || read(&from)).await };
+    let text = runtime.block_on(process::unless_stopped(text));
     let text = match text {
         Ok(text) => text??,
         Err(signal) => {
@@ -45,12 +41,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             return Ok(interrupted(signal));
         }
     };
-    let acted = runtime.block_on(async {
-        tokio::select! {
-            answer = acted(settings, &args, &text) => Ok(answer),
-            signal = process::stopped() => Err(signal),
-        }
-    });
+    let acted = runtime.block_on(process::unless_stopped(acted(settings, &args, &text)));
     runtime.shutdown_timeout(process::FAREWELL);
     Ok(match acted {
         Ok(answer) => told(&args, answer?),

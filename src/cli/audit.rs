@@ -7,7 +7,8 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{audit_denials, audit_packages, host, words};
 use crate::base::links;
-use crate::{fault, manifest, policy, service};
+use crate::fault::{Fault, Kind};
+use crate::{manifest, policy, service};
 use manifest::Manifest;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -146,14 +147,9 @@ pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> Value {
 }
 
 /// `audit --who-can QUESTION`. `bases`: the script base folders.
-pub fn who_can(
-    decisions: &[policy::Decision],
-    bases: &[PathBuf],
-    question: &str,
-    json: bool,
-) -> Result<String, fault::Fault> {
-    let asked = policy::who_can::question(question)
-        .map_err(|message| fault::Fault::new(fault::Kind::ParameterValidationError, message))?;
+pub fn who_can(decisions: &[policy::Decision], bases: &[PathBuf], question: &str, json: bool) -> Result<String, Fault> {
+    let asked =
+        policy::who_can::question(question).map_err(|message| Fault::new(Kind::ParameterValidationError, message))?;
     // The path of the question has its links resolved, too (`from_here`).
     let bases: BTreeSet<PathBuf> =
         bases.iter().filter(|base| base.is_absolute()).map(|base| links::resolved(base)).collect();

@@ -60,12 +60,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
     let runtime = process::runtime_of_one_call()?;
-    let given = runtime.block_on(async {
-        tokio::select! {
-            given = given_apart(args.clone()) => Ok(given),
-            signal = process::stopped() => Err(signal),
-        }
-    });
+    let given = runtime.block_on(process::unless_stopped(given_apart(args.clone())));
     let given = match given {
         Ok(given) => given?,
         Err(signal) => {

@@ -41,19 +41,9 @@ pub type File = registry::FileReport;
 pub type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
 /// Checks the manifests of the configured folders, or of the given paths.
-/// A path outside the folders is checked as if it were one of them.
-pub fn examine(
-    tools: &[PathBuf],
-    scripts: &[PathBuf],
-    paths: &[PathBuf],
-    rules: Option<Rules>,
-    stricter: Option<Schema>,
-) -> Vec<File> {
-    look(&registry::Registry::new(), tools, scripts, paths, rules, stricter).0
-}
-
-/// The same, with the tools that were found. `registry`: an empty one, which may know where tools wrote before.
-fn look(
+/// A path outside the folders is checked as if it were one of them. `registry`: an empty one, which may know where tools
+/// wrote before.
+pub fn look(
     registry: &registry::Registry,
     tools: &[PathBuf],
     scripts: &[PathBuf],
@@ -71,7 +61,8 @@ fn look(
         registry.answers_to(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
-    let loader = host::loader(folders, scripts.to_vec(), stricter).and_files(alone.collect());
+    let loader =
+        registry::DirectToolLoader::new(folders, scripts.to_vec()).stricter(stricter).and_files(alone.collect());
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
         if let Err(why) = registry.add_source(source) {
             files.push(unreadable(PathBuf::from("(source)"), why));
@@ -200,7 +191,6 @@ pub fn strict(files: &mut [File]) {
     }
 }
 
-/// True if nothing is an error.
 pub fn good(files: &[File]) -> bool {
     !files.iter().any(File::has_errors)
 }

@@ -7,7 +7,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, process, words};
 use crate::base::text::{self, printable};
-use crate::fault::{Fault, Kind};
+use crate::fault::Kind;
 use crate::packages::store::Entry;
 use crate::service::Service;
 use crate::service::packages::{Need, Resolved};
@@ -76,10 +76,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = process::runtime()?;
     let done = runtime.block_on(async {
         let service = host::service(settings, &host::launchers(settings)?, Some(words::complain))?;
-        tokio::select! {
-            done = verb(&service, args.what) => done,
-            signal = process::stopped() => Ok(signal),
-        }
+        process::unless_stopped(verb(&service, args.what)).await.unwrap_or_else(Ok)
     });
     runtime.shutdown_timeout(process::FAREWELL);
     done
@@ -93,17 +90,12 @@ async fn verb(service: &Service, what: What) -> anyhow::Result<ExitCode> {
         What::Verify { tool, json } => verify(service, tool.as_deref(), json),
         What::Clean { tool, json } => clean(service, tool.as_deref(), json),
     }
-    .map_err(|refusal| refusal.into())
-}
-
-fn refuse(fault: &Fault) -> Refusal {
-    Refusal::of(fault)
+    .map_err(Into::into)
 }
 
 /// What one tool requires, which must be something.
 fn need(service: &Service, tool: &str) -> Result<Need, Refusal> {
-    let need = service.need(tool).map_err(|fault| refuse(&fault))?;
-    need.ok_or_else(|| nothing(tool))
+    service.need(tool)?.ok_or_else(|| nothing(tool))
 }
 
 fn nothing(tool: &str) -> Refusal {
@@ -121,7 +113,7 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
         match service.need(&id) {
             Ok(need) => needs.extend(need),
             Err(fault) if fault.kind == Kind::DependencyError => {
-                let refusal = refuse(&fault);
+                let refusal = Refusal::of(&fault);
                 worst = refusal.exit;
                 words::complain(&format!("{id}: {}: {refusal}", fault.kind));
             }
@@ -155,8 +147,7 @@ async fn lock(
     json: bool,
 ) -> Result<ExitCode, Refusal> {
     // The lock that is written is not what is locked: requirements may have changed since.
-    let need = service.need_anew(tool).map_err(|fault| refuse(&fault))?;
-    let need = need.ok_or_else(|| nothing(tool))?;
+    let need = service.need_anew(tool)?.ok_or_else(|| nothing(tool))?;
     if need.wanted.locked {
         let files: Vec<String> = need.wanted.sources.iter().map(|source| text::path(&source.path)).collect();
         let why = format!(
@@ -168,7 +159,7 @@ async fn lock(
     }
     let resolved = service.packages().lock(&need, &progress).await;
     progress_ends();
-    let resolved = resolved.map_err(|fault| refuse(&fault))?;
+    let resolved = resolved?;
     let beside = need
         .wanted
         .sources
@@ -239,7 +230,7 @@ async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<Exit
                 built.push(json!({"tool": name, "built": ready.built, "key": entry.key}));
             }
             Err(fault) => {
-                let refusal = refuse(&fault);
+                let refusal = Refusal::of(&fault);
                 worst = refusal.exit;
                 words::complain(&format!("{name}: {}: {refusal}", fault.kind));
                 built.push(json!({"tool": name, "error": fault}));
@@ -293,7 +284,7 @@ fn stamp(time: SystemTime) -> String {
 
 /// Entries that serve this tool now, or were built for it; all, where none is named. Each with its last use.
 fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, SystemTime)>, Refusal> {
-    let store = service.packages().store().map_err(|fault| refuse(&fault))?;
+    let store = service.packages().store()?;
     let all = store.list().map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
     let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
@@ -303,13 +294,13 @@ fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, Sys
     let own: Vec<_> = all.into_iter().filter(|(entry, _)| own(entry)).collect();
     match need {
         // A tool that is gone, or is refused, may have left entries all the same.
-        Err(fault) if own.is_empty() && fault.kind == Kind::ToolNotFoundError => Err(refuse(&fault)),
+        Err(fault) if own.is_empty() && fault.kind == Kind::ToolNotFoundError => Err(fault.into()),
         _ => Ok(own),
     }
 }
 
 fn verify(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
-    let store = service.packages().store().map_err(|fault| refuse(&fault))?;
+    let store = service.packages().store()?;
     let (mut shown, mut worst) = (Vec::new(), Exit::Ok);
     for (entry, _) in of_tool(service, tool)? {
         let altered = store.altered(&entry);
@@ -335,7 +326,7 @@ fn verify(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode,
 
 fn clean(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
     let packages = service.packages();
-    let store = packages.store().map_err(|fault| refuse(&fault))?;
+    let store = packages.store()?;
     let broken = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
     let (mut shown, mut bytes) = (Vec::new(), 0);
     for (entry, _) in of_tool(service, tool)? {
@@ -350,7 +341,7 @@ fn clean(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, 
         None => store.forget_resolved().map_err(broken)?,
         Some(tool) => {
             if let Ok(Some(need)) = service.need(tool) {
-                packages.forget(&need).map_err(|fault| refuse(&fault))?;
+                packages.forget(&need)?;
             }
         }
     }

@@ -88,7 +88,7 @@ impl Host<'_> {
             )));
         }
         if path.is_dir() || policy::is_policy_file(text) {
-            let loaded = policy::Policies::load_from(&path, &self.settings.root);
+            let loaded = policy::Policies::load(&path, &self.settings.root);
             let protect = |p| Side::Policies(Box::new(self.known.snapshot.protect(&p)));
             return loaded.map(protect).map_err(|problems| {
                 let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -15,7 +15,7 @@ use crate::executor::remote::Remote;
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
-use crate::sandbox::{grants, identity, limits};
+use crate::sandbox::{identity, limits};
 use crate::service::runlog::{self, Level};
 use crate::service::{self, Collector, Executors, Parts, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -32,7 +32,8 @@ pub fn registry(
     let registry = registry::Registry::new();
     registry.answers_to(policies.clone(), machine.clone());
     tell_ledger(settings, &registry)?;
-    let files = loader(settings.tools.clone(), settings.scripts.clone(), manifest_schema(settings)?);
+    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    let files = files.stricter(manifest_schema(settings)?);
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(files)] {
         registry.add_source(source).map_err(|why| Refusal::new(Exit::Host, why))?;
     }
@@ -51,19 +52,6 @@ pub fn ledger(settings: &Settings) -> Result<BTreeSet<policy::Place>, String> {
     let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
     let unknown = |why: String| format!("where tools wrote before is not known: {}; {mend}", text::printable(&why));
     service::ledger::read(log).map_err(unknown)
-}
-
-/// The loader of manifests. `stricter`: the operator's own schema, which every manifest must fit too.
-pub fn loader(
-    tools: Vec<PathBuf>,
-    scripts: Vec<PathBuf>,
-    stricter: Option<manifest::schema::Schema>,
-) -> registry::DirectToolLoader {
-    let loader = registry::DirectToolLoader::new(tools, scripts);
-    match stricter {
-        Some(schema) => loader.stricter(schema),
-        None => loader,
-    }
 }
 
 /// The stricter schema of the settings. If it cannot be used the host does not start: its rules would be missing.
@@ -87,8 +75,7 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         None => policy::Policies::built_in(),
     };
     loaded.protect(obeyed(settings));
-    loaded
-        .keep_out_of(settings.audit_log.as_deref().map(|log| links::resolved(&service::audit::segments::folder(log))));
+    loaded.keep_out_of(settings.audit_log.as_deref().map(|log| links::resolved(service::audit::segments::folder(log))));
     Ok(Arc::new(loaded))
 }
 
@@ -176,24 +163,18 @@ impl Tools {
 
     /// Narrows a decision by what tools could write in earlier calls, as a call does.
     pub fn looks_back(&self, decision: &mut policy::Decision) {
-        let (Ok(shape), Some(ledger)) = (&mut decision.shape, &self.ledger) else { return };
-        match ledger.leave_out(shape, &self.snapshot.moved) {
-            Ok(notes) => decision.notes.extend(notes),
-            Err(fault) => decision.shape = Err(fault),
-        }
+        self.ledger.iter().for_each(|ledger| ledger.looks_back(decision, &self.snapshot.moved));
     }
 
     pub fn tools(&self) -> Vec<Arc<registry::Tool>> {
         self.snapshot.list(&registry::Filter::default())
     }
 
-    /// What policy decides about a tool.
     pub fn decide(&self, tool: &registry::Tool) -> policy::Decision {
         service::requirements::decide(tool, &self.snapshot, &self.policies, &self.machine)
     }
 
-    /// The decision, with the fault that every call would end with in place of its shape: also a fault that is not
-    /// policy's (a service that is not registered, granted files as they lie now).
+    /// The decision, with the fault that every call would end with in place of its shape.
     pub fn foreseen(
         &self,
         tool: &registry::Tool,
@@ -201,13 +182,8 @@ impl Tools {
         machine: &policy::Machine,
     ) -> policy::Decision {
         let mut decision = service::requirements::decide(tool, &self.snapshot, policies, machine);
-        if let Some(fault) = preflight::fault(tool, &decision, preflight::shipped(&tool.manifest.handler)) {
-            decision.shape = Err(fault);
-        }
-        self.looks_back(&mut decision);
-        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
-            decision.shape = Err(fault);
-        }
+        let runs = preflight::shipped(&tool.manifest.handler);
+        preflight::foresee(tool, &mut decision, runs, self.ledger.as_ref(), &self.snapshot.moved);
         decision
     }
 }
@@ -348,7 +324,6 @@ pub fn launchers(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
     Ok(Arc::new(launchers))
 }
 
-/// Where calls are recorded.
 pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
     let path = settings.audit_log.clone().ok_or_else(|| {
         Refusal::new(Exit::Host, "this user has no home folder for the audit log; name a file with --audit-log")

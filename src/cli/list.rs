@@ -102,19 +102,16 @@ pub fn show(
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     let mut entry = export::described(tool);
     let script = tool.site.script.as_deref().map(|path| path.to_string_lossy());
+    let manifest = Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty());
     for (name, value) in [
         ("available", json!(needs.is_empty())),
         ("needs", needs.iter().map(|obstacle| json!(obstacle.need.words)).collect()),
-        ("manifest", path_or_null(&tool.site.manifest)),
+        ("manifest", json!(manifest)),
         ("script", json!(script)),
     ] {
         entry.insert(name.to_owned(), value);
     }
     Value::Object(entry)
-}
-
-fn path_or_null(path: &std::path::Path) -> Value {
-    if path.as_os_str().is_empty() { Value::Null } else { json!(path.to_string_lossy()) }
 }
 
 fn table(tools: &[(Vec<Obstacle>, Arc<registry::Tool>)], out: &mut dyn Write) -> io::Result<()> {

@@ -40,7 +40,6 @@ pub struct Args {
 /// Largest script that is copied, bytes.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
-/// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     pub id: String,

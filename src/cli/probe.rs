@@ -19,8 +19,7 @@ use std::sync::Arc;
 fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
     let refuse = |fault: fault::Fault| Refusal::of(&fault);
     if tool.manifest.id == policy::RUN_CODE {
-        let site = manifest::Site { folder: "/tmp".into(), ..manifest::Site::clone(&tool.site) };
-        let site = manifest::Site { script: None, ..site };
+        let site = manifest::Site { folder: "/tmp".into(), script: None, ..manifest::Site::clone(&tool.site) };
         let machine = &known.machine;
         // One language stands for all: what differs is the interpreter's own files.
         let language = machine.runtimes.keys().next().copied().unwrap_or(Language::Python);

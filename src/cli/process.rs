@@ -37,6 +37,14 @@ pub async fn stopped() -> ExitCode {
     }
 }
 
+/// The work, or the exit code of the signal that ends it.
+pub async fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, ExitCode> {
+    tokio::select! {
+        done = work => Ok(done),
+        signal = stopped() => Err(signal),
+    }
+}
+
 /// Waits for INT or TERM; the exit code says which.
 pub async fn told_to_stop() -> ExitCode {
     tokio::select! {

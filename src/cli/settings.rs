@@ -291,8 +291,8 @@ impl Settings {
     }
 
     /// Where policies lie, or would.
-    pub fn policy_path(&self) -> Option<PathBuf> {
-        Some(self.policies.clone().unwrap_or_else(|| self.root.join(POLICIES)))
+    pub fn policy_path(&self) -> PathBuf {
+        self.policies.clone().unwrap_or_else(|| self.root.join(POLICIES))
     }
 
     /// Folders that are scanned for manifests: both kinds.

@@ -44,12 +44,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let tools = chosen(&service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
-        let ended = tokio::select! {
-            count = examples(&service, &tools, &args) => Ok((count, unread)),
-            signal = process::stopped() => Err(signal),
-        };
+        let ended = process::unless_stopped(examples(&service, &tools, &args)).await;
         service.traces_sent(process::LAST_SPANS).await;
-        anyhow::Ok(ended)
+        anyhow::Ok(ended.map(|count| (count, unread)))
     });
     runtime.shutdown_timeout(process::FAREWELL);
     let (count, unread) = match ended? {

@@ -140,7 +140,7 @@ impl Watch {
         let named = named(settings);
         let mut folders: BTreeSet<PathBuf> =
             snapshot.folders.iter().filter(|folder| snapshot.written.by(folder).is_none()).cloned().collect();
-        folders.extend(settings.policy_path().into_iter().filter(|path| path.is_dir()));
+        folders.extend(Some(settings.policy_path()).filter(|path| path.is_dir()));
         // What is not there yet comes in the nearest folder that is.
         let above = named.iter().filter_map(|path| path.ancestors().skip(1).find(|above| above.is_dir()));
         let wanted: BTreeSet<PathBuf> = folders.iter().cloned().chain(above.map(Path::to_path_buf)).collect();
@@ -192,7 +192,7 @@ impl Watch {
 
 /// Folders of tools, and the policies.
 fn named(settings: &Settings) -> BTreeSet<PathBuf> {
-    settings.scanned().into_iter().chain(settings.policy_path()).collect()
+    settings.scanned().into_iter().chain([settings.policy_path()]).collect()
 }
 
 fn is_remote(path: &Path) -> bool {

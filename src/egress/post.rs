@@ -17,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Longest head of an answer, bytes.
 const HEAD: usize = 16 * 1024;
 
-/// Where a message goes.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     /// Who vouches for it; `None`: plain HTTP.

@@ -55,18 +55,13 @@ pub enum FromRelay {
     /// It serves.
     Ready,
     /// A connection of the tool needs its other end.
-    Dial {
-        id: u64,
-        host: Host,
-        port: u16,
-    },
+    Dial { id: u64, host: Host, port: u16 },
     /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
     /// refused ones are told.
     Saw(Event),
     /// The call passed this limit; its connections are reset.
-    Over {
-        limit: Limit,
-    },
+    Over { limit: Limit },
+    /// The call is over, and nothing of it is left.
     Ended(Totals),
 }
 
@@ -97,7 +92,6 @@ pub enum What {
     Replaced,
 }
 
-/// Why something was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "rule")]
 pub enum Refusal {
@@ -127,17 +121,14 @@ pub enum Refusal {
 
 impl Refusal {
     /// The same, with its text changed.
-    pub fn with_text(self, change: impl FnOnce(&str) -> String) -> Refusal {
-        match self {
-            Refusal::Unresolved { why } => Refusal::Unresolved { why: change(&why) },
-            Refusal::Address { why } => Refusal::Address { why: change(&why) },
-            Refusal::Unreached { why } => Refusal::Unreached { why: change(&why) },
-            Refusal::Content { why } => Refusal::Content { why: change(&why) },
-            Refusal::Bound { why } => Refusal::Bound { why: change(&why) },
-            Refusal::Tls { why } => Refusal::Tls { why: change(&why) },
-            Refusal::Secret { why } => Refusal::Secret { why: change(&why) },
-            Refusal::NotGranted | Refusal::NoName | Refusal::Limit { .. } | Refusal::RelayEnded => self,
+    pub fn with_text(mut self, change: impl FnOnce(&str) -> String) -> Refusal {
+        match &mut self {
+            Refusal::Unresolved { why } | Refusal::Address { why } | Refusal::Unreached { why } => *why = change(why),
+            Refusal::Content { why } | Refusal::Bound { why } | Refusal::Tls { why } => *why = change(why),
+            Refusal::Secret { why } => *why = change(why),
+            Refusal::NotGranted | Refusal::NoName | Refusal::Limit { .. } | Refusal::RelayEnded => {}
         }
+        self
     }
 
     /// What only the person hears.

@@ -1,4 +1,4 @@
-//! Clock: the deadlines of one call. Preparing included, a call ends within its limit and a second (P15).
+//! Clock: the deadlines of one call. Preparing included, a call ends within its limit and a second.
 //!
 //! For: process and wasm executors. In: when the call came and its limit. Out: how long each part may take.
 //! Never: lets a launcher, a compiler or a queue keep a caller beyond that.

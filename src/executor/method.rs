@@ -74,10 +74,12 @@ impl Methods {
     }
 
     /// Adds a plain function. It runs on a thread of its own, so it may block.
-    pub fn register_sync<F>(&self, service: &str, method: &str, body: F)
-    where
-        F: Fn(Value) -> Result<Value, Fault> + Send + Sync + 'static,
-    {
+    pub fn register_sync(
+        &self,
+        service: &str,
+        method: &str,
+        body: impl Fn(Value) -> Result<Value, Fault> + Send + Sync + 'static,
+    ) {
         self.register(service, method, Arc::new(Plain(Arc::new(body))));
     }
 
@@ -136,12 +138,9 @@ impl executor::Executor for Methods {
 }
 
 /// A plain function as a method.
-struct Plain<F>(Arc<F>);
+struct Plain(Arc<dyn Fn(Value) -> Result<Value, Fault> + Send + Sync>);
 
-impl<F> ServiceMethod for Plain<F>
-where
-    F: Fn(Value) -> Result<Value, Fault> + Send + Sync + 'static,
-{
+impl ServiceMethod for Plain {
     fn call<'a>(&'a self, _: &'a MethodCall, arguments: Value, _: &'a executor::Events) -> Answering<'a> {
         let body = self.0.clone();
         Box::pin(async move {

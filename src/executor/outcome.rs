@@ -12,37 +12,22 @@ pub enum Ending {
     /// Exit status 0 and exactly one JSON document, or a function's return value.
     Answered(Text),
     /// Exit status other than 0.
-    Exited {
-        code: i32,
-    },
+    Exited { code: i32 },
     /// Killed by a signal that was not ours.
-    Signalled {
-        signal: i32,
-    },
+    Signalled { signal: i32 },
     /// The wall-time limit, milliseconds.
-    TimedOut {
-        limit_ms: u64,
-    },
-    OverLimit {
-        limit: Limit,
-        allowed: u64,
-    },
+    TimedOut { limit_ms: u64 },
+    /// `allowed`: of what the call might use.
+    OverLimit { limit: Limit, allowed: u64 },
     /// Exit status 0, but stdout is not one JSON document. `head`: its first bytes, escaped.
-    BadOutput {
-        reason: String,
-        head: String,
-    },
+    BadOutput { reason: String, head: String },
     /// The tool said that it failed: `err` of a typed component, a trap, a missing entry point,
     /// stderr text under `stderr: error`.
-    Raised {
-        message: String,
-    },
+    Raised { message: String },
+    /// Its caller took it back.
     Cancelled,
     /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
-    Envelope {
-        told: Value,
-        output: Option<Text>,
-    },
+    Envelope { told: Value, output: Option<Text> },
 }
 
 impl Ending {

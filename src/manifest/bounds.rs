@@ -103,7 +103,6 @@ pub(super) fn of(schema: &Value) -> Result<Bounds, Vec<SchemaFault>> {
     if walk.faults.is_empty() { Ok(walk.bounds) } else { Err(walk.faults) }
 }
 
-/// A place in the schema.
 struct Place<'s> {
     value: &'s Value,
     pointer: String,
@@ -294,11 +293,11 @@ impl<'s> Walk<'s> {
             return 0;
         }
         match compiled(pattern, self.room) {
-            Ok((bytes, states)) => {
+            Some((bytes, states)) => {
                 self.room = self.room.saturating_sub(bytes);
                 states
             }
-            Err(TooCostly) => {
+            None => {
                 self.fault(
                     pointer,
                     "the regular expressions of this schema are too costly to compile: repeat less ({1,64}), write \
@@ -340,7 +339,7 @@ fn local(reference: &str) -> Option<&str> {
     (pointer.is_empty() || pointer.starts_with('/')).then_some(pointer).filter(|pointer| !pointer.contains('%'))
 }
 
-const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
+pub(super) const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
 /// Names of these types in other languages.
 const CALLED: [(&str, &str); 9] = [
     ("str", "string"),
@@ -362,24 +361,22 @@ const ESCAPE: usize = 64;
 /// Parts of a pattern that stand for thousands of characters. To ignore case in them takes a look at each.
 const WIDE: [&str; 8] = [r"\p", r"\P", r"\x", r"\u", r"\U", r"\D", r"\S", r"\W"];
 
-struct TooCostly;
-
-/// The bytes and states of a pattern, compiled by the engine that checks use, but no further than `room` bytes.
-fn compiled(pattern: &str, room: usize) -> Result<(usize, usize), TooCostly> {
+/// The bytes and states of a pattern, compiled by the engine that checks use, but no further than `room` bytes; `None`:
+/// it is too costly.
+fn compiled(pattern: &str, room: usize) -> Option<(usize, usize)> {
     let flags = |at: usize| pattern[at + 2..].chars().take_while(|c| c.is_ascii_alphabetic() || *c == '-');
     let ignores_case = pattern.match_indices("(?").any(|(at, _)| flags(at).any(|flag| flag == 'i'));
     let wide = !pattern.is_ascii() || WIDE.iter().any(|wide| pattern.contains(wide));
     let escapes = pattern.matches('\\').count();
-    let room = room.checked_sub(escapes * escapes * ESCAPE).ok_or(TooCostly)?;
+    let room = room.checked_sub(escapes * escapes * ESCAPE)?;
     if pattern.len() > MAX_PATTERN || ignores_case && wide {
-        return Err(TooCostly);
+        return None;
     }
     // What is no regular expression is refused by the checker, in its own words.
-    let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return Ok((0, 0)) };
+    let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return Some((0, 0)) };
     let config = thompson::Config::new().nfa_size_limit(Some(room));
     match thompson::Compiler::new().configure(config).build(&translated) {
-        Ok(program) => Ok((program.memory_usage() + escapes * escapes * ESCAPE, program.states().len())),
-        Err(why) if why.size_limit().is_some() => Err(TooCostly),
-        Err(_) => Ok((0, 0)),
+        Ok(program) => Some((program.memory_usage() + escapes * escapes * ESCAPE, program.states().len())),
+        Err(why) => why.size_limit().is_none().then_some((0, 0)),
     }
 }

@@ -4,6 +4,7 @@
 //! Out: services, and tools as manifests; or every problem, with its place. Never: says over which broker a service is
 //! called (the host's configuration does) or that it may be (policy does).
 
+use super::bounds::TYPES;
 use super::reader::{Reader, below};
 use super::{Code, Manifest, Problem, Severity, blocks, file};
 use crate::base::json::{self, Document};
@@ -20,8 +21,6 @@ const MOST: usize = 64;
 const OWN: [&str; 5] = ["type", "name", "description", "service", "arguments"];
 /// By these TrustGraph chooses which tools an agent has.
 const FILTERS: [&str; 3] = ["group", "state", "applicable-states"];
-/// The types of JSON Schema.
-const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "object", "array", "null"];
 /// The beginnings of the keys under which TrustGraph keeps both.
 pub const SERVICE_KEY: &str = "tool-service/";
 const TOOL_KEY: &str = "tool/";
@@ -61,18 +60,15 @@ impl Remote {
         let declared = |name: &String| {
             self.found.as_ref().is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
         };
-        self.config
-            .iter()
-            .filter(|(name, _)| declared(name))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
+        let mut sent = self.config.clone();
+        sent.retain(|name, _| declared(name));
+        sent
     }
 }
 
 /// A manifest with what is remarked, or what is wrong.
 pub(super) type FileRead = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
 
-/// What one file of descriptors holds.
 #[derive(Debug, Default)]
 pub struct Descriptors {
     pub services: Vec<ServiceDescriptor>,
@@ -283,12 +279,8 @@ fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &st
         return None;
     }
     let own = |key: &str| OWN.contains(&key) || FILTERS.contains(&key);
-    let config: Map<String, Value> = value
-        .as_object()?
-        .iter()
-        .filter(|(key, _)| !own(key))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
+    let mut config = value.as_object()?.clone();
+    config.retain(|key, _| !own(key));
     let mut manifest = json!({
         "toolId": id, "displayName": name, "description": value["description"], "version": "1.0.0",
         "handler": { "type": "tool-service", "service": service, "config": config }, "parameters": parameters,

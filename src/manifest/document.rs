@@ -8,7 +8,6 @@ use super::{Code, Pattern, PatternShape, pattern};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// What a document holds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Document {
     /// Messages with `{{name}}` in place of arguments. `ask`: what the client is asked first.

@@ -28,7 +28,6 @@ pub enum Host {
     Address(IpAddr),
 }
 
-/// One pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostPattern {
     pub host: Host,

@@ -161,8 +161,6 @@ fn file_of_language(language: Language) -> Value {
         .filter(|w| Language::from_word(w) == Some(language))
         .collect();
     let own = ENDINGS.into_iter().filter(|end| language.fits_file_name(&format!("a.{end}")));
-    // In upper and lower case: regular expressions of JSON Schema have no flag for that.
-    let any_case = |end: &str| end.chars().map(|c| format!("[{}{c}]", c.to_ascii_uppercase())).collect::<String>();
     let own: Vec<_> = own.map(any_case).collect();
     json!({
         "if": { "properties": { "language": { "enum": words } } },

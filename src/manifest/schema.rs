@@ -25,7 +25,6 @@ const LARGE_CHECK_STEPS: usize = 200_000;
 const BYTES_A_STEP: usize = 32;
 /// A character is held against so many states of a pattern in one step.
 const STATES_A_STEP: usize = 16;
-
 /// So many bytes that an explanation copies weigh as much as one more.
 const COPIED_A_STEP: usize = 256;
 

@@ -119,7 +119,6 @@ impl Index {
         self.credential.as_ref().and_then(|credential| credential.from.file()).map(Path::to_path_buf)
     }
 
-    /// The index of this name.
     pub fn find<'i>(indexes: &'i [Index], ecosystem: Ecosystem, name: &str) -> Option<&'i Index> {
         indexes.iter().find(|index| index.ecosystem == ecosystem && index.name == name)
     }

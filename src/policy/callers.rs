@@ -20,7 +20,6 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The name of the file.
 pub const CALLERS_FILE: &str = "callers.policy.toml";
 /// Every caller that no other entry names, every tool, every name in `act_as`.
 pub const EVERYBODY: &str = "*";
@@ -45,7 +44,6 @@ pub struct CallerRule {
     /// As it authenticated, or `*`.
     pub name: String,
     pub why: String,
-    #[serde(serialize_with = "as_texts")]
     pub tools: Vec<Selector>,
     pub parameters: Vec<ParameterRule>,
     pub calls_per_minute: Option<u32>,
@@ -65,7 +63,7 @@ pub struct CallerRule {
 /// What one parameter of a tool may be. Of several rules for one parameter one must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterRule {
-    #[serde(serialize_with = "as_text", skip_deserializing, default = "any")]
+    #[serde(skip_deserializing, default = "any")]
     pub tool: Selector,
     pub name: String,
     #[serde(flatten)]
@@ -92,7 +90,6 @@ pub enum Takes {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolLimit {
-    #[serde(serialize_with = "as_texts")]
     pub tools: Vec<Selector>,
     pub why: String,
     pub calls_per_minute: Option<u32>,
@@ -140,7 +137,6 @@ impl Callers {
         named(name).or_else(|| named(EVERYBODY))
     }
 
-    /// Whether a caller may call a tool.
     pub fn may_call(&self, name: &str, id: &str) -> bool {
         self.of(name).is_some_and(|rule| rule.may_call(id))
     }
@@ -325,14 +321,6 @@ impl CallerGrant {
 fn is_name(name: &str) -> bool {
     let plain = !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_whitespace);
     plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
-}
-
-fn as_text<S: serde::Serializer>(selector: &Selector, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&selector.text())
-}
-
-fn as_texts<S: serde::Serializer>(selectors: &[Selector], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(selectors.iter().map(Selector::text))
 }
 
 fn any() -> Selector {

@@ -47,11 +47,10 @@ impl Runtime {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Program {
+    /// One of this machine.
     Path(PathBuf),
     /// This binary, executed from a descriptor: the wasm worker and the audit probe.
-    Ourselves {
-        role: String,
-    },
+    Ourselves { role: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use super::judge::Judge;
 use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
-use super::package_use;
+use super::package_use::{self, Allowance};
 use super::packages::Ecosystem;
 use super::reach;
 use super::services;
@@ -48,10 +48,7 @@ pub fn decide(manifest: &Manifest, site: &Site, policies: &Policies, machine: &M
         Handler::Script { language, entry_point, .. } => Some((*language, entry_point.clone())),
         _ => None,
     };
-    if runs.is_some() {
-        return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
-    }
-    if manifest.document().is_some() || manifest.remote().is_some() {
+    if runs.is_some() || manifest.document().is_some() || manifest.remote().is_some() {
         return judge(&Subject { manifest, site, runs, narrow: false, namers: &[] }, policies, machine);
     }
     // No process of its own: its asks are for the script that a call names. `decide_run` judges that script and
@@ -152,11 +149,7 @@ fn asked_for(policy: &Policy) -> Option<Confirm> {
 }
 
 /// What may be installed for the script, or for any script that a tool inside the host is asked to run.
-fn packages(
-    subject: &Subject<'_>,
-    policy: &Policy,
-    host: Option<&Policy>,
-) -> BTreeMap<Ecosystem, package_use::Allowance> {
+fn packages(subject: &Subject<'_>, policy: &Policy, host: Option<&Policy>) -> BTreeMap<Ecosystem, Allowance> {
     let of: Vec<Ecosystem> = match (&subject.runs, &subject.manifest.handler) {
         (Some((language, _)), _) | (None, Handler::ServiceMethod { language: Some(language), .. }) => {
             Ecosystem::of(*language).into_iter().collect()

@@ -9,10 +9,11 @@ use super::package_table::{self, PackageTable};
 use super::rules::{self, Grants, Rule};
 use super::secrets::{self, SecretRule};
 use super::services::{self, ServiceRule};
-use super::source::{At, Reader, Table, did_you_mean};
+use super::source::{At, Reader, Table};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, StderrRule};
 use crate::quantity::Limit;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub const HOST_FILE: &str = "host.policy.toml";
 /// The ending of every policy file's name.
 pub const SUFFIX: &str = ".policy.toml";
-/// True for the name of a policy file.
+
 pub fn is_policy_file(name: &str) -> bool {
     name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
 }
@@ -67,6 +68,13 @@ pub enum Selector {
     Namespace(String),
     /// `ns:name`
     Exact(String),
+}
+
+/// As it is written.
+impl Serialize for Selector {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&self.text())
+    }
 }
 
 impl Selector {
@@ -215,8 +223,8 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let why = why(&mut reader, &top);
     let tools = if host { host_only(&mut reader, &top) } else { tools(&mut reader, &top) };
     let folders = folders(&mut reader, &top, root);
-    let narrow = choice(&mut reader, &top, "mode", ["reject", "narrow"]);
-    let strict = choice(&mut reader, &top, "stderr", ["log", "error"]);
+    let narrow = reader.choice(&top, "mode", ["reject", "narrow"]);
+    let strict = reader.choice(&top, "stderr", ["log", "error"]);
     let require_cgroup = require(&mut reader, &top);
     let observe = reader.flag(&top, "observe").unwrap_or_default();
     let (confirm, confirm_by_client) = confirm(&mut reader, &top);
@@ -362,16 +370,6 @@ fn folders(reader: &mut Reader<'_>, top: &Table<'_, '_>, root: &Path) -> Vec<Fol
     found
 }
 
-/// True if the second of two words is written; an absent key means the first.
-fn choice(reader: &mut Reader<'_>, top: &Table<'_, '_>, key: &str, words: [&str; 2]) -> bool {
-    let Some(word) = reader.text(top, key) else { return false };
-    if !words.contains(&word.value.as_str()) {
-        let mend = did_you_mean(&word.value, &words);
-        reader.schema(top.pointer_to(key), word.at, format!("`{key}` is \"{}\" or \"{}\"{mend}", words[0], words[1]));
-    }
-    word.value == words[1]
-}
-
 fn require(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> bool {
     let mut cgroup = false;
     for (pointer, word) in reader.texts(top, "require") {
@@ -450,9 +448,8 @@ fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>, host: bool) -> Vec
         let Some((name, why)) = reader.reasoned(&entry, "name", mends) else { continue };
         let secret = host && matches!(capability::kind(&name.value), capability::Kind::Secret(_));
         match capability::grantable(&name.value) {
-            _ if secret => found.push(Capability { name: name.value, why, at: name.at }),
-            Ok(()) => found.push(Capability { name: name.value, why, at: name.at }),
-            Err(message) => reader.schema(entry.pointer_to("name"), name.at, message),
+            Err(message) if !secret => reader.schema(entry.pointer_to("name"), name.at, message),
+            _ => found.push(Capability { name: name.value, why, at: name.at }),
         }
     }
     found

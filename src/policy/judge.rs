@@ -25,11 +25,10 @@ pub(super) struct Judge<'a> {
     pub denials: HardDenials<'a>,
 }
 
-/// A part of an ask that policy and host both allow.
+/// A part of an ask that policy and host both allow, by a rule of the policy.
 struct Piece<'a> {
     area: Area,
     rule: &'a Rule,
-    policy: &'a Policy,
 }
 
 #[derive(Default)]
@@ -140,7 +139,7 @@ impl<'a> Judge<'a> {
                     } else {
                         &[wall::VIEW, wall::LANDLOCK]
                     };
-                let (policy, rule) = (first.policy, first.rule);
+                let (policy, rule) = (self.policy, first.rule);
                 Verdict::met(what(access), asked, effective.join(", "), walls).because(
                     format!("{}: {}", policy.name, rule.text),
                     &rule.why,
@@ -159,7 +158,7 @@ impl<'a> Judge<'a> {
             access,
             opening: if access == Access::Read { piece.area.for_reading() } else { piece.area.for_writing() },
             asked: asked.to_string(),
-            rule: format!("{}: {}", piece.policy.name, piece.rule.text),
+            rule: format!("{}: {}", self.policy.name, piece.rule.text),
             why: piece.rule.why.clone(),
         }));
     }
@@ -178,12 +177,12 @@ impl<'a> Judge<'a> {
                 continue;
             }
             match self.host {
-                None => pieces.push(Piece { area: part, rule, policy: self.policy }),
+                None => pieces.push(Piece { area: part, rule }),
                 Some(host) => pieces.extend(
                     rules(host, access)
                         .filter_map(|cap| part.overlap(&cap.area_at(folder)))
                         .filter(|area| self.denials.reason(access, area).is_none())
-                        .map(|area| Piece { area, rule, policy: self.policy }),
+                        .map(|area| Piece { area, rule }),
                 ),
             }
         }

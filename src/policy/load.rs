@@ -72,16 +72,8 @@ impl Policies {
         Policies::of(vec![Policy::built_in()], None, Vec::new())
     }
 
-    /// A folder or one file; relative `folders` start at the folder above the one the files lie in.
-    pub fn load(path: &Path) -> Result<Policies, Vec<FileProblem>> {
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let folder = if absolute.is_dir() { Some(absolute.as_path()) } else { absolute.parent() };
-        let root = folder.and_then(Path::parent).unwrap_or(Path::new("/")).to_path_buf();
-        Policies::load_from(path, &root)
-    }
-
-    /// The same, with the root that relative `folders` start at.
-    pub fn load_from(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
+    /// A folder or one file. `root`: where relative `folders` start.
+    pub fn load(path: &Path, root: &Path) -> Result<Policies, Vec<FileProblem>> {
         let (policies, problems) = Policies::look(path, root);
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }

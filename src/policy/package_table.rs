@@ -5,7 +5,7 @@
 //! address: an index is a name here.
 
 use super::packages::{Denied, Ecosystem, PackageRules};
-use super::source::{At, Reader, Table, did_you_mean};
+use super::source::{At, Reader, Table};
 use super::versions;
 use crate::base::text;
 use std::collections::BTreeMap;
@@ -72,23 +72,8 @@ fn one(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<PackageEntry> {
         reader.schema(entry.pointer_to("index"), index.at, message);
         return None;
     }
-    let lock_required = match reader.text(entry, "lock") {
-        Some(lock) => match lock.value.as_str() {
-            "required" => true,
-            "relaxed" => false,
-            other => {
-                let mend = did_you_mean(other, &["required", "relaxed"]);
-                reader.schema(
-                    entry.pointer_to("lock"),
-                    lock.at,
-                    format!("`lock` is \"required\" or \"relaxed\"{mend}"),
-                );
-                return None;
-            }
-        },
-        // What is not written is not allowed: neither an unlocked package nor a build.
-        None => true,
-    };
+    // What is not written is not allowed: neither an unlocked package nor a build.
+    let lock_required = !reader.choice(entry, "lock", ["required", "relaxed"]);
     let builds = reader.flag(entry, "builds")?;
     Some(PackageEntry { index: index.value, lock_required, builds, why, at: index.at })
 }

@@ -7,7 +7,6 @@
 
 use super::file::Policy;
 use super::needs::Need;
-use super::package_table::PackageTable;
 use super::packages::{Denied, Ecosystem, Package, PackageGrant, PackageRules, Source, Wanted};
 use super::source::FileProblem;
 use super::verdict::{Decision, Narrower, Verdict, What, wall};
@@ -230,7 +229,6 @@ fn names(sources: &[Source]) -> String {
     sources.iter().map(|source| name(&source.path)).collect::<Vec<_>>().join(", ")
 }
 
-/// The rules in words.
 pub(super) fn words(rules: &PackageRules) -> String {
     let lock = if rules.lock_required { "lock required" } else { "lock relaxed" };
     let builds = if rules.builds { "builds allowed, without network" } else { "no builds" };
@@ -261,10 +259,4 @@ fn unpinned(wanted: &Wanted) -> Option<String> {
             "warning: not pinned, so another day may bring another version: {few}{more}; `toolhost deps lock` pins them"
         ),
     })
-}
-
-impl PackageTable {
-    pub fn is_empty(&self) -> bool {
-        *self == PackageTable::default()
-    }
 }

@@ -62,7 +62,6 @@ impl Wanted {
     }
 }
 
-/// One requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Required {
     /// As its index spells it when it compares names.

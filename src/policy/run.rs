@@ -213,13 +213,9 @@ fn overlap(ours: &[Grant], theirs: &[Grant], script: Option<Area>) -> Vec<Grant>
 }
 
 /// The confinement of one call. Nothing in its arguments widens anything.
-pub fn confine(
-    decision: &Decision,
-    asked_timeout_ms: Option<u64>,
-    source: Option<String>,
-) -> Result<Confinement, Fault> {
+pub fn confine(decision: &Decision, asked_ms: Option<u64>, source: Option<String>) -> Result<Confinement, Fault> {
     let shape = decision.shape.clone()?;
-    let timeout_ms = time_ms(decision, asked_timeout_ms)?;
+    let timeout_ms = time_ms(decision, asked_ms)?;
     if shape.script.is_some() == source.is_some() {
         return Err(Fault::new(Kind::InternalError, "a call runs either a script or the source it brings"));
     }
@@ -239,10 +235,10 @@ pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault>
 }
 
 /// What to record and tell of one call: where it gets less than the tool or the call itself asked.
-pub fn call_notes(decision: &Decision, asked_timeout_ms: Option<u64>) -> Notes {
+pub fn call_notes(decision: &Decision, asked_ms: Option<u64>) -> Notes {
     let mut notes = decision.notes.clone();
     if let Some(limit) = decision.limit(Limit::TimeoutMs)
-        && let Some(asked) = asked_timeout_ms.filter(|asked| *asked > limit.ceiling)
+        && let Some(asked) = asked_ms.filter(|asked| *asked > limit.ceiling)
     {
         notes.clamped(limit.limit, asked, limit.ceiling, &limit.from);
     }

@@ -280,9 +280,7 @@ impl SecretSource {
             SecretSource::Command(words) => words.first().map(Path::new),
         }
     }
-}
 
-impl SecretSource {
     /// All files that its text names: who may change one of them says what the secret is.
     pub(super) fn named_files(&self) -> Vec<&Path> {
         match self {

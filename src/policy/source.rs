@@ -5,7 +5,6 @@
 
 use crate::base::{suggest, text};
 use crate::manifest::{Code, Problem, Severity};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -21,7 +20,6 @@ pub struct At {
     pub column: usize,
 }
 
-/// A problem and the file it is in.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FileProblem {
     pub path: PathBuf,
@@ -55,7 +53,6 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
-/// A value with its place.
 #[derive(Clone, Debug)]
 pub(super) struct Placed<T> {
     pub value: T,
@@ -100,10 +97,6 @@ impl<'t> Reader<'t> {
         At { line, column }
     }
 
-    fn span(&self, span: &Range<usize>) -> At {
-        self.at(span.start)
-    }
-
     pub fn complain(&mut self, code: Code, pointer: impl Into<String>, at: At, message: impl Into<String>) {
         if self.problems.len() >= MAX_PROBLEMS {
             return;
@@ -129,7 +122,7 @@ impl<'t> Reader<'t> {
             if known.contains(&word) {
                 continue;
             }
-            let at = self.span(&key.span());
+            let at = self.at(key.span().start);
             let shown = text::printable(word);
             let mend = did_you_mean(word, known);
             self.schema(
@@ -142,7 +135,7 @@ impl<'t> Reader<'t> {
 
     pub fn table<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str) -> Option<Table<'a, 'v>> {
         let value = of.get(key)?;
-        let (pointer, at) = (of.pointer_to(key), self.span(&value.span()));
+        let (pointer, at) = (of.pointer_to(key), self.at(value.span().start));
         match value.get_ref().as_table() {
             Some(entries) => Some(Table { pointer, at, entries }),
             None => {
@@ -159,7 +152,7 @@ impl<'t> Reader<'t> {
     }
 
     fn text_of(&mut self, value: &Spanned<DeValue<'_>>, pointer: String, key: &str) -> Option<Placed<String>> {
-        let at = self.span(&value.span());
+        let at = self.at(value.span().start);
         match value.get_ref().as_str() {
             Some(text) => Some(Placed { value: text.to_string(), at }),
             None => {
@@ -168,6 +161,17 @@ impl<'t> Reader<'t> {
                 None
             }
         }
+    }
+
+    /// True if the second of two words is written; an absent key means the first.
+    pub fn choice(&mut self, of: &Table<'_, '_>, key: &str, words: [&str; 2]) -> bool {
+        let Some(word) = self.text(of, key) else { return false };
+        if !words.contains(&word.value.as_str()) {
+            let mend = did_you_mean(&word.value, &words);
+            let message = format!("`{key}` is \"{}\" or \"{}\"{mend}", words[0], words[1]);
+            self.schema(of.pointer_to(key), word.at, message);
+        }
+        word.value == words[1]
     }
 
     /// A text that must be there and not be blank.
@@ -209,7 +213,7 @@ impl<'t> Reader<'t> {
         match value.get_ref().as_array() {
             Some(items) => items.iter().enumerate().map(|(i, v)| (format!("{pointer}/{i}"), v)).collect(),
             None => {
-                let (at, is) = (self.span(&value.span()), value.get_ref().type_str());
+                let (at, is) = (self.at(value.span().start), value.get_ref().type_str());
                 self.schema(pointer, at, format!("`{key}` must be a list in [ ], not {}", article(is)));
                 Vec::new()
             }
@@ -224,7 +228,7 @@ impl<'t> Reader<'t> {
     pub fn tables<'a, 'v>(&mut self, of: &Table<'a, 'v>, key: &str, shape: &str) -> Vec<Table<'a, 'v>> {
         let mut found = Vec::new();
         for (pointer, value) in self.items(of, key) {
-            let at = self.span(&value.span());
+            let at = self.at(value.span().start);
             match value.get_ref().as_table() {
                 Some(entries) => found.push(Table { pointer, at, entries }),
                 None => self.schema(pointer, at, format!("each entry of `{key}` is written {shape}")),
@@ -236,7 +240,7 @@ impl<'t> Reader<'t> {
     /// True or false, false where it is not written; `None` where it was complained of.
     pub fn flag(&mut self, of: &Table<'_, '_>, key: &str) -> Option<bool> {
         let Some(value) = of.get(key) else { return Some(false) };
-        let (at, is) = (self.span(&value.span()), value.get_ref().type_str());
+        let (at, is) = (self.at(value.span().start), value.get_ref().type_str());
         let flag = value.get_ref().as_bool();
         if flag.is_none() {
             self.schema(of.pointer_to(key), at, format!("`{key}` must be true or false, not {}", article(is)));
@@ -247,7 +251,7 @@ impl<'t> Reader<'t> {
     /// A whole number; the complaint says what is wrong with anything else.
     pub fn number(&mut self, of: &Table<'_, '_>, key: &str) -> Option<Placed<i128>> {
         let value = of.get(key)?;
-        let (pointer, at) = (of.pointer_to(key), self.span(&value.span()));
+        let (pointer, at) = (of.pointer_to(key), self.at(value.span().start));
         let Some(integer) = value.get_ref().as_integer() else {
             let is = value.get_ref().type_str();
             self.schema(

@@ -11,7 +11,7 @@ use super::needs::Need;
 use super::package_use::Allowance;
 use super::packages::{Ecosystem, PackageGrant, Wanted};
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, ServiceGrant, Shape, hosts};
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -343,6 +343,12 @@ impl Decision {
     pub fn asked_for(&self, what: What, path: &Path) -> Option<&Verdict> {
         let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
         self.verdicts.iter().find(of)
+    }
+
+    /// Why every call is refused. A tool that runs in this process has no shape, and is not refused for that
+    /// (`InternalError` says so).
+    pub fn refused(&self) -> Option<&Fault> {
+        self.shape.as_ref().err().filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
     }
 
     /// Asks that were not met in full.

@@ -17,15 +17,14 @@ pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
 
 /// The need of a tool whose asks policy refuses, and so every call: known before any call.
 pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
-    let id = &tool.manifest.id;
-    let words = if !refused(decision) {
+    if !refused(decision) {
         return None;
-    } else if decision.denied().any(policy::Verdict::never) {
-        format!("a manifest that asks for less, since no policy can allow this: see `toolhost audit {id}`")
-    } else {
-        format!("a policy that allows what it asks: see `toolhost audit {id}`")
+    }
+    let words = match decision.denied().any(policy::Verdict::never) {
+        true => "a manifest that asks for less, since no policy can allow this",
+        false => "a policy that allows what it asks",
     };
-    Some(Need::new("", words))
+    Some(Need::new("", format!("{words}: see `toolhost audit {}`", tool.manifest.id)))
 }
 
 /// Whether policy refuses every call.

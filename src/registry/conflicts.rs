@@ -83,7 +83,7 @@ pub(super) fn settled(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Ref
 }
 
 /// All candidates of one folded id.
-fn one_id(group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+fn one_id(mut group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let names: BTreeSet<_> = group.iter().map(|tool| tool.manifest.id.clone()).collect();
     let homes: BTreeSet<_> = group.iter().map(Tool::home).collect();
     if names.len() > 1 || homes.len() > 1 {
@@ -95,7 +95,7 @@ fn one_id(group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec
             .into_iter()
             .partition(|tool| one_home && incumbents.contains(&(tool.home(), tool.manifest.id.clone())));
         refuse(go, &stay, what, refused);
-        return versions(stay, held, kept, refused);
+        group = stay;
     }
     versions(group, held, kept, refused);
 }

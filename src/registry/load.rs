@@ -1,4 +1,4 @@
-//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one (P19).
+//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one.
 //!
 //! For: the registry (source `files`). In: folders of tools and of scripts; each may hold both.
 //! Out: the tools that are good, and one report for every file that looks like a manifest.
@@ -8,6 +8,7 @@ use super::{Claim, Claimed, DESCRIPTOR, Described, Discovery, ENDING, FileReport
 use super::{open_beneath, position, scan, scripts, shared};
 use crate::base::{files, text};
 use crate::fault::Kind;
+use crate::manifest::descriptor::{self, Descriptors};
 use crate::manifest::{self, Code, Handler, Language, Problem, Severity, Site, schema};
 use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
@@ -74,9 +75,9 @@ impl DirectToolLoader {
         self
     }
 
-    /// Also holds every manifest to this JSON Schema.
-    pub fn stricter(mut self, schema: schema::Schema) -> DirectToolLoader {
-        self.stricter = Some(schema);
+    /// Also holds every manifest to this JSON Schema, where the operator has one.
+    pub fn stricter(mut self, schema: Option<schema::Schema>) -> DirectToolLoader {
+        self.stricter = schema;
         self
     }
 
@@ -113,7 +114,7 @@ impl DirectToolLoader {
             return skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
         }
         if path.to_string_lossy().ends_with(DESCRIPTOR) {
-            return match manifest::descriptor::read(bytes) {
+            return match descriptor::read(bytes) {
                 Ok((found, problems)) => self.described(path, &candidate.base.path, found, problems),
                 Err(problems) => skipped(problems),
             };
@@ -148,13 +149,7 @@ impl DirectToolLoader {
     }
 
     /// A file of descriptors.
-    fn described(
-        &self,
-        path: PathBuf,
-        base: &Path,
-        found: manifest::descriptor::Descriptors,
-        problems: Vec<Problem>,
-    ) -> Read {
+    fn described(&self, path: PathBuf, base: &Path, found: Descriptors, problems: Vec<Problem>) -> Read {
         let folder = path.parent().unwrap_or(base).to_path_buf();
         let site = Site { manifest: path.clone(), base: base.to_path_buf(), script: None, folder };
         let problems = problems.into_iter().chain(shared::tool(&site)).collect();

@@ -14,7 +14,6 @@ use std::path::Path;
 /// What is no file, most often.
 pub(super) const FOLDER: &str = "a folder";
 
-/// Why a file was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unopened {
     /// Nothing is there.

@@ -1,4 +1,4 @@
-//! Scripts: from a script path as written to one regular file below a script base folder (P20).
+//! Scripts: from a script path as written to one regular file below a script base folder.
 //!
 //! For: the loader, and the road where a call names a script. In: the bases, the manifest's folder, the path.
 //! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
@@ -28,13 +28,8 @@ pub struct Note {
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
 /// A path that may not be used is a `SecurityError`; one that leads nowhere a `ParameterValidationError`.
 pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Site, Fault> {
-    find(bases, manifest_folder, script_path).map(|found| found.site)
-}
-
-/// As `resolve`, with the note.
-pub fn find(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<FoundScript, Fault> {
     let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
-    Bases::open(bases).find(folder.as_deref(), script_path)
+    Bases::open(bases).find(folder.as_deref(), script_path).map(|found| found.site)
 }
 
 /// Script base folders, opened once for all manifests of a load.

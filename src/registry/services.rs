@@ -5,7 +5,7 @@
 //! file that a tool may write describe one.
 
 use super::conflicts::Refused;
-use super::{Described, Tool, position};
+use super::{Described, Tool, position, writable_tools};
 use crate::base::{suggest, text};
 use crate::manifest::{Code, Handler, Problem, Remote, ServiceDescriptor, Severity};
 use crate::policy;
@@ -37,9 +37,7 @@ fn standing(described: Vec<Described>, written: &policy::WritablePaths, held: &B
         match written.by(&one.file).filter(|_| !stood(&one)) {
             None => by_id.entry(one.descriptor.id.clone()).or_default().push(one),
             Some(writer) => {
-                let message = format!(
-                    "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere"
-                );
+                let message = writable_tools::why(writer);
                 refused.push((one.file, Problem::new(Severity::Error, Code::Security, "", message)));
             }
         }

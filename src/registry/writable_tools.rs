@@ -23,15 +23,15 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths, h
         let writer = files(&tool).find_map(|file| written.by(&file));
         match writer.filter(|_| !held.has(&tool)) {
             None => tools.push(tool),
-            Some(writer) => {
-                let message = format!(
-                    "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere"
-                );
-                refused.push(Refused::new(tool, Code::Security, message));
-            }
+            Some(writer) => refused.push(Refused::new(tool, Code::Security, why(writer))),
         }
     }
     refused
+}
+
+/// Why a file that a tool may write is not loaded.
+pub(super) fn why(writer: &str) -> String {
+    format!("it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere")
 }
 
 /// The tool's manifest and script, if they are files.

@@ -126,16 +126,11 @@ impl Question {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// `by`: who, as records show it.
-    Approved {
-        by: String,
-    },
-    Denied {
-        by: String,
-    },
+    Approved { by: String },
+    /// The same.
+    Denied { by: String },
     /// The question was closed.
-    Dismissed {
-        by: String,
-    },
+    Dismissed { by: String },
     /// The person is asked now, and this call made again with the answer.
     Asked,
     /// No answer that counts.
@@ -237,31 +232,31 @@ impl Service {
                 }
             }
         };
-        match answer.unwrap_or_else(|_| Err(late(self.parts.settings.patience)))? {
-            Answer::Approved { by } => record.approved_by = Some(by),
+        let (rule, fault) = match answer.unwrap_or_else(|_| Err(late(self.parts.settings.patience)))? {
+            Answer::Approved { by } => {
+                record.approved_by = Some(by);
+                (String::new(), None)
+            }
             Answer::Denied { by } => {
-                record.denied_by = Some(format!("confirm: denied by {by}"));
                 let message = "A person was asked about this call and did not agree.";
-                return Err(Fault::new(Kind::AuthorizationError, message).person(format!("{by} did not agree")));
+                let fault = Fault::new(Kind::AuthorizationError, message).person(format!("{by} did not agree"));
+                (format!("denied by {by}"), Some(fault))
             }
             Answer::Dismissed { by } => {
-                record.denied_by = Some(format!("confirm: dismissed by {by}"));
                 let message = "A person was asked about this call and closed the question without an answer.";
-                return Err(Fault::new(Kind::AuthorizationError, message).person(format!("{by} closed it")));
+                let fault = Fault::new(Kind::AuthorizationError, message).person(format!("{by} closed it"));
+                (format!("dismissed by {by}"), Some(fault))
             }
             Answer::Asked => {
-                record.denied_by = Some("confirm: asked".to_owned());
                 let message = "A person is asked before this tool runs: the call is made again with the answer.";
-                return Err(Fault::new(Kind::CancelledError, message).retryable());
+                ("asked".to_owned(), Some(Fault::new(Kind::CancelledError, message).retryable()))
             }
-            Answer::Refused(fault) => {
-                record.denied_by = Some("confirm: no answer that counts".to_owned());
-                return Err(fault);
-            }
-            Answer::Nobody => {
-                record.denied_by = Some("confirm: nobody to ask".to_owned());
-                return Err(nobody(&target.decided.decision.confirm));
-            }
+            Answer::Refused(fault) => ("no answer that counts".to_owned(), Some(fault)),
+            Answer::Nobody => ("nobody to ask".to_owned(), Some(nobody(&target.decided.decision.confirm))),
+        };
+        if let Some(fault) = fault {
+            record.denied_by = Some(format!("confirm: {rule}"));
+            return Err(fault);
         }
         if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
             self.guard.comes_back(turn, &found.rights.share(&found.tool.manifest.id)).await;
@@ -331,7 +326,6 @@ impl Target {
     }
 }
 
-/// The file that runs.
 fn script_of(target: &Target) -> Option<&Path> {
     target.decided.decision.shape.as_ref().ok()?.script.as_deref()
 }

@@ -1,6 +1,6 @@
 //! Arguments as callers bring them: a value, JSON text, or texts by name.
 //!
-//! For: the road. In: what a transport decoded. Out: one JSON value and how it was written. Never: accepts two documents, a duplicate key or NaN (P22); checks a schema (`manifest` does).
+//! For: the road. In: what a transport decoded. Out: one JSON value and how it was written. Never: accepts two documents, a duplicate key or NaN; checks a schema (`manifest` does).
 
 use crate::base::json;
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
@@ -13,7 +13,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The arguments of one call.
 #[derive(Clone, PartialEq)]
 pub enum Arguments {
     /// Already decoded by a strict reader.
@@ -31,6 +30,12 @@ pub enum Arguments {
 impl fmt::Debug for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(hidden)")
+    }
+}
+
+impl Default for Arguments {
+    fn default() -> Arguments {
+        Arguments::Text(String::new())
     }
 }
 

@@ -99,7 +99,6 @@ struct ShownArguments {
     withheld: Option<(String, Value)>,
 }
 
-/// What policy said.
 struct PolicySaid {
     policy: String,
     digest: String,

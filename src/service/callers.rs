@@ -75,7 +75,6 @@ impl Rights {
         Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
     }
 
-    /// How many calls a minute the caller may make.
     pub fn per_minute(&self) -> Option<u32> {
         self.rule()?.calls_per_minute
     }
@@ -157,11 +156,6 @@ impl Service {
     /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.
     pub fn breakers(&self, caller: &Caller) -> Vec<BreakerState> {
         self.breakers.states((!caller.operator).then_some(&caller.user))
-    }
-
-    /// Calls that wait for their turn.
-    pub fn waiting(&self) -> usize {
-        self.guard.waiting()
     }
 
     /// The tools that a caller (`who`) may call, in order of id and version; others are not there for it.

@@ -28,7 +28,6 @@ pub enum Phase {
     Ended,
 }
 
-/// One call as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
@@ -140,7 +139,6 @@ impl Service {
         found
     }
 
-    /// One of them.
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
         self.calls(caller).into_iter().rfind(|state| state.id == id)
     }

@@ -9,7 +9,8 @@ use super::requirements;
 use crate::base::lock;
 use crate::fault::Fault;
 use crate::packages::Seen;
-use crate::{policy, registry};
+use crate::policy;
+use crate::registry::{self, Tool};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -50,16 +51,12 @@ impl DecisionCache {
     }
 
     /// What policy decides about a tool of this snapshot, found anew where the files beside its script changed.
-    pub fn decided(&self, tool: &Arc<registry::Tool>) -> Arc<Decided> {
+    pub fn decided(&self, tool: &Arc<Tool>) -> Arc<Decided> {
         self.kept(tool).unwrap_or_else(|| self.found(tool, seen(tool)))
     }
 
     /// The same for a call: files that take long to read hold up no other one.
-    pub async fn decided_for(
-        self: &Arc<Self>,
-        tool: &Arc<registry::Tool>,
-        until: Until,
-    ) -> Result<Arc<Decided>, Fault> {
+    pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: Until) -> Result<Arc<Decided>, Fault> {
         if let Some(decided) = self.kept(tool) {
             return Ok(decided);
         }
@@ -67,12 +64,12 @@ impl DecisionCache {
         until.run(seen.is_long(), move || this.found(&tool, seen)).await
     }
 
-    fn kept(&self, tool: &Arc<registry::Tool>) -> Option<Arc<Decided>> {
+    fn kept(&self, tool: &Arc<Tool>) -> Option<Arc<Decided>> {
         let known = lock(&self.decided).get(&(Arc::as_ptr(tool) as usize)).cloned();
         known.filter(|(seen, _)| seen.still()).map(|(_, decided)| decided)
     }
 
-    fn found(&self, tool: &Arc<registry::Tool>, seen: Seen) -> Arc<Decided> {
+    fn found(&self, tool: &Arc<Tool>, seen: Seen) -> Arc<Decided> {
         let decided = self.decide(tool);
         // Another tool may get the address of one that no snapshot keeps alive.
         if self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool)) {
@@ -81,7 +78,7 @@ impl DecisionCache {
         decided
     }
 
-    fn decide(&self, tool: &registry::Tool) -> Arc<Decided> {
+    fn decide(&self, tool: &Tool) -> Arc<Decided> {
         let decision = requirements::decide(tool, &self.snapshot, &self.policies, &self.rules.machine);
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Arc::new(Decided { decision, shape_digest })
@@ -89,6 +86,6 @@ impl DecisionCache {
 }
 
 /// Taken before the files are read.
-fn seen(tool: &registry::Tool) -> Seen {
+fn seen(tool: &Tool) -> Seen {
     tool.site.script.as_deref().map_or_else(Seen::nothing, Seen::of)
 }

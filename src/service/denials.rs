@@ -7,7 +7,7 @@
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
 use crate::egress::protocol::{Event, Refusal, What};
-use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
+use crate::executor::{Attempt, Denial, NEVER, Operation};
 use crate::manifest::Site;
 use crate::manifest::host::{self, HostPattern};
 use crate::policy::base_view::KERNEL;
@@ -80,14 +80,9 @@ fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
     ask.host.covers(&target.host) && port
 }
 
-/// The limit that ended a call. `set`: who set it, and who may set a larger one.
-pub(super) fn limit(ending: &Ending, decision: &policy::Decision, set: Option<String>) -> Option<Denial> {
-    let (limit, allowed) = match ending {
-        Ending::OverLimit { limit, allowed } => (*limit, *allowed),
-        Ending::TimedOut { limit_ms } => (Limit::TimeoutMs, *limit_ms),
-        _ => return None,
-    };
-    let verdict = decision.limit(limit)?;
+/// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.
+pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, ask: Option<String>) -> Option<Denial> {
+    let verdict = decided.limit(limit)?;
     // More than the ceiling is the policy's to allow; up to it the manifest asks.
     let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
     Some(Denial {
@@ -95,7 +90,7 @@ pub(super) fn limit(ending: &Ending, decision: &policy::Decision, set: Option<St
         target: limit.name().to_owned(),
         rule: format!("at most {allowed}"),
         narrower: narrower.name().to_owned(),
-        ask: set,
+        ask,
     })
 }
 

@@ -1,4 +1,4 @@
-//! The guard: how often calls come, how many run at once, and how many may wait for their turn (P28).
+//! The guard: how often calls come, how many run at once, and how many may wait for their turn.
 //!
 //! For: the road. In: a request, and what its caller and tool may have. Out: a turn, or a retryable `RateLimitError`.
 //! Never: an unbounded queue; lets the calls of one tool, or of one caller, however long they last, keep others from
@@ -146,7 +146,7 @@ impl Guard {
         // However few of them run at once, more may wait.
         let admitted = self.admitted.try_enter_as(&share.claim(admitted, [None; 2]));
         let admitted = admitted.ok_or_else(full)?;
-        let arguments = std::mem::replace(&mut request.arguments, Arguments::Text(String::new()));
+        let arguments = std::mem::take(&mut request.arguments);
         let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
         let (bytes, arguments) = weighed.await?;
@@ -155,9 +155,7 @@ impl Guard {
         let running = self.running.enter_as(running).await;
         Ok(Turn { running: Some(running), _admitted: admitted, _room: room })
     }
-}
 
-impl Guard {
     /// Waits for a place among the calls that run, for one that stepped aside.
     pub async fn comes_back(&self, turn: &mut Turn, share: &Share<'_>) {
         turn.running = Some(self.running.enter_as(share.claim(self.sizes[0], share.at_once)).await);

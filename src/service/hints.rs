@@ -69,11 +69,11 @@ const LIMIT_WORDS: [(&str, &str); 6] = [
     ("can't start new thread", "processes"),
 ];
 
-/// The limit that ended a call.
-pub(super) fn limit_of(ending: &Ending) -> Option<Limit> {
+/// The limit that ended a call, and its value.
+pub(super) fn limit_of(ending: &Ending) -> Option<(Limit, u64)> {
     match ending {
-        Ending::TimedOut { .. } => Some(Limit::TimeoutMs),
-        Ending::OverLimit { limit, .. } => Some(*limit),
+        Ending::TimedOut { limit_ms } => Some((Limit::TimeoutMs, *limit_ms)),
+        Ending::OverLimit { limit, allowed } => Some((*limit, *allowed)),
         Ending::Answered(_)
         | Ending::Exited { .. }
         | Ending::Signalled { .. }

@@ -11,6 +11,7 @@ use crate::base::lock;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, FolderId, Place};
+use crate::registry;
 use nix::fcntl::OFlag;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -90,6 +91,23 @@ impl Ledger {
         Ok(notes)
     }
 
+    /// Narrows a decision by what tools could write before, as a call is narrowed.
+    pub fn looks_back(&self, decision: &mut policy::Decision, moved: &[Place]) {
+        let Ok(shape) = &mut decision.shape else { return };
+        match self.leave_out(shape, moved) {
+            Ok(notes) => decision.notes.extend(notes),
+            Err(fault) => decision.shape = Err(fault),
+        }
+    }
+
+    /// Refuses a script that lies where a tool may write, or could in an earlier call.
+    pub fn is_planted(&self, script: &Path, snapshot: &registry::Snapshot) -> Result<(), Fault> {
+        let places = self.near(script, &snapshot.moved)?;
+        let before = || places.iter().find_map(|place| place.writer_of(script));
+        let who = snapshot.written.by(script).map(str::to_owned).or_else(before);
+        who.map_or(Ok(()), |who| Err(planted(&who)))
+    }
+
     fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, String> {
         let mut known = lock(&self.known);
         known.refresh(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))?;
@@ -167,7 +185,7 @@ impl Known {
 }
 
 /// The refusal of a script that lies where a tool may or could write.
-pub fn planted(who: &str) -> Fault {
+fn planted(who: &str) -> Fault {
     let message = "The script may not be run: it lies where a tool may write, and a tool cannot make tools.";
     let mend = format!("it lies where {}: if you know who made it, move it elsewhere", printable(who));
     Fault::new(Kind::SecurityError, message).person(mend)

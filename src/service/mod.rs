@@ -24,7 +24,6 @@ pub mod ledger;
 pub mod metrics;
 pub mod packages;
 mod parts;
-mod past;
 pub mod preflight;
 mod rates;
 mod record;

@@ -21,8 +21,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn of(decision: &policy::Decision) -> Parts {
-        let limit = quantity::Limit::OutputBytes;
-        let allowed = decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective);
+        let allowed = super::road::output_bytes(decision);
         Parts { allowed, left: allowed, held: Held::default() }
     }
 

@@ -4,10 +4,12 @@
 //! whether its handler can be run. Out: the obstacles; the fault that a call meets first.
 //! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
 
+use super::ledger::Ledger;
 use crate::executor::method::Methods;
 use crate::executor::remote::queues;
 use crate::manifest::Handler;
 use crate::policy::Need;
+use crate::sandbox::grants;
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 
@@ -54,20 +56,36 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
     found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer, mistake)));
     found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));
     if found.is_empty() {
-        found.extend(
-            refused_shape(decision).map(|fault| Obstacle::says(fault, "", fault.kind == Kind::DependencyError)),
-        );
+        found.extend(decision.refused().map(|fault| Obstacle::says(fault, "", fault.kind == Kind::DependencyError)));
     }
     found
 }
 
 /// The fault that every call with good arguments ends with, if there is one.
-pub fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
+fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fault>) -> Option<Fault> {
     let lacking = |needs: &[Need]| (!needs.is_empty()).then(|| unavailable(tool, needs));
     lacking(&registry::needs_of(tool, decision))
-        .or_else(|| refused_shape(decision).cloned())
+        .or_else(|| decision.refused().cloned())
         .or(runs.err())
         .or_else(|| lacking(&decision.lacks_below))
+}
+
+/// Puts the fault that every call would end with in place of a decision's shape: also a fault that is not policy's (a
+/// service that is not registered, granted files as they lie now). `moved`: places of the ledger under other names.
+pub fn foresee(
+    tool: &registry::Tool,
+    decision: &mut policy::Decision,
+    runs: Result<(), Fault>,
+    ledger: Option<&Ledger>,
+    moved: &[policy::Place],
+) {
+    if let Some(fault) = fault(tool, decision, runs) {
+        decision.shape = Err(fault);
+    }
+    ledger.iter().for_each(|ledger| ledger.looks_back(decision, moved));
+    if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
+        decision.shape = Err(fault);
+    }
 }
 
 /// The refusal of a tool that is loaded, but lacks something on this machine.
@@ -78,11 +96,6 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
         true => fault.person("`toolhost doctor` shows which runtimes were found, and why others were passed over"),
         false => fault,
     }
-}
-
-/// Why the tool has no shape. A tool that runs in this process needs none (`InternalError` says so).
-pub(super) fn refused_shape(decision: &policy::Decision) -> Option<&Fault> {
-    decision.shape.as_ref().err().filter(|fault| !(decision.in_process && fault.kind == Kind::InternalError))
 }
 
 /// Whether a host that has only what this binary ships can run the handler.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// How one call ended. `success` is false exactly when there is an `error`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub id: String,
@@ -143,28 +143,8 @@ impl Report {
     /// The outcome of a call of which nothing but its failure is known.
     pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
         fault.message = crate::base::text::printable(&fault.message);
-        Report {
-            id,
-            tool: crate::base::text::printable(tool),
-            version: None,
-            success: false,
-            output_data: None,
-            error: Some(fault),
-            logs: Vec::new(),
-            usage: executor::Usage::default(),
-            walls: executor::Walls::default(),
-            denials: executor::Denials::default(),
-            artifacts: Vec::new(),
-            network: None,
-            digests: Digests::default(),
-            notes: Vec::new(),
-            verbose: None,
-            asks: None,
-            manifest: None,
-            speaks_envelope: false,
-            streamed: false,
-            turn: None,
-        }
+        let tool = crate::base::text::printable(tool);
+        Report { id, tool, error: Some(fault), ..Report::default() }
     }
 
     /// As JSON for whoever called over a network. Only an operator reads what names paths of this host: the walls, the
@@ -208,7 +188,6 @@ impl Report {
         self
     }
 
-    /// The result as an envelope.
     pub fn envelope(&self) -> Envelope<'_> {
         Envelope {
             success: self.success,
@@ -227,7 +206,6 @@ impl Report {
         self.output_data.as_ref().map(Text::value)
     }
 
-    /// The observation text.
     pub fn observation(&self) -> String {
         match &self.error {
             Some(fault) => format::failed(&self.tool, fault),

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Who calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The name by which the caller authenticated; records show it.
@@ -33,8 +32,7 @@ impl Caller {
     }
 }
 
-/// One call asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
     pub id: Option<String>,
@@ -68,23 +66,7 @@ pub struct CallRequest {
 impl CallRequest {
     /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
-        CallRequest {
-            id: None,
-            caller,
-            label: None,
-            tool: tool.into(),
-            arguments,
-            timeout_ms: None,
-            idempotency_key: None,
-            approver: Approver::Nobody,
-            transaction: None,
-            client: Client::default(),
-            explain: false,
-            trace: None,
-            verbose: false,
-            counted: false,
-            refused: None,
-        }
+        CallRequest { caller, tool: tool.into(), arguments, ..CallRequest::default() }
     }
 
     /// A request that its transport cannot accept. `asked`: what stood where the tool's id belongs.

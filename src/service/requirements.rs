@@ -5,39 +5,34 @@
 //! a script.
 
 use crate::manifest::{Handler, Language, Site};
-use crate::packages::{self, Place};
-use crate::policy::{Decision, Machine, Policies};
+use crate::packages::{self, Place, Wanted};
+use crate::policy::{Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
 use std::path::Path;
 
 /// What policy decides about a tool, with what its files ask for now.
 pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-    of_tool(&mut decision, tool, snapshot, machine);
-    decision
-}
-
-/// Adds to a decision about a tool what its files ask for.
-pub fn of_tool(decision: &mut Decision, tool: &Tool, snapshot: &Snapshot, machine: &Machine) {
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let guest = snapshot.is_guest(&tool.site.manifest);
-        add(decision, &tool.site, language, guest, snapshot, machine);
+        add(&mut decision, &tool.site, language, guest, snapshot, machine);
     }
+    decision
 }
 
 /// What policy decides about a tool, as if the lock that toolhost writes were not there.
 pub(super) fn anew(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-    let Handler::Script { language, .. } = tool.manifest.handler else { return decision };
-    let Some(script) = tool.site.script.as_deref() else { return decision };
-    let writer = |path: &Path| snapshot.written.over(path);
-    let alone = snapshot.is_guest(&tool.site.manifest) || tool.site.folder == tool.site.base;
-    let place = Place { script, language, alone, anew: true, writer: &writer };
-    decision.wants(packages::find(&place), None, machine);
+    if let Handler::Script { language, .. } = tool.manifest.handler
+        && let Some(found) = beside(&tool.site, language, snapshot.is_guest(&tool.site.manifest), true, snapshot)
+    {
+        decision.wants(found, None, machine);
+    }
     decision
 }
 
-/// The same, for a script that a call names. `guest`: it lies in a folder of other tools than those that name it.
+/// Adds to a decision about a script what the files beside it ask for. `guest`: it lies in a folder of other tools than
+/// those that name it.
 pub(super) fn add(
     decision: &mut Decision,
     site: &Site,
@@ -46,11 +41,22 @@ pub(super) fn add(
     snapshot: &Snapshot,
     machine: &Machine,
 ) {
-    let Some(script) = site.script.as_deref() else { return };
-    let writer = |path: &Path| snapshot.written.over(path);
-    let place = Place { script, language, alone: guest || site.folder == site.base, anew: false, writer: &writer };
+    let Some(found) = beside(site, language, guest, false, snapshot) else { return };
     let by_hand = by_hand(decision, site, language);
-    decision.wants(packages::find(&place), by_hand, machine);
+    decision.wants(found, by_hand, machine);
+}
+
+/// What the files beside a script ask for. `anew`: without the lock that toolhost writes.
+fn beside(
+    site: &Site,
+    language: Language,
+    guest: bool,
+    anew: bool,
+    snapshot: &Snapshot,
+) -> Option<Result<Option<Wanted>, FileProblem>> {
+    let writer = |path: &Path| snapshot.written.over(path);
+    let alone = guest || site.folder == site.base;
+    Some(packages::find(&Place { script: site.script.as_deref()?, language, alone, anew, writer: &writer }))
 }
 
 /// Where somebody installed packages already: those of the interpreter that the policy names, or beside the script.

@@ -196,15 +196,7 @@ impl Service {
         stream: &mut Stream,
     ) -> Result<(Option<Held>, Instant), Fault> {
         let decision = &target.decided.decision;
-        let (Some(wanted), Some(grant), Ok(shape)) = (&decision.wanted, &decision.packages, &decision.shape) else {
-            return Ok((None, found.came));
-        };
-        let need = packages::Need {
-            tool: decision.tool.clone(),
-            wanted: Arc::clone(wanted),
-            rules: grant.rules.clone(),
-            runtime: shape.runtime.clone(),
-        };
+        let Some(need) = packages::Need::of(decision)? else { return Ok((None, found.came)) };
         let within = Duration::from_millis(policy::time_ms(decision, target.asked_ms)?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
         // A line that finds no room is one of many.
@@ -248,7 +240,8 @@ impl Service {
         if found.explain && !confinement.shape.observe {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
-        record.narrowed(self.looks_back(&mut confinement)?);
+        let snapshot = self.parts.registry.snapshot();
+        record.narrowed(self.parts.audit.ledger().leave_out(&mut confinement.shape, &snapshot.moved)?);
         if let Some(environment) = environment {
             packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
         }
@@ -292,11 +285,10 @@ impl Service {
             site: target.site.clone(),
             input: std::mem::take(&mut target.input),
             confinement,
-            service: decision.service.clone().map(|grant| {
-                let limit = decision.limit(quantity::Limit::OutputBytes);
-                let output_bytes = limit.map_or(quantity::Limit::OutputBytes.house_default(), |limit| limit.effective);
-                executor::ServiceCall { grant, output_bytes }
-            }),
+            service: decision
+                .service
+                .clone()
+                .map(|grant| executor::ServiceCall { grant, output_bytes: output_bytes(decision) }),
         };
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();
@@ -339,6 +331,11 @@ impl Service {
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
     }
+}
+
+pub(super) fn output_bytes(decision: &policy::Decision) -> u64 {
+    let limit = quantity::Limit::OutputBytes;
+    decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective)
 }
 
 /// The tool goes on with the trace of its call, where its manifest declares these variables.
@@ -384,9 +381,10 @@ fn judged(
     let decision = &target.decided.decision;
     let traffic = lock(&record.traffic()).clone();
     let about = denials::About { site: &target.site, decision };
-    let limit = hints::limit_of(&outcome.ending);
-    let set = limit.and_then(|limit| hints::limit(limit, decision, target.asked_ms));
-    let mut observed: Vec<_> = denials::limit(&outcome.ending, decision, set.clone()).into_iter().collect();
+    let reached = hints::limit_of(&outcome.ending);
+    let set = reached.and_then(|(limit, _)| hints::limit(limit, decision, target.asked_ms));
+    let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
+    let mut observed: Vec<_> = reached.into_iter().collect();
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
     record.decent_denials(&mut observed);
     let refused = hints::Refused {

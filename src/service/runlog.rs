@@ -99,7 +99,6 @@ fn shown(words: &str) -> String {
     text::printable(&text::cut(words, CUT))
 }
 
-/// How the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     pub level: Level,
@@ -146,10 +145,7 @@ pub fn init(style: Style, queued: bool) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| -> Box<dyn io::Write> {
-            match queue::is_on() {
-                true => Box::new(queue::Line),
-                false => Box::new(io::stderr()),
-            }
+            if queue::is_on() { Box::new(queue::Line) } else { Box::new(io::stderr()) }
         })
         .with_ansi(style.colour)
         .log_internal_errors(false);

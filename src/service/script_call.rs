@@ -90,13 +90,9 @@ fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
 /// The language by handler, then input, then file name. Where two disagree the call is refused: a script must not run
 /// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
 /// of it.
-pub(super) fn language_of(
-    fixed: Option<Language>,
-    asked: Option<Language>,
-    script_path: &str,
-) -> Result<Language, Fault> {
+pub(super) fn language_of(fixed: Option<Language>, asked: Option<Language>, path: &str) -> Result<Language, Fault> {
     let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
-    let named = Language::of_file_name(script_path);
+    let named = Language::of_file_name(path);
     match (one_language(fixed, asked)?, named.first()) {
         (Some(language), _) if named.contains(&language) => Ok(language),
         (Some(language), Some(other)) => conflict(format!(

@@ -12,7 +12,6 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -27,7 +26,6 @@ const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8
 const LONGEST_HEADER: usize = 4 * 1024;
 /// Longest run of a command.
 const PATIENCE: Duration = Duration::from_secs(10);
-
 /// Longest wait for more of its output after it ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Variables that a command may need to find what is its user's; it gets no others of this host.
@@ -81,13 +79,9 @@ fn described(source: &SecretSource) -> String {
 async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     let bytes = match &secret.from {
         SecretSource::Env(name) => std::env::var(name).map_err(|_| NOT_SET.to_owned())?.into_bytes(),
-        SecretSource::File(path) => {
-            let path = path.clone();
-            tokio::task::spawn_blocking(move || file(&path)).await.map_err(|e| e.to_string())??
-        }
-        SecretSource::CallerFile(_) => {
+        SecretSource::File(_) | SecretSource::CallerFile(_) => {
             let (from, caller) = (secret.from.clone(), caller.to_owned());
-            tokio::task::spawn_blocking(move || own_file(&from, &caller)).await.map_err(|e| e.to_string())??
+            tokio::task::spawn_blocking(move || file(&from, &caller)).await.map_err(|e| e.to_string())??
         }
         SecretSource::Command(words) => command(words).await?,
     };
@@ -111,14 +105,12 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     Ok(value.to_owned())
 }
 
-/// A regular file that only this user or root may read.
-fn file(path: &Path) -> Result<Vec<u8>, String> {
-    read(files::open(path, OFlag::O_NOFOLLOW).map_err(|e| e.to_string())?)
-}
-
-/// The file of one caller, opened in its folder and nowhere else.
-fn own_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
-    let (folder, name) = from.own_file(caller).ok_or("it is no file of a caller")?;
+/// A regular file that only this user or root may read; that of one caller is opened in its folder and nowhere else.
+fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
+    let Some((folder, name)) = from.own_file(caller) else {
+        let path = from.file().ok_or("it is no file")?;
+        return read(files::open(path, OFlag::O_NOFOLLOW).map_err(|e| e.to_string())?);
+    };
     let name = name?;
     let folder = files::Folder::open(folder).map_err(|e| e.to_string())?;
     let file = folder.file(&name, OFlag::O_NOFOLLOW).map_err(|e| format!("{name}: {e}"))?;
@@ -178,10 +170,7 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
         None => child.wait().await.map_err(|e| e.to_string())?,
     };
     group.0 = None;
-    match status.success() {
-        true => Ok(printed),
-        false => Err(format!("it ended with {status}: run it yourself to see why")),
-    }
+    if status.success() { Ok(printed) } else { Err(format!("it ended with {status}: run it yourself to see why")) }
 }
 
 /// The processes of a command that has not ended: dropping it ends them.

@@ -74,48 +74,27 @@ pub enum Shape<'a> {
 }
 
 #[derive(Deserialize)]
+#[expect(dead_code, reason = "some members are only held to their types")]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Block {
-    Text {
-        #[serde(rename = "text")]
-        _text: String,
-        #[serde(rename = "annotations")]
-        _annotations: Option<Map<String, Value>>,
-    },
+    /// Words.
+    Text { text: String, annotations: Option<Map<String, Value>> },
     #[serde(rename_all = "camelCase")]
-    Image {
-        data: String,
-        mime_type: String,
-        #[serde(rename = "annotations")]
-        _annotations: Option<Map<String, Value>>,
-    },
+    Image { data: String, mime_type: String, annotations: Option<Map<String, Value>> },
     #[serde(rename_all = "camelCase")]
-    Audio {
-        data: String,
-        mime_type: String,
-        #[serde(rename = "annotations")]
-        _annotations: Option<Map<String, Value>>,
-    },
+    Audio { data: String, mime_type: String, annotations: Option<Map<String, Value>> },
     #[serde(rename_all = "camelCase")]
     ResourceLink {
         uri: String,
-        #[serde(rename = "name")]
-        _name: String,
-        #[serde(rename = "title")]
-        _title: Option<String>,
-        #[serde(rename = "description")]
-        _description: Option<String>,
+        name: String,
+        title: Option<String>,
+        description: Option<String>,
         mime_type: Option<String>,
-        #[serde(rename = "size")]
-        _size: Option<u64>,
-        #[serde(rename = "annotations")]
-        _annotations: Option<Map<String, Value>>,
+        size: Option<u64>,
+        annotations: Option<Map<String, Value>>,
     },
-    Resource {
-        resource: Embedded,
-        #[serde(rename = "annotations")]
-        _annotations: Option<Map<String, Value>>,
-    },
+    /// A file itself.
+    Resource { resource: Embedded, annotations: Option<Map<String, Value>> },
 }
 
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use super::decision_cache::{Decided, DecisionCache};
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
 use super::shapes::{Client, Questions};
-use super::{Service, blocking, preflight, requirements};
+use super::{Service, blocking, requirements};
 use crate::base::files::Stamp;
 use crate::base::text::printable;
 use crate::executor::Executor;
@@ -223,9 +223,10 @@ impl Service {
     fn located(&self, script_path: &str, may: impl FnOnce(&[Owner]) -> Result<(), Fault>) -> Result<Site, Fault> {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok(site) };
-        let owners = owners_of(&self.parts.registry.snapshot(), &site)?;
+        let snapshot = self.parts.registry.snapshot();
+        let owners = owners_of(&snapshot, &site)?;
         may(&owners)?;
-        self.is_planted(script)?;
+        self.parts.audit.ledger().is_planted(script, &snapshot)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
         if owners.is_empty() && sandbox::identity::real_root() && private() {
@@ -293,7 +294,7 @@ fn notes(decision: &policy::Decision, asked_ms: Option<u64>, env: &BTreeMap<Stri
 
 /// What policy refuses is refused before this host looks at how to run it.
 fn not_refused(decision: &policy::Decision) -> Result<(), Fault> {
-    preflight::refused_shape(decision).map_or(Ok(()), |fault| Err(fault.clone()))
+    decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))
 }
 
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the

@@ -10,8 +10,8 @@ use crate::executor::Executor;
 use crate::executor::document::Documents;
 use crate::executor::remote::queues;
 use crate::manifest::{Handler, Language};
-use crate::sandbox::grants;
-use crate::{fault, policy, registry};
+use crate::registry::{self, Tool};
+use crate::{fault, policy};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
@@ -25,12 +25,7 @@ pub struct Effects {
 
 impl Service {
     /// Registers a tool of this process with its handler, while calls run. `kind`: an `x-…` type of its own.
-    pub fn register(
-        &self,
-        document: Value,
-        kind: &str,
-        handler: Arc<dyn Executor>,
-    ) -> Result<Arc<registry::Tool>, Fault> {
+    pub fn register(&self, document: Value, kind: &str, handler: Arc<dyn Executor>) -> Result<Arc<Tool>, Fault> {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
         if extensions.contains_key(kind) {
             let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
@@ -130,7 +125,7 @@ impl Service {
     }
 
     /// What keeps a tool from being called on this machine; empty = nothing.
-    pub fn needs_of(&self, tool: &Arc<registry::Tool>) -> Vec<String> {
+    pub fn needs_of(&self, tool: &Arc<Tool>) -> Vec<String> {
         match self.decisions() {
             Ok(decisions) => {
                 let needs = registry::needs_of(tool, &decisions.decided(tool).decision);
@@ -141,7 +136,7 @@ impl Service {
     }
 
     /// Refuses a tool that lacks something on this machine, before its arguments are looked at.
-    pub(super) fn available(&self, tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
+    pub(super) fn available(&self, tool: &Tool, decision: &policy::Decision) -> Result<(), Fault> {
         let needs = registry::needs_of(tool, decision);
         if needs.is_empty() {
             return Ok(());
@@ -150,7 +145,7 @@ impl Service {
     }
 
     /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown only such tools.
-    pub fn can_call(&self, caller: &Caller, tool: &Arc<registry::Tool>) -> bool {
+    pub fn can_call(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
         let Ok(decisions) = self.decisions() else { return false };
         if !decisions.rights(caller, None).may_call(&tool.manifest.id) {
             return false;
@@ -160,7 +155,7 @@ impl Service {
     }
 
     /// What calls of a tool can touch. `None`: nothing confines them, so that nobody knows.
-    pub fn effects(&self, tool: &Arc<registry::Tool>) -> Option<Effects> {
+    pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
         let scripts = matches!(&tool.manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
@@ -184,18 +179,8 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let mut decision = decisions.decided(&tool).decision.clone();
-        let met = preflight::fault(&tool, &decision, self.runs(&tool.manifest.handler)).map_or(Ok(()), Err);
-        let looked_back = met.and_then(|()| match &mut decision.shape {
-            Ok(shape) => self.parts.audit.ledger().leave_out(shape, &decisions.snapshot.moved),
-            Err(_) => Ok(policy::Notes::default()),
-        });
-        match looked_back {
-            Ok(notes) => decision.notes.extend(notes),
-            Err(fault) => decision.shape = Err(fault),
-        }
-        if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
-            decision.shape = Err(fault);
-        }
+        let (runs, ledger) = (self.runs(&tool.manifest.handler), self.parts.audit.ledger());
+        preflight::foresee(&tool, &mut decision, runs, Some(ledger), &decisions.snapshot.moved);
         let mut report = policy::audit::json(&decision, &tool.manifest);
         report["digests"]["script"] = json!(decision.script.as_deref().and_then(super::digest_of_script));
         report[policy::audit::LAST_DENIALS] = match self.parts.audit.last_denials(&tool, &decision) {

@@ -29,9 +29,7 @@ pub struct Verbose {
 }
 
 impl Verbose {
-    pub(super) fn timed<'s>(
-        stages: impl Iterator<Item = (Stage, Duration, Duration)> + 's,
-    ) -> Vec<(&'static str, f64)> {
+    pub(super) fn timed(stages: impl Iterator<Item = (Stage, Duration, Duration)>) -> Vec<(&'static str, f64)> {
         let mut timing: Vec<(&'static str, f64)> = Vec::new();
         for (stage, _, took) in stages {
             let ms = (took.as_secs_f64() * 1e5).round() / 100.0;

@@ -145,7 +145,7 @@ fn what_is_wrong_has_its_place_and_a_mend() {
     };
     let load = |text: &str| {
         fs::write(&file, text).unwrap();
-        Policies::load_from(folder.path(), folder.path())
+        Policies::load(folder.path(), folder.path())
     };
     let good = "role = \"operator\"\nact_as = [\"b\", \"*\"]\nparameters = [{ tool = \"x:b\", name = \"p\", values = [1, \"a\", true, 1.5], why = \"w\" }]\n[[limit]]\ntools = [\"*\"]\nwhy = \"w\"\nat_once = 2\n[breaker]\nwhy = \"w\"\nwait_seconds = 1\n";
     let text = format!("{HEAD}{good}");
@@ -169,7 +169,7 @@ fn what_is_wrong_has_its_place_and_a_mend() {
     }
     fs::write(&file, HEAD).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
-    let problems = Policies::load_from(folder.path(), folder.path()).expect_err("others can write it");
+    let problems = Policies::load(folder.path(), folder.path()).expect_err("others can write it");
     assert!(problems[0].to_string().contains("chmod go-w"), "{problems:?}");
 }
 

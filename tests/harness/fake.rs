@@ -168,7 +168,7 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     registry.add_source(Arc::new(registry::Builtin)).unwrap();
     let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
     registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
-    let policies = policy::Policies::load_from(&root.join("sandbox-policies"), &root).unwrap();
+    let policies = policy::Policies::load(&root.join("sandbox-policies"), &root).unwrap();
     let service = Service::new(Parts {
         packages: toolhost::service::packages::Parts::none("a test without packages"),
         registry: Arc::new(registry),

@@ -17,7 +17,7 @@ pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     registry.add_source(Arc::new(registry::Builtin)).unwrap();
     let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
     registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
-    let policies = policy::Policies::load_from(&root.join("sandbox-policies"), root).unwrap();
+    let policies = policy::Policies::load(&root.join("sandbox-policies"), root).unwrap();
     let discovered =
         runtimes::discover(SEARCH_PATH.as_ref(), &runtimes::OffLimits::new(std::slice::from_ref(root), []));
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();

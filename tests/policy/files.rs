@@ -253,7 +253,7 @@ fn named(name: &str, tools: &str) -> String {
 }
 
 fn faults(path: &Path) -> Vec<FileProblem> {
-    Policies::load(path).expect_err("should refuse to start")
+    Policies::load(path, path).expect_err("should refuse to start")
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_folder_loads_in_order_and_ignores_what_is_not_a_policy() {
     put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
     put(folder.path(), "README.md", "hello");
     put(folder.path(), "c.toml", "not even toml");
-    let policies = Policies::load(folder.path()).unwrap();
+    let policies = Policies::load(folder.path(), folder.path()).unwrap();
     let names: Vec<&str> = policies.all().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "built-in default"]);
     let notes: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
@@ -271,7 +271,7 @@ fn a_folder_loads_in_order_and_ignores_what_is_not_a_policy() {
     assert_eq!(policies.governing("z:z", Path::new("/x")).0.name, "built-in default");
     assert!(policies.names_exactly("x:y", Path::new("/x")) && !policies.names_exactly("x:z", Path::new("/x")));
     // One file alone.
-    let one = Policies::load(&folder.path().join("a.policy.toml")).unwrap();
+    let one = Policies::load(&folder.path().join("a.policy.toml"), folder.path()).unwrap();
     assert_eq!(one.all().count(), 2);
 }
 
@@ -280,7 +280,7 @@ fn a_star_policy_replaces_the_built_in_default_and_host_caps() {
     let folder = folder();
     put(folder.path(), "default.policy.toml", &named("mine", "\"*\""));
     put(folder.path(), "host.policy.toml", "name = \"cap\"\nwhy = \"w\"\n");
-    let policies = Policies::load(folder.path()).unwrap();
+    let policies = Policies::load(folder.path(), folder.path()).unwrap();
     assert_eq!(policies.all().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["mine", "cap"]);
     assert!(policies.notes().iter().any(|n| n.problem.message.contains("no [files]")));
 }
@@ -381,7 +381,7 @@ fn wide_policies_without_folders_are_warned_about() {
     put(folder.path(), "a.policy.toml", &(named("a", "\"x:*\"") + wide));
     put(folder.path(), "b.policy.toml", &(named("b", "\"y:y\"") + wide));
     put(folder.path(), "c.policy.toml", &(named("c", "\"z:*\"") + "folders = [\"tool-defs/z\"]\n" + wide));
-    let policies = Policies::load(folder.path()).unwrap();
+    let policies = Policies::load(folder.path(), folder.path()).unwrap();
     let warned: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(warned, ["a.policy.toml"]);
     assert_eq!(policies.notes()[0].problem.severity, Severity::Warning);
@@ -395,11 +395,9 @@ fn relative_folders_start_at_the_root() {
     fs::set_permissions(&policies, fs::Permissions::from_mode(0o755)).unwrap();
     put(&policies, "a.policy.toml", &(named("a", "\"x:y\"") + "folders = [\"tool-defs/x/\"]\n"));
     let real = root.path().canonicalize().unwrap();
-    for loaded in [Policies::load(&policies), Policies::load_from(&policies, root.path())] {
-        let loaded = loaded.unwrap();
-        assert_eq!(loaded.governing("x:y", &real.join("tool-defs/x/y.tool.json")).0.name, "a");
-        assert_eq!(loaded.governing("x:y", &real.join("tool-defs/xx/y.tool.json")).0.name, "built-in default");
-    }
+    let loaded = Policies::load(&policies, root.path()).unwrap();
+    assert_eq!(loaded.governing("x:y", &real.join("tool-defs/x/y.tool.json")).0.name, "a");
+    assert_eq!(loaded.governing("x:y", &real.join("tool-defs/xx/y.tool.json")).0.name, "built-in default");
 }
 
 #[test]

@@ -12,7 +12,7 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
         outcome.ending
     );
     assert!(outcome.logs.iter().any(|line| line.contains("main")), "where it happened: {:?}", outcome.logs);
-    assert_eq!(tool.wasm.idle_workers(), 0, "a worker is not used again after a trap");
+    assert_eq!(tool.idle(), 0, "a worker is not used again after a trap");
 
     let tool = Tool::new(command("", "(call $exit (i32.const 3))"));
     assert_eq!(tool.ending(json!({})).await, Ending::Exited { code: 3 });
@@ -23,7 +23,7 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
 
     let tool = Tool::new(typed("(call $answer (i32.const 1) (i32.const 1024) (i32.const 11))"));
     assert_eq!(tool.ending(json!({})).await, Ending::Raised { message: "no such row".into() });
-    assert_eq!(tool.wasm.idle_workers(), 1);
+    assert_eq!(tool.idle(), 1);
 }
 
 #[tokio::test]

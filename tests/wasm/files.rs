@@ -63,7 +63,7 @@ async fn nothing_leaks_through_scratch_from_call_to_call() {
     let tool = Tool::new(exclusive);
     for _ in 0..2 {
         assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
-        assert_eq!(tool.wasm.idle_workers(), 0, "its worker is not used again");
+        assert_eq!(tool.idle(), 0, "its worker is not used again");
     }
 }
 

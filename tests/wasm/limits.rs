@@ -24,7 +24,7 @@ async fn endless_loops_and_sleeps_end_at_the_limit() {
         let outcome = tool.call_for(json!({}), 200).await.expect("an outcome");
         assert_eq!(outcome.ending, Ending::TimedOut { limit_ms: 200 });
         within(Duration::from_millis(outcome.usage.wall_ms), 200);
-        assert_eq!(tool.wasm.idle_workers(), 0, "a worker is not used again after a timeout");
+        assert_eq!(tool.idle(), 0, "a worker is not used again after a timeout");
     }
 }
 
@@ -36,7 +36,7 @@ async fn memory_has_a_limit_and_a_peak() {
     let outcome = tool.call(json!({})).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::OverLimit { limit: Limit::MemoryBytes, allowed });
     assert!(outcome.usage.peak_memory_bytes.is_some_and(|peak| peak < allowed));
-    assert_eq!(tool.wasm.idle_workers(), 0);
+    assert_eq!(tool.idle(), 0);
 
     // Also where the guest would go on without the memory: a script over its limit ends, too (P16).
     let unasked = "(drop (memory.grow (i32.const 16384))) (call $echo)";
@@ -65,7 +65,7 @@ async fn output_and_log_have_limits() {
     let tool = Tool::new(command("", &flood(1)));
     let allowed = Limit::OutputBytes.house_default();
     assert_eq!(tool.ending(json!({})).await, Ending::OverLimit { limit: Limit::OutputBytes, allowed });
-    assert_eq!(tool.wasm.idle_workers(), 0);
+    assert_eq!(tool.idle(), 0);
 
     let outcome = Tool::new(command("", &flood(2))).call(json!({})).await.expect("an outcome");
     assert_eq!(outcome.ending, Ending::answer(&json!({})));

@@ -135,6 +135,11 @@ impl Tool {
         Tool { base, plain, wasm, shape }
     }
 
+    /// Workers that wait for a call.
+    fn idle(&self) -> usize {
+        self.wasm.gauges().iter().map(|gauge| gauge.value).sum()
+    }
+
     fn limit(mut self, limit: Limit, value: u64) -> Tool {
         self.shape.limits.set(limit, value);
         self

@@ -13,7 +13,7 @@ async fn calls_at_once_get_workers_of_their_own() {
     let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     assert!(tool.plain.workers.load(Ordering::SeqCst) <= most);
     tool.wasm.close();
-    assert_eq!(tool.wasm.idle_workers(), 0);
+    assert_eq!(tool.idle(), 0);
     gone(&tool.plain);
 }
 
@@ -24,7 +24,7 @@ async fn another_shape_never_gets_the_worker() {
     tool.shape.limits.set(Limit::OutputBytes, 1000);
     tool.ending(json!(1)).await;
     assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 2);
-    assert_eq!(tool.wasm.idle_workers(), 2);
+    assert_eq!(tool.idle(), 2);
 }
 
 /// HOME, TMPDIR, LANG and MODE; what a call sets besides is gone for the next one, in the same worker.

@@ -8,7 +8,7 @@ use crate::base::suggest;
 use crate::base::text::{self, printable};
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
-use policy::{At, Policies, Policy, SecretSource, Selector};
+use policy::{At, Machine, Policies, Policy, SecretSource, Selector};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -47,11 +47,7 @@ impl<'t> Tools<'t> {
 }
 
 /// The warnings about each file of these policies.
-pub fn of(
-    policies: &Policies,
-    tools: &[Arc<registry::Tool>],
-    machine: &policy::Machine,
-) -> Vec<(PathBuf, Vec<Problem>)> {
+pub fn of(policies: &Policies, tools: &[Arc<registry::Tool>], machine: &Machine) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
     let tools = Tools::of(policies, tools);
     let callers = policies.callers().map(|callers| (callers.file.clone(), callers_of(callers, &tools)));
@@ -170,7 +166,7 @@ fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     found
 }
 
-fn interpreters(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
+fn interpreters(policy: &Policy, machine: &Machine) -> Vec<Problem> {
     let unusable = policy.runtimes.iter().filter_map(|(language, named)| {
         let why = machine.named_runtimes.get(&named.path)?.as_ref().err()?;
         let message = format!("{} cannot be used here: {}", text::path(&named.path), printable(why));
@@ -180,7 +176,7 @@ fn interpreters(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
 }
 
 /// `[packages]`: indexes that the host's configuration does not name.
-fn indexes(policy: &Policy, machine: &policy::Machine) -> Vec<Problem> {
+fn indexes(policy: &Policy, machine: &Machine) -> Vec<Problem> {
     let unknown = policy.packages.entries.iter().filter_map(|(ecosystem, entry)| {
         let known = machine.indexes.keys().filter(|(of, _)| of == ecosystem).map(|(_, name)| name.as_str());
         let known: Vec<&str> = known.collect();

@@ -83,10 +83,7 @@ fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {
         return format!("real root: each tool gets one id of {}-{}, no supplementary groups", pool.start, pool.end - 1);
     }
     let id = nix::unistd::geteuid();
-    let mapped = match id.is_root() {
-        true => "root of a user namespace (not of the machine)",
-        false => "an ordinary user",
-    };
+    let mapped = if id.is_root() { "root of a user namespace (not of the machine)" } else { "an ordinary user" };
     let rest = match groups {
         0 => String::new(),
         n => format!("; {n} supplementary group(s) remain with tools, since only real root may drop them"),

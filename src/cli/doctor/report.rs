@@ -11,7 +11,6 @@ use crate::policy::packages::Ecosystem;
 use crate::sandbox;
 use serde::Serialize;
 
-/// Everything that was found out.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {

@@ -3,10 +3,9 @@
 //! For: `settings`. In: the config file. Out: `Broker`s. Never: a credential in the file itself; one caller's secret for all.
 
 use super::guarded_text;
-use super::tool_services::{announcer_key, plain};
-use crate::broker::{Secret, Terms, Topic};
-use crate::policy::{SecretSource, secret_source};
-use crate::service;
+use super::tool_services::{announcer_key, one_for_all, plain, secret};
+use crate::broker::{Terms, Topic};
+use crate::policy::SecretSource;
 use crate::transport::announced::{self, Announcing};
 use crate::transport::broker::Entry;
 use serde::Deserialize;
@@ -103,13 +102,10 @@ pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, Strin
 }
 
 fn one(given: Given, folder: &Path) -> Result<Broker, String> {
-    let credentials = given.credentials.map(|from| match secret_source(&from, folder)? {
-        SecretSource::CallerFile(_) => Err("a broker has one credential, the same for every caller".to_owned()),
-        from => Ok(from),
-    });
-    let credentials = credentials.transpose().map_err(|why: String| format!("credentials: {why}"))?;
-    let secret = credentials.clone().map(|from| Secret::new(move || Box::pin(service::credential(from.clone()))));
-    let terms = Terms::new(&given.url, given.user, secret, given.insecure).map_err(|why| format!("url: {why}"))?;
+    let credentials = given.credentials.map(|from| one_for_all(&from, folder, "a broker has one credential"));
+    let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
+    let terms = Terms::new(&given.url, given.user, credentials.clone().map(secret), given.insecure)
+        .map_err(|why| format!("url: {why}"))?;
     let (request, response) = match (given.service, given.request, given.response) {
         (Some(service), None, None) => Topic::of_service(&service).map_err(|why| format!("service: {why}"))?,
         (None, Some(request), Some(response)) => (

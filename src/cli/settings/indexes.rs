@@ -3,10 +3,11 @@
 //! For: `settings`. In: the config file; where it says so, how pip, uv and npm are set up for this user and machine. Out:
 //! `Index`es. Never: starts one of those programs; a setting from the current folder, or from a file that others write.
 
+use super::tool_services::one_for_all;
 use super::{Variables, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
-use crate::policy::{SecretSource, host_range, index_name, secret_source};
+use crate::policy::{host_range, index_name};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -126,9 +127,9 @@ fn one(
     };
     let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
-    let credential = credential.map(|GivenCredential { from, header, value }| match secret_source(&from, folder)? {
-        SecretSource::CallerFile(_) => Err("an index has one credential, the same for every caller".to_owned()),
-        from => Ok(Credential { from, header, value }),
+    let credential = credential.map(|GivenCredential { from, header, value }| {
+        let from = one_for_all(&from, folder, "an index has one credential")?;
+        Ok(Credential { from, header, value })
     });
     let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
     Index::new(name, ecosystem, &url, &hosts, &ranges, credential)

@@ -66,14 +66,10 @@ pub(super) fn all(written: Vec<Written>, folder: &Path) -> Result<Vec<Called>, S
             return Err(at(format!("the service '{}' is called over another broker already", twice.escape_debug())));
         }
         let mut files = Vec::new();
-        let secret = entry.credentials.as_deref().map(|from| match secret_source(from, folder)? {
-            SecretSource::CallerFile(_) => Err("a broker has one credential, the same for every caller".to_owned()),
-            from => {
-                files.extend(from.file().map(Path::to_path_buf));
-                Ok(Secret::new(move || Box::pin(service::credential(from.clone()))))
-            }
-        });
-        let secret = secret.transpose().map_err(|why| at(format!("credentials: {why}")))?;
+        let from = entry.credentials.as_deref().map(|from| one_for_all(from, folder, "a broker has one credential"));
+        let from = from.transpose().map_err(|why| at(format!("credentials: {why}")))?;
+        files.extend(from.as_ref().and_then(|from| from.file().map(Path::to_path_buf)));
+        let secret = from.map(secret);
         let mut terms =
             Terms::new(&entry.url, entry.user, secret, entry.insecure).map_err(|why| at(format!("url: {why}")))?;
         let certificates = entry.ca.map(|path| {
@@ -122,14 +118,22 @@ pub(super) fn plain(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')
 }
 
+/// A source of what is the same for every caller; `what`: the words that say so.
+pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<SecretSource, String> {
+    match secret_source(written, folder)? {
+        SecretSource::CallerFile(_) => Err(format!("{what}, the same for every caller")),
+        from => Ok(from),
+    }
+}
+
+/// What is read there, anew each time.
+pub(super) fn secret(from: SecretSource) -> Secret {
+    Secret::new(move || Box::pin(service::credential(from.clone())))
+}
+
 /// Where a key is read, and its file.
 pub(super) fn announcer_key(from: &str, folder: &Path) -> Result<(Secret, Option<PathBuf>), String> {
-    let from = match secret_source(from, folder).map_err(|why| format!("key: {why}"))? {
-        SecretSource::CallerFile(_) => {
-            return Err("key: an announcer has one key, the same for every caller".to_owned());
-        }
-        from => from,
-    };
+    let from = one_for_all(from, folder, "an announcer has one key").map_err(|why| format!("key: {why}"))?;
     let file = from.file().map(Path::to_path_buf);
-    Ok((Secret::new(move || Box::pin(service::credential(from.clone()))), file))
+    Ok((secret(from), file))
 }

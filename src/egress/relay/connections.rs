@@ -4,14 +4,14 @@
 //! Never: asks for a host that no grant reaches at that port; passes on TLS for another name, or for one that gets a secret.
 
 use super::call::{Call, Slot};
-use super::stream::{self, Stream};
+use super::stream::{BUFFER, Stream};
 use super::{BACK_OFF, hello, http, names, secrets};
 use crate::egress::protocol::{Refusal, What};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 
 /// How long a tool may take for its ClientHello.
@@ -103,7 +103,7 @@ async fn refuse_tls(connection: &Connection, tool: Stream) {
 async fn pass_through(connection: &Connection, mut tool: Stream, first: &[u8]) {
     let Some(mut upstream) = connection.dial().await else { return };
     if upstream.write_all(first).await.is_ok() {
-        let _ = stream::copy(&mut tool, &mut upstream).await;
+        let _ = copy_bidirectional_with_sizes(&mut tool, &mut upstream, BUFFER, BUFFER).await;
     }
 }
 

@@ -12,7 +12,7 @@ use super::call::quoted;
 use super::connections::{Connection, target};
 use super::masking::Masked;
 use super::secrets::{Admitted, Guard};
-use super::stream::{self, Stream};
+use super::stream::{BUFFER, Stream};
 use crate::base::{lock, text};
 use crate::egress::protocol::{Refusal, What};
 use crate::egress::tls;
@@ -29,7 +29,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -234,7 +234,7 @@ impl Exchange {
         if let Some((tool, host)) = switched {
             if let (Ok(tool), Ok(host)) = tokio::join!(tool, host) {
                 let (mut tool, mut host): (TokioIo<Upgraded>, _) = (TokioIo::new(tool), TokioIo::new(host));
-                let _ = stream::copy(&mut tool, &mut host).await;
+                let _ = copy_bidirectional_with_sizes(&mut tool, &mut host, BUFFER, BUFFER).await;
             }
             return;
         }
@@ -254,7 +254,6 @@ fn plain(status: StatusCode, body: String) -> Reply {
     response
 }
 
-/// Why a request is refused.
 #[derive(Debug)]
 pub struct Wrong {
     status: StatusCode,

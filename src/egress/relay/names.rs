@@ -25,7 +25,6 @@ impl Names {
         (self.0.get(usize::from(index))? == name).then_some(Ipv4Addr::new(RANGE, 18, 1, index))
     }
 
-    /// The name that has this address.
     pub fn name(&self, address: IpAddr) -> Option<&str> {
         match address {
             IpAddr::V4(address) => match address.octets() {

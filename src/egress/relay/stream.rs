@@ -12,11 +12,11 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Buffer of each direction, bytes.
-const BUFFER: usize = 64 * 1024;
+/// Buffer of each direction where bytes are copied, bytes.
+pub const BUFFER: usize = 64 * 1024;
 
 pub struct Stream {
     socket: TcpStream,
@@ -49,15 +49,6 @@ impl Stream {
     pub fn local_address(&self) -> io::Result<IpAddr> {
         Ok(self.socket.local_addr()?.ip().to_canonical())
     }
-}
-
-/// Copies both ways; the end of one direction is passed on, and the other goes on.
-pub async fn copy<A, B>(a: &mut A, b: &mut B) -> io::Result<()>
-where
-    A: AsyncRead + AsyncWrite + Unpin,
-    B: AsyncRead + AsyncWrite + Unpin,
-{
-    copy_bidirectional_with_sizes(a, b, BUFFER, BUFFER).await.map(drop)
 }
 
 fn limit_passed() -> io::Error {

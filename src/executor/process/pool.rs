@@ -160,7 +160,6 @@ impl Launchers {
         self.idle.put((key, served), launcher);
     }
 
-    /// What it holds now.
     pub(super) fn gauges(&self) -> Vec<Gauge> {
         let gauge = |name, what, value| Gauge { name, what, value };
         let alive = "Launchers, those of relays and of workers for WASI tools too.";

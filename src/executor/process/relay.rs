@@ -103,7 +103,6 @@ impl Relay {
         &self.lease
     }
 
-    /// A call begins.
     pub fn begin(&self, secrets: &BTreeMap<String, String>) -> Result<(), Fault> {
         self.lease.begin(secrets).map_err(broken)
     }

@@ -71,7 +71,7 @@ async fn a_launcher_that_was_gone_before_the_call_is_another_matter() {
     assert!(matches!(lost(&launcher, async {}).await, Lost::Before));
 }
 
-/// P15 before anything runs: the caller is told in time, and a launcher that does not see the closed socket is killed.
+/// The caller is told in time, and a launcher that does not see the closed socket is killed.
 #[tokio::test]
 async fn a_launcher_that_does_not_come_up_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -18,7 +18,6 @@ use std::time::Duration;
 /// Longest wait for the end of a worker whose input was closed.
 const FAREWELL: Duration = Duration::from_millis(400);
 
-/// Starts workers.
 pub struct WasmWorkers {
     launchers: Arc<Launchers>,
 }

@@ -150,7 +150,6 @@ impl Cache {
         sound.then(|| Code { file: Arc::new(file), offset: CODE_AT, bytes: size - CODE_AT })
     }
 
-    /// Begins an entry.
     pub fn begin(&self, key: &str) -> io::Result<New> {
         let name = format!(".{key}.{}", uuid::Uuid::now_v7());
         let file = self.folder.file(&name, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;

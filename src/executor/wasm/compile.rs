@@ -4,9 +4,10 @@
 //! that names what is accepted. Never: compiles in the host, gives a compiler any file but the module, or waits without
 //! limit.
 
+use super::cache::{MAX_CODE_BYTES, New};
 use super::frame::{self, CompileOrder, CompileReport, Handed, Most};
 use super::starter::{Role, Start, Started, Workers, how_it_ended};
-use super::{adapt, cache, engine, guest, trusted_code};
+use super::{adapt, engine, guest, trusted_code};
 use crate::executor::Ending;
 use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
@@ -125,12 +126,7 @@ pub struct Refusal {
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
-pub async fn ask(
-    workers: &dyn Workers,
-    tool: &policy::Shape,
-    module: Module,
-    into: cache::New,
-) -> Result<cache::New, Failure> {
+pub async fn ask(workers: &dyn Workers, tool: &policy::Shape, module: Module, into: New) -> Result<New, Failure> {
     let Module { file, bytes, digest } = module;
     let allowed = Allowed::of(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, allowed);
@@ -139,7 +135,7 @@ pub async fn ask(
     let Started { mut worker, to, from, handed, .. } = workers.start(start).await.map_err(Failure::Failed)?;
     let module = Handed { descriptor: handed, offset: 0, bytes };
     let order = CompileOrder { module, digest, entry_point: tool.entry_point.clone() };
-    let most = bytes.saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(cache::MAX_CODE_BYTES);
+    let most = bytes.saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
     let talked = tokio::time::timeout(allowed.time, talk((to, from), &order, into, most)).await;
     let over = |most: u64, unit: &str, more: &str| {
         let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
@@ -171,9 +167,9 @@ pub async fn ask(
 async fn talk(
     (mut to, from): (Box<dyn AsyncWrite + Send + Unpin>, Box<dyn AsyncRead + Send + Unpin>),
     order: &CompileOrder,
-    mut into: cache::New,
+    mut into: New,
     most: u64,
-) -> io::Result<Result<cache::New, Failure>> {
+) -> io::Result<Result<New, Failure>> {
     to.write_all(&frame::encode(order, &[])?).await?;
     to.flush().await?;
     let mut from = BufReader::new(from);
@@ -218,7 +214,7 @@ fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
     limits.set(Limit::MemoryBytes, allowed.memory);
     limits.set(Limit::Processes, 1024);
     limits.set(Limit::InputBytes, MAX_MODULE_BYTES);
-    limits.set(Limit::OutputBytes, cache::MAX_CODE_BYTES);
+    limits.set(Limit::OutputBytes, MAX_CODE_BYTES);
     let mut runtime = tool.runtime.clone();
     runtime.program = policy::Program::Ourselves { role: Role::Compile.name().to_owned() };
     let require_cgroup = tool.require_cgroup;

@@ -206,16 +206,9 @@ impl HostDescriptor for Guest {
         self.at_either(Writes, (number, &asked), (other, &wanted), answer)
     }
 
-    async fn link_at(
-        &mut self,
-        handle: Handle,
-        follow: PathFlags,
-        path: String,
-        to: Handle,
-        name: String,
-    ) -> FsResult<()> {
-        let (number, asked, other, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
-        let answer = self.filesystem().link_at(handle, follow, path, to, name).await;
+    async fn link_at(&mut self, at: Handle, follow: PathFlags, path: String, to: Handle, name: String) -> FsResult<()> {
+        let (number, asked, other, wanted) = (at.rep(), path.clone(), to.rep(), name.clone());
+        let answer = self.filesystem().link_at(at, follow, path, to, name).await;
         self.at_either(Links, (number, &asked), (other, &wanted), answer)
     }
 
@@ -240,14 +233,9 @@ impl HostDescriptor for Guest {
         self.salted(hash)
     }
 
-    async fn metadata_hash_at(
-        &mut self,
-        handle: Handle,
-        follow: PathFlags,
-        path: String,
-    ) -> FsResult<MetadataHashValue> {
-        let (number, asked) = (handle.rep(), path.clone());
-        let hash = self.filesystem().metadata_hash_at(handle, follow, path).await;
+    async fn metadata_hash_at(&mut self, at: Handle, follow: PathFlags, path: String) -> FsResult<MetadataHashValue> {
+        let (number, asked) = (at.rep(), path.clone());
+        let hash = self.filesystem().metadata_hash_at(at, follow, path).await;
         let hash = self.salted(hash);
         self.answered(Reads, number, Some(&asked), hash)
     }

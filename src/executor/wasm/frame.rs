@@ -101,15 +101,12 @@ pub struct Opening {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum Report {
+    /// For calls.
     Ready,
     /// This host cannot run the module; for people.
-    Refused {
-        message: String,
-    },
+    Refused { message: String },
     /// No module runs here; for people.
-    Unable {
-        message: String,
-    },
+    Unable { message: String },
     /// Payload: what the guest wrote to its log, as it comes.
     Log,
     /// Payload: what the guest wrote to its output, as it comes: lines of a stream, and all after them.
@@ -141,24 +138,21 @@ impl Answer {
     }
 }
 
-/// How the guest ended.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum End {
-    Exit {
-        code: i32,
-    },
+    /// By WASI's own call.
+    Exit { code: i32 },
     /// `ok` of a typed export; the output is its text.
     Returned,
     /// `err` of a typed export; the output is its text.
     Raised,
-    Trapped {
-        message: String,
-    },
+    /// What stopped it, in wasmtime's words.
+    Trapped { message: String },
+    /// The call's time was over.
     TimedOut,
-    OverLimit {
-        limit: Limit,
-    },
+    /// One that the worker itself holds it to.
+    OverLimit { limit: Limit },
 }
 
 /// Host → compiler.
@@ -178,14 +172,12 @@ pub struct CompileOrder {
 pub enum CompileReport {
     /// Payload: the next piece of the compiled code.
     Code,
+    /// All of it was sent.
     Compiled,
-    Refused {
-        message: String,
-    },
+    /// It ends the same way each time.
+    Refused { message: String },
     /// The module is not the one that was asked for, or cannot be read.
-    Unreadable {
-        message: String,
-    },
+    Unreadable { message: String },
 }
 
 /// The line before a payload.

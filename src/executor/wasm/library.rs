@@ -14,7 +14,8 @@ use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
-use crate::{fault, policy};
+use crate::fault::{Fault, Kind};
+use crate::policy;
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
 use std::fs::File;
@@ -54,8 +55,8 @@ pub struct Library {
     opened: Mutex<HashMap<String, Code>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (Refusal, Instant)>>,
-    compiling: Arc<Shared<Result<Prepared, fault::Fault>>>,
-    reading: Arc<Shared<Result<String, fault::Fault>>>,
+    compiling: Arc<Shared<Result<Prepared, Fault>>>,
+    reading: Arc<Shared<Result<String, Fault>>>,
     compilers: Arc<Places>,
     readers: Arc<Places>,
 }
@@ -71,13 +72,13 @@ pub struct Uncompiled {
 }
 
 impl Refusal {
-    fn fault(&self) -> fault::Fault {
+    fn fault(&self) -> Fault {
         match self.too_much {
-            true => fault::Fault::new(fault::Kind::ResourceLimitError, self.why.clone())
+            true => Fault::new(Kind::ResourceLimitError, self.why.clone())
                 .person("it is not tried again for an hour; that is kept beside the compiled code of other modules"),
             false => {
                 let message = format!("not a module this host can run: {}", self.why);
-                fault::Fault::new(fault::Kind::ScriptError, message)
+                Fault::new(Kind::ScriptError, message)
             }
         }
     }
@@ -109,7 +110,7 @@ impl Library {
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
         found: Uncompiled,
-    ) -> Result<Prepared, fault::Fault> {
+    ) -> Result<Prepared, Fault> {
         if let Some(code) = lock(&self.opened).get(&found.key).cloned() {
             return Ok(Prepared { key: found.key, code });
         }
@@ -133,7 +134,7 @@ impl Library {
         shape: &policy::Shape,
         found: Uncompiled,
         name: &str,
-    ) -> Result<Prepared, fault::Fault> {
+    ) -> Result<Prepared, Fault> {
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
@@ -168,7 +169,7 @@ impl Library {
     }
 
     /// What the cache holds of a module: its code, or why there is none.
-    async fn kept(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, fault::Fault>> {
+    async fn kept(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, Fault>> {
         let (this, key, name) = (Arc::clone(self), key.to_owned(), name.to_owned());
         // An entry may be large, and is read whole to be verified.
         let look = move || {
@@ -206,22 +207,18 @@ impl Library {
     }
 
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
-    pub async fn find(
-        self: &Arc<Self>,
-        shape: &policy::Shape,
-        source: Option<&str>,
-    ) -> Result<Uncompiled, fault::Fault> {
+    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<Uncompiled, Fault> {
         let (digest, text) = match (source, &shape.script) {
             (Some(source), _) => (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
             (None, Some(script)) => (self.digest(shape, script).await?, None),
             (None, None) => {
-                return Err(fault::Fault::new(fault::Kind::InternalError, "a wasm tool without a module"));
+                return Err(Fault::new(Kind::InternalError, "a wasm tool without a module"));
             }
         };
         Ok(Uncompiled { key: self.key(&digest)?, digest, text })
     }
 
-    async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, fault::Fault> {
+    async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, Fault> {
         // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
         let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
         if let Some((_, digest)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
@@ -241,7 +238,7 @@ impl Library {
         self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
     }
 
-    fn key(&self, digest: &str) -> Result<String, fault::Fault> {
+    fn key(&self, digest: &str) -> Result<String, Fault> {
         let fingerprint = self.fingerprint.get_or_init(|| engine::fingerprint().map_err(|e| format!("{e:#}"))).as_ref();
         let fingerprint = fingerprint.map_err(|e| unable(e))?;
         Ok(crate::base::sha256_hex(format!("{digest} {fingerprint}").as_bytes()))
@@ -254,15 +251,15 @@ fn refusal_key(key: &str, shape: &policy::Shape) -> String {
     crate::base::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
 }
 
-fn missing(missed: Missed, what: &str) -> fault::Fault {
+fn missing(missed: Missed, what: &str) -> Fault {
     match missed {
         Missed::Full => {
             let message = format!("too many modules wait to be {what} in this host; try again");
-            fault::Fault::new(fault::Kind::RateLimitError, message).retryable()
+            Fault::new(Kind::RateLimitError, message).retryable()
         }
         Missed::Broken => {
             let message = format!("the tool could not be {what}");
-            fault::Fault::new(fault::Kind::InternalError, message).retryable()
+            Fault::new(Kind::InternalError, message).retryable()
         }
     }
 }
@@ -291,13 +288,13 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
     Ok((stamp, crate::base::hex(&digest)))
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> fault::Fault {
+fn unreadable(path: &Path, error: &io::Error) -> Fault {
     let shown = crate::base::text::path(path);
     if error.kind() == io::ErrorKind::NotFound {
-        return fault::Fault::new(fault::Kind::DependencyError, "the tool's script is not there any more")
+        return Fault::new(Kind::DependencyError, "the tool's script is not there any more")
             .person(format!("{shown}: does not exist; put it back, or take the manifest away"));
     }
-    fault::Fault::new(fault::Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
+    Fault::new(Kind::ScriptError, "the tool's module cannot be read").person(format!("{shown}: {error}"))
 }
 
 /// Remembers; a full map is emptied first.

@@ -114,11 +114,6 @@ impl Wasm {
         self.library.prepare(&self.workers, shape, found).await.map(|_| ())
     }
 
-    /// How many workers wait for a call.
-    pub fn idle_workers(&self) -> usize {
-        self.idle.len()
-    }
-
     /// Ends all idle workers.
     pub fn close(&self) {
         self.idle.clear();

@@ -191,7 +191,6 @@ impl Session {
         self.walls.clone()
     }
 
-    /// Publishes the staged files.
     pub async fn publish(&mut self) -> Result<Vec<Artifact>, fault::Fault> {
         // Closes the worker's input: a worker that may serve another call would wait for its next order.
         self.to = Box::new(tokio::io::sink());

@@ -63,7 +63,6 @@ pub trait Workers: Send + Sync {
     fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
 }
 
-/// A started worker.
 pub struct Started {
     pub worker: Box<dyn Worker>,
     /// Its descriptors 0 and 1.

@@ -81,10 +81,7 @@ fn met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
         if held.iter().any(fits) {
             continue;
         }
-        let has = match held.is_empty() {
-            true => "does not hold it".to_owned(),
-            false => format!("holds {}", held.join(" and ")),
-        };
+        let has = if held.is_empty() { "does not hold it".to_owned() } else { format!("holds {}", held.join(" and ")) };
         let why = format!("`{}` is required, and {} {has}: lock anew", required.text(), lock.file.name());
         return Err(asks.file.problem(required.line, why));
     }
@@ -106,10 +103,8 @@ fn fitting(first: &Asks, other: &Asks) -> Result<(), FileProblem> {
             if steps > MOST_COMPARED {
                 return Err(ours.file.problem(pinned.line, TOO_MANY));
             }
-            let misfit = named.into_iter().find(|required| {
-                required.name == pinned.name
-                    && versions::holds(Ecosystem::Python, &required.versions, &version) == Some(false)
-            });
+            let holds = |range: &str| versions::holds(Ecosystem::Python, range, &version);
+            let misfit = named.into_iter().find(|required| holds(&required.versions) == Some(false));
             if let Some(required) = misfit {
                 let why = format!(
                     "it and {} disagree about `{}`: {version} here, {} there",

@@ -131,38 +131,31 @@ impl Marker {
         match self {
             Marker::And(parts) => parts.iter().all(Marker::may_hold),
             Marker::Or(parts) => parts.iter().any(Marker::may_hold),
-            Marker::Compare { left: Value::Name(name), operator, right: Value::Text(text) } => {
-                let Some(is) = here(name) else { return true };
+            Marker::Compare { left, operator, right } => {
+                let (Some(left), Some(right)) = (left.here(), right.here()) else { return true };
                 match *operator {
-                    "==" | "===" => is == text,
-                    "!=" => is != text,
-                    "in" => text.contains(is),
-                    "not in" => !text.contains(is),
+                    "==" | "===" => left == right,
+                    "!=" => left != right,
+                    "in" => right.contains(left),
+                    "not in" => !right.contains(left),
                     _ => true,
                 }
             }
-            Marker::Compare { left: Value::Text(text), operator, right: Value::Name(name) } => {
-                let Some(is) = here(name) else { return true };
-                match *operator {
-                    "==" | "===" => is == text,
-                    "!=" => is != text,
-                    "in" => is.contains(text.as_str()),
-                    "not in" => !is.contains(text.as_str()),
-                    _ => true,
-                }
-            }
-            Marker::Compare { .. } => true,
         }
     }
 }
 
-fn here(name: &str) -> Option<&'static str> {
-    match name {
-        "os_name" => Some("posix"),
-        "sys_platform" => Some("linux"),
-        "platform_system" => Some("Linux"),
-        "platform_machine" => Some(std::env::consts::ARCH),
-        _ => None,
+impl Value {
+    /// What it is on this machine; `None`: the interpreter knows.
+    fn here(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            Value::Name("os_name") => Some("posix"),
+            Value::Name("sys_platform") => Some("linux"),
+            Value::Name("platform_system") => Some("Linux"),
+            Value::Name("platform_machine") => Some(std::env::consts::ARCH),
+            Value::Name(_) => None,
+        }
     }
 }
 

@@ -100,15 +100,11 @@ pub(super) fn empty(value: &Value) -> bool {
     }
 }
 
-fn table<'d>(
-    file: &Text,
-    document: &'d Document<'_>,
-    field: &str,
-) -> Result<Vec<(&'d String, &'d Value)>, FileProblem> {
-    match document.value.get(field) {
+fn table<'d>(file: &Text, document: &'d Document<'_>, key: &str) -> Result<Vec<(&'d String, &'d Value)>, FileProblem> {
+    match document.value.get(key) {
         None => Ok(Vec::new()),
         Some(Value::Object(members)) => Ok(members.iter().collect()),
-        Some(_) => Err(file.problem(document.place_of_key(&format!("/{field}")).0, format!("`{field}` is no object"))),
+        Some(_) => Err(file.problem(document.place_of_key(&format!("/{key}")).0, format!("`{key}` is no object"))),
     }
 }
 

@@ -21,13 +21,11 @@ pub(super) struct Pin {
     pub line: usize,
 }
 
-/// A file with what it asks for.
 pub(super) struct Asks {
     pub file: Text,
     pub requirements: Vec<Requirement>,
 }
 
-/// A file with what it pins.
 pub(super) struct Lock {
     pub file: Text,
     pub pins: Vec<Pin>,

@@ -93,16 +93,12 @@ fn caller(reader: &mut Reader<'_>, entry: &Table<'_, '_>, folder: &Path) -> Call
 }
 
 /// Where the caller may be told of an end, and what that is signed with: both, or neither.
-fn callbacks(
-    reader: &mut Reader<'_>,
-    entry: &Table<'_, '_>,
-    folder: &Path,
-) -> (Vec<CallbackRule>, Option<SecretSource>) {
+fn callbacks(reader: &mut Reader<'_>, of: &Table<'_, '_>, folder: &Path) -> (Vec<CallbackRule>, Option<SecretSource>) {
     let mut found: Vec<CallbackRule> = Vec::new();
-    let tables = reader.tables(entry, "callbacks", "{ url = \"https://hooks.example.com/toolhost\", why = \"…\" }");
+    let tables = reader.tables(of, "callbacks", "{ url = \"https://hooks.example.com/toolhost\", why = \"…\" }");
     if tables.len() > callbacks::MOST {
         let message = format!("more than {} entries: name what they have in common", callbacks::MOST);
-        reader.schema(entry.pointer_to("callbacks"), entry.at, message);
+        reader.schema(of.pointer_to("callbacks"), of.at, message);
     }
     for table in tables.iter().take(callbacks::MOST) {
         let mends = ["write https://host[:port]/path", "say why this caller is told there"];
@@ -126,20 +122,20 @@ fn callbacks(
             Ok(url) => found.push(CallbackRule { url, ranges, why }),
         }
     }
-    let written = reader.text(entry, "callback_secret");
-    let at = written.as_ref().map_or(entry.at, |written| written.at);
+    let written = reader.text(of, "callback_secret");
+    let at = written.as_ref().map_or(of.at, |written| written.at);
     let secret = written.and_then(|written| {
         let read = secrets::source(&written.value, folder);
-        read.map_err(|why| reader.schema(entry.pointer_to("callback_secret"), written.at, why)).ok()
+        read.map_err(|why| reader.schema(of.pointer_to("callback_secret"), written.at, why)).ok()
     });
-    match (entry.get("callbacks").is_some(), entry.get("callback_secret").is_some()) {
+    match (of.get("callbacks").is_some(), of.get("callback_secret").is_some()) {
         (true, false) => {
             let mend = "`callback_secret` is missing: say what messages are signed with, \"file:PATH\" (32 random bytes as text, say)";
-            reader.schema(&entry.pointer, entry.at, mend);
+            reader.schema(&of.pointer, of.at, mend);
         }
         (false, true) => {
             let mend = "`callback_secret` signs nothing: there are no `callbacks`";
-            reader.schema(entry.pointer_to("callback_secret"), at, mend);
+            reader.schema(of.pointer_to("callback_secret"), at, mend);
         }
         _ => {}
     }

@@ -5,7 +5,6 @@
 
 use super::packages;
 use crate::base::text::printable;
-use crate::fault::Kind;
 use crate::manifest::{Language, Manifest};
 use crate::policy::secrets::{Secret, used};
 use crate::policy::verdict::{Confirm, Decision, LimitVerdict, Verdict, What, wall};
@@ -54,7 +53,7 @@ pub fn text(decision: &Decision) -> String {
         out.push_str("\n  notes\n");
         decision.notes.all.iter().for_each(|n| line(&mut out, "    - ", n));
     }
-    if let Some(refused) = refused(decision) {
+    if let Some(refused) = decision.refused() {
         out.push_str("\n  a call is refused\n");
         line(&mut out, "    ", &format!("{}: {}", refused.kind, refused.message));
         for part in refused.person.as_deref().unwrap_or_default().lines() {
@@ -64,11 +63,6 @@ pub fn text(decision: &Decision) -> String {
     out.push_str("\n  not defended\n");
     not_defended(decision).for_each(|n| line(&mut out, "    - ", n));
     out
-}
-
-/// The fault a call would end with. A tool that runs inside the host has no shape, and is not refused for that.
-fn refused(decision: &Decision) -> Option<&crate::fault::Fault> {
-    decision.shape.as_ref().err().filter(|f| !(decision.in_process && f.kind == Kind::InternalError))
 }
 
 /// Whether a service elsewhere does the work, so that no wall of this host stands around it.
@@ -323,7 +317,8 @@ pub fn touches(decision: &Decision) -> Vec<String> {
 
 /// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
 pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
-    let refused = refused(decision)
+    let refused = decision
+        .refused()
         .map(|f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }));
     json!({
         "tool": decision.tool,

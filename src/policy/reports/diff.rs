@@ -22,6 +22,7 @@ use crate::policy::uses;
 use crate::policy::{Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, ServiceGrant};
 use crate::quantity::Limit;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -133,24 +134,13 @@ impl Powers {
         let mut powers = Powers {
             subject: meant["tool"].as_str().ok_or("not an audit: `tool` is not text")?.to_string(),
             runs: meant["refused"].is_null(),
-            grants: serde_json::from_value(meant["grants"].take()).map_err(|e| format!("not an audit: grants: {e}"))?,
-            hosts: serde_json::from_value::<Network>(meant["network"].take())
-                .map_err(|e| format!("not an audit: network: {e}"))?
-                .hosts()
-                .to_vec(),
-            secrets: serde_json::from_value(meant["secrets"].take())
-                .map_err(|e| format!("not an audit: secrets: {e}"))?,
-            callers: serde_json::from_value::<Option<Vec<CallerGrant>>>(meant["callers"].take())
-                .map_err(|e| format!("not an audit: callers: {e}"))?
+            grants: part("grants", &mut meant["grants"])?,
+            hosts: part::<Network>("network", &mut meant["network"])?.hosts().to_vec(),
+            secrets: part("secrets", &mut meant["secrets"])?,
+            callers: part::<Option<_>>("callers", &mut meant["callers"])?
                 .unwrap_or_else(|| vec![CallerGrant::anybody()]),
-            packages: serde_json::from_value::<Option<PackageGrant>>(meant["packages"]["granted"].take())
-                .map_err(|e| format!("not an audit: packages: {e}"))?
-                .into_iter()
-                .collect(),
-            services: serde_json::from_value::<Option<ServiceGrant>>(meant["service"].take())
-                .map_err(|e| format!("not an audit: service: {e}"))?
-                .into_iter()
-                .collect(),
+            packages: part::<Option<_>>("packages", &mut meant["packages"]["granted"])?.into_iter().collect(),
+            services: part::<Option<_>>("service", &mut meant["service"])?.into_iter().collect(),
             digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
             ..Powers::default()
         };
@@ -182,8 +172,7 @@ impl Powers {
     fn limits(&mut self, limits: &Value) -> Result<Value, String> {
         let mut rest = Map::new();
         for limit in limits.as_array().into_iter().flatten() {
-            let name = serde_json::from_value::<Limit>(limit["limit"].clone())
-                .map_err(|e| format!("not an audit: limits: {e}"))?;
+            let name: Limit = part("limits", &mut limit["limit"].clone())?;
             let key = if name == Limit::TimeoutMs { "ceiling" } else { "effective" };
             self.limits.insert(name, limit[key].as_u64().ok_or("not an audit: a limit is not a number")?);
             let mut more = json!({ "sampled": limit["sampled"], "enforcedBy": limit["enforcedBy"] });
@@ -231,6 +220,11 @@ impl Powers {
         powers.conditions = conditions.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
         powers
     }
+}
+
+/// What stands in a part of an audit.
+fn part<T: DeserializeOwned>(name: &str, value: &mut Value) -> Result<T, String> {
+    serde_json::from_value(value.take()).map_err(|e| format!("not an audit: {name}: {e}"))
 }
 
 const CGROUP: &str = "a cgroup is required";

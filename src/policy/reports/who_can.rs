@@ -46,6 +46,13 @@ pub struct Answer {
     pub why: String,
 }
 
+impl Answer {
+    fn of(decision: &Decision, how: &str, grant: String, rule: &str, why: &str) -> Answer {
+        let tool = decision.tool.clone();
+        Answer { tool, how: how.to_owned(), grant, rule: rule.to_owned(), why: why.to_owned() }
+    }
+}
+
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
 /// with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
@@ -113,51 +120,36 @@ fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
         return Vec::new();
     }
     let anybody = || vec![CallerGrant::anybody()];
-    let answer = |grant: CallerGrant| Answer {
-        tool: decision.tool.clone(),
-        how: grant.name.clone(),
-        grant: grant.text() + if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" },
-        rule: grant.rule,
-        why: grant.why,
-    };
+    let condition = if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" };
+    let answer =
+        |grant: CallerGrant| Answer::of(decision, &grant.name, grant.text() + condition, &grant.rule, &grant.why);
     decision.callers.clone().unwrap_or_else(anybody).into_iter().map(answer).collect()
 }
 
 /// A tool whose work that service does.
 fn served_by(decision: &Decision, id: &str) -> Option<Answer> {
     let grant = decision.service.as_ref().filter(|grant| grant.service == id)?;
-    let how = if grant.user { "and sends the caller's name" } else { "without the caller's name" }.to_owned();
-    let (rule, why) = (grant.rule.clone(), grant.why.clone());
-    Some(Answer { tool: decision.tool.clone(), how, grant: grant.text(), rule, why })
+    let how = if grant.user { "and sends the caller's name" } else { "without the caller's name" };
+    Some(Answer::of(decision, how, grant.text(), &grant.rule, &grant.why))
 }
 
 fn having(decision: &Decision, name: &str, version: Option<&str>) -> Option<Answer> {
     let how = packages::has(decision, name, version)?;
     let grant = decision.packages.as_ref()?;
-    let (rule, why) = (grant.rule.clone(), grant.rules.why.clone());
-    Some(Answer { tool: decision.tool.clone(), how, grant: packages::text(grant), rule, why })
+    Some(Answer::of(decision, &how, packages::text(grant), &grant.rule, &grant.rules.why))
 }
 
 fn using(decision: &Decision, name: &str) -> Vec<Answer> {
-    let answer = |grant: &SecretGrant| Answer {
-        tool: decision.tool.clone(),
-        how: if grant.header.is_some() { "without having it" } else { "and has it" }.to_owned(),
-        grant: Secret::of(grant).text(),
-        rule: grant.rule.clone(),
-        why: grant.why.clone(),
+    let answer = |grant: &SecretGrant| {
+        let how = if grant.header.is_some() { "without having it" } else { "and has it" };
+        Answer::of(decision, how, Secret::of(grant).text(), &grant.rule, &grant.why)
     };
     decision.secrets.iter().filter(|grant| grant.name == name).map(answer).collect()
 }
 
 fn reaching(decision: &Decision, asked: &HostPattern) -> Vec<Answer> {
     let answer = |grant: &HostGrant| {
-        Some(Answer {
-            tool: decision.tool.clone(),
-            how: reaches(grant, asked)?.to_owned(),
-            grant: reach::text(grant),
-            rule: grant.rule.clone(),
-            why: grant.why.clone(),
-        })
+        Some(Answer::of(decision, reaches(grant, asked)?, reach::text(grant), &grant.rule, &grant.why))
     };
     decision.hosts.iter().filter_map(answer).collect()
 }
@@ -183,13 +175,7 @@ fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) ->
     let mut found: Vec<Answer> = Vec::new();
     for grant in decision.grants.iter().filter(|g| g.access >= access) {
         if let Some(how) = holds(grant, path, bases) {
-            found.push(Answer {
-                tool: decision.tool.clone(),
-                how: how.to_string(),
-                grant: Area::of(&grant.opening).text(),
-                rule: grant.rule.clone(),
-                why: grant.why.clone(),
-            });
+            found.push(Answer::of(decision, how, Area::of(&grant.opening).text(), &grant.rule, &grant.why));
         }
     }
     if access == Access::Read {
@@ -206,8 +192,7 @@ fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) ->
         for (root, why) in script.chain(roots).chain(system) {
             let how = if path.starts_with(root) { "all of it" } else { "a part of it" };
             if path.starts_with(root) || root.starts_with(path) {
-                let (tool, grant) = (decision.tool.clone(), root.display().to_string());
-                found.push(Answer { tool, how: how.into(), grant, rule: "house".into(), why: why.into() });
+                found.push(Answer::of(decision, how, root.display().to_string(), "house", why));
             }
         }
     }

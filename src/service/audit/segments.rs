@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -73,14 +73,15 @@ pub(super) fn name_of(log: &Path) -> io::Result<String> {
     name.map(str::to_owned).ok_or_else(|| io::Error::other("its name is not UTF-8 text"))
 }
 
-fn folder_of(log: &Path) -> &Path {
+/// The folder of a log, where its closed files will lie: no tool may write there.
+pub fn folder(log: &Path) -> &Path {
     log.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Segment {
     /// The file that has the log's own name, made where there is none.
     pub fn current(log: &Path) -> io::Result<Segment> {
-        let folder = Folder::make(folder_of(log))?;
+        let folder = Folder::make(folder(log))?;
         let name = name_of(log)?;
         let file = folder.trusted(&name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
         let facts = file.metadata()?;
@@ -166,7 +167,7 @@ impl Segment {
         if !self.folder.stat(&self.name).as_ref().is_some_and(same) || mine.len() < keeping.segment_bytes {
             return Ok(None);
         }
-        let mut closed = closed(&self.folder, &self.name)?;
+        let (mut closed, _) = closed_and_strange(&self.folder, &self.name)?;
         let next = closed.last().map_or(1, |(number, _)| number.saturating_add(1));
         let name = format!("{}.{next:06}", self.name);
         self.folder.rename_new(&self.name, &name)?;
@@ -203,14 +204,10 @@ fn closed_and_strange(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<Str
     Ok((found, strange))
 }
 
-fn closed(folder: &Folder, log: &str) -> io::Result<Closed> {
-    Ok(closed_and_strange(folder, log)?.0)
-}
-
 /// Every file of a log for reading, newest first, and what was passed over. The current one is opened before the others
 /// are listed, so that one that is closed meanwhile is not missed.
 pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
-    let (folder, name) = (Folder::open(folder_of(log))?, name_of(log)?);
+    let (folder, name) = (Folder::open(self::folder(log))?, name_of(log)?);
     let there = |name: &str| match folder.trusted(name, OFlag::O_RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
@@ -227,11 +224,6 @@ pub(super) fn all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
         }
     }
     Ok((files, strange))
-}
-
-/// Where the closed files of a log will lie: no tool may write there.
-pub fn folder(log: &Path) -> PathBuf {
-    folder_of(log).to_owned()
 }
 
 /// JSON on one line of plain ASCII: nothing in a record can break a line or drive a terminal.

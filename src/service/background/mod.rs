@@ -332,7 +332,7 @@ async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
 
 /// The store, with an end for each call that its host did not bring to one.
 fn opened(log: &audit::Log, patience: Duration) -> Result<(Store, Vec<Job>), String> {
-    let (store, mut jobs) = Store::open(&audit::segments::folder(log.path()), patience)?;
+    let (store, mut jobs) = Store::open(audit::segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
     if open.is_empty() {
         return Ok((store, jobs));

@@ -11,7 +11,6 @@ use crate::service::format;
 use std::sync::Arc;
 
 impl CallRecord {
-    /// The tool is found.
     pub fn found(&mut self, tool: Arc<crate::registry::Tool>) {
         let reference = tool.reference();
         self.listed.iter().for_each(|listed| listed.change(|state| state.tool.clone_from(&reference)));

@@ -29,7 +29,7 @@ pub struct Installer<'a> {
     pub npm: Option<&'a Path>,
 }
 
-type Tell<'a> = &'a (dyn Fn(&str) + Sync);
+pub(super) type Tell<'a> = &'a (dyn Fn(&str) + Sync);
 
 impl Installer<'_> {
     /// Fetches what the lock names. Answers when each was published, as far as that was asked for and is known.

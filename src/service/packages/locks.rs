@@ -3,6 +3,7 @@
 //! For: a build, and `deps lock`. In: the answers of installers, read as hostile. Out: a lock, and what it holds. Never:
 //! takes over where something is said to come from.
 
+use super::installer::Tell;
 use super::{Need, Packages, Resolved, broken};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -17,12 +18,7 @@ const SECONDS_OF_A_DAY: i64 = 24 * 3600;
 
 impl Packages {
     /// What is required, locked: what was resolved before, or is now.
-    pub(super) async fn resolved(
-        &self,
-        need: &Need,
-        work: &Path,
-        tell: &(dyn Fn(&str) + Sync),
-    ) -> Result<Resolved, Fault> {
+    pub(super) async fn resolved(&self, need: &Need, work: &Path, tell: Tell<'_>) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
             return read(need, text);
@@ -33,12 +29,7 @@ impl Packages {
     }
 
     /// Resolves now.
-    pub(super) async fn resolve(
-        &self,
-        need: &Need,
-        work: &Path,
-        tell: &(dyn Fn(&str) + Sync),
-    ) -> Result<Resolved, Fault> {
+    pub(super) async fn resolve(&self, need: &Need, work: &Path, tell: Tell<'_>) -> Result<Resolved, Fault> {
         let installer = self.installer(need)?;
         let answer = installer.resolve(&self.recorder, work, tell).await?;
         let text = match need.wanted.ecosystem {

@@ -41,7 +41,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
-/// What one script needs.
 #[derive(Clone, Debug)]
 pub struct Need {
     /// `id@version`
@@ -94,7 +93,6 @@ pub struct Ready {
     pub built: bool,
 }
 
-/// What was resolved.
 pub struct Resolved {
     pub wanted: Wanted,
     /// The lock.

@@ -3,12 +3,12 @@
 //! For: the installer. In: a confinement, an order. Out: its answer, or a fault with its last words. Never: another way to
 //! run than the executor of scripts; keeps a run out of the audit log.
 
-use crate::base::hidden::Hidden;
+use super::installer::Tell;
 use crate::base::text;
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Asks, Execution, Handler, Manifest, Metadata, Site};
+use crate::manifest::{self, Manifest, Site};
 use crate::policy::{Confinement, PerCall, Shape};
 use crate::service::call_record::CallRecord;
 use crate::service::redact::{Mask, Shown};
@@ -33,7 +33,6 @@ pub struct Recorder {
     pub audit: audit::Log,
 }
 
-/// One run.
 pub struct Run<'a> {
     /// `fetch`, `install` or `resolve`.
     pub what: &'a str,
@@ -47,7 +46,7 @@ pub struct Run<'a> {
 }
 
 impl Recorder {
-    pub async fn run(&self, run: Run<'_>, tell: &(dyn Fn(&str) + Sync)) -> Result<Value, Fault> {
+    pub async fn run(&self, run: Run<'_>, tell: Tell<'_>) -> Result<Value, Fault> {
         let request = CallRequest::new(Caller::named(WHO), WHAT, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.recorded(run, tell, &mut record).await;
@@ -59,12 +58,7 @@ impl Recorder {
         }
     }
 
-    async fn recorded(
-        &self,
-        run: Run<'_>,
-        tell: &(dyn Fn(&str) + Sync),
-        record: &mut CallRecord,
-    ) -> Result<Value, Fault> {
+    async fn recorded(&self, run: Run<'_>, tell: Tell<'_>, record: &mut CallRecord) -> Result<Value, Fault> {
         record.entry = Some(self.audit.open()?);
         record.given((Mask::default(), Shown::Tree(json!({"run": run.what, "tool": run.tool}))));
         let process = self.process.as_ref().ok_or_else(|| {
@@ -77,7 +71,6 @@ impl Recorder {
             record.hide(&value, false);
             per_call.secrets.0.insert(grant.name.clone(), value);
         }
-        per_call.env = Hidden::default();
         let hidden = run.hidden.display().to_string();
         let shape = Arc::new(run.shape);
         let digest = shape.digest();
@@ -146,29 +139,10 @@ fn failed(what: &str, why: &str) -> Fault {
 /// The executor of scripts looks at no manifest.
 fn nobody() -> Arc<Manifest> {
     static NOBODY: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
-        Arc::new(Manifest {
-            id: WHAT.to_owned(),
-            display_name: String::new(),
-            description: String::new(),
-            version: semver::Version::new(1, 0, 0),
-            handler: Handler::DefinitionOnly,
-            parameters: None,
-            output: None,
-            asks: Asks::default(),
-            execution: Execution::default(),
-            limits: Default::default(),
-            idempotent: false,
-            is_final: false,
-            hidden: true,
-            model_name: None,
-            schema_as_written: false,
-            metadata: Metadata::default(),
-            requires: Default::default(),
-            examples: Vec::new(),
-            tags: Vec::new(),
-            raw: Value::Null,
-            digest: String::new(),
-        })
+        let handler = json!({ "type": "definition-only" });
+        let words =
+            json!({ "toolId": WHAT, "displayName": WHAT, "description": WHAT, "version": "1.0.0", "handler": handler });
+        Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
     });
     Arc::clone(&NOBODY)
 }

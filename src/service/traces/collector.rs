@@ -29,7 +29,6 @@ const GATHER: Duration = Duration::from_secs(1);
 /// Longest message, from the connection to the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A collector of spans.
 #[derive(Debug)]
 pub struct Collector {
     exporter: SpanExporter,

@@ -12,11 +12,12 @@ use super::stages::Stages;
 use crate::base::lock;
 use crate::broker::Trace;
 use http::HeaderMap;
-use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceState};
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -36,26 +37,6 @@ const WHOLE: usize = 55;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceContext(SpanContext);
 
-/// The two texts, as a carrier of the library's parser.
-struct Carrier<'a> {
-    parent: &'a str,
-    state: Option<&'a str>,
-}
-
-impl Extractor for Carrier<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        match key {
-            "traceparent" => Some(self.parent),
-            "tracestate" => self.state,
-            _ => None,
-        }
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        vec!["traceparent", "tracestate"]
-    }
-}
-
 impl TraceContext {
     /// `None`: it is no `traceparent`. A `tracestate` that cannot be read is left out.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
@@ -68,7 +49,10 @@ impl TraceContext {
             return None;
         }
         let state = state.filter(|state| state.len() <= LONGEST.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b)));
-        let read = TraceContextPropagator::new().extract_with_context(&Context::new(), &Carrier { parent, state });
+        let texts = [("traceparent", Some(parent)), ("tracestate", state)];
+        let carrier = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?.to_owned())));
+        let carrier: HashMap<String, String> = carrier.collect();
+        let read = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
         let context = read.span().span_context().clone();
         context.is_valid().then_some(TraceContext(context))
     }
@@ -164,7 +148,6 @@ impl Traces {
     }
 }
 
-/// The span of one call.
 #[derive(Debug)]
 pub(super) struct CallSpan {
     traces: Option<Arc<Traces>>,
@@ -197,7 +180,6 @@ impl CallSpan {
         self.own.as_ref().or(self.parent.as_ref())
     }
 
-    /// The call is over.
     pub fn ended(&self, stages: &Stages, told: impl FnOnce() -> Told) {
         let (Some(traces), Some(own)) = (&self.traces, &self.own) else { return };
         let Told { name, attributes, denials, error } = told();

@@ -287,10 +287,10 @@ impl Body for Replies {
             }
             let data = match &mut self.source {
                 Source::Resumable(reader) => ready!(reader.poll(cx)),
-                Source::Once(body) => match ready!(Pin::new(body).poll_frame(cx)) {
-                    Some(Ok(frame)) => Some(frame.into_data().unwrap_or_default()),
-                    None => None,
-                },
+                Source::Once(body) => {
+                    let frame = ready!(Pin::new(body).poll_frame(cx));
+                    frame.map(|Ok(frame)| frame.into_data().unwrap_or_default())
+                }
             };
             let Some(data) = data else { return Poll::Ready(None) };
             if let Some(bytes) = self.event(&data) {

@@ -61,7 +61,7 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
             "connections": 5, "sentBytes": 5000, "receivedBytes": 5000,
         },
         "presentation": { "final": false, "hidden": false, "modelName": "whole", "schemaAsWritten": false },
-        "metadata": { "category": "c", "author": "a", "permissions": ["p"] },
+        "metadata": { "category": "c", "author": "a", "permissions": ["p"] }, "idempotent": false,
         "requires": {}, "tags": ["t"],
         "examples": [{ "description": "e", "input": { "a": "x" }, "expectedOutput": {} }],
     });
@@ -138,6 +138,7 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
         ("/limits/receivedBytes", json!(4096)),
         ("/presentation/final", json!(true)),
         ("/presentation/hidden", json!(true)),
+        ("/idempotent", json!(true)),
         ("/presentation/modelName", json!("other")),
         ("/presentation/schemaAsWritten", json!(true)),
         ("/metadata/category", json!("o")),

@@ -35,9 +35,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
-/// The first revision whose clients know an event without content.
-const PRIMED: &[u8] = b"2025-11-25";
 /// A stream that a client holds open to be told of changes.
 const LISTENS: &str = "subscriptions/listen";
 /// More than a message has once its arguments are out of it.
@@ -126,13 +123,11 @@ impl Streamable {
         parts.extensions.insert(asked.clone());
         parts.headers.remove(header::CONTENT_LENGTH);
         let closing = self.closing.child_token();
-        let version = parts.headers.get(VERSION).map(HeaderValue::as_bytes);
         let own = Arc::new(Own {
             sessions: self.sessions.clone(),
             user: caller.user.clone(),
             closing: closing.clone(),
             place: Mutex::new(place),
-            primed: version.is_some_and(|version| version >= PRIMED),
             begun: Mutex::default(),
             resumed: Mutex::default(),
         });
@@ -285,10 +280,10 @@ impl Body for Replies {
             }
             let data = match &mut self.source {
                 Source::Resumable(reader) => ready!(reader.poll(cx)),
-                Source::Once(body) => match ready!(Pin::new(body).poll_frame(cx)) {
-                    Some(Ok(frame)) => Some(frame.into_data().unwrap_or_default()),
-                    None => None,
-                },
+                Source::Once(body) => {
+                    let frame = ready!(Pin::new(body).poll_frame(cx));
+                    frame.map(|Ok(frame)| frame.into_data().unwrap_or_default())
+                }
             };
             let Some(data) = data else { return Poll::Ready(None) };
             if let Some(bytes) = self.event(&data) {

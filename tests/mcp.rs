@@ -1,7 +1,7 @@
 //! MCP over stdio, with and without an `initialize` handshake, spoken line by line.
 
 use crate::harness::fake::{World, world};
-use crate::harness::{manifest, script, until};
+use crate::harness::{PATIENCE, manifest, script, until};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ impl Client {
     }
 
     async fn answer(&mut self) -> Value {
-        let line = tokio::time::timeout(Duration::from_secs(10), self.lines.next_line()).await;
+        let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await;
         self.raw = line.expect("an answer in time").unwrap().expect("an answer");
         serde_json::from_str(&self.raw).unwrap()
     }
@@ -334,6 +334,13 @@ async fn a_malformed_call_is_said_to_be_one_and_recorded() {
         }
         let answer = client.ask("tools/list", json!({"cursor": 5})).await;
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        for method in ["prompts/get", "resources/read", "tasks/get", "tasks/update"] {
+            let answer = client.ask(method, json!({"x": 1})).await;
+            let words = format!("The parameters of {method} are wrong.");
+            assert_eq!((&answer["error"]["code"], &answer["error"]["message"]), (&json!(-32602), &json!(words)));
+        }
+        let older = client.ask("logging/setLevel", json!({"level": "loud"})).await;
+        assert_eq!(older["error"]["code"], if modern { -32601 } else { -32602 }, "{older}");
         assert_eq!(client.ask("no/such", json!({})).await["error"]["code"], -32601);
     }
 }

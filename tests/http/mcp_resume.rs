@@ -2,14 +2,15 @@
 
 use super::mcp::{BOTH, Client, SLEEPER, messages};
 use super::mcp_bounds::heard;
-use super::{Reply, Web, bearer, private, sleeper, token};
+use super::{Reply, Web, bearer, private, request, sleeper, token};
 use crate::harness::{PATIENCE, Playground, Who, has, wait_for, within};
 use serde_json::{Value, json};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const VERSION: &str = "MCP-Protocol-Version: 2025-11-25";
+const OLDER: &str = "2025-06-18";
 
 /// Tells how far it is, twice, and answers.
 fn steps(playground: &Playground) {
@@ -132,6 +133,21 @@ fn a_client_that_does_not_come_back_has_its_call_killed() {
     within(PATIENCE, "its record", || playground.records().iter().any(|record| record["outcome"] == "CancelledError"));
     playground.runs(SLEEPER, 0);
     assert!((5..20).contains(&left.elapsed().as_secs()), "it was waited for: {:?}", left.elapsed());
+    // One that does not know an event without content gets none, so that it has no id to come back with.
+    let hello = json!({"protocolVersion": OLDER, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
+    let welcome = web.ask("POST", "/mcp", &[BOTH], &hello.to_string());
+    assert_eq!(messages(&welcome)[0]["result"]["protocolVersion"], OLDER, "{welcome:?}");
+    let session = format!("Mcp-Session-Id: {}", welcome.header("mcp-session-id").unwrap());
+    let call =
+        json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "esc__sleep", "arguments": {}}});
+    let headers = [BOTH, &session, &format!("MCP-Protocol-Version: {OLDER}")];
+    let mut stream = web.connect();
+    stream.write_all(request("POST", "/mcp", &web.address, &headers, &call.to_string()).as_bytes()).unwrap();
+    assert!(!heard(&mut stream, "\r\n\r\n").contains("retry"));
+    playground.runs(SLEEPER, 1);
+    drop(stream);
+    playground.runs(SLEEPER, 0);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::offered::Offered;
 use super::open::Open;
 use super::person::Person;
 use super::telling::Telling;
-use super::{Client, KEY, LABEL, Mcp, documents, results, tasks, telling};
+use super::{Client, KEY, LABEL, Mcp, documents, message, results, tasks, telling};
 use crate::base::lock;
 use crate::fault;
 use crate::manifest::TaskUse;
@@ -464,14 +464,9 @@ impl ServerHandler for Face {
     ) -> Result<CustomResult, ErrorData> {
         drop(self.arguments(&context));
         let CustomRequest { method, params, .. } = request;
-        let words = match method.as_str() {
-            "tools/call" => malformed(params.as_ref()),
-            // The other two are no methods of the newer era.
-            "initialize" | "ping" if context.meta.protocol_version().is_some() => {
-                return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None));
-            }
-            "tools/list" | "initialize" | "ping" => format!("The parameters of {method} are wrong."),
-            _ => return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
+        let modern = context.meta.protocol_version().is_some();
+        let Some(words) = message::wrong(&method, params.as_ref(), modern) else {
+            return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None));
         };
         if method == "tools/call" {
             let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
@@ -479,22 +474,5 @@ impl ServerHandler for Face {
             self.refused(&context, name, fault).await;
         }
         Err(ErrorData::invalid_params(words, None))
-    }
-}
-
-/// What is wrong with the parameters of a call, before its tool is looked for.
-fn malformed(params: Option<&Value>) -> String {
-    let Some(Value::Object(params)) = params else {
-        return "The params of tools/call must be an object with the tool's \"name\" and its \"arguments\".".into();
-    };
-    if !params.get("name").is_some_and(Value::is_string) {
-        return "params.name must be a string: the name of a tool.".into();
-    }
-    match params.get("arguments") {
-        Some(Value::String(_)) => {
-            "params.arguments must be an object, not its JSON text: send the object itself.".into()
-        }
-        Some(other) if !other.is_object() => "params.arguments must be an object.".into(),
-        _ => "The params of tools/call are wrong.".into(),
     }
 }

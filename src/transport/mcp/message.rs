@@ -114,6 +114,51 @@ pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Refusal {
     Box::new(JsonRpcMessage::error(ErrorData::new(code, words.to_owned(), None), id))
 }
 
+/// Methods that we know, and those that only the older era has.
+const METHODS: [&str; 12] = [
+    "completion/complete",
+    "prompts/get",
+    "prompts/list",
+    "resources/list",
+    "resources/read",
+    "resources/templates/list",
+    "server/discover",
+    "subscriptions/listen",
+    "tasks/cancel",
+    "tasks/get",
+    "tasks/update",
+    "tools/list",
+];
+const OLDER: [&str; 5] = ["initialize", "logging/setLevel", "ping", "resources/subscribe", "resources/unsubscribe"];
+
+/// What is wrong with a request whose parameters rmcp could not read. `None`: there is no such method.
+pub fn wrong(method: &str, params: Option<&Value>, modern: bool) -> Option<String> {
+    match method {
+        "tools/call" => Some(malformed(params)),
+        known if METHODS.contains(&known) || (!modern && OLDER.contains(&known)) => {
+            Some(format!("The parameters of {known} are wrong."))
+        }
+        _ => None,
+    }
+}
+
+/// What is wrong with the parameters of a call, before its tool is looked for.
+fn malformed(params: Option<&Value>) -> String {
+    let Some(Value::Object(params)) = params else {
+        return "The params of tools/call must be an object with the tool's \"name\" and its \"arguments\".".into();
+    };
+    if !params.get("name").is_some_and(Value::is_string) {
+        return "params.name must be a string: the name of a tool.".into();
+    }
+    match params.get("arguments") {
+        Some(Value::String(_)) => {
+            "params.arguments must be an object, not its JSON text: send the object itself.".into()
+        }
+        Some(other) if !other.is_object() => "params.arguments must be an object.".into(),
+        _ => "The params of tools/call are wrong.".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -310,10 +310,19 @@ impl Kept {
             self.forget(&user);
         }
         while self.size(None).is_beyond(ALL) {
-            let users = self.all.values().map(|entry| &entry.user);
-            let Some(most) = users.max_by_key(|user| self.size(Some(user)).bytes).cloned() else { return };
+            let Some(most) = self.greediest() else { return };
             self.forget(&most);
         }
+    }
+
+    /// Who has the most: a stream counts as its bytes and its place.
+    fn greediest(&self) -> Option<String> {
+        let mut sums: HashMap<&str, usize> = HashMap::new();
+        for entry in self.all.values() {
+            let Some(over) = &entry.over else { continue };
+            *sums.entry(&entry.user).or_default() += over.bytes + ALL.bytes / ALL.streams;
+        }
+        sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(user, _)| user.to_owned())
     }
 
     fn size(&self, user: Option<&str>) -> Size {

@@ -7,7 +7,9 @@ use super::resume;
 use crate::base::lock;
 use crate::base::places::{Place, Places};
 use futures_util::{Stream, StreamExt, stream};
-use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, JsonRpcMessage, ProtocolVersion, RequestId, ServerJsonRpcMessage, ServerResult,
+};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, LocalSessionManagerError};
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 use std::collections::{HashMap, HashSet};
@@ -22,6 +24,8 @@ const EACH: usize = MOST - MOST / 4;
 const IDLE: Duration = Duration::from_secs(600);
 /// Requests of one session that are open at once.
 const OPEN: usize = 64;
+/// The first revision whose clients know an event without content.
+const PRIMED: ProtocolVersion = ProtocolVersion::V_2025_11_25;
 
 struct Known {
     user: String,
@@ -29,6 +33,8 @@ struct Known {
     /// Responses of it that are being sent.
     uses: usize,
     requests: HashSet<RequestId>,
+    /// Its client knows an event that only tells it how to come back.
+    primed: bool,
     /// Cancelled once it is closed: its calls are killed.
     closing: CancellationToken,
     _place: Place,
@@ -136,8 +142,6 @@ pub struct Own {
     pub closing: CancellationToken,
     /// For a new session.
     pub place: Mutex<Option<Place>>,
-    /// The client knows an event that only tells it how to come back: those before 2025-11-25 do not.
-    pub primed: bool,
     /// The stream that this request began.
     pub begun: Mutex<Option<resume::Key>>,
     /// The stream that it goes on with.
@@ -163,7 +167,7 @@ impl SessionManager for Own {
         let (id, transport) = self.sessions.local.create_session().await?;
         let (user, closing) = (self.user.clone(), self.closing.clone());
         let requests = HashSet::new();
-        let session = Known { user, used: Instant::now(), uses: 0, requests, closing, _place: place };
+        let session = Known { user, used: Instant::now(), uses: 0, requests, primed: false, closing, _place: place };
         lock(&self.sessions.known).insert(id.clone(), session);
         Ok((id, transport))
     }
@@ -173,7 +177,14 @@ impl SessionManager for Own {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, Self::Error> {
-        self.sessions.local.initialize_session(id, message).await
+        let welcome = self.sessions.local.initialize_session(id, message).await?;
+        if let JsonRpcMessage::Response(welcome) = &welcome
+            && let ServerResult::InitializeResult(welcome) = &welcome.result
+            && let Some(session) = lock(&self.sessions.known).get_mut(id)
+        {
+            session.primed = welcome.protocol_version >= PRIMED;
+        }
+        Ok(welcome)
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
@@ -198,7 +209,8 @@ impl SessionManager for Own {
         let first = events.next().await;
         let place = first.as_ref().and_then(|first| resume::event(first.event_id.as_deref()?));
         *lock(&self.begun) = place.and_then(|(_, request)| Some((id.clone(), request?)));
-        Ok(stream::iter(first.filter(|_| self.primed)).chain(events))
+        let primed = lock(&self.sessions.known).get(id).is_some_and(|session| session.primed);
+        Ok(stream::iter(first.filter(|_| primed)).chain(events))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {

@@ -35,9 +35,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
-/// The first revision whose clients know an event without content.
-const PRIMED: &[u8] = b"2025-11-25";
 /// A stream that a client holds open to be told of changes.
 const LISTENS: &str = "subscriptions/listen";
 /// More than a message has once its arguments are out of it.
@@ -126,13 +123,11 @@ impl Streamable {
         parts.extensions.insert(asked.clone());
         parts.headers.remove(header::CONTENT_LENGTH);
         let closing = self.closing.child_token();
-        let version = parts.headers.get(VERSION).map(HeaderValue::as_bytes);
         let own = Arc::new(Own {
             sessions: self.sessions.clone(),
             user: caller.user.clone(),
             closing: closing.clone(),
             place: Mutex::new(place),
-            primed: version.is_some_and(|version| version >= PRIMED),
             begun: Mutex::default(),
             resumed: Mutex::default(),
         });

@@ -44,7 +44,10 @@ impl Tasks {
     pub fn of(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
         match lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user) {
             true => Ok(&self.manager),
-            false => Err(ErrorData::invalid_params("There is no such task of yours.", None)),
+            false => {
+                let words = "There is no such task of yours. Tasks end with the server, and are forgotten a while after their end.";
+                Err(ErrorData::invalid_params(words, None))
+            }
         }
     }
 }

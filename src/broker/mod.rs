@@ -34,6 +34,9 @@ pub const LONGEST_ID: usize = 1024;
 
 /// How long a confirmation of the broker may take.
 const CONFIRMED: Duration = Duration::from_secs(30);
+/// The same of a request that goes back, which a broker that is short of memory holds up meanwhile. On another connection it would
+/// look as if it were lost once more.
+const PUT_BACK: Duration = Duration::from_secs(600);
 
 /// What a link takes in.
 #[derive(Clone, Debug)]
@@ -85,7 +88,7 @@ impl Delivery {
     /// It needs no more.
     pub async fn done(mut self) -> Result<(), String> {
         match self.hold.take() {
-            Some(hold) => settled(hold.done(), &self.broken).await,
+            Some(hold) => settled(hold.done(), CONFIRMED, &self.broken).await,
             None => Ok(()),
         }
     }
@@ -93,7 +96,7 @@ impl Delivery {
     /// Puts it back into its queue, counted.
     pub async fn again(self) -> Result<(), String> {
         match &self.hold {
-            Some(hold) => settled(hold.again(&self), &self.broken).await?,
+            Some(hold) => settled(hold.again(&self), PUT_BACK, &self.broken).await?,
             None => return Err("this broker takes nothing back".to_owned()),
         }
         self.done().await
@@ -102,7 +105,7 @@ impl Delivery {
     /// Puts it into the queue beside its own that keeps what nobody runs.
     pub async fn bury(self) -> Result<(), String> {
         match &self.hold {
-            Some(hold) => settled(hold.bury(&self), &self.broken).await?,
+            Some(hold) => settled(hold.bury(&self), PUT_BACK, &self.broken).await?,
             None => return Err("this broker has no such queue".to_owned()),
         }
         self.done().await
@@ -110,8 +113,12 @@ impl Delivery {
 }
 
 /// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand for ever.
-async fn settled(work: BoxFuture<'_, Result<(), String>>, broken: &CancellationToken) -> Result<(), String> {
-    let ended = tokio::time::timeout(CONFIRMED, work).await;
+async fn settled(
+    work: BoxFuture<'_, Result<(), String>>,
+    within: Duration,
+    broken: &CancellationToken,
+) -> Result<(), String> {
+    let ended = tokio::time::timeout(within, work).await;
     let ended = ended.unwrap_or_else(|_| Err("the broker confirms nothing".to_owned()));
     if ended.is_err() {
         broken.cancel();

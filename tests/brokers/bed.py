@@ -322,14 +322,14 @@ class World:
 class Host:
     """One host: its own folder for state, a socket to ask it directly."""
 
-    def __init__(self, world, name, url, service, at_once=8):
+    def __init__(self, world, name, url, service, at_once=8, tools=TOOLS):
         self.folder, self.world = world.folder / name, world
         self.folder.mkdir(exist_ok=True)
         (self.folder / "tmp").mkdir(exist_ok=True)
         self.socket = str(self.folder / "http.sock")
         (self.folder / "config.toml").write_text(
             f'[[broker]]\nurl = "{url}"\nservice = "{service}"\ncaller = "bench"\nat_once = {at_once}\n'
-            f'tools = ["bed:wasm", "bed:python", "bed:write"]\n')
+            f'tools = {json.dumps([f"bed:{tool}" for tool in tools])}\n')
         (self.folder / "config.toml").chmod(0o600)
         self.start()
 

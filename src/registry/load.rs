@@ -41,7 +41,7 @@ struct Read {
 }
 
 /// The scripts of a manifest that cannot be loaded, as far as its text still tells: the script it names, also if that
-/// is not there; if it names none by a path that could be used, any in its folder.
+/// is not there; if it names none by a path that could be used, any in its folder, and what a text that is no manifest spells.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
     let parsed = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented).ok();
@@ -52,7 +52,10 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
         _ if document || parsed.as_ref().is_some_and(|document| document.value["type"] == "tool-service") => {
             Claimed::Scripts(Vec::new())
         }
-        None => Claimed::Beside(folder.to_path_buf()),
+        None => {
+            let places = spelt(bytes).into_iter().filter_map(|named| bases.places(folder, &named));
+            Claimed::Scripts(places.flatten().chain([folder.to_path_buf()]).collect())
+        }
         Some(named) => match bases.find(Some(folder), named) {
             Ok(found) => Claimed::Scripts(found.site.script.into_iter().collect()),
             Err(_) => {
@@ -61,6 +64,14 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
         },
     };
     Claim { manifest: manifest.to_path_buf(), what }
+}
+
+/// What follows `scriptPath` in a text, up to sixteen times.
+fn spelt(bytes: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let after = text.split("scriptPath").skip(1).take(16);
+    let values = after.filter_map(|rest| rest.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':'));
+    values.filter_map(|rest| serde_json::Deserializer::from_str(rest).into_iter().next()?.ok()).collect()
 }
 
 impl DirectToolLoader {
@@ -111,7 +122,11 @@ impl DirectToolLoader {
         };
         let skipped = |problems| unloaded(None, problems);
         if let Err(refusal) = &read {
-            return skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
+            let mut read = skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
+            if let open_beneath::Unopened::System(_) = refusal {
+                read.found = Err(Claim { manifest: path, what: Claimed::Any });
+            }
+            return read;
         }
         if path.to_string_lossy().ends_with(DESCRIPTOR) {
             return match descriptor::read(bytes) {

@@ -144,6 +144,8 @@ pub enum Claimed {
     Scripts(Vec<PathBuf>),
     /// It does not say which: any script in this folder may be its own.
     Beside(PathBuf),
+    /// It may not be read: any script may be its own.
+    Any,
 }
 
 /// What a source found.
@@ -162,6 +164,14 @@ pub struct Discovery {
     pub incomplete: Vec<String>,
     /// Where tools could write in earlier calls, for places that were renamed since: under their present names.
     pub moved: Vec<policy::Place>,
+}
+
+impl Discovery {
+    /// What may hold manifests, or be one, and was not seen.
+    fn unseen(&self) -> impl Iterator<Item = &PathBuf> {
+        let files = self.claims.iter().filter(|claim| claim.what == Claimed::Any).map(|claim| &claim.manifest);
+        self.unlisted.iter().chain(files)
+    }
 }
 
 /// A place that tools come from.

@@ -44,6 +44,7 @@ impl Ownership {
             match what {
                 Claimed::Scripts(scripts) => scripts.iter().for_each(|script| all.add(manifest, script)),
                 Claimed::Beside(folder) => all.add(manifest, folder),
+                Claimed::Any => all.add(manifest, manifest.parent().unwrap_or(manifest)),
             }
         }
         let found = tools.iter().filter_map(|tool| Some((tool.site.script.as_deref()?, &tool.site)));

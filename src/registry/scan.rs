@@ -94,6 +94,7 @@ impl Scan<'_> {
                 }
                 let message = format!("this folder cannot be read: {error}");
                 self.told(base, Severity::Error, message.clone());
+                self.discovery.unlisted.push(base.to_path_buf());
                 self.incomplete(base, &message);
                 None
             }

@@ -57,7 +57,8 @@ pub struct Snapshot {
     /// Files of tools that were not loaded because another tool may write them.
     pub(super) withheld: Vec<PathBuf>,
     pub(super) ownership: Ownership,
-    /// Folders below which some manifests may not have been seen; none that a tool could write.
+    /// Folders below which some manifests may not have been seen, and manifests that may not be read; none that a tool
+    /// could write.
     pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,

@@ -224,7 +224,7 @@ impl Registry {
             }
         }
         disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
-        let unlisted = state.sources.iter().flat_map(|entry| &entry.found.unlisted);
+        let unlisted = state.sources.iter().flat_map(|entry| entry.found.unseen());
         let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
         if !state.in_process.is_empty() {
             sources.push(IN_PROCESS.to_owned());

@@ -158,9 +158,15 @@ fn the_documents_actions_are_answered() {
     if !has("python", 3) {
         return;
     }
+    let taught = &blocks("ACTION.md", "text")[0];
+    let taught = taught.replace("the id of the tool", "data:csv-summary").replace("the name of a parameter", "file");
     let blocks = blocks("ACTION.md", "xml");
     as_everyone("the documents' actions", |who| {
         let playground = shipped(who);
+        let mut command = playground.host();
+        command.arg("act");
+        let told = finish(command, taught.replace("its value; an object or a list as JSON", "sales.csv").as_bytes());
+        assert!(told.text().contains("data:csv-summary executed successfully"), "{told:?}");
         for pair in blocks.chunks(2) {
             let mut command = playground.host();
             command.arg("act");

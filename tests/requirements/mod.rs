@@ -25,3 +25,4 @@ mod script_ownership;
 mod search_path;
 mod swapped_files;
 mod tool_logs;
+mod unseen_manifests;

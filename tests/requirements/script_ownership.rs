@@ -3,14 +3,14 @@
 
 use crate::harness::{
     PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, copy, finish, fits, found, has, is_root, manifest,
-    repository, skipped,
+    repository,
 };
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-const PY: &str = "core:execute-python-script";
+pub(super) const PY: &str = "core:execute-python-script";
 const ANY: &str = "core:execute-script";
 
 /// A tool that doubles small numbers; what lies beside it is nobody else's.
@@ -19,7 +19,7 @@ const OWN: &str = "import json, os, sys\nfrom helper import read\n\
     if __name__ == '__main__': print(json.dumps({'n': json.load(sys.stdin).get('n')}))\n";
 const HELPER: &str = "def read(path): return open(path).read()\n";
 
-fn owned(who: Who) -> Playground {
+pub(super) fn owned(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     let more = json!({
         "handler": {"entryPoint": "run"},
@@ -48,7 +48,7 @@ fn name(playground: &Playground, at: &str, script: &str, entry: Option<&str>) {
     fs::write(path, manifest("evil:x", handler, json!({})).to_string()).unwrap();
 }
 
-fn good(playground: &Playground, when: &str) {
+pub(super) fn good(playground: &Playground, when: &str) {
     let ended = playground.call("vic:own", r#"{"n": 2}"#);
     fits("ok 4", &ended).unwrap_or_else(|why| panic!("{when}: {why}"));
     let ended = playground.call(PY, r#"{"scriptPath": "vic/main.py", "inputData": {"n": 2}}"#);
@@ -357,52 +357,6 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
         playground.settle();
         fits("ok {}", &run()).unwrap();
     });
-}
-
-/// What lies in a folder that can be entered and not listed may belong to manifests which nobody saw.
-#[test]
-fn a_script_in_a_folder_that_cannot_be_listed_is_not_run_by_its_path() {
-    if !is_root() {
-        return skipped(1, "a folder of somebody else needs root");
-    }
-    if !has("python", 1) {
-        return;
-    }
-    let playground = owned(Who::User);
-    let folder = playground.path("user_scripts/vic");
-    std::os::unix::fs::chown(&folder, Some(0), Some(0)).unwrap();
-    let run = |script: &str| {
-        let input = json!({"scriptPath": script, "inputData": {"n": 9}});
-        playground.call(PY, &input.to_string())
-    };
-    let mode = |bits| fs::set_permissions(&folder, fs::Permissions::from_mode(bits)).unwrap();
-    mode(0o755);
-    let scripts = ["vic/main.py", "vic/lib/deep.py"];
-    for script in scripts {
-        fits("ParameterValidationError: must be <= 3", &run(script)).unwrap();
-    }
-    mode(0o711);
-    for script in scripts {
-        let ended = run(script);
-        fits("SecurityError: it belongs to a tool that is not loaded", &ended).unwrap();
-        assert!(ended.stderr.contains("user_scripts/vic is not loaded"), "{ended:?}");
-        assert_eq!(playground.records().pop().unwrap()["rule"], "script", "no policy refused it");
-    }
-    mode(0o755);
-    // A manifest that nobody sees may name a script elsewhere, but not one that has its own manifest beside it.
-    let free = playground.path("user_scripts/free");
-    fs::create_dir_all(&free).unwrap();
-    fs::write(free.join("x.py"), "print('{}')\n").unwrap();
-    fits("ok {}", &run("free/x.py")).unwrap();
-    let closed = playground.path("tool-defs/closed");
-    fs::create_dir_all(&closed).unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
-    let ended = run("free/x.py");
-    fits("SecurityError: it belongs to a tool that is not loaded", &ended).unwrap();
-    assert!(ended.stderr.contains("tool-defs/closed is not loaded"), "{ended:?}");
-    good(&playground, "with a closed folder elsewhere");
-    fits("SecurityError: it must not lead upwards", &run("vic/../main.py")).unwrap();
-    assert_eq!(playground.records().pop().unwrap()["rule"], "script");
 }
 
 /// The shipped tools share a folder of scripts that no manifest lies in.

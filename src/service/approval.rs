@@ -258,9 +258,7 @@ impl Service {
             record.denied_by = Some(format!("confirm: {rule}"));
             return Err(fault);
         }
-        if let Some(turn) = record.turn.as_mut().and_then(Arc::get_mut) {
-            self.guard.comes_back(turn, &found.rights.share(&found.tool.manifest.id)).await;
-        }
+        record.comes_back(&self.guard, &found.rights.share(&found.tool.manifest.id)).await;
         if self.stands(found, target, &before)? { Ok(Instant::now()) } else { Err(changed()) }
     }
 

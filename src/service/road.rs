@@ -118,10 +118,12 @@ impl Service {
             }
             idempotency::Found::Kept(report) => Some(report),
             idempotency::Found::Open(mut ends) => {
-                // The first has a place to run; whoever waits for it needs none, but counts among those that wait.
+                // The first has a place to run; whoever waits for it needs none, but counts among those that wait. Its
+                // answer needs one, as every other.
                 drop(input);
                 record.step_aside();
                 let _ = ends.changed().await;
+                record.comes_back(&self.guard, &found.rights.share(&found.tool.manifest.id)).await;
                 match find()? {
                     idempotency::Found::Kept(report) => Some(report),
                     _ => {

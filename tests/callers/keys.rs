@@ -93,7 +93,10 @@ async fn who_waits_for_the_first_counts_among_those_that_wait() {
     let world = Arc::new(world_of(settings, |_, _| {}));
     let asked = || {
         let (world, slow) = (world.clone(), keyed("k", "fake:user", json!({"n": 1, "delay": 20_000})));
-        tokio::spawn(async move { call(&world, slow).await })
+        tokio::spawn(async move {
+            let report = call(&world, slow).await;
+            (report.id.clone(), report.error.clone())
+        })
     };
     let first = asked();
     until("it runs", || world.runs() == 1).await;
@@ -101,15 +104,43 @@ async fn who_waits_for_the_first_counts_among_those_that_wait() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     // Of five places one tool has at most four.
     let more = tokio::time::timeout(Duration::from_secs(15), asked()).await.expect("at once").unwrap();
-    assert_eq!(more.error.expect("refused").kind, Kind::RateLimitError);
+    assert_eq!(more.1.expect("refused").kind, Kind::RateLimitError);
     let echo = call(&world, request("fake:echo", json!({"message": 1}))).await;
     assert!(echo.success, "control: they hold no place to run: {echo:?}");
     let alice = Caller::named("alice");
     let running = world.service.calls(&alice).into_iter().find(|state| state.phase == Phase::Running).unwrap();
     assert!(world.service.cancel(&alice, &running.id));
-    let id = first.await.unwrap().id;
+    let id = first.await.unwrap().0;
     for other in others {
-        assert_eq!(other.await.unwrap().id, id);
+        assert_eq!(other.await.unwrap().0, id);
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_told_again_has_a_place_until_it_is_taken() {
+    let world = Arc::new(world_of(Settings { running: 2, ..Settings::default() }, |_, _| {}));
+    let echo = || call(&world, keyed("e", "fake:echo", json!({"message": 1})));
+    let within = Duration::from_millis(500);
+    drop(echo().await);
+    let held = [echo().await, echo().await];
+    assert!(held.iter().all(|report| report.success) && world.records().len() == 3, "{held:?}");
+    assert!(tokio::time::timeout(within, echo()).await.is_err(), "two answers wait for their readers");
+    drop(held);
+    assert!(echo().await.success, "the control: they were taken");
+    // The same of those that waited for the first.
+    let (tell, mut told) = tokio::sync::mpsc::channel(4);
+    for _ in 0..4 {
+        let (world, tell) = (world.clone(), tell.clone());
+        tokio::spawn(async move {
+            tell.send(call(&world, keyed("u", "fake:user", json!({"n": 1, "delay": 200}))).await).await
+        });
+    }
+    let held = [told.recv().await.unwrap(), told.recv().await.unwrap()];
+    assert_eq!(held[0].id, held[1].id);
+    assert!(tokio::time::timeout(within, told.recv()).await.is_err(), "two answers wait for their readers");
+    drop(held);
+    for _ in 0..2 {
+        assert!(told.recv().await.unwrap().success, "the control: they were taken");
     }
 }
 

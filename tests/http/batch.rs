@@ -206,6 +206,25 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
     assert_eq!(reply.status, 401);
 }
 
+/// Each call has copies of whose it is: 64 of a long one would take the host's memory.
+#[test]
+fn whose_a_request_is_has_a_bound() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let web = Web::start(&playground, &[]);
+    for (length, long) in [(1000, false), (1001, true)] {
+        let user = "\u{e4}".repeat(length);
+        for (path, body) in [
+            ("/v1/calls", json!({"user": user, "calls": [{"tool": "esc:none"}]})),
+            ("/v1/actions", json!({"user": user, "text": "no action"})),
+            ("/v1/tools/esc:none/calls", json!({"user": user, "arguments": {}})),
+        ] {
+            let reply = web.ask("POST", path, &[], &body.to_string());
+            let refused = (reply.status == 400, reply.body.contains("user must be at most 1000 characters"));
+            assert_eq!(refused, (long, long), "{path} {length}: {}", reply.status);
+        }
+    }
+}
+
 /// What a tool says of itself counts for whoever may be taken for its caller, too.
 #[test]
 fn who_acts_as_another_is_shown_what_that_one_is() {

@@ -2,7 +2,7 @@
 //!
 //! For: the record. In: how the call ended. Out: told to both. Never: ends a call that left no record of its own.
 
-use super::super::guard::Turn;
+use super::super::guard::{Guard, Share, Turn};
 use super::super::report::Report;
 use super::CallRecord;
 use crate::base::json::Text;
@@ -22,6 +22,13 @@ impl CallRecord {
         self.turn.as_mut().and_then(Arc::get_mut).into_iter().for_each(Turn::step_aside);
     }
 
+    /// Waits for a place among the calls that run, which it then has until its answer is delivered.
+    pub async fn comes_back(&mut self, guard: &Guard, share: &Share<'_>) {
+        if let Some(turn) = self.turn.as_mut().and_then(Arc::get_mut) {
+            guard.comes_back(turn, share).await;
+        }
+    }
+
     /// A call that was cancelled while it ran is not made again as if nothing had happened.
     pub(super) fn midway(&self, fault: Fault) -> Fault {
         if self.ran && fault.kind == Kind::CancelledError { format::cancelled_midway(fault) } else { fault }
@@ -36,7 +43,7 @@ impl CallRecord {
     /// Closes a call that gets the outcome of an earlier one: its own record, and that outcome.
     pub fn replay(mut self, kept: &Report) -> Report {
         self.replayed = Some(format!("idempotency key of call {}", kept.id));
-        let mut report = Report { turn: None, ..kept.clone() };
+        let mut report = Report { turn: self.turn.take(), ..kept.clone() };
         if let Err(fault) = self.record(kept.error.as_ref()) {
             report = Report::of_fault(std::mem::take(&mut self.id), &kept.tool, fault);
         }

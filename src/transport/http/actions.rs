@@ -45,11 +45,15 @@ pub async fn act(
         Ok(key) => key,
         Err(refusal) => return *refusal,
     };
+    let label = match body::label(user) {
+        Ok(label) => label,
+        Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
+    };
     let operator = tools::is_operator(&face, &caller);
     let from = CallRequest {
         id: Some(service::new_id()),
         idempotency_key,
-        label: user.filter(|user| !user.is_empty()),
+        label,
         approver: approvals::of(&face, &caller),
         trace: TraceContext::of_headers(&headers),
         ..CallRequest::new(caller, "", Arguments::Text(String::new()))

@@ -79,7 +79,10 @@ pub async fn call(
         Ok(asked) => asked,
         Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
     };
-    let label = asked.user.filter(|user| !user.is_empty());
+    let label = match body::label(asked.user) {
+        Ok(label) => label,
+        Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
+    };
     let seen_by = Reader { operator: tools::is_operator(&face, &caller), label: label.clone(), unread: false };
     let named = tools::Named::of(&face, &caller);
     let (who, trace) = (face.service.who(&caller, label.as_deref()), TraceContext::of_headers(&headers));

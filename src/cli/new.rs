@@ -233,23 +233,15 @@ fn document(id: &str, name: &str, file: &str, language: Language) -> Value {
     })
 }
 
-fn write(
-    scripts_folder: &Path,
-    id: &str,
-    name: &str,
-    file: &str,
-    source: &[u8],
-    document: &Value,
-) -> anyhow::Result<Made> {
+fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<Made> {
     // The manifest that is about to be written must load.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {
         bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
     }
-    let folder = scripts_folder.join(name);
+    let folder = scripts.join(name);
     let shown = text::path(&folder);
-    std::fs::create_dir_all(scripts_folder)
-        .with_context(|| format!("{} cannot be made", text::path(scripts_folder)))?;
+    std::fs::create_dir_all(scripts).with_context(|| format!("{} cannot be made", text::path(scripts)))?;
     match std::fs::create_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")

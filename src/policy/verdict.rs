@@ -172,15 +172,10 @@ impl Verdict {
         self.refuses() && self.narrower == Some(Narrower::House)
     }
 
-    pub(super) fn because(
-        mut self,
-        rule: impl Into<String>,
-        why: impl Into<String>,
-        place: impl Into<String>,
-    ) -> Verdict {
+    pub(super) fn because(mut self, rule: impl Into<String>, why: impl Into<String>, at: impl Into<String>) -> Verdict {
         self.rule = rule.into();
         self.why = why.into();
-        self.place = place.into();
+        self.place = at.into();
         self
     }
 }

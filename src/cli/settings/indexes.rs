@@ -105,21 +105,15 @@ pub(super) fn all(written: Written, folder: &Path, variable: Variables<'_>) -> R
     Ok(found)
 }
 
-fn one(
-    name: &str,
-    ecosystem: Ecosystem,
-    meaning: Meaning,
-    folder: &Path,
-    variable: Variables<'_>,
-) -> Result<Index, String> {
+fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
     let Given { url, hosts, ranges, credential } = match meaning {
         Meaning::Given(given) => given,
         Meaning::Machine => {
-            let usual = Index::built_in(ecosystem);
-            return match machine(ecosystem, variable)? {
+            let usual = Index::built_in(of);
+            return match machine(of, variable)? {
                 // The public one has other hosts for its files; of another, the operator names them.
                 Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
-                    Index::new(name, ecosystem, &url, &[], &[], None)
+                    Index::new(name, of, &url, &[], &[], None)
                 }
                 _ => Ok(Index { name: name.to_owned(), ..usual }),
             };
@@ -132,7 +126,7 @@ fn one(
         Ok(Credential { from, header, value })
     });
     let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
-    Index::new(name, ecosystem, &url, &hosts, &ranges, credential)
+    Index::new(name, of, &url, &hosts, &ranges, credential)
 }
 
 /// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the machine.

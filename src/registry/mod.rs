@@ -113,11 +113,11 @@ impl FileReport {
     }
 
     /// One more problem; with an error the file counts as skipped.
-    fn tells(&mut self, problem: Problem) {
+    fn tells(&mut self, problem: &Problem) {
         if problem.severity == Severity::Error {
             self.status = Status::Skipped;
         }
-        self.problems.insert(0, problem);
+        self.problems.insert(0, problem.clone());
     }
 
     pub fn has_errors(&self) -> bool {

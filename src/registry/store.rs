@@ -214,14 +214,12 @@ impl Registry {
                 let severity = if refused.harmless { Severity::Note } else { Severity::Error };
                 let mut why = Problem::new(severity, refused.code, &*refused.pointer, &*refused.message);
                 (why.line, why.column) = refused.at;
-                report.tells(why);
+                report.problems.insert(0, why);
             }
             disabled.insert(conflicts::folded(&refused.tool.manifest.id), refused.told);
         }
         for (path, problem) in told {
-            if let Some(report) = by_path.get(&path).and_then(|index| reports.get_mut(*index)) {
-                report.tells(problem);
-            }
+            by_path.get(&path).and_then(|index| reports.get_mut(*index)).into_iter().for_each(|it| it.tells(&problem));
         }
         disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
         let unlisted = state.sources.iter().flat_map(|entry| entry.found.unseen());

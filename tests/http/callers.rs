@@ -64,7 +64,8 @@ fn a_crowd_of_other_users_keeps_the_owner_not_out() {
     assert_eq!(web.get("/v1/tools", &[]).status, 200);
     let answers: Vec<_> = crowd.into_iter().map(|stream| super::exchanged(stream, asked.as_bytes())).collect();
     assert!(answers.iter().all(|answer| answer.is_empty() || answer.starts_with(b"HTTP/1.1 403 ")));
-    assert_eq!(web.said().matches("refused: uid 12399").count(), 1, "{}", web.said());
+    // One for each minute: a minute may end meanwhile.
+    assert!((1..3).contains(&web.said().matches("refused: uid 12399").count()), "{}", web.said());
     // The control: alone it is told why.
     let alone = super::exchanged(web.connect_as(12399), asked.as_bytes());
     assert!(alone.starts_with(b"HTTP/1.1 403 "), "{}", String::from_utf8_lossy(&alone));

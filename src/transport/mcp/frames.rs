@@ -1,7 +1,7 @@
 //! Lines of JSON on standard input and output: MCP's stdio transport, read strictly and written visibly.
 //!
 //! For: the MCP face. In: bytes of a client. Out: messages, one a line. Never: a line longer than the
-//! bound in memory, two readings of one message (a duplicate key is an error, P22), two requests under one
+//! bound in memory, two readings of one message (a duplicate key is an error), two requests under one
 //! id at a time, or a raw bidi, tag or control character on the wire.
 
 use super::message::{self, Received, Refusal, id_of, message_of, refusal};

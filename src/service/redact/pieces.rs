@@ -9,7 +9,7 @@ use super::{HIDDEN, LONGEST_PART, Mask};
 use std::collections::BTreeSet;
 
 /// What of a text was not told yet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Held {
     text: String,
     /// So many bytes at its start belong to a secret that was told as hidden.

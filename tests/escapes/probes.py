@@ -614,25 +614,49 @@ def descriptors_of_init():
 
 
 def zombies():
-    """A child that leaves a child behind, which ends: whoever is its parent now waits for it."""
-    if os.fork() == 0:
-        if os.fork() == 0:
+    """An orphan of a parent that waits for nobody stays as a zombie; one of the init's is waited for."""
+    subreaper = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
+    LIBC.prctl(subreaper, 1, 0, 0, 0)
+    mine = orphan()
+    seen = ends_as(mine, "Z")
+    os.waitpid(mine, 0)
+    if not seen:
+        return "ok:unseen"
+    LIBC.prctl(subreaper, 0, 0, 0, 0)
+    return "ok:none" if ends_as(orphan(), None) else "ok:some"
+
+
+def orphan():
+    """The pid of a process whose parent has ended, and that ends soon after."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        grandchild = os.fork()
+        if grandchild == 0:
+            os.close(write)
             time.sleep(0.05)
+        else:
+            os.write(write, b"%d" % grandchild)
         os._exit(0)
-    os.wait()
-    time.sleep(0.1)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as told:
+        return int(told.read())
+
+
+def ends_as(pid, state):
+    """Whether the process comes to this state within two seconds; `None`: it is there no more."""
     for _ in range(100):
+        try:
+            with open("/proc/%d/stat" % pid) as stat:
+                now = stat.read().rsplit(")", 1)[1].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            now = None
+        if now == state:
+            return True
         time.sleep(0.02)
-        left = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open("/proc/%s/stat" % pid) as f:
-                    left.append(f.read().rsplit(")", 1)[1].split()[:2])
-            except (FileNotFoundError, ProcessLookupError):
-                pass
-        if not any(parent == "1" and state == "Z" for state, parent in left):
-            return "ok:none"
-    return "ok:some"
+    return False
 
 
 def environment_names():

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Every file below `tool-defs`, `user_scripts` and `sandbox-policies` that is ours.
-const FILES: [&str; 29] = [
+const FILES: [&str; 30] = [
     "sandbox-policies/core.policy.toml",
     "sandbox-policies/default.policy.toml",
     "sandbox-policies/github.policy.toml",
@@ -14,6 +14,7 @@ const FILES: [&str; 29] = [
     "tool-defs/core/execute-python-script.tool.json",
     "tool-defs/core/execute-script.tool.json",
     "tool-defs/core/run-code.tool.json",
+    "tool-defs/core/task-status.tool.json",
     "tool-defs/examples/echo.tool.json",
     "tool-defs/examples/long-running.tool.json",
     "user_scripts/csv-summary/csv-summary.tool.json",

@@ -18,6 +18,8 @@ use std::time::Instant;
 
 /// The name of the service that runs scripts.
 pub use crate::policy::SCRIPT_SERVICE;
+/// The name of the service that tells of calls in the background: of servers that keep such calls.
+pub const BACKGROUND_SERVICE: &str = "BackgroundCallService";
 
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>>;
 
@@ -47,6 +49,8 @@ pub enum ScriptMethod {
 pub enum Method {
     /// A function of this process.
     Function(Arc<dyn ServiceMethod>),
+    /// The same, whose answer is a text that is there already.
+    Executor(Arc<dyn executor::Executor>),
     /// A script that the arguments name or bring.
     Script(ScriptMethod),
 }
@@ -83,6 +87,11 @@ impl Methods {
         self.register(service, method, Arc::new(Plain(Arc::new(body))));
     }
 
+    /// Adds a method that answers with a text and not with a value, which takes several times its memory.
+    pub fn register_executor(&self, service: &str, method: &str, body: Arc<dyn executor::Executor>) {
+        self.insert(service, method, Method::Executor(body));
+    }
+
     fn insert(&self, service: &str, method: &str, body: Method) {
         let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
         methods.insert((service.to_owned(), method.to_owned()), body);
@@ -99,7 +108,10 @@ impl Methods {
         }
         let siblings: Vec<&str> =
             methods.keys().filter(|(name, _)| name == service).map(|(_, method)| method.as_str()).collect();
-        Err(if siblings.is_empty() {
+        Err(if service == BACKGROUND_SERVICE {
+            Fault::new(Kind::ServiceError, "This process keeps no calls in the background.")
+                .details("Ask the server that gave the receipt: `toolhost serve --http` keeps them.")
+        } else if siblings.is_empty() {
             Fault::new(Kind::ServiceError, format!("Service '{service}' is not registered in this host."))
         } else {
             Fault::new(Kind::ServiceError, format!("Service '{service}' has no method '{method}'."))
@@ -116,8 +128,12 @@ impl executor::Executor for Methods {
         events: &'a executor::Events,
     ) -> executor::Running<'a> {
         Box::pin(async move {
-            let Method::Function(body) = self.find(&call.manifest.handler)? else {
-                return Err(Fault::new(Kind::InternalError, "A script is the target of its call, not a method."));
+            let body = match self.find(&call.manifest.handler)? {
+                Method::Function(body) => body,
+                Method::Executor(body) => return body.run(context, call, events).await,
+                Method::Script(_) => {
+                    return Err(Fault::new(Kind::InternalError, "A script is the target of its call, not a method."));
+                }
             };
             let started = Instant::now();
             let manifest = call.manifest;

@@ -126,6 +126,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         lacks,
         lacks_below: Vec::new(),
         in_process: runs.is_none() && manifest.handler.is_ours(),
+        starts_scripts: matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE),
         shape: Err(in_process_fault()),
         digest: digest(policy, host),
     };

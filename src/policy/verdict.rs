@@ -296,6 +296,8 @@ pub struct Decision {
     pub stderr_is_error: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.
     pub in_process: bool,
+    /// It does, and starts scripts, which are held to what is decided here.
+    pub starts_scripts: bool,
     pub shape: Result<Arc<Shape>, Fault>,
     /// SHA-256 over the policy files that were used, hex.
     pub digest: String,

@@ -14,6 +14,7 @@ pub const BUILTIN_FILES: &[(&str, &str)] = &[
     ("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json")),
     ("execute-script.tool.json", include_str!("../../tool-defs/core/execute-script.tool.json")),
     ("run-code.tool.json", include_str!("../../tool-defs/core/run-code.tool.json")),
+    ("task-status.tool.json", include_str!("../../tool-defs/core/task-status.tool.json")),
 ];
 
 /// The source of the core tools.

@@ -5,7 +5,7 @@
 //! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
 
 use super::ledger::Ledger;
-use crate::executor::method::Methods;
+use crate::executor::method::{BACKGROUND_SERVICE, Methods};
 use crate::executor::remote::queues;
 use crate::manifest::Handler;
 use crate::policy::Need;
@@ -101,6 +101,8 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
 /// Whether a host that has only what this binary ships can run the handler.
 pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
+        // A server has it.
+        Handler::ServiceMethod { service, .. } if service == BACKGROUND_SERVICE => Ok(()),
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // `policy::needs` tells of the first that they are not built yet; scripts run in every host.

@@ -8,6 +8,7 @@ use super::{Caller, Service, packages, preflight};
 use crate::base::lock;
 use crate::executor::Executor;
 use crate::executor::document::Documents;
+use crate::executor::method;
 use crate::executor::remote::queues;
 use crate::manifest::{Handler, Language};
 use crate::registry::{self, Tool};
@@ -158,8 +159,8 @@ impl Service {
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
-        let scripts = matches!(&tool.manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
-        let confined = !decision.in_process || scripts;
+        let tells = matches!(&tool.manifest.handler, Handler::ServiceMethod { service, .. } if service == method::BACKGROUND_SERVICE);
+        let confined = !decision.in_process || decision.starts_scripts || tells;
         let writes = decision.grants.iter().any(|grant| grant.access == policy::Access::Write);
         confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
     }

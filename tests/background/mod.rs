@@ -3,6 +3,7 @@
 mod callbacks;
 mod calls;
 mod restart;
+mod status;
 
 use crate::harness::{Playground, Who, within};
 use crate::http::{Reply, Web, bearer, private, token};

@@ -245,7 +245,7 @@ fn a_fresh_host_has_the_seeds_tool() {
         let listed = playground.cli(&["list", "--json", "--source", "builtin"]).out;
         let listed = listed.as_array().unwrap().clone();
         let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
-        assert_eq!(ids, [JS, PY, ANY, RUN]);
+        assert_eq!(ids, [JS, PY, ANY, RUN, "core:task-status"]);
         let own = listed.iter().find(|tool| tool["toolId"] == PY).unwrap();
         for field in ["toolId", "displayName", "version", "parameters", "output", "examples", "tags"] {
             assert_eq!(own[field], seed[field], "{field}");

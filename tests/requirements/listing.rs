@@ -29,7 +29,13 @@ const FILTERS: &[(&[&str], &[&str])] = &[
     (&["--source", "files"], &["alpha:one", "alpha:three", "alpha:two", "beta:one", "beta:plain", "betamax:one"]),
     (
         &["--source", "builtin"],
-        &["core:execute-nodejs-script", "core:execute-python-script", "core:execute-script", "core:run-code"],
+        &[
+            "core:execute-nodejs-script",
+            "core:execute-python-script",
+            "core:execute-script",
+            "core:run-code",
+            "core:task-status",
+        ],
     ),
     (&["--source", "in-process"], &[]),
     (&["--source", "nowhere"], &[]),
@@ -73,7 +79,7 @@ fn filters_of_the_list() {
         let sources: BTreeSet<&str> = all.as_array().unwrap().iter().filter_map(|t| t["source"].as_str()).collect();
         assert_eq!(
             (all.as_array().map(Vec::len), sources),
-            (Some(TOOLS.len() + 4), BTreeSet::from(["builtin", "files"]))
+            (Some(TOOLS.len() + 5), BTreeSet::from(["builtin", "files"]))
         );
     });
 }

@@ -65,9 +65,9 @@ pub fn text(decision: &Decision) -> String {
     out
 }
 
-/// Whether a service elsewhere does the work, so that no wall of this host stands around it.
-fn elsewhere(decision: &Decision) -> bool {
-    decision.verdicts.iter().any(|verdict| verdict.what == What::Service)
+/// Whether walls stand around what runs: not where a service elsewhere or toolhost itself does the work.
+fn walled(decision: &Decision) -> bool {
+    !decision.in_process || decision.starts_scripts
 }
 
 fn line(out: &mut String, lead: &str, text: &str) {
@@ -88,21 +88,22 @@ fn head(decision: &Decision, out: &mut String) {
         (Some(script), _) => {
             line(out, "  script   ", &format!("{} (always shown, read-only: it is what runs)", script.display()));
         }
-        (None, true) if elsewhere(decision) => {
+        (None, true) if decision.verdicts.iter().any(|verdict| verdict.what == What::Service) => {
             let words = "none: a service elsewhere does the work, and nothing here confines it";
             line(out, "  script   ", words);
         }
-        (None, true) => line(
+        (None, true) if walled(decision) => line(
             out,
             "  script   ",
             "none of its own: it runs inside toolhost; a script it starts is held to what follows",
         ),
+        (None, true) => line(out, "  script   ", "none: it runs inside toolhost, without walls of its own"),
         (None, false) => line(out, "  script   ", "none"),
     }
     if let Some(runtime) = &decision.runtime {
         line(out, "  runtime  ", &runtime_text(runtime));
     }
-    if !elsewhere(decision) {
+    if walled(decision) {
         everywhere(decision, out);
         network(decision, out);
     }
@@ -113,7 +114,7 @@ fn head(decision: &Decision, out: &mut String) {
     for (number, words) in packages::lines(decision).iter().enumerate() {
         line(out, if number == 0 { "  packages " } else { "    " }, words);
     }
-    if !elsewhere(decision) {
+    if walled(decision) {
         line(out, "  scratch  ", &format!("{}: its own, gone after the call", base_view::SCRATCH.join(" ")));
     }
     if !decision.labels.is_empty() {
@@ -252,7 +253,7 @@ fn remarks(verdict: &Verdict) -> Vec<String> {
 
 fn limits(decision: &Decision, out: &mut String) {
     // Those of connections stand for nothing where there are none.
-    let ours = |l: &LimitVerdict| !elsewhere(decision) || matches!(l.limit, Limit::TimeoutMs | Limit::OutputBytes);
+    let ours = |l: &LimitVerdict| walled(decision) || matches!(l.limit, Limit::TimeoutMs | Limit::OutputBytes);
     let told = |l: &&LimitVerdict| {
         ours(l) && (l.enforced_by != wall::NETWORK || l.asked.is_some() || !decision.hosts.is_empty())
     };

@@ -8,6 +8,7 @@ mod callback;
 mod jobs;
 mod receipt;
 mod store;
+mod task;
 
 pub use jobs::Delivery;
 pub use receipt::{Receipt, Told};
@@ -76,6 +77,7 @@ impl Background {
         });
         let opened = background.opened(PATIENCE).await.map(drop);
         tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
+        task::register(&background);
         (background, opened)
     }
 

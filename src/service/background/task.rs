@@ -1,0 +1,81 @@
+//! Task: the tool `core:task-status`, by which an agent asks for a call in the background.
+//!
+//! For: agents that have tools and nothing else. In: the id of a receipt. Out: how far that call is, and its result once it
+//! ended. Never: a call of another caller's, for operators either.
+
+use super::Background;
+use crate::base::json::{self, Text};
+use crate::executor::method::BACKGROUND_SERVICE;
+use crate::executor::{self, Ending, Executor, Outcome};
+use crate::fault::{Fault, Kind};
+use crate::service::{Caller, Phase};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// Has the tool answered from here on.
+pub(super) fn register(background: &Arc<Background>) {
+    let status = Arc::new(Status(Arc::downgrade(background)));
+    background.service.parts.executors.methods.register_executor(BACKGROUND_SERVICE, "status", status);
+}
+
+struct Status(Weak<Background>);
+
+/// What an agent reads.
+#[derive(Serialize)]
+struct Told<'a> {
+    id: &'a str,
+    tool: &'a str,
+    status: &'static str,
+    began: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+}
+
+impl Executor for Status {
+    fn run<'a>(
+        &'a self,
+        context: &'a executor::Context,
+        call: executor::Call,
+        _: &'a executor::Events,
+    ) -> executor::Running<'a> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let stopped = || Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+            let background = self.0.upgrade().ok_or_else(stopped)?;
+            let who = Caller::named(&context.user);
+            let answer = told(&background, &who, call.input["id"].as_str().unwrap_or_default()).await?;
+            Ok(Outcome::of(Ending::Answered(answer), crate::base::millis(started.elapsed())))
+        })
+    }
+}
+
+async fn told(background: &Background, who: &Caller, id: &str) -> Result<Text, Fault> {
+    let Some(receipt) = background.receipt(who, id) else {
+        background.ready().await?;
+        let none = "You have no call in the background of this id; what ended is kept for a day at most.";
+        return Err(Fault::new(Kind::ParameterValidationError, none));
+    };
+    let status = match (receipt.call.phase, receipt.call.outcome.as_deref()) {
+        (Phase::Waiting, _) => "waiting",
+        (Phase::Running, _) => "running",
+        (Phase::Ended, Some("success")) => "done",
+        (Phase::Ended, _) => "failed",
+    };
+    let kept = match receipt.call.phase {
+        Phase::Ended => background.result(who, id).await?,
+        _ => None,
+    };
+    let unread = |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
+    let text = tokio::task::spawn_blocking(move || {
+        let result = kept.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|e| e.to_string())?;
+        let call = &receipt.call;
+        let ended = receipt.ended.as_deref();
+        let told = Told { id: &call.id, tool: &call.tool, status, began: &call.began, ended, result };
+        json::compact(&serde_json::to_vec(&told).map_err(|e| e.to_string())?).map_err(|problem| problem.message)
+    });
+    text.await.unwrap_or_else(|e| Err(e.to_string())).map_err(unread)
+}

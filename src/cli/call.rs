@@ -86,8 +86,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
-        let launchers = host::launchers(settings)?;
-        launchers.begin();
+        let launchers = host::launchers_of_one_call(settings)?;
         let service = host::service(settings, &launchers, Some(words::complain))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
@@ -164,6 +163,10 @@ struct Given {
 
 /// Read in a thread of its own: the input may never end, and signals are heard meanwhile.
 async fn given_apart(args: Args) -> anyhow::Result<Given> {
+    let text = args.input.as_deref().is_some_and(|input| input != "-" && !input.starts_with('@'));
+    if text || !args.pairs.is_empty() {
+        return given(&args);
+    }
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .spawn(move || tell.send(given(&args)).map_err(drop))

@@ -20,6 +20,7 @@ use crate::service::runlog::{self, Level};
 use crate::service::{self, Collector, Executors, Parts, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -318,10 +319,23 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
 
 /// What starts launchers, from this very binary.
 pub fn launchers(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
+    made_launchers(settings).map(Arc::new)
+}
+
+/// The same, for one call: its launcher, and what else takes time, starts now.
+pub fn launchers_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
+    let mut launchers = made_launchers(settings)?;
+    let owner = std::fs::metadata(&settings.root).ok().map(|facts| (facts.uid(), facts.gid()));
+    launchers.begin(owner);
+    registry::Builtin::begin();
+    Ok(Arc::new(launchers))
+}
+
+fn made_launchers(settings: &Settings) -> anyhow::Result<Launchers> {
     let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
     launchers.proxy.clone_from(&settings.proxy);
-    Ok(Arc::new(launchers))
+    Ok(launchers)
 }
 
 pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {

@@ -2,11 +2,10 @@
 //!
 //! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
 
-use super::{Discovery, FileReport, Source, Status, Tool, nowhere};
+use super::{Discovery, Source, Tool, nowhere};
 use crate::manifest;
 use crate::policy;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// File name and text of every builtin manifest. A new one is one line here.
 pub const BUILTIN_FILES: &[(&str, &str)] = &[
@@ -27,19 +26,24 @@ impl Source for Builtin {
     }
 
     fn discover(&self, _: &policy::WritablePaths) -> Result<Discovery, String> {
-        let mut discovery = Discovery::default();
-        for (name, text) in BUILTIN_FILES {
-            match manifest::read(text.as_bytes()) {
-                Ok((manifest, _)) => discovery.tools.push(Tool::new(Arc::new(manifest), nowhere(), self.id())),
-                Err(problems) => discovery.reports.push(FileReport {
-                    path: PathBuf::from(format!("(builtin)/{name}")),
-                    status: Status::Skipped,
-                    tool: None,
-                    problems,
-                }),
-            }
-        }
-        Ok(discovery)
+        let tools = READ.iter().map(|manifest| Tool::new(manifest.clone(), nowhere(), self.id())).collect();
+        Ok(Discovery { tools, ..Discovery::default() })
+    }
+}
+
+static READ: LazyLock<Vec<Arc<manifest::Manifest>>> = LazyLock::new(|| {
+    let read = |(name, text): &(&str, &str)| match manifest::read(text.as_bytes()) {
+        Ok((manifest, _)) => Arc::new(manifest),
+        Err(problems) => panic!("the builtin manifest {name}: {problems:?}"),
+    };
+    BUILTIN_FILES.iter().map(read).collect()
+});
+
+impl Builtin {
+    /// Reads the manifests in a thread of its own, for a host that starts and needs them soon.
+    pub fn begin() {
+        // Without a thread they are read once they are needed.
+        let _ = std::thread::Builder::new().spawn(|| LazyLock::force(&READ));
     }
 }
 

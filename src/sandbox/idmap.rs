@@ -2,16 +2,48 @@
 //! that 0600 files of a granted folder stay readable and new files belong to the folder's owner.
 
 use super::problem::Problem;
-use super::protocol::{Identity, Mount};
+use super::protocol::Identity;
 use super::sys;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, pipe, read, write};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 
-/// The user namespace that mount_setattr(2) takes. It maps the on-disk id (inside) to the tool's kernel id (outside).
-pub fn users(of: &Mount, identity: Identity) -> Result<OwnedFd, Problem> {
+/// The user namespaces that mount_setattr(2) takes, one for each owner of granted files.
+pub struct Users {
+    identity: Identity,
+    made: BTreeMap<Owner, OwnedFd>,
+}
+
+/// Uid and gid on the disk.
+type Owner = (u32, u32);
+
+impl Users {
+    /// `owner`: whose files will probably be granted. That of this owner is made now; what keeps it from being made is
+    /// told once it is needed.
+    pub fn of(identity: Identity, owner: Option<Owner>) -> Users {
+        let mut users = Users { identity, made: BTreeMap::new() };
+        owner.into_iter().for_each(|owner| drop(users.for_files_of(owner)));
+        users
+    }
+
+    /// `None`: the tool's id is its host's own.
+    pub fn for_files_of(&mut self, owner: Owner) -> Result<Option<&OwnedFd>, Problem> {
+        if !self.identity.pooled {
+            return Ok(None);
+        }
+        Ok(Some(match self.made.entry(owner) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(none) => none.insert(namespace(owner, self.identity)?),
+        }))
+    }
+}
+
+/// Maps the on-disk id (inside) to the tool's kernel id (outside).
+fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
     let failed = |errno| Problem { wall: "view", what: "a user namespace for id-mapped mounts".into(), errno };
     let (ready, say) = pipe().map_err(failed)?;
     let Some(pid) = sys::fork().map_err(failed)? else {
@@ -38,10 +70,10 @@ pub fn users(of: &Mount, identity: Identity) -> Result<OwnedFd, Problem> {
     opened.map_err(failed)
 }
 
-fn map(pid: i32, of: &Mount, identity: Identity) -> Result<OwnedFd, Errno> {
-    std::fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1\n", of.uid, identity.id))
+fn map(pid: i32, (uid, gid): Owner, identity: Identity) -> Result<OwnedFd, Errno> {
+    std::fs::write(format!("/proc/{pid}/uid_map"), format!("{} {} 1\n", uid, identity.id))
         .map_err(|e| sys::errno(&e))?;
-    std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1\n", of.gid, identity.id))
+    std::fs::write(format!("/proc/{pid}/gid_map"), format!("{} {} 1\n", gid, identity.id))
         .map_err(|e| sys::errno(&e))?;
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/user")).map_err(|e| sys::errno(&e))?.into())
 }

@@ -7,7 +7,7 @@
 use super::held::Held;
 use super::inspect::Totals;
 use super::processes::{Seen, signal_all};
-use super::protocol::{Exited, FromLauncher, Killed, Setup, Stage, ToLauncher};
+use super::protocol::{Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
 use super::recorder::Recorder;
 use super::sampler::{SESSIONS, Sampler};
 use super::scratch::Scratch;
@@ -73,26 +73,18 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
     // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in use.
     let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
-    let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the first message"))? else {
+    let Some((ToLauncher::Enter { identity, owner }, lock)) = receive(control).map_err(io("the first message"))? else {
         return Ok(());
     };
-    if files.len() < 2 {
-        return Err(io("descriptors of the first message")(invalid()));
-    }
-    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
-    let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
-    let executable = files.remove(0);
-    let lock = if setup.identity.pooled && !files.is_empty() { Some(files.remove(0)) } else { None };
-    identity::leave_groups(setup.identity)?;
-    namespaces::enter(setup.identity.pooled)?;
+    identity::leave_groups(identity)?;
+    namespaces::enter(identity.pooled)?;
     network::raise().map_err(Problem::of("network", "unshare(CLONE_NEWNET)"))?;
     let Some(launcher) = sys::fork().map_err(Problem::of("namespaces", "fork(2)"))? else {
         // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before its launcher ends.
-        let served = serve(control, setup, executable, files);
+        let served = serve(control, identity, owner);
         drop(lock);
         return served;
     };
-    drop((executable, files));
     keep(control, launcher);
     drop(lock);
     Ok(())
@@ -126,20 +118,32 @@ struct Launcher<'a> {
     init: OwnedFd,
 }
 
-fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<OwnedFd>) -> Result<(), Problem> {
-    let missing = || Problem::of("cgroup", "the group's files")(Errno::EBADF);
-    let counters =
-        setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
+fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> Result<(), Problem> {
     let abi = sys::landlock_abi();
     if abi < 1 {
         return Err(Problem::of("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
     }
     nix::unistd::sethostname("tool").map_err(Problem::of("namespaces", "sethostname(2)"))?;
+    let base = view::begin(identity, owner)?;
+    let init = super::init::image()?;
+    let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else { return Ok(()) };
+    if files.len() < 2 {
+        return Err(io("descriptors of the set-up")(invalid()));
+    }
+    let text = messages::read_memory_file(files.remove(0), protocol::MAX_SETUP).map_err(io("the set-up"))?;
+    let setup: Setup = serde_json::from_slice(&text).map_err(io("the set-up"))?;
+    if setup.identity != identity {
+        return Err(io("the set-up is for another identity")(invalid()));
+    }
+    let executable = files.remove(0);
+    let missing = || Problem::of("cgroup", "the group's files")(Errno::EBADF);
+    let counters =
+        setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
     let executable = if own { view::own_program(&executable)? } else { executable };
-    let view = view::raise(&setup)?;
+    let view = view::raise(base, &setup)?;
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
@@ -149,7 +153,6 @@ fn serve(control: BorrowedFd, setup: Setup, executable: OwnedFd, files: Vec<Owne
     let (live, networked) = (setup.writes_live(), setup.ports.is_some());
     let rules = setup.recorded.then(|| Recorded::new(sampled, live, networked));
     let filter = rules.as_ref().map_or_else(|| seccomp::program(sampled, live, networked), Recorded::program);
-    let init = super::init::image()?;
     let mut launcher =
         Launcher { control, setup, executable, counters, view, sources, abi, filter, rules, last_capability, init };
     launcher.calls(sockets)
@@ -209,19 +212,22 @@ impl Launcher<'_> {
         loop {
             let Some((message, files)) = receive(self.control).map_err(io("the next message"))? else { return Ok(()) };
             match message {
-                ToLauncher::Start { timeout_ms, source, environment, before } => {
+                ToLauncher::Start { timeout_ms, source, environment, before, last } => {
                     let started = Instant::now();
                     let given = self.given(files, source, environment)?;
                     let (mut scratch, rules) = prepared;
                     let spawned = self.spawn(given, before, &mut scratch, rules)?;
                     let deadline = (!self.setup.lasting).then(|| started + Duration::from_millis(timeout_ms));
                     self.run(spawned, deadline, &scratch)?;
+                    if last {
+                        std::process::exit(0);
+                    }
                     drop(scratch);
                     prepared = self.prepare()?;
                 }
                 // The message was sent before our report of the end arrived.
                 ToLauncher::Kill | ToLauncher::Done => {}
-                ToLauncher::Setup => return Err(io("a second set-up")(invalid())),
+                ToLauncher::Enter { .. } | ToLauncher::Setup => return Err(io("a second set-up")(invalid())),
             }
         }
     }

@@ -120,7 +120,13 @@ impl Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToLauncher {
-    /// Beside it: a memory file with `Setup`, the executable, the lock of a pooled id, the group's files.
+    /// The first message: what holds for every call is made before it is known what the call asks for. `owner`: uid and
+    /// gid that files of the call probably have. Beside it: the lock of a pooled id.
+    Enter {
+        identity: Identity,
+        owner: Option<(u32, u32)>,
+    },
+    /// Beside it: a memory file with `Setup`, the executable, the group's files.
     Setup,
     /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with the variables (when
     /// there are any) and descriptor 3 (when kept).
@@ -131,6 +137,8 @@ pub enum ToLauncher {
         environment: bool,
         /// What lay in the folders that the call may write live.
         before: Totals,
+        /// No other call follows: the launcher ends with this one.
+        last: bool,
     },
     Kill,
     /// The staged folders were read; the scratch may go.

@@ -48,6 +48,8 @@ pub struct Launcher {
     pub before: Totals,
     /// Where hosts are granted: the listening sockets of its network namespace, as `FromLauncher::Ready` lists them.
     pub sockets: Vec<OwnedFd>,
+    /// It ends with its next call.
+    pub last: bool,
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
@@ -120,9 +122,10 @@ impl From<Unready> for Fault {
 }
 
 impl Process {
-    /// Starts one, which then waits to be told what it is for. `own` is this binary, open; the launcher is entered from
-    /// the descriptor, so that it is the same version whatever lies at its path by now.
-    pub fn start(own: &OwnedFd) -> Result<Process, Fault> {
+    /// Starts one, which makes what holds for every call and then waits to be told what it is for. `own` is this binary,
+    /// open; the launcher is entered from the descriptor, so that it is the same version whatever lies at its path by
+    /// now. `owner`: uid and gid that granted files probably have.
+    pub fn start(own: &OwnedFd, lease: &identity::Lease, owner: Option<(u32, u32)>) -> Result<Process, Fault> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(|e| broken("a socket pair", &e.into()))?;
@@ -139,6 +142,9 @@ impl Process {
         let mut process =
             Process { control: None, keeper: Some(keeper), group: None, counted: Some(Counted::by(&ALIVE)) };
         // SOCK_SEQPACKET keeps messages whole like a datagram socket, and says when the other end is gone.
+        let enter = ToLauncher::Enter { identity: lease.identity, owner };
+        let lock: Vec<_> = lease.lock.iter().map(AsFd::as_fd).collect();
+        messages::send(ours.as_fd(), &enter, &lock).map_err(|e| broken("telling it", &e))?;
         process.control = Some(UnixDatagram::from_std(ours.into()).map_err(|e| broken("its socket", &e))?);
         Ok(process)
     }
@@ -156,28 +162,27 @@ impl Launcher {
         mut process: Process,
         own: &OwnedFd,
         setup: Setup,
-        lease: identity::Lease,
         group: Option<cgroup::Group>,
     ) -> Result<Launcher, Unready> {
         process.group = group;
         let mut launcher = Launcher::of(process, setup);
-        launcher.set_up(own, &lease).await?;
+        launcher.set_up(own).await?;
         Ok(launcher)
     }
 
     pub fn of(process: Process, setup: Setup) -> Launcher {
         let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
-        Launcher { process, relay: None, walls, setup, before, sockets }
+        Launcher { process, relay: None, walls, setup, before, sockets, last: false }
     }
 
-    async fn set_up(&mut self, own: &OwnedFd, lease: &identity::Lease) -> Result<(), Unready> {
+    async fn set_up(&mut self, own: &OwnedFd) -> Result<(), Unready> {
         let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
         let text = messages::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
-        files.extend(lease.lock.as_ref().map(|lock| lock.as_fd()));
         files.extend(self.process.group.iter().flat_map(cgroup::Group::descriptors));
-        self.say(&ToLauncher::Setup, &files)?;
-        match tokio::time::timeout(START, self.hear()).await {
+        // What it was refused before it was told comes first.
+        let said = self.say(&ToLauncher::Setup, &files);
+        match tokio::time::timeout(START, self.first_answer()).await {
             Ok(Ok((FromLauncher::Ready { walls }, sockets))) => {
                 if sockets.len() != self.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
                     return Err(broken("the sockets of its network", &io::ErrorKind::InvalidData.into()).into());
@@ -187,8 +192,16 @@ impl Launcher {
             }
             Ok(Ok((FromLauncher::Refused(refused), _))) => Err(self.refusal(refused)),
             Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
-            Ok(Err(e)) => Err(broken("its first answer", &e).into()),
+            Ok(Err(e)) => Err(said.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
             Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable().into()),
+        }
+    }
+
+    async fn first_answer(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
+        match self.hear().await {
+            // It ended with the set-up unread (unix(7)); what it said before that comes next.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.hear().await,
+            heard => heard,
         }
     }
 

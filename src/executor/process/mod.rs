@@ -235,6 +235,7 @@ fn hand_over(launcher: &Launcher, timeout_ms: u64, brings: &Brings) -> Result<Pi
         source: brings.source.map(|(name, _)| name.to_owned()),
         environment: environment.is_some(),
         before: launcher.before,
+        last: launcher.last,
     };
     launcher.say(&start, &files).map_err(|_| Lost::Before)?;
     Ok(pipes)

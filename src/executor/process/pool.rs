@@ -29,8 +29,9 @@ pub struct Launchers {
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
     idle: Arc<Idle<(Setup, Option<Served>), Launcher>>,
-    /// Waits for the first shape.
-    ahead: Mutex<Option<Process>>,
+    /// Waits for the only shape of a host that makes one call.
+    ahead: Mutex<Option<(Process, identity::Lease)>>,
+    one_call: bool,
     pub(super) noise: Noise,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
@@ -44,6 +45,7 @@ impl Launchers {
             groups: cgroup::Cgroups::find(),
             idle: Idle::new(MOST_IDLE),
             ahead: Mutex::default(),
+            one_call: false,
             noise: Noise::default(),
             proxy: None,
         }
@@ -64,9 +66,12 @@ impl Launchers {
     }
 
     /// Starts a process ahead, for a host that makes one call: it starts while the rest of the host is made. What keeps
-    /// it from starting is told by the call.
-    pub fn begin(&self) {
-        *lock(&self.ahead) = Process::start(&self.own).ok();
+    /// it from starting is told by the call. `owner`: uid and gid that granted files probably have.
+    pub fn begin(&mut self, owner: Option<(u32, u32)>) {
+        self.one_call = true;
+        let Ok(Some(lease)) = identity::lease(self.pool.clone()) else { return };
+        let started = Process::start(&self.own, &lease, owner);
+        *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
@@ -103,8 +108,16 @@ impl Launchers {
                 return Ok(launcher);
             }
         }
-        let lease = self.lease().await?;
+        let ahead = lock(&self.ahead).take();
+        let (process, lease) = match ahead {
+            Some(begun) => begun,
+            None => {
+                let lease = self.lease().await?;
+                (Process::start(&self.own, &lease, None)?, lease)
+            }
+        };
         wanted.identity = lease.identity;
+        let last = self.one_call && !wanted.lasting;
         let memory = wanted.limits.get(Limit::MemoryBytes);
         let group = self.groups.as_ref().map(|groups| groups.make(memory, wanted.limits.get(Limit::Processes)));
         let group = group.transpose().map_err(|e| super::launcher::no_group(&e))?;
@@ -113,9 +126,7 @@ impl Launchers {
         if let (Some(group), true) = (&group, relay || wanted.ports.is_some()) {
             group.charge_sockets(memory).map_err(|e| super::launcher::no_group(&e))?;
         }
-        let ahead = lock(&self.ahead).take();
-        let process = ahead.map_or_else(|| Process::start(&self.own), Ok)?;
-        let starting = Launcher::prepare(process, &self.own, wanted, lease, group);
+        let starting = Launcher::prepare(process, &self.own, wanted, group);
         let mut launcher = match served {
             None => starting.await?,
             Some(served) => {
@@ -126,6 +137,9 @@ impl Launchers {
             }
         };
         launcher.before = before;
+        launcher.last = last;
+        // From here on the launcher and its keeper hold the id's lock.
+        drop(lease);
         Ok(launcher)
     }
 
@@ -154,6 +168,9 @@ impl Launchers {
 
     /// Keeps a launcher for the next call of the same shape.
     pub fn put(&self, launcher: Launcher) {
+        if launcher.last {
+            return;
+        }
         let mut key = launcher.setup.clone();
         key.identity = setup::ANY;
         let served = launcher.relay.as_ref().map(|relay| relay.served().clone());

@@ -41,6 +41,7 @@ pub fn pool(first: u32, count: u32) -> Result<std::ops::Range<u32>, String> {
 
 /// An id for one launcher. A pooled id stays locked until this is dropped *and* the launcher and its keeper are gone,
 /// which hold the same lock.
+#[derive(Debug)]
 pub struct Lease {
     pub identity: Identity,
     pub lock: Option<File>,

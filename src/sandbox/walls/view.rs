@@ -9,6 +9,7 @@ use crate::policy::Access;
 use crate::policy::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
 };
+use crate::sandbox::idmap::Users;
 use crate::sandbox::landlock::Right;
 use crate::sandbox::plan::{Plan, Step};
 use crate::sandbox::problem::Problem;
@@ -110,14 +111,26 @@ pub fn own_program(executable: &OwnedFd) -> Result<OwnedFd, Problem> {
     Err(Problem { wall: "view", what, errno: Errno::ENOENT })
 }
 
-/// Builds the tree and makes it the root of this process.
-pub fn raise(setup: &Setup) -> Result<View, Problem> {
+/// What every view has, whatever is granted.
+pub struct Base {
+    planned: Vec<Planned>,
+    users: Users,
+}
+
+/// Takes hold of the system's folders. `owner`: see `ToLauncher::Enter`.
+pub fn begin(identity: Identity, owner: Option<(u32, u32)>) -> Result<Base, Problem> {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(problem("making mounts private"))?;
     let mut planned = Vec::new();
     for path in SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC) {
         plan_root(&mut planned, Path::new(path))?;
     }
+    Ok(Base { planned, users: Users::of(identity, owner) })
+}
+
+/// Builds the tree and makes it the root of this process.
+pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
+    let Base { mut planned, mut users } = base;
     let mut roots = setup.roots.clone();
     roots.sort();
     for root in &roots {
@@ -129,7 +142,7 @@ pub fn raise(setup: &Setup) -> Result<View, Problem> {
         planned.push(Planned { at, piece: Piece::Bound { mount: bound, folder: false }, right: Right::Device });
     }
     for wanted in &setup.mounts {
-        planned.push(plan_grant(wanted, setup.identity)?);
+        planned.push(plan_grant(wanted, &mut users)?);
     }
     let link = |(at, target): &(PathBuf, PathBuf)| Planned {
         at: at.clone(),
@@ -180,7 +193,7 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 }
 
 /// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
-fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
+fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
     let opened = files::without_links(&wanted.path, OFlag::O_PATH).map_err(crate::sandbox::moved);
     let file = opened.map_err(problem(format!("opening {name}")))?;
@@ -199,8 +212,8 @@ fn plan_grant(wanted: &Mount, identity: Identity) -> Result<Planned, Problem> {
     } else {
         attributes |= NOEXEC
     }
-    let users = if identity.pooled { Some(crate::sandbox::idmap::users(wanted, identity)?) } else { None };
-    let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.as_ref().map(AsFd::as_fd));
+    let users = users.for_files_of((wanted.uid, wanted.gid))?;
+    let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.map(AsFd::as_fd));
     match mapped {
         // This file system cannot map ids: reads follow the mode bits, writes are refused.
         Err(Errno::EINVAL | Errno::EPERM) if users.is_some() && wanted.access == Access::Read => {
@@ -348,8 +361,8 @@ mod tests {
         let facts = fs::metadata(&path).expect("there");
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
         let wanted = Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid };
-        let identity = Identity { id: uid, pooled: false };
-        let about = || plan_grant(&wanted, identity).err().map(|problem| problem.about());
+        let mut users = Users::of(Identity { id: uid, pooled: false }, None);
+        let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.about());
         fs::rename(&path, folder.path().join("old")).expect("moved");
         assert_eq!(about(), Some(About::Changed), "gone");
         fs::write(&path, "new").expect("made");

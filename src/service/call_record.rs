@@ -442,6 +442,15 @@ impl CallRecord {
         report
     }
 
+    /// A refusal for the number of calls; `before`: how many have no record. `None`: this one has none either.
+    pub fn one_of_many(&mut self, before: Option<u64>) {
+        match before {
+            Some(0) => {}
+            Some(before) => self.notes.all.push(format!("{before} such refusals before this one have no record")),
+            None => drop(self.entry.take()),
+        }
+    }
+
     /// Denials that show no secret and no control character, and are not long.
     pub fn decent_denials(&self, denials: &mut [executor::Denial]) {
         let decent = |text: &str, most| text::head(&text::printable(&self.arguments.mask.text(text)), most);

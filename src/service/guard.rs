@@ -27,6 +27,8 @@ const NODE: usize = 64;
 const FULL: Duration = Duration::from_secs(1);
 /// So many refusals by policy in a minute of one caller are told to the person who runs this host.
 const ALERT: u32 = 10;
+/// Refusals for the number of calls, of one who authenticated, that are recorded in a minute.
+const RECORDED: u32 = 60;
 
 #[derive(Debug)]
 pub struct Guard {
@@ -36,6 +38,8 @@ pub struct Guard {
     /// Places in all: that run, and that run or wait.
     sizes: [usize; 2],
     rates: Rates,
+    /// Refusals without a record, by who authenticated, since the last with one.
+    unrecorded: Mutex<HashMap<String, u64>>,
 }
 
 /// What one call counts against.
@@ -106,7 +110,7 @@ impl Guard {
         let waiting = waiting.min(Semaphore::MAX_PERMITS / 4);
         let sizes = [running, running + waiting];
         let [running, admitted] = sizes.map(|all| Places::new(all, all));
-        Guard { running, admitted, room: Arc::default(), sizes, rates: Rates::default() }
+        Guard { running, admitted, room: Arc::default(), sizes, rates: Rates::default(), unrecorded: Mutex::default() }
     }
 
     /// Calls that wait for their turn.
@@ -125,6 +129,16 @@ impl Guard {
     pub fn alarms(&self, caller: &str, through: &str) -> bool {
         self.rates.take(&format!("refused {caller}"), through, ALERT).is_err()
             && self.rates.take(&format!("told {caller}"), through, 1).is_ok()
+    }
+
+    /// Counts a refusal for the number of calls. `Some`: it is recorded, with how many before it were not.
+    pub fn recorded(&self, through: &str) -> Option<u64> {
+        let mut unrecorded = lock(&self.unrecorded);
+        if self.rates.take(&format!("recorded {through}"), through, RECORDED).is_ok() {
+            return Some(unrecorded.remove(through).unwrap_or_default());
+        }
+        *unrecorded.entry(through.to_owned()).or_default() += 1;
+        None
     }
 
     /// Counts a call of a tool that is about to run: one that cannot run uses up nothing that others may have.

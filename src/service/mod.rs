@@ -194,12 +194,23 @@ impl Service {
         let replayed = record.kept.is_some();
         let report = match record.kept.take() {
             Some(kept) => record.replay(&kept),
-            None => record.finish(result),
+            None => {
+                self.bounds(&mut record, &through, result.as_ref().err());
+                record.finish(result)
+            }
         };
         measured.ended(&report, replayed);
         self.watches(&caller, &through, &report, trace.as_deref());
         stream.finish().await;
         report
+    }
+
+    /// Of refusals for the number of calls one a second has a record: whoever asks without pause pushes no record of
+    /// others out of the log.
+    fn bounds(&self, record: &mut CallRecord, through: &str, fault: Option<&Fault>) {
+        if fault.is_some_and(|fault| fault.kind == Kind::RateLimitError) {
+            record.one_of_many(self.guard.recorded(through));
+        }
     }
 
     /// Tells the person who runs this host of a caller whom policy keeps refusing.

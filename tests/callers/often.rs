@@ -84,6 +84,34 @@ fn what_cannot_be_read_counts_too() {
     assert_eq!(told, [400, 400, 429]);
 }
 
+/// Whoever asks without pause pushes no record of others out of the log.
+#[test]
+fn of_many_refusals_few_have_a_record_which_counts_the_others() {
+    let playground = playground(Who::ours(), &format!("{HEAD}calls_per_minute = 5\n"));
+    let mut server = serve(&playground, "alice");
+    let began = Instant::now();
+    let mut asked = |n: usize| {
+        let ids: Vec<u64> =
+            (0..n).map(|_| server.ask("tools/call", json!({"name": "a__one", "arguments": {}}))).collect();
+        let answers = server.answers(&ids);
+        answers.values().filter(|answer| words(answer).contains("RateLimitError")).count()
+    };
+    let refused: usize = (0..10).map(|_| asked(40)).sum();
+    // The next that is recorded, a second later, tells of those that were not.
+    std::thread::sleep(Duration::from_millis(1500));
+    let refused = refused + asked(1);
+    let records = playground.records();
+    let refusals: Vec<&Value> = records.iter().filter(|record| record["outcome"] == "RateLimitError").collect();
+    let most = 60 + usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
+    assert!((60..=most).contains(&refusals.len()), "{} records of {refused}", refusals.len());
+    let left = |record: &&&Value| -> Option<usize> {
+        record["notes"][0].as_str()?.strip_suffix(" such refusals before this one have no record")?.parse().ok()
+    };
+    let unrecorded: usize = refusals.iter().filter_map(|record| left(&record)).sum();
+    assert_eq!(refusals.len() + unrecorded, refused, "none is lost");
+    assert!(records.len() - refusals.len() >= 5, "control: those within the limit have theirs");
+}
+
 #[test]
 fn no_more_at_once_than_the_file_says_and_others_pass() {
     if !has("python", 1) {

@@ -132,11 +132,11 @@ impl Launchers {
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
     async fn lease(self: &Arc<Launchers>) -> Result<identity::Lease, Fault> {
         let failed = |e: std::io::Error| -> Fault {
-            Fault::new(
-                Kind::CapabilityError,
-                "the wall `identity` cannot be raised on this machine, so nothing was run",
-            )
-            .person(format!("taking an id for the tool (root locks one below /run/toolhost): {e}"))
+            let what = "taking an id for the tool (root locks one below /run/toolhost)";
+            e.raw_os_error().and_then(|errno| launcher::of_this_host(what, errno)).unwrap_or_else(|| {
+                let message = "the wall `identity` cannot be raised on this machine, so nothing was run";
+                Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
+            })
         };
         if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
             return Ok(lease);

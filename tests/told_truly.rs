@@ -1,6 +1,6 @@
 //! Failures that are not the tool's are told by their cause: a removed file, a limit of this process, a new folder.
 
-use crate::harness::{Host, Playground, Server, Who, host, is_root};
+use crate::harness::{Host, Playground, Server, Who, finish, host, is_root, kind};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -303,4 +303,51 @@ fn a_tool_that_failed_is_told_with_what_it_wrote() {
     let mut server = Server::start(&playground);
     let told = said(&mut server, "esc:usage");
     assert!(told.contains("stdout: usage: None"), "{told}");
+}
+
+/// With some calls at a time it has descriptors enough, with many not: whatever is missing them is told as that.
+#[test]
+fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.without_breaker();
+        playground.tool("slow", "python", "import time\ntime.sleep(0.5)\nprint(1)\n", json!({}));
+        playground.settle();
+        let mut few = playground.outside("/usr/bin/prlimit");
+        few.arg("--nofile=100:100");
+        let mut server = Server::of(playground.host_by(few));
+        let (mut answered, mut refused) = (0, 0);
+        for _ in 0..3 {
+            let calls: Vec<u64> = (0..40).map(|_| server.call("esc:slow", json!({}))).collect();
+            for answer in server.answers(&calls).values() {
+                let told = answer.to_string();
+                match kind(answer).as_str() {
+                    "none" => answered += 1,
+                    "InternalError" if told.contains("descriptors") => refused += 1,
+                    // It could not look at the files beside the script, and says why.
+                    "DependencyError" if told.contains("Too many open files") => refused += 1,
+                    other => panic!("{who:?}: {other}: {told}"),
+                }
+            }
+        }
+        assert!(answered > 0 && refused > 0, "{who:?}: {answered} answered, {refused} refused");
+    }
+}
+
+/// A tool gives way to its host, however nice that one is itself.
+#[test]
+fn tools_are_nicer_than_their_host() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("nice", "python", "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n", json!({}));
+        playground.settle();
+        for (host, wanted) in [(0, 10), (5, 15), (11, 19), (19, 19)] {
+            let mut nice = playground.outside("/usr/bin/nice");
+            nice.args(["-n", &host.to_string()]);
+            let mut call = playground.host_by(nice);
+            call.args(["call", "esc:nice", "--json"]);
+            let ended = finish(call, b"");
+            assert_eq!(ended.out["outputData"], json!(wanted), "{who:?}: host {host}: {ended:?}");
+        }
+    }
 }

@@ -346,10 +346,15 @@ fn unmapped() -> Option<u32> {
 }
 
 /// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).
-/// `None`: /proc does not tell.
+/// `None`: /proc does not tell. What it told once is kept: it cannot change, and a host that has no descriptors left could
+/// not read it again, and would take itself for somebody else.
 pub fn every_id_is_mapped() -> Option<bool> {
-    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
-    Some(map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
+    static TOLD: OnceLock<bool> = OnceLock::new();
+    if TOLD.get().is_none() {
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+        let _ = TOLD.set(map.split_ascii_whitespace().eq(["0", "0", "4294967295"]));
+    }
+    TOLD.get().copied()
 }
 
 /// Whether a file is a regular one that nobody but this user and root can have written.

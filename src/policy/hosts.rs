@@ -116,12 +116,13 @@ const SHARED: [&str; 24] = [
 ];
 
 /// Addresses that are this host, or that tell whoever asks a machine's secrets.
-const OWN: [(&str, &str); 8] = [
+const OWN: [(&str, &str); 9] = [
     ("0.0.0.0/8", "this host itself"),
     ("127.0.0.0/8", "this host itself"),
     ("::/128", "this host itself"),
     ("::1/128", "this host itself"),
     ("169.254.0.0/16", "the metadata service of a cloud"),
+    ("168.63.129.16/32", "the metadata service of a cloud"),
     ("100.100.100.200/32", "the metadata service of a cloud"),
     ("fd00:ec2::254/128", "the metadata service of a cloud"),
     ("fe80::/10", "whatever else is on this host's link"),

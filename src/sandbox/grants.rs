@@ -4,7 +4,9 @@
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call, with the mend.
 
 use super::identity;
-use super::inspect::{Totals, check_writable, explain, look, no_code, refuse, specials, specials_at};
+use super::inspect::{
+    Totals, check_writable, explain, look, no_code, outside_repositories, refuse, specials, specials_at,
+};
 use super::protocol::{Mount, Stage};
 use crate::base::files::{self, without_links};
 use crate::base::text::printable;
@@ -64,6 +66,9 @@ struct Looked {
 
 impl Looked {
     fn at(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
+        if grant.access == Access::Write {
+            outside_repositories(grant.opening.folder())?;
+        }
         match &grant.opening {
             Opening::Live { path } => {
                 check_mounts(path, &self.points)?;

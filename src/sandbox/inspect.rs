@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use walkdir::DirEntry;
 
 /// How much lies in folders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,15 +63,13 @@ pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
         // Not a refusal: the path went away, or never existed.
         Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
             .person(printable(&format!("{path}: does not exist; create it"))),
+        Errno::EMFILE | Errno::ENFILE => super::limits::too_few_files(&path.to_string(), errno),
         _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
     }
 }
 
 /// Every entry below an open folder, with its path. Another folder that takes this path meanwhile is not walked.
-pub fn below(
-    folder: &OwnedFd,
-    path: &Path,
-) -> impl Iterator<Item = Result<(PathBuf, walkdir::DirEntry), walkdir::Error>> {
+pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Result<(PathBuf, DirEntry)>> {
     let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
     walkdir::WalkDir::new(&root).follow_links(false).into_iter().map(move |entry| {
         let entry = entry?;
@@ -78,11 +77,20 @@ pub fn below(
     })
 }
 
+/// What a walk came to; `None` where it was closed to us, or is gone. A host without descriptors has not looked at all.
+fn seen_at(found: walkdir::Result<(PathBuf, DirEntry)>, path: &Path) -> Result<Option<(PathBuf, DirEntry)>, Fault> {
+    found.map(Some).or_else(|e| match e.io_error().map(super::sys::errno) {
+        Some(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => Err(explain(path, errno)),
+        _ => Ok(None),
+    })
+}
+
 /// Pipes, sockets and devices below a folder. Below /tmp and staged folders Landlock does not stop writes into a pipe
 /// of a read grant (see `scratch`), so they are covered there.
 pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
-    for (seen, (place, entry)) in below(folder, path).flatten().enumerate() {
+    for (seen, found_now) in below(folder, path).enumerate() {
+        let Some((place, entry)) = seen_at(found_now, path)? else { continue };
         let kind = entry.file_type();
         if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
             let person = format!(
@@ -122,6 +130,11 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Resul
         let (meta, place, entry) = match looked {
             Ok(all) => all,
             Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
+            Err(e)
+                if e.io_error().is_some_and(|io| [Errno::EMFILE, Errno::ENFILE].contains(&super::sys::errno(io))) =>
+            {
+                return Err(explain(path, Errno::EMFILE));
+            }
             // An unreadable folder may hold a link, and the tool as its owner could make the folder readable.
             Err(e) => {
                 let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
@@ -183,6 +196,13 @@ fn is_harmless(place: &Path, name: &str, facts: &std::fs::Metadata) -> Result<()
     Ok(())
 }
 
+/// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings name.
+pub(super) fn outside_repositories(folder: &Path) -> Result<(), Fault> {
+    let Some(repository) = folder.ancestors().find(|above| is_repository(above)) else { return Ok(()) };
+    let person = format!("{}: git runs what lies there; grant a folder elsewhere", repository.display());
+    Err(refuse("a writable folder is a repository, or lies in one", person))
+}
+
 /// Whether a folder is a repository without a work tree, which git recognises by these entries.
 fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
@@ -194,11 +214,12 @@ pub(super) fn no_code(tree: &Path) -> Result<(), Fault> {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
         folder => folder.map_err(|errno| explain(tree, errno))?,
     };
-    for (seen, (place, entry)) in below(&folder, tree).flatten().enumerate() {
+    for (seen, found) in below(&folder, tree).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
             let person = format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked", tree.display());
             return Err(refuse("a folder that the tool could write holds too many files", person));
         }
+        let Some((place, entry)) = seen_at(found, tree)? else { continue };
         if let Ok(facts) = entry.metadata() {
             is_no_code(&place, &facts)?;
         }

@@ -45,8 +45,8 @@ pub enum Step {
     /// All descriptors from this number on are closed by execve(2).
     CloseOnExecFrom(u32),
     Setsid,
-    /// setpriority(2)
-    Nice(i32),
+    /// setpriority(2): so much nicer than its parent, or than 0 where that is less.
+    Nicer(i32),
     /// prlimit(2), soft and hard.
     Limit {
         resource: u32,
@@ -120,7 +120,7 @@ impl Step {
             Step::Duplicate { .. } => "dup2(2)",
             Step::CloseOnExecFrom(_) => "close_range(2)",
             Step::Setsid => "setsid(2)",
-            Step::Nice(_) => "setpriority(2)",
+            Step::Nicer(_) => "setpriority(2)",
             Step::Limit { .. } => "prlimit(2)",
             Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
             Step::DropBounding(_) => "prctl(PR_CAPBSET_DROP)",

@@ -137,7 +137,11 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 libc::CLOSE_RANGE_CLOEXEC as libc::c_uint,
             ),
             Step::Setsid => libc::setsid().into(),
-            Step::Nice(nice) => libc::setpriority(libc::PRIO_PROCESS, 0, *nice).into(),
+            Step::Nicer(by) => {
+                // The system call answers 20 less the nice value (getpriority(2)), so that no answer is negative.
+                let now = 20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int;
+                libc::setpriority(libc::PRIO_PROCESS, 0, now.max(0) + *by).into()
+            }
             Step::Limit { resource, value } => {
                 let limit = libc::rlimit { rlim_cur: *value, rlim_max: *value };
                 libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)

@@ -24,7 +24,7 @@ use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -228,10 +228,18 @@ impl Service {
         may(&owners)?;
         self.parts.audit.ledger().is_planted(script, &snapshot)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
-        let private = || script.symlink_metadata().is_ok_and(|facts| facts.mode() & 0o4 == 0);
-        if owners.is_empty() && sandbox::identity::real_root() && private() {
-            let shown = printable(&script.to_string_lossy());
-            let mend = format!("only its owner may read {shown}: `chmod o+r '{shown}'`, or name it in a manifest");
+        let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
+        let private = || {
+            let folder = script.ancestors().skip(1).take_while(|above| *above != site.base).find(|at| closed(at, 0o1));
+            folder.map(|at| (at, "o+x")).or_else(|| closed(script, 0o4).then_some((script, "o+r")))
+        };
+        if owners.is_empty()
+            && sandbox::identity::real_root()
+            && let Some((path, right)) = private()
+        {
+            let shown = printable(&path.to_string_lossy());
+            let mend =
+                format!("{shown} is closed to others: `chmod {right} '{shown}'`, or name the script in a manifest");
             let message = "The script may not be run: this host runs as root, and only the file's owner may read it.";
             return Err(Fault::new(Kind::SecurityError, message).person(mend));
         }

@@ -23,6 +23,7 @@ mod removed_tools;
 mod script_location;
 mod script_ownership;
 mod search_path;
+mod silent_files;
 mod swapped_files;
 mod tool_logs;
 mod unseen_manifests;

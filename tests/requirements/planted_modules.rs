@@ -626,6 +626,8 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
                 (format!("{}/*", at(".git/hooks")), "SecurityError: what lies in `.git` other programs run or obey"),
                 (at(".envrc"), "SecurityError: what lies in `.envrc` other programs run or obey"),
                 (format!("{}/**", at("bare-away")), "SecurityError: a writable folder is a repository"),
+                (format!("{}/*", at("bare-away")), "SecurityError: a writable folder is a repository, or lies in one"),
+                (format!("{}/**", at("bare-away/hooks")), "SecurityError: a writable folder is a repository"),
                 (pattern.clone(), "SecurityError: a writable folder is a repository, or holds a link to one"),
             ] {
                 if ask == pattern {

@@ -349,6 +349,15 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
         }
         mode(0o644);
         assert!(run().out.to_string().contains("99887766"), "the control");
+        // Nor does a file that lies in a folder which only its owner may enter.
+        let folder = |mode| fs::set_permissions(&fin, fs::Permissions::from_mode(mode)).unwrap();
+        folder(0o750);
+        if who == Who::Root {
+            fits("SecurityError: this host runs as root, and only the file's owner may read it", &run()).unwrap();
+        } else {
+            fits("ScriptError", &run()).unwrap();
+        }
+        folder(0o755);
         let handler = json!({"type": "external-script", "scriptPath": "fin/keys.py", "language": "python"});
         let file = fin.join("keys.tool.json");
         fs::write(file, manifest("fin:keys", handler, json!({})).to_string()).unwrap();

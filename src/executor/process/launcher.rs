@@ -69,17 +69,9 @@ pub fn no_group(error: &io::Error) -> Unready {
 }
 
 /// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
-fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
+pub fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
     match Errno::from_raw(errno) {
-        Errno::EMFILE | Errno::ENFILE => {
-            let (least, now) = crate::sandbox::limits::open_files();
-            let person = format!(
-                "{what}: {}: this host may have {now} open files (ulimit -n), and {least} are the least for one call",
-                Errno::from_raw(errno).desc()
-            );
-            let message = "this host has too few descriptors for the call, so nothing was run";
-            Some(Fault::new(Kind::InternalError, message).person(person).retryable())
-        }
+        errno @ (Errno::EMFILE | Errno::ENFILE) => Some(crate::sandbox::limits::too_few_files(what, errno)),
         Errno::ENOENT if !std::path::Path::new("/dev/null").exists() => {
             let person =
                 "there is no /dev/null: this machine's /dev is not complete; as root: mknod -m 666 /dev/null c 1 3";

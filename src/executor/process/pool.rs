@@ -13,10 +13,13 @@ use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// Most idle launchers.
 const MOST_IDLE: usize = 32;
@@ -146,11 +149,11 @@ impl Launchers {
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
     async fn lease(self: &Arc<Launchers>) -> Result<identity::Lease, Fault> {
         let failed = |e: std::io::Error| -> Fault {
-            Fault::new(
-                Kind::CapabilityError,
-                "the wall `identity` cannot be raised on this machine, so nothing was run",
-            )
-            .person(format!("taking an id for the tool (root locks one below /run/toolhost): {e}"))
+            let what = "taking an id for the tool (root locks one below /run/toolhost)";
+            e.raw_os_error().and_then(|errno| launcher::of_this_host(what, errno)).unwrap_or_else(|| {
+                let message = "the wall `identity` cannot be raised on this machine, so nothing was run";
+                Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
+            })
         };
         if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
             return Ok(lease);
@@ -197,21 +200,36 @@ impl Launchers {
     }
 }
 
-/// The grants as they are now. What may walk or list whole folders is not done on the threads that other calls run
-/// on; the rest is a few system calls, quicker than handing it over.
+/// Looks of one tool's grants that are under way at a time: a file system that does not answer keeps so many threads,
+/// for as long as it is silent.
+const LOOKS: usize = 4;
+static LOOKING: LazyLock<Mutex<HashMap<String, Arc<Semaphore>>>> = LazyLock::new(Mutex::default);
+
+fn places_to_look(tool: &str) -> Arc<Semaphore> {
+    let mut all = lock(&LOOKING);
+    all.retain(|_, places| Arc::strong_count(places) > 1);
+    Arc::clone(all.entry(tool.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(LOOKS))))
+}
+
+/// The grants as they are now. What may walk or list whole folders, or lies elsewhere than the tool and so perhaps on a
+/// file system that does not answer, is not looked at on the threads that other calls run on; the rest is a few system
+/// calls, quicker than handing it over.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
-    let walks = |grant: &Grant| match &grant.opening {
+    let elsewhere = |path: &Path| !path.starts_with(&shape.folder);
+    let waits = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {
-            grant.access == Access::Write || path.starts_with("/tmp") || path.starts_with("/dev/shm")
+            let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
+            grant.access == Access::Write || masked || elsewhere(path)
         }
-        Opening::Snapshot { names, .. } => policy::literal(names).is_none(),
+        Opening::Snapshot { folder, names } => policy::literal(names).is_none() || elsewhere(folder),
         Opening::Staged { .. } => true,
     };
-    if !shape.grants.iter().any(walks) && shape.past.is_empty() {
+    if !shape.grants.iter().any(waits) && shape.past.is_empty() {
         return grants::resolve(shape, script);
     }
+    let place = places_to_look(&shape.tool).acquire_owned().await;
     let shape = shape.clone();
-    let resolved = tokio::task::spawn_blocking(move || grants::resolve(&shape, script)).await;
+    let resolved = tokio::task::spawn_blocking(move || (grants::resolve(&shape, script), place).0).await;
     resolved
         .map_err(|e| Fault::new(Kind::InternalError, "the tool's grants could not be read").person(e.to_string()))?
 }

@@ -195,6 +195,9 @@ fn file(
     if same.is_ok_and(|same| same) {
         return Ok(None);
     }
+    if policy::writable::obeyed(text) {
+        return Err("other programs run or obey a file of that name".to_owned().into());
+    }
     if let Some(why) = could_be_loaded(to, text, &globs, below) {
         return Err(why.into());
     }

@@ -2,9 +2,12 @@
 //!
 //! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these limits are the backstop.
 
+use crate::base::text::printable;
+use crate::fault::{Fault, Kind};
 use crate::policy::Limits;
 use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::plan::{Plan, Step};
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
@@ -32,6 +35,18 @@ pub fn open_files() -> (u64, u64) {
     (64, getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))
 }
 
+/// The fault of a call for which this host had no descriptors left. `what`: where they were missing.
+pub fn too_few_files(what: &str, errno: Errno) -> Fault {
+    let (least, now) = open_files();
+    let person = format!(
+        "{}: {}: this host may have {now} open files (ulimit -n), and {least} are the least for one call",
+        printable(what),
+        errno.desc()
+    );
+    let message = "this host has too few descriptors for the call, so nothing was run";
+    Fault::new(Kind::InternalError, message).person(person).retryable()
+}
+
 /// For launchers: sets RLIMIT_CORE to 1, which stops a core-dump handler behind a pipe, while 0 does not (core(5)).
 /// Only root can raise a hard limit of 0, which the host may have been given.
 pub fn no_core() {
@@ -41,14 +56,14 @@ pub fn no_core() {
 
 /// The machine's out-of-memory killer takes tools before the host (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &[u8] = b"1000";
-/// Tools give way to other processes (nice(1)).
-const NICE: i32 = 10;
+/// Tools give way to other processes, the host's own too (nice(1)).
+const NICER: i32 = 10;
 
 /// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the score.
 pub fn rank(plan: &mut Plan) {
     let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add("limits", Step::WriteFile { what: "writing oom_score_adj", path, data: OOM_SCORE.to_vec() });
-    plan.add("limits", Step::Nice(NICE));
+    plan.add("limits", Step::Nicer(NICER));
 }
 
 pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, counted: bool, lasting: bool) {

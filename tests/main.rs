@@ -13,6 +13,7 @@ mod cli_foreseen;
 mod cli_hostile;
 mod cli_json;
 mod cli_new;
+mod cli_newcomer;
 mod cli_probe;
 mod cli_suggest;
 mod cut_secrets;

@@ -52,6 +52,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
     let text = if let Some(question) = &args.who_can {
         unheard();
+        // That nobody can call what is not there is no answer to somebody who misspelt it.
+        let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
+        if let Some(Err(fault)) = of_a_tool {
+            words::complain(&format!("toolhost: {}", fault.message));
+        }
         let tools = known.tools();
         let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
         let mut bases = settings.bases();

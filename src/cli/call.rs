@@ -58,7 +58,7 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
-    host::start_log(settings, if args.verbose { Level::Info } else { Level::Off });
+    host::start_log(settings, Level::Off);
     let runtime = process::runtime_of_one_call()?;
     let given = runtime.block_on(process::unless_stopped(given_apart(args.clone())));
     let given = match given {

@@ -128,6 +128,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if args.strict {
         strict(&mut files);
     }
+    if args.paths.is_empty() {
+        registry.snapshot().nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
+    }
     let mut out = Vec::new();
     print(&files, args.json, &mut out)?;
     words::show(&out);

@@ -72,7 +72,7 @@ enum What {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
-    host::start_log(settings, Level::Warn);
+    host::start_log(settings, Level::Off);
     let runtime = process::runtime()?;
     let done = runtime.block_on(async {
         let service = host::service(settings, &host::launchers(settings)?, Some(words::complain))?;

@@ -100,6 +100,11 @@ impl Host<'_> {
             _ if text.ends_with(".json") => return saved(&path),
             // No id holds a slash.
             _ if text.contains('/') => return Err(no_side(&path)),
+            // An id has a colon: without one a file is as likely to be meant.
+            name if !name.contains(':') => self.known.snapshot.find(name).map_err(|fault| {
+                let why = no_side(&path).person.unwrap_or_default();
+                wrong("nothing to compare").person(format!("{why}. {}", fault.message))
+            })?,
             reference => self.known.snapshot.find(reference)?,
         };
         Ok(Side::Powers(vec![powers(&self.known, &tool, &self.known.policies, &self.known.machine)?]))

@@ -42,10 +42,12 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         true => words::show_json(&serde_json::to_value(&report)?),
         false => words::show(report::text(&report).as_bytes()),
     }
-    let exit = match (report.tier, &report.policies) {
-        (None, _) => Exit::Host,
-        (Some(_), Err(_)) => Exit::Policy,
-        (Some(_), Ok(_)) => Exit::Ok,
+    let exit = match (report.tier, &report.policies, &report.audit_log.opens) {
+        (None, ..) => Exit::Host,
+        (_, Err(_), _) => Exit::Policy,
+        // A call that cannot be recorded is refused.
+        (.., Err(_)) => Exit::Host,
+        (.., Ok(_)) => Exit::Ok,
     };
     Ok(exit.into())
 }
@@ -69,6 +71,10 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
     if policies.is_err() {
         mends.push(hints::of_policies());
     }
+    let audit_log = audit_log(settings);
+    if audit_log.opens.is_err() {
+        mends.push(hints::of_audit_log());
+    }
     let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
     Report {
         tier,
@@ -83,7 +89,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
         wasm: wasm_state(),
         settings: where_from(settings),
         indexes: indexes(settings, policies.as_deref().ok()),
-        audit_log: audit_log(settings),
+        audit_log,
         policies: match policies {
             Ok(_) if settings.policies.is_none() => Ok("the built-in ones".to_owned()),
             Ok(_) => Ok("loaded".to_owned()),

@@ -6,7 +6,7 @@
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
-use crate::base::text::{head, json as json_text, printable};
+use crate::base::text::{head, json as json_text, path, printable};
 use crate::service::preflight::{self, Obstacle};
 use crate::transport::export;
 use crate::{policy, registry, service};
@@ -52,8 +52,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if skipped > 0 {
         words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
     }
+    host.snapshot.nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
+    withheld(&host, &args).iter().for_each(|words| words::complain(words));
     settings.unheard().iter().for_each(|words| words::complain(words));
     Ok(Exit::Ok.into())
+}
+
+/// That a file of callers gives this one nothing, which is why nothing is shown.
+fn withheld(host: &host::Tools, args: &Args) -> Option<String> {
+    let callers = host.policies.callers()?;
+    let caller = args.caller.clone().unwrap_or_else(host::login);
+    let tools = host.tools();
+    let none = !tools.is_empty() && !tools.iter().any(|tool| callers.may_call(&caller, &tool.manifest.id));
+    let (shown, file) = (printable(&caller), path(&callers.file));
+    none.then(|| format!("toolhost: {file} gives {shown} no tool: `--caller NAME` shows what another one has"))
 }
 
 pub fn show(

@@ -105,6 +105,11 @@ pub fn main() -> ExitCode {
                 let given = std::env::args_os().map(|given| text::printable(&given.to_string_lossy()));
                 let told = Cli::try_parse_from(given).err().unwrap_or(told);
                 words::complain(told.render().to_string().trim_end());
+                // `call tool --text hello` is what many try first.
+                let unknown = told.kind() == clap::error::ErrorKind::UnknownArgument;
+                if unknown && std::env::args_os().any(|word| word == "call") {
+                    words::complain("The arguments of a tool are NAME=VALUE, or one JSON object after --input.");
+                }
                 return Exit::Caller.into();
             }
             // Help and version go to standard output and are no errors; neither is a closed pipe.

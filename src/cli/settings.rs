@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 pub const POLICIES: &str = "sandbox-policies";
 /// The folder of built packages, beside the audit log.
 const PACKAGES: &str = "packages";
+/// Above the flags of every verb in its help.
+const HEADING: &str = "Options of every verb";
 /// Largest config file, bytes.
 const LARGEST: u64 = 1024 * 1024;
 
@@ -33,25 +35,25 @@ const LARGEST: u64 = 1024 * 1024;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Flags {
     /// Folder that holds tool-defs, user_scripts and sandbox-policies (else the current folder; `serve` needs it named)
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "DIR")]
     pub root: Option<PathBuf>,
     /// Folder scanned for *.tool.json; may be given again
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
     pub tools: Vec<PathBuf>,
     /// Base folder of scripts, scanned too; may be given again
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
     pub scripts: Vec<PathBuf>,
     /// Folder of *.policy.toml, or one such file
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
     pub policies: Option<PathBuf>,
     /// Config file (TOML)
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Audit log: one line per call or refusal
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub audit_log: Option<PathBuf>,
     /// Run log on standard error: off, error, warn, info, debug or trace, with ",json" for JSON lines
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "LEVEL")]
     pub log: Option<String>,
 }
 

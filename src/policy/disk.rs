@@ -74,7 +74,11 @@ fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts)
             found.take(&file, text);
         } else {
             let why = "ignored: a policy file ends in `.policy.toml`";
-            let note = FileProblem::new(&file, Severity::Note, Code::Unreadable, "", At::default(), why);
+            // Whoever wrote one that is not read believes in it.
+            let like = name.to_string_lossy().to_lowercase();
+            let like = like.ends_with(".toml") || like.ends_with(".policy");
+            let severity = if like { Severity::Warning } else { Severity::Note };
+            let note = FileProblem::new(&file, severity, Code::Unreadable, "", At::default(), why);
             found.notes.push(note);
         }
     }

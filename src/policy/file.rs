@@ -213,7 +213,13 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
     let mut reader = Reader::new(source);
     if source.trim().is_empty() {
         // `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
-        reader.schema("", reader.at(0), "the file is empty: write a policy into it, or take it away".to_owned());
+        reader.schema(
+            "",
+            reader.at(0),
+            "the file is empty: write a policy into it, or take it away (of `toolhost … > FILE` the shell makes FILE \
+             first: print elsewhere, then move it here)"
+                .to_owned(),
+        );
         return Err(reader.problems);
     }
     let Some(whole) = reader.parse() else { return Err(reader.problems) };

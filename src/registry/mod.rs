@@ -47,6 +47,15 @@ pub const ENDINGS: [&str; 4] = [ENDING, ".prompt.json", ".resource.json", DESCRI
 pub fn is_manifest_file(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
+
+/// Whether a name is nearly that of a manifest: in capitals, without a name before the ending, of another format.
+fn is_nearly_manifest_file(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let mut formats = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"].iter();
+    let stem = formats.find_map(|format| name.strip_suffix(format));
+    stem.is_some_and(|stem| stem == "tool" || is_manifest_file(&format!("{stem}.json")))
+}
+
 /// The ending of the name of a file with descriptors of tool services.
 const DESCRIPTOR: &str = ".tool-service.json";
 

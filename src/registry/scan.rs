@@ -4,7 +4,7 @@
 //! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
 //! that fills its folder must not hide the manifest which says that it may write there.
 
-use super::{Discovery, FileReport, Status, is_manifest_file, open_beneath, shared};
+use super::{Discovery, ENDING, FileReport, Status, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity};
 use crate::policy;
@@ -189,6 +189,9 @@ impl Scan<'_> {
             {
                 self.candidates.push(Candidate { base: Arc::clone(base), relative: relative.to_path_buf() });
             }
+        } else if kind.is_file() && is_nearly_manifest_file(&name) && self.seen.insert(path.clone()) {
+            let message = format!("is passed over: the name of a manifest ends with {ENDING}, in small letters");
+            self.told(&path, Severity::Warning, message);
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.
             let message =

@@ -9,6 +9,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use semver::{Version, VersionReq};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -205,29 +206,54 @@ impl Snapshot {
             near => format!("Did you mean {}?", near.join(", ")),
         };
         let fault = Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"));
-        match self.unread(id) {
+        match self.unread(id).or_else(|| self.nothing_found()) {
             None => fault,
             Some(why) => fault.person(why),
         }
     }
 
-    /// The first fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
+    /// Where no manifest was found at all, where one was looked for.
+    pub fn nothing_found(&self) -> Option<String> {
+        let mut names = self.reports.iter().filter_map(|report| report.path.file_name());
+        if !self.by_manifest.is_empty() || names.any(|name| super::is_manifest_file(&name.to_string_lossy())) {
+            return None;
+        }
+        let mut looked: Vec<&PathBuf> = Vec::new();
+        for folder in &self.folders {
+            if looked.last().is_none_or(|above| !folder.starts_with(above)) {
+                looked.push(folder);
+            }
+        }
+        let shown: Vec<String> = looked.iter().map(|folder| text::path(folder)).collect();
+        Some(match shown.is_empty() {
+            true => "no folder of tools is there: neither tool-defs nor user_scripts below the root, nor another that \
+                     was named"
+                .to_owned(),
+            false => format!("no manifest lies in or below {}: its name ends with {}", shown.join(", "), super::ENDING),
+        })
+    }
+
+    /// The first fault of a file that was not loaded, preferably one that looks like this tool, and how many others. What
+    /// was only passed over counts where nothing is worse.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
-        let mut skipped: Vec<&FileReport> = self.faulty().collect();
+        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
+        let worst = |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
+        let mut skipped: Vec<_> = skipped.filter(|report| worst(report) > Some(Severity::Note)).collect();
         skipped.sort_by_key(|report| {
             let claims = report.tool.as_deref().is_some_and(|tool| tool.split('@').next() == Some(id));
-            !claims && !report.path.to_string_lossy().contains(name)
+            (Reverse(worst(report)), !claims && !report.path.to_string_lossy().contains(name))
         });
         let first = skipped.first()?;
-        let problem = first.problems.iter().find(|problem| problem.severity == Severity::Error)?;
+        let problem = first.problems.iter().find(|problem| Some(problem.severity) == worst(first))?;
         let place = text::path(&first.path);
         let rest = match skipped.len() {
             1 => String::new(),
             n => format!("\nand {} more: `toolhost check`", n - 1),
         };
         let (line, column) = (problem.line, problem.column);
-        Some(format!("not loaded: {place}:{line}:{column}: {}{rest}", text::printable(&problem.message)))
+        let place = if line == 0 { place } else { format!("{place}:{line}:{column}") };
+        Some(format!("not loaded: {place}: {}{rest}", text::printable(&problem.message)))
     }
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.

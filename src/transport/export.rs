@@ -6,6 +6,7 @@
 use super::names::Names;
 use super::schemas;
 use crate::base::text;
+use crate::manifest::{Example, Manifest};
 use crate::registry::Tool;
 use serde_json::{Map, Value, json};
 use std::str::FromStr;
@@ -93,7 +94,7 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
         }),
         Format::Anthropic => {
             let entry = json!({"name": name, "description": description, "input_schema": input});
-            let examples: Vec<&Value> = manifest.examples.iter().map(|example| &example.input).collect();
+            let examples: Vec<&Value> = fitting(manifest).map(|example| &example.input).collect();
             with(entry, "input_examples", (!examples.is_empty()).then(|| json!(examples)))
         }
         Format::Gemini | Format::Prompt => {
@@ -101,6 +102,16 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
             with(entry, "responseJsonSchema", output.cloned())
         }
     }
+}
+
+/// The examples whose input fits the parameters: a model learns from them, and a model API refuses a whole list for another.
+fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
+    manifest.examples.iter().filter(|example| {
+        let schema = manifest.parameters.as_ref();
+        let fits =
+            schema.is_none_or(|schema| !schema.takes_long(&example.input) && schema.flaws(&example.input).is_empty());
+        example.input.is_object() && fits
+    })
 }
 
 /// One tool as text for a prompt: what a model needs to choose it and to call it.
@@ -114,7 +125,7 @@ fn prompt(tool: &Tool) -> String {
     if let Some(output) = &manifest.output {
         lines.push(format!("  Answer, as JSON Schema: {}", json(&output.raw)));
     }
-    for example in &manifest.examples {
+    for example in fitting(manifest) {
         let answer = example.expected_output.as_ref().map(|answer| format!(" -> {}", json(answer)));
         let (words, answer) = (text::printable(&example.description), answer.unwrap_or_default());
         lines.push(format!("  Example ({words}): {}{answer}", json(&example.input)));

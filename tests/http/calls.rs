@@ -67,6 +67,20 @@ fn the_status_says_whether_the_tool_ran() {
                 );
             }
         }
+        // A member beside `arguments` makes all of it the arguments, and who did not mean that is told.
+        for accept in ["Accept: */*", STREAM] {
+            let reply = web.call("esc:add", &json!({"arguments": good, "timeoutMs": 9000}), &[accept]);
+            let details = reply.json()["error"]["details"].as_str().unwrap_or_default().to_owned();
+            assert_eq!(reply.status, 422, "{reply:?}");
+            assert!(details.contains("since it holds 'timeoutMs' beside 'arguments'"), "{details}");
+            let reply = web.call("esc:add", &json!({"a": "x", "b": 2}), &[accept]);
+            assert!(!reply.body.contains("beside 'arguments'"), "the control: {reply:?}");
+        }
+        for (config, wanted) in [("timeout_ms", 400), ("timeout", 400), ("timeoutMs", 200), ("else", 200)] {
+            let reply = web.call("esc:add", &json!({"arguments": good, "config": {config: 9000}}), &[]);
+            assert_eq!(reply.status, wanted, "{config}: {reply:?}");
+            assert_eq!(reply.body.contains("Did you mean 'timeoutMs'?"), wanted == 400, "{reply:?}");
+        }
         // An answer that is made while it is sent.
         let long = web.call("esc:long", &json!({}), &[]);
         assert_eq!(long.json()["outputData"].as_str().map(str::len), Some(300_000));

@@ -180,4 +180,11 @@ fn an_index_gives_what_the_lock_says_or_nothing() {
         assert_eq!(fits(wanted, &shop.call("esc:twin")), Ok(()), "{index}");
     }
     assert!(!shop.log().is_empty());
+    // An installer knows of a connection that is reset; why is told beside it, the address to the person alone.
+    shop.policy("shut", "required", false, "");
+    fs::remove_dir_all(shop.store()).unwrap();
+    let ended = shop.call("esc:twin");
+    let details = ended.out["error"]["details"].as_str().unwrap_or_default();
+    assert!(details.starts_with("The network said: connect 127.0.0.1:"), "{ended:?}");
+    assert!(ended.stderr.contains("no `ranges`") || ended.stderr.contains("loopback"), "{}", ended.stderr);
 }

@@ -83,6 +83,8 @@ impl Shop {
         let npm = shop.url("npm/");
         config += &format!("node = {{ url = \"{npm}\", ranges = [\"127.0.0.0/8\"] }}\n");
         config.extend(ways.iter().map(|name| way(name, &format!("{name}/simple/"))));
+        // At an address that nobody granted.
+        config += &format!("[indexes.shut]\npython = {{ url = \"{}\" }}\n", shop.url("simple/"));
         fs::write(shop.playground.path("config.toml"), config).unwrap();
         shop.policy("default", "required", false, "");
         shop

@@ -79,6 +79,11 @@ pub fn of_policies() -> Hint {
     hint("the policies do not load, so nothing runs (they are told below)", "toolhost check")
 }
 
+/// The mend for an audit log in which no call could be recorded.
+pub fn of_audit_log() -> Hint {
+    hint("the audit log cannot be opened, so every call is refused (it is told below)", "toolhost --audit-log FILE …")
+}
+
 fn namespaces(facts: &Facts) -> Vec<Hint> {
     let mut mends = Vec::new();
     if facts.max_user_namespaces == Some(0) {

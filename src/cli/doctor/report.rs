@@ -73,6 +73,7 @@ pub(super) struct Setting {
 pub(super) struct IndexTold {
     pub name: String,
     pub ecosystem: Ecosystem,
+    #[serde(rename = "leadsTo")]
     pub leads_to: String,
     /// A policy names it, and the configuration does not.
     pub missing: bool,

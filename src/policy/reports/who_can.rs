@@ -66,7 +66,7 @@ pub fn question(text: &str) -> Result<Question, String> {
         Some(Path::new(target))
             .filter(|p| p.is_absolute())
             .and_then(|p| area::join(Path::new("/"), p))
-            .ok_or_else(|| "the path must be absolute and without `..`".to_string())
+            .ok_or_else(|| "the path must be without `..`, from the root or from the current folder".to_string())
     };
     match verb {
         "read" => Ok(Question::Read(path()?)),

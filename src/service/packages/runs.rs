@@ -4,6 +4,7 @@
 //! run than the executor of scripts; keeps a run out of the audit log.
 
 use super::installer::Tell;
+use crate::base::lock;
 use crate::base::text;
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
@@ -13,7 +14,7 @@ use crate::policy::{Confinement, PerCall, Shape};
 use crate::service::call_record::CallRecord;
 use crate::service::redact::{Mask, Shown};
 use crate::service::traces::CallSpan;
-use crate::service::{Arguments, CallRequest, Caller, audit, format, secrets};
+use crate::service::{Arguments, CallRequest, Caller, audit, denials, format, secrets};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -107,15 +108,21 @@ impl Recorder {
         record.ended(&ended, heard.lost(), None);
         let mut outcome = ended?;
         outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
+        let traffic = lock(&record.traffic()).clone();
         let (logs, _) = record.took(&mut outcome);
+        // An installer sees a connection that is reset; why, this host knows.
+        let failed = |words: &str| {
+            let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
+            Fault { person: denials::mend(&traffic, &[]), ..failed(run.what, &words.join("\n")) }
+        };
         match outcome.ending {
             Ending::Answered(answer) => {
-                answer.tree(crate::quantity::MAX_TREE_BYTES).map_err(|_| failed(run.what, "its answer is too long"))
+                answer.tree(crate::quantity::MAX_TREE_BYTES).map_err(|_| failed("its answer is too long"))
             }
-            Ending::Exited { .. } | Ending::Raised { .. } => Err(failed(run.what, &last(logs))),
+            Ending::Exited { .. } | Ending::Raised { .. } => Err(failed(&last(logs))),
             ending => {
                 let why = format::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
-                Err(failed(run.what, &format!("{why}\n{}", last(logs))))
+                Err(failed(&format!("{why}\n{}", last(logs))))
             }
         }
     }

@@ -166,7 +166,12 @@ impl Block<'_> {
                 self.flaw(input, &words);
                 continue;
             }
-            let name = input.attributes.iter().find(|(name, _)| name == "name").map(|(_, name)| name);
+            let named = |fits: &dyn Fn(&str) -> bool| input.attributes.iter().find(|(word, _)| fits(word));
+            let name = named(&|word| word == "name").or_else(|| named(&|word| word.eq_ignore_ascii_case("name")));
+            if let Some((word, _)) = name.filter(|(word, _)| word != "name") {
+                self.warn(input, &format!("has {word}, which was read as name"));
+            }
+            let name = name.map(|(_, name)| name);
             let Some(name) = name.filter(|name| !name.is_empty()) else {
                 self.flaw(input, &format!("input {} has no name: write <input name=\"…\">", at + 1));
                 continue;

@@ -97,6 +97,11 @@ fn other_cases_of_the_tags_are_told() {
     for (seen, name) in [("Action", "ACTION"), ("Tool_ID", "tool_id"), ("INPUTS", "inputs"), ("Input", "input")] {
         assert!(warnings(text).contains(&format!("<{seen}> was read as <{name}>")), "{}", warnings(text));
     }
+    // The name of an input too; one that is written as it should be comes first.
+    let named = |input: &str| format!("<ACTION><tool_id>a:b</tool_id><inputs>{input}</inputs></ACTION>");
+    assert_eq!(told(&named("<input Name=\"v\">1</input>")), "| a:b {\"v\":\"1\"}");
+    assert!(warnings(&named("<input Name=\"v\">1</input>")).contains("<input> has Name, which was read as name"));
+    assert_eq!(told(&named("<input NAME=\"w\" name=\"v\">1</input>")), "| a:b {\"v\":\"1\"}");
     // XML has the tags of one element in one case.
     assert!(
         told("<ACTION><tool_id>a:b</tool_id></action>").contains("Malformed XML in ACTION block at line 1, column 31")

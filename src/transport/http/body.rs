@@ -6,10 +6,10 @@
 use super::Face;
 use super::gate::once;
 use super::reply::{self, Refused, malformed};
-use crate::base::json;
 use crate::base::places::Place;
+use crate::base::{json, text};
 use crate::fault::{Fault, Kind};
-use crate::service::{Arguments, CallRequest, Caller, contract};
+use crate::service::{Arguments, CallRequest, Caller, Report, contract};
 use axum::body::Body;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
@@ -29,6 +29,8 @@ const TIME: Duration = Duration::from_secs(30);
 const BESIDE: usize = 64 * 1024;
 /// Longest name on whose behalf a request comes, characters: each call of it has its own copies.
 const LONGEST_LABEL: usize = 1000;
+/// What a body holds that is not the arguments themselves.
+const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
 /// How many places this many bytes take.
 pub fn units(length: usize) -> usize {
@@ -118,18 +120,20 @@ pub struct Asked {
     pub detached: Option<bool>,
     /// Who is told of the end.
     pub callback: Option<String>,
+    /// The member for which a body that holds `arguments` was taken as the arguments.
+    pub stray: Option<String>,
 }
 
 impl From<CallRequest> for Asked {
     fn from(request: CallRequest) -> Asked {
-        Asked { request, detached: None, callback: None }
+        Asked { request, detached: None, callback: None, stray: None }
     }
 }
 
 /// What a body asks for: `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the
 /// arguments alone.
 pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
-    let plain = |text: &str| CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned())).into();
+    let plain = |text: &str| Asked::from(CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned())));
     if body.trim().is_empty() {
         return Ok(plain(""));
     }
@@ -141,7 +145,10 @@ pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
     if !text.starts_with('{') {
         return Err(malformed("The body must be a JSON object."));
     }
-    let Some((arguments, beside)) = parted(text) else { return Ok(plain(text)) };
+    let (arguments, beside) = match parted(text) {
+        Ok(parts) => parts,
+        Err(stray) => return Ok(Asked { stray, ..plain(text) }),
+    };
     let arguments = match serde_json::from_str::<String>(arguments) {
         Ok(text) => text,
         Err(_) => arguments.to_owned(),
@@ -168,7 +175,7 @@ pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
     let callback = text_of(&beside, "callback")?;
     let timeout_ms = contract::timeout_ms(&config)?;
     let request = CallRequest { label, timeout_ms, ..CallRequest::new(caller, tool, Arguments::Text(arguments)) };
-    Ok(Asked { request, detached, callback })
+    Ok(Asked { request, detached, callback, stray: None })
 }
 
 /// On whose behalf a request comes; empty is nobody.
@@ -189,18 +196,36 @@ fn text_of(beside: &Map<String, Value>, name: &str) -> Result<Option<String>, Fa
     }
 }
 
-/// The arguments of `{user, config, arguments, …}`, and what stands beside them. `None`: the document is the arguments.
-fn parted(text: &str) -> Option<(&str, Map<String, Value>)> {
-    let arguments = json::member(text, "/arguments")?;
+/// The arguments of `{user, config, arguments, …}`, and what stands beside them. `Err`: the document is the arguments, and
+/// where it holds `arguments`, the member because of which.
+fn parted(text: &str) -> Result<(&str, Map<String, Value>), Option<String>> {
+    let arguments = json::member(text, "/arguments").ok_or(None)?;
     let at = arguments.as_ptr() as usize - text.as_ptr() as usize;
-    let (before, after) = (text.get(..at)?, text.get(at + arguments.len()..)?);
+    let (before, after) = (text.get(..at).ok_or(None)?, text.get(at + arguments.len()..).ok_or(None)?);
     if before.len() + after.len() > BESIDE {
-        return None;
+        return Err(None);
     }
-    let rest = format!("{before}null{after}");
-    let Ok(Value::Object(beside)) = json::compact(rest.as_bytes()).ok()?.tree(BESIDE) else { return None };
-    let known = beside.keys().all(|name| ["user", "config", "arguments", "mode", "callback"].contains(&name.as_str()));
-    known.then_some((arguments, beside))
+    let rest = json::compact(format!("{before}null{after}").as_bytes()).map_err(|_| None)?;
+    let Ok(Value::Object(beside)) = rest.tree(BESIDE) else { return Err(None) };
+    match beside.keys().find(|name| !MEMBERS.contains(&name.as_str())) {
+        Some(stray) => Err(Some(stray.clone())),
+        None => Ok((arguments, beside)),
+    }
+}
+
+/// A report of arguments that do not fit, with what they were taken from: whoever wrote `arguments` may not mean the body.
+pub fn explained(mut report: Report, stray: Option<&str>) -> Report {
+    let fault = report.error.as_mut().filter(|fault| fault.kind == Kind::ParameterValidationError);
+    if let (Some(fault), Some(stray)) = (fault, stray) {
+        let members = MEMBERS.join(", ");
+        let words = format!(
+            "The whole body was taken as the arguments, since it holds '{}' beside 'arguments'; other members are {members}.",
+            text::printable(&text::head(stray, 80))
+        );
+        let details = fault.details.take().map_or(words.clone(), |details| format!("{details}\n{words}"));
+        fault.details = Some(details);
+    }
+    report
 }
 
 #[cfg(test)]

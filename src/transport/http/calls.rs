@@ -53,7 +53,7 @@ pub async fn call(
         Ok(key) => key,
         Err(refusal) => return *refusal,
     };
-    let Asked { request, detached, callback } = asked;
+    let Asked { request, detached, callback, stray } = asked;
     let request = CallRequest {
         id: Some(service::new_id()),
         idempotency_key,
@@ -68,7 +68,7 @@ pub async fn call(
     let refused = request.refused.or_else(|| callback.map(|_| background::nobody_told()));
     let request = CallRequest { refused, ..request };
     if !wants_events(&headers) {
-        let report = run(face, request, Sink::none()).await;
+        let report = body::explained(run(face, request, Sink::none()).await, stray.as_deref());
         return reply::report(report, &seen_by, begun);
     }
     let (sink, mut events) = Sink::new(WAITING);
@@ -81,7 +81,7 @@ pub async fn call(
         Some(event) = events.recv() => Some(event),
         Some(Ok(report)) = running.join_next() => {
             if reply::status(&report, unread) != StatusCode::OK {
-                return reply::report(report, &seen_by, begun);
+                return reply::report(body::explained(report, stray.as_deref()), &seen_by, begun);
             }
             return streamed(Events::ended(&id, report, seen_by, begun));
         }

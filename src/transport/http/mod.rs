@@ -257,10 +257,12 @@ async fn no_such_path(method: Method, uri: Uri) -> Response {
         return no_such_method(method).await;
     }
     let path = crate::base::text::printable(&crate::base::text::head(uri.path(), 100));
-    reply::refusal(StatusCode::NOT_FOUND, reply::malformed(&format!("There is no {path} here.")))
+    let words = format!("There is no {path} here; /openapi.json lists the paths.");
+    reply::refusal(StatusCode::NOT_FOUND, reply::malformed(&words))
 }
 
 async fn no_such_method(method: Method) -> Response {
-    let words = format!("{} is not taken here.", crate::base::text::printable(method.as_str()));
+    let method = crate::base::text::printable(method.as_str());
+    let words = format!("{method} is not taken here: the header Allow says what is.");
     reply::refusal(StatusCode::METHOD_NOT_ALLOWED, reply::malformed(&words))
 }

@@ -49,7 +49,7 @@ impl Node {
             missing(1, "rabbitmq-server");
             return None;
         }
-        let folder = tempfile::Builder::new().prefix("toolhost-rabbitmq-").tempdir().unwrap();
+        let folder = tempfile::Builder::new().prefix("rabbitmq-of-tests-").tempdir().unwrap();
         let (port, names) = (free_port(), free_port());
         let settings = format!(
             "listeners.tcp.local = 127.0.0.1:{port}\nvm_memory_high_watermark.absolute = 512MiB\n\

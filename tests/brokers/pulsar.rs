@@ -60,7 +60,7 @@ impl Pulsar {
             missing(1, &format!("a Pulsar in {} (TOOLHOST_TEST_PULSAR)", program.display()));
             return None;
         }
-        let folder = tempfile::Builder::new().prefix("toolhost-pulsar-").tempdir().unwrap();
+        let folder = tempfile::Builder::new().prefix("pulsar-of-tests-").tempdir().unwrap();
         let (port, admin) = (free_port(), free_port());
         let own = [
             ("bindAddress", "127.0.0.1".to_owned()),

@@ -10,6 +10,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
 use super::watch::{Mode, Watch};
 use super::words;
+use crate::base::files::Folder;
 use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog::Level;
@@ -236,8 +237,15 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
             "toolhost: no operator is {names}: callers.policy.toml says who is one, and no token, JWT or login does"
         ));
     }
+    let address = listener.address()?;
+    if let http::Address::Unix(socket) = &address
+        && let Some(Err(why)) = std::path::absolute(socket)?.parent().map(Folder::open)
+    {
+        let why = text::printable(&why.to_string());
+        words::complain(&format!("toolhost: others can put a socket of theirs in the place of this one: {why}"));
+    }
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {} {}", listener.address()?, options.callers.told()));
+    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.told()));
     Ok(())
 }
 

@@ -118,7 +118,15 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         assert!(path.exists(), "one that is killed leaves its socket");
         let again = Web::at(&playground, &address, &[]);
         assert!(asked(None).out["tools"].is_array());
+        let theirs = "others can put a socket of theirs in the place of this one";
+        assert!(!again.said().contains(theirs), "{}", again.said());
         drop(again);
+        let open = playground.path("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        let warned = Web::at(&playground, &format!("unix:{}/s", open.display()), &[]);
+        assert!(warned.said().contains(theirs), "{}", warned.said());
+        drop(warned);
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
         let file = playground.cli(&["serve", "--http", &address]);

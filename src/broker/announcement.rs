@@ -46,10 +46,16 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    pub fn signed(&self, announcer: &str, key: &AnnouncerKey) -> Vec<u8> {
+    /// An error: no host would read it.
+    pub fn signed(&self, announcer: &str, key: &AnnouncerKey) -> Result<Vec<u8>, String> {
         let said = json!({ "time": self.time, "ttl": self.ttl, "descriptors": self.descriptors }).to_string();
         let signature = STANDARD.encode(hmac::sign(&key.0, &covered(announcer, &said)));
-        serde_json::to_vec(&Sealed { announcer: announcer.to_owned(), said, signature }).unwrap_or_default()
+        let sealed = Sealed { announcer: announcer.to_owned(), said, signature };
+        let body = serde_json::to_vec(&sealed).unwrap_or_default();
+        match body.len() > LARGEST {
+            true => Err(format!("it is larger than {LARGEST} bytes")),
+            false => Ok(body),
+        }
     }
 }
 
@@ -98,13 +104,16 @@ mod tests {
         let key = |of: &str| AnnouncerKey::of(&of.repeat(40)).unwrap();
         let descriptors = json!({"tool/x": {"a": 1}}).as_object().unwrap().clone();
         let announcement = Announcement { time: 7, ttl: 3, descriptors };
-        let body = String::from_utf8(announcement.signed("me", &key("k"))).unwrap();
+        let body = String::from_utf8(announcement.signed("me", &key("k")).unwrap()).unwrap();
         let opened = |body: &str, key: &AnnouncerKey| Sealed::read(body.as_bytes())?.opened(key);
         assert_eq!(opened(&body, &key("k")).unwrap(), announcement, "the control");
         let changed = [body.replace("\"me\"", "\"you\""), body.replace("\\\"ttl\\\":3", "\\\"ttl\\\":9")];
         for (body, key) in [(&body, key("l")), (&changed[0], key("k")), (&changed[1], key("k"))] {
             assert!(opened(body, &key).unwrap_err().contains("signature"), "{body}");
         }
+        let long = Map::from_iter([("tool/x".to_owned(), json!("x".repeat(LARGEST)))]);
+        let long = Announcement { descriptors: long, ..announcement };
+        assert!(long.signed("me", &key("k")).unwrap_err().contains("larger than"));
         assert!(changed.iter().all(|other| *other != body));
         assert!(AnnouncerKey::of("short").unwrap_err().contains("fewer than 32"));
         assert!(opened("[]", &key("k")).is_err() && Sealed::read(&vec![b' '; LARGEST + 1]).is_err());

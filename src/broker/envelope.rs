@@ -5,7 +5,8 @@
 
 use super::LARGEST;
 use crate::base::json;
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 /// Largest request that is read, bytes.
@@ -16,12 +17,25 @@ pub const LARGEST_REQUEST: usize = LARGEST;
 #[serde(default)]
 pub struct Request {
     /// Sent by releases of TrustGraph before 2.4. A label.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "text_or_null")]
     pub user: String,
     /// JSON text; empty text is an empty map.
+    #[serde(deserialize_with = "text_or_null")]
     pub config: String,
     /// JSON text; empty text is an empty map.
+    #[serde(deserialize_with = "text_or_null")]
     pub arguments: String,
+    /// It is somebody's reply: an answer to that could come in as a request once more, for ever.
+    #[serde(rename = "end_of_stream", skip_serializing, deserialize_with = "whatever")]
+    pub is_reply: bool,
+}
+
+fn text_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
+
+fn whatever<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(from).map(|_| true)
 }
 
 /// One reply; the last of a request says `end_of_stream`.
@@ -142,7 +156,11 @@ mod tests {
         let old = br#"{"user": "alice", "config": "{}", "arguments": "{\"topic\": \"llama\"}"}"#;
         let read = Request::decode(old).unwrap();
         assert_eq!((read.user.as_str(), read.arguments.as_str()), ("alice", r#"{"topic": "llama"}"#));
-        assert!(Request::decode(b"{\"more\": [1]}").unwrap() == Request::default());
+        for nothing in ["{\"more\": [1]}", "{\"user\": null, \"config\": null, \"arguments\": null}"] {
+            assert!(Request::decode(nothing.as_bytes()).unwrap() == Request::default(), "{nothing}");
+        }
+        let reply = Response::failed("no").encode().unwrap();
+        assert!(Request::decode(&reply).unwrap().is_reply && !read.is_reply);
         assert_eq!(String::from_utf8(read.encode()).unwrap().matches("alice").count(), 1);
         for wrong in ["[]", "{\"config\": {}}", "{", "\u{0}", "{\"arguments\": \"\\ud800\"}"] {
             assert!(

@@ -16,8 +16,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Deliveries that may wait for whoever reads them.
 const WAITING: usize = 16;
-/// How long a connection may take to be made, with what is declared on it.
+/// How long a connection may take to be made, with what is declared on it; and the most, where that was too short: a broker that
+/// has just started, or has much to do, else never gets one done.
 const PATIENCE: Duration = Duration::from_secs(15);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
 /// First and longest pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -128,9 +130,9 @@ struct Kept {
 
 impl Kept {
     async fn up(self, deliveries: mpsc::Sender<Delivery>) {
-        let mut pause = PAUSE;
+        let (mut pause, mut patience) = (PAUSE, PATIENCE);
         while !self.stop.is_cancelled() {
-            let connecting = tokio::time::timeout(PATIENCE, super::connect(&self.terms, &self.source, &self.to));
+            let connecting = tokio::time::timeout(patience, super::connect(&self.terms, &self.source, &self.to));
             let connected = tokio::select! {
                 connected = connecting => connected,
                 () = self.stop.cancelled() => break,
@@ -138,6 +140,7 @@ impl Kept {
             let began = Instant::now();
             let why = match connected {
                 Ok(Ok((mut incoming, outgoing))) => {
+                    patience = PATIENCE;
                     let why = self.pumped(&mut *incoming, outgoing, &deliveries).await;
                     if self.stop.is_cancelled() {
                         // What was taken may still be answered, and acknowledged where it came from.
@@ -147,7 +150,11 @@ impl Kept {
                     why
                 }
                 Ok(Err(why)) => why,
-                Err(_) => format!("no connection within {} s", PATIENCE.as_secs()),
+                Err(_) => {
+                    let why = format!("no connection within {} s", patience.as_secs());
+                    patience = (patience * 2).min(LONGEST_PATIENCE);
+                    why
+                }
             };
             if began.elapsed() > LONGEST_PAUSE {
                 pause = PAUSE;
@@ -203,7 +210,12 @@ impl Kept {
             match came {
                 Some(Ok(mut delivery)) => {
                     delivery.broken = broken.clone();
-                    if deliveries.send(delivery).await.is_err() {
+                    let handed = tokio::select! {
+                        handed = deliveries.send(delivery) => handed,
+                        // Whoever reads may wait for this link itself.
+                        () = broken.cancelled() => return "it did not confirm what it was sent".to_owned(),
+                    };
+                    if handed.is_err() {
                         return "nobody reads what comes".to_owned();
                     }
                 }

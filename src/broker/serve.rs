@@ -3,10 +3,11 @@
 //! For: programs that embed this library (`examples/joke.rs`). In: terms, two topics, a `ToolService`. Out: a reply for every
 //! request, also where the method fails or panics. Never: more requests at once than it was told.
 
-use super::{Delivery, Link, Request, Response, Source, Terms, Topic, Unsent};
+use super::{Delivery, LONGEST_ID, Link, Request, Response, Source, Terms, Topic, Unsent};
 use crate::base::json::{Dialect, parse};
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -29,15 +30,20 @@ pub trait ToolService: Send + Sync + 'static {
 
 /// Where an answer that streams goes.
 pub struct Parts {
-    link: Arc<Link>,
+    replies: Arc<Replies>,
     id: Vec<u8>,
+}
+
+/// The way out.
+struct Replies {
+    link: Link,
+    /// The smallest that the broker refused, bytes.
+    refused: AtomicUsize,
 }
 
 impl Parts {
     pub async fn send(&self, part: impl Into<String>) {
-        let reply = Response::part(part.into());
-        let body = reply.encode().or_else(|| Response::failed("A part is larger than a broker takes.").encode());
-        put(&self.link, &self.id, &body.unwrap_or_default()).await;
+        self.replies.put(&self.id, Response::part(part.into())).await;
     }
 }
 
@@ -46,52 +52,74 @@ impl Parts {
 pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
     let source = Source::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
     let (link, mut came) = Link::open(terms, source, replies);
-    let (link, service) = (Arc::new(link), Arc::new(service));
+    let replies = Arc::new(Replies { link, refused: AtomicUsize::new(usize::MAX) });
+    let service = Arc::new(service);
     let (places, mut running) = (Arc::new(Semaphore::new(at_once.into())), JoinSet::new());
     while let Some(delivery) = came.recv().await {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         while running.try_join_next().is_some() {}
-        let (link, service) = (link.clone(), service.clone());
+        let (replies, service) = (replies.clone(), service.clone());
         running.spawn(async move {
-            answered(&link, delivery, service).await;
+            answered(&replies, delivery, service).await;
             drop(place);
         });
     }
 }
 
-async fn answered(link: &Arc<Link>, delivery: Delivery, service: Arc<impl ToolService>) {
-    let parts = Parts { link: link.clone(), id: delivery.id.clone() };
+async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
+    let parts = Parts { replies: replies.clone(), id: delivery.id.clone() };
     let reply = match asked(&delivery.body) {
-        Ok(asked) => {
+        // Neither has an answer: what is a reply itself, and what asks under an id that no message may have.
+        Ok(None) => None,
+        _ if delivery.id.len() > LONGEST_ID => None,
+        Ok(Some(asked)) => {
             // A task of its own, so that a panic ends nothing else; it ends with this one.
             let mut work = JoinSet::new();
             work.spawn(async move { service.invoke(asked, &parts).await });
-            match work.join_next().await {
+            Some(match work.join_next().await {
                 Some(Ok(Ok(Value::String(text)))) => Response::whole(text),
                 Some(Ok(Ok(value))) => Response::whole(value.to_string()),
                 Some(Ok(Err(why))) => Response::failed(why),
                 Some(Err(_)) | None => Response::failed("The service failed unexpectedly."),
-            }
+            })
         }
-        Err(why) => Response::failed(why),
+        Err(why) => Some(Response::failed(why)),
     };
-    let body = reply.encode().or_else(|| Response::failed("The answer is larger than a broker takes.").encode());
-    put(link, &delivery.id, &body.unwrap_or_default()).await;
+    if let Some(reply) = reply {
+        replies.put(&delivery.id, reply).await;
+    }
     if let Err(why) = delivery.done().await {
         tracing::warn!(target: "toolhost::broker", "a request was answered, and may come again: {why}");
     }
 }
 
-async fn put(link: &Link, id: &[u8], body: &[u8]) {
-    match link.publish(id, body).await {
-        // Whoever asked may have stopped listening.
-        Ok(()) | Err(Unsent::Nobody) => {}
-        Err(why) => tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}"),
+impl Replies {
+    async fn put(&self, id: &[u8], reply: Response) {
+        for reply in [reply, Response::failed("The answer is larger than the broker takes.")] {
+            let refused = self.refused.load(Ordering::Relaxed);
+            let Some(body) = reply.encode().filter(|body| body.len() < refused) else { continue };
+            let before = self.link.state();
+            match self.link.publish(id, &body).await {
+                // Whoever asked may have stopped listening.
+                Ok(()) | Err(Unsent::Nobody) => return,
+                // The broker takes less than is sent here, and has ended the connection: what was being answered on it comes
+                // again, and must not end the next one.
+                Err(Unsent::TooLarge) => {
+                    self.refused.fetch_min(body.len(), Ordering::Relaxed);
+                    self.link.other_than(&before).await;
+                }
+                Err(why) => return tracing::warn!(target: "toolhost::broker", "a reply was not sent: {why:?}"),
+            }
+        }
     }
 }
 
-fn asked(body: &[u8]) -> Result<Asked, String> {
-    let Request { user, config, arguments } = Request::decode(body)?;
+/// `None`: it is a reply, and no request.
+fn asked(body: &[u8]) -> Result<Option<Asked>, String> {
+    let Request { user, config, arguments, is_reply } = Request::decode(body)?;
+    if is_reply {
+        return Ok(None);
+    }
     let map = |what: &str, text: &str| match text.trim().is_empty() {
         true => Ok(Map::new()),
         false => match parse(text.as_bytes(), Dialect::Strict).map(|document| document.value) {
@@ -100,5 +128,6 @@ fn asked(body: &[u8]) -> Result<Asked, String> {
             Err(why) => Err(format!("The {what} are no JSON object: {}", why.message)),
         },
     };
-    Ok(Asked { user, config: map("values of \"config\"", &config)?, arguments: map("arguments", &arguments)? })
+    let (config, arguments) = (map("values of \"config\"", &config)?, map("arguments", &arguments)?);
+    Ok(Some(Asked { user, config, arguments }))
 }

@@ -121,7 +121,11 @@ impl Terms {
                     .to_owned(),
             );
         }
-        let port = uri.port_u16().unwrap_or(port);
+        let port = match uri.port_u16() {
+            Some(port @ 1..) => port,
+            None if authority.ends_with(&host) || authority.ends_with(']') => port,
+            _ => return Err(format!("its port is no number from 1 to 65535: {shape}")),
+        };
         Ok(Terms { kind, tls, host, port, vhost, user, secret, ca: None })
     }
 
@@ -182,6 +186,11 @@ mod tests {
         assert!(said.contains("`credentials`") && !said.contains("sesame"), "{said}");
         assert!(refused("amqp://mq.example").contains("insecure = true"));
         assert!(refused("amqp://localhost/a/b").contains("%2f"));
+        for port in ["99999", "0", "", "-1"] {
+            let said = refused(&format!("amqp://localhost:{port}"));
+            assert!(said.contains("is no number from 1 to 65535") || said.contains("no url"), "{port}: {said}");
+        }
+        assert!(refused("amqp://[::1]:99999").contains("is no number"));
         assert!(refused("nats://localhost").contains("no broker that is known"));
         assert!(Terms::new("amqp://localhost", Some("me".to_owned()), None, false).is_err());
     }

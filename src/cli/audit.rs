@@ -5,11 +5,13 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{audit_denials, audit_packages, host, words};
+use super::{audit_denials, audit_packages, host, remote, words};
 use crate::base::links;
 use crate::fault::{Fault, Kind};
 use crate::{manifest, policy, service};
+use http::Method;
 use manifest::Manifest;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -33,6 +35,9 @@ pub struct Args {
     /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
     pub probe: bool,
+    /// As the server there knows it, which hears what other hosts announce: ADDRESS:PORT, unix:PATH or https://NAME:PORT
+    #[arg(long, value_name = "ADDRESS", requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
+    pub http: Option<remote::At>,
     /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL; a relative path starts at the current folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
@@ -47,6 +52,9 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(call) = &args.call {
         return super::audit_call::run(settings, call, args.json);
+    }
+    if let (Some(http), Some(reference)) = (args.http, &args.tool) {
+        return asked(&remote::Server { http }, reference, args.json);
     }
     let known = host::Tools::of(settings)?;
     let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
@@ -93,6 +101,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return Ok(Exit::Ok.into());
     };
     words::show(text.as_bytes());
+    Ok(Exit::Ok.into())
+}
+
+/// What a running server says of a tool.
+fn asked(server: &remote::Server, reference: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let path = format!("/v1/tools/{}/audit", utf8_percent_encode(reference, NON_ALPHANUMERIC));
+    let report = server.ask(Method::GET, &path, None, "digests")?;
+    if json {
+        words::show_json(&report);
+        return Ok(Exit::Ok.into());
+    }
+    let mut out = String::new();
+    words::fields(&report, &mut out);
+    words::show(out.as_bytes());
     Ok(Exit::Ok.into())
 }
 

@@ -27,6 +27,9 @@ pub fn run(settings: &Settings, call: &str, as_json: bool) -> anyhow::Result<Exi
             out.push_str("\nwhat it could touch\n");
             words::fields(confinement, &mut out);
         }
+        None if record["service"].is_string() => {
+            out.push_str("\na service elsewhere did the work, which nothing here confines\n")
+        }
         None if record["digests"]["confinement"].is_null() => out.push_str("\nnothing was started for it\n"),
         None => out.push_str("\nthe text of its confinement is no longer beside the audit log\n"),
     }

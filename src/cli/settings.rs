@@ -276,7 +276,8 @@ impl Settings {
     pub fn unheard(&self) -> Option<String> {
         let from = self.announced().into_iter().flat_map(|entry| entry.from);
         let tools: Vec<String> = from.map(|from| format!("{}.*", from.namespace)).collect();
-        let words = "what other hosts announce only a running server hears (`toolhost status`, GET /v1/tools)";
+        let words = "what other hosts announce only a running server hears (`toolhost status` lists it, `toolhost audit TOOL \
+                     --http ADDRESS` shows one)";
         (!tools.is_empty()).then(|| format!("Nothing is known here of {}: {words}.", tools.join(", ")))
     }
 

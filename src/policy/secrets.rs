@@ -129,9 +129,9 @@ pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
                 _ => Err("`command:` is followed by an absolute program and its words; no shell reads them".to_owned()),
             }
         }
+        // It may be the secret itself: it is not repeated.
         _ => Err(format!(
-            "`{}` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"{}",
-            text::printable(&text::head(written, 60)),
+            "what stands there is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"{}",
             did_you_mean(written.split(':').next().unwrap_or_default(), &["file", "env", "command"])
         )),
     }

@@ -47,18 +47,21 @@ pub struct ServiceGrant {
 }
 
 impl ServiceGrant {
+    /// Where its requests go.
+    pub fn place(&self) -> String {
+        let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
+        format!("{} at {to} of {broker}", self.service)
+    }
+
     /// Without where the grant came from.
     pub fn text(&self) -> String {
-        let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
         let config = match self.config.is_empty() {
             true => String::new(),
             false => format!(" and {}", Value::Object(self.config.clone())),
         };
         let user = if self.user { "so does the caller's name" } else { "the caller's name does not" };
-        let (service, from) = (&self.service, &self.response);
-        format!(
-            "{service} at {to} of {broker}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}"
-        )
+        let (place, from) = (self.place(), &self.response);
+        format!("{place}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}")
     }
 
     /// Whether whoever has this can do all that the other says.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PREFIX: &str = "announced:";
 /// The most that one announcer has.
 const MOST_SERVICES: usize = 16;
-const MOST_TOOLS: usize = 64;
+pub const MOST_TOOLS: usize = 64;
 /// Least time between two changes: each has the whole registry settled anew.
 const PAUSE: Duration = Duration::from_secs(1);
 

@@ -19,7 +19,7 @@ mod snapshot;
 mod store;
 mod writable_tools;
 
-pub use announced::Announced;
+pub use announced::{Announced, MOST_TOOLS as MOST_ANNOUNCED};
 pub use availability::{needs_of, refused, unsatisfied};
 pub use builtin::{BUILTIN_FILES, Builtin};
 pub use load::DirectToolLoader;

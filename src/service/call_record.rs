@@ -102,6 +102,8 @@ struct ShownArguments {
 struct PolicySaid {
     policy: String,
     digest: String,
+    /// Where the work of a service elsewhere is asked for.
+    service: Option<String>,
 }
 
 /// What the call may touch.
@@ -247,7 +249,9 @@ impl CallRecord {
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
         self.verbose.iter_mut().for_each(|verbose| verbose.grants = policy::audit::touches(decision));
-        self.decided = Some(PolicySaid { policy: decision.policy.clone(), digest: decision.digest.clone() });
+        let service = decision.service.as_ref().map(policy::ServiceGrant::place);
+        let (policy, digest) = (decision.policy.clone(), decision.digest.clone());
+        self.decided = Some(PolicySaid { policy, digest, service });
     }
 
     /// Texts that no log, record or answer may show. `known`: the tool has them.
@@ -286,6 +290,7 @@ impl CallRecord {
         let record = Record {
             decision: "allowed",
             rule: self.ran_under(),
+            service: self.asks_of(),
             outcome: Kind::InternalError.to_string(),
             message: Some("The host ended before this call did; how far the call came is not known.".to_owned()),
             ..self.line(None, &digests)

@@ -54,7 +54,7 @@ pub use denials::LIMIT;
 pub use guard::{RUNNING, Turn, WAITING};
 pub use hints::strips_types;
 pub use report::{Digests, Report};
-pub use request::{CallRequest, Caller, Event, Sink, new_id};
+pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
 pub use script_digest::of as digest_of_script;
 pub use secrets::credential;
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, Told};

@@ -55,6 +55,9 @@ pub(super) struct Record<'a> {
     pub digests: &'a Digests,
     pub decision: &'a str,
     pub rule: String,
+    /// Where its work was asked for, of a tool of a service elsewhere: nothing of that is in `digests`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
     pub limits: Option<&'a policy::Limits>,
     pub outcome: String,
     pub message: Option<String>,
@@ -193,6 +196,7 @@ mod tests {
             digests: &digests,
             decision: "allowed",
             rule: part.clone(),
+            service: Some(part.clone()),
             limits: Some(&policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
             outcome: "ParameterValidationError".to_owned(),
             message: Some(cut(&worst)),

@@ -8,7 +8,7 @@ use super::approval::Approver;
 use super::shapes::Client;
 use super::traces::TraceContext;
 use crate::executor::{Level, Progress};
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,6 +29,20 @@ impl Caller {
 
     pub fn operator(user: impl Into<String>) -> Caller {
         Caller { operator: true, ..Caller::named(user) }
+    }
+}
+
+/// Longest name on whose behalf a request comes, characters: each call of it has its own copies.
+const LONGEST_LABEL: usize = 1000;
+
+/// On whose behalf a request comes; empty is nobody.
+pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
+    match user {
+        Some(user) if user.chars().count() > LONGEST_LABEL => {
+            let message = format!("user must be at most {LONGEST_LABEL} characters.");
+            Err(Fault::new(Kind::ParameterValidationError, message))
+        }
+        user => Ok(user.filter(|user| !user.is_empty())),
     }
 }
 

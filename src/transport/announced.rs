@@ -12,7 +12,7 @@ use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Map;
+use serde_json::{Map, map};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -320,9 +320,12 @@ impl Voice {
         self.last = Timestamp::now().as_millisecond().max(self.last + 1);
         let descriptors = if leaves { Map::new() } else { self.descriptors() };
         let announcement = Announcement { time: self.last, ttl: self.announcing.ttl, descriptors };
-        let body = announcement.signed(&self.announcing.name, &self.key);
-        if let Err(why) = self.link.publish(b"", &body).await {
-            tracing::warn!(target: "toolhost::announced", "what this host serves was not announced: {why:?}");
+        let sent = match announcement.signed(&self.announcing.name, &self.key) {
+            Ok(body) => self.link.publish(b"", &body).await.map_err(|why| format!("{why:?}")),
+            Err(why) => Err(why),
+        };
+        if let Err(why) = sent {
+            tracing::warn!(target: "toolhost::announced", "what this host serves was not announced: {why}");
         }
     }
 
@@ -336,7 +339,13 @@ impl Voice {
             let Some(tool) = tool else { continue };
             let told = broker::descriptors(&tool.manifest, request.name(), request, response);
             found.insert(format!("tool-service/{}", told.service_key), told.service);
-            found.insert(format!("tool/{}", told.tool_key), told.tool);
+            match found.entry(format!("tool/{}", told.tool_key)) {
+                map::Entry::Vacant(place) => _ = place.insert(told.tool),
+                map::Entry::Occupied(_) => tracing::warn!(
+                    target: "toolhost::announced",
+                    "{} is not announced: another tool of its [[broker]] has its name, {}", tool.manifest.id, told.tool_key
+                ),
+            }
         }
         found
     }

@@ -35,7 +35,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         (format!("{good}at_once = 0\n"), "at_once: from 1 to 1000"),
         (format!("{good}id = \"a b\"\n"), "id: letters"),
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
-        (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: `sesame` is no source"),
+        (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: what stands there is no source"),
         (format!("{good}[[broker]]\n{good}"), "number 2: another one has the same requests"),
         (circle("request:tg:x", "non-persistent://tg/request/x"), "number 1: replies would come in as requests"),
         (
@@ -46,13 +46,24 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
             circle("request:tg:x", "response:tg:x") + "[[broker]]\n" + &circle("request:tg:y", "request:tg:x"),
             "number 2: replies would",
         ),
+        (
+            good.replace("[\"esc:echo\"]", "[\"esc:echo@1\", \"esc:write\", \"esc:echo@2\"]"),
+            "tools: 'esc:echo' is named twice",
+        ),
+        (circle("request:tg:x.y", "request.x:tg:y"), "number 1: replies would come in as requests"),
+        (good.replace("localhost", "localhost:99999"), "url: its port is no number from 1 to 65535"),
         (format!("{good}idempotent = [\"esc:write\"]\n"), "idempotent: 'esc:write' is no id of a tool in `tools`"),
+        (
+            good.replace("\"esc:echo\"", &(0..65).map(|n| format!("\"a:{n}\"")).collect::<Vec<_>>().join(", "))
+                + "announce = { announcer = \"b\", key = \"env:KEY\" }\n",
+            "announce: no host takes more than 64 tools of one announcer",
+        ),
         (format!("{good}colour = 1\n"), "unknown field `colour`"),
     ] {
         let ended = told(&playground, &entry, &["list"]);
         assert!(ended.code == Some(4) && ended.stderr.contains("broker.toml"), "{entry}: {}", ended.stderr);
         assert!(ended.stderr.contains(wanted), "{entry}: {wanted}: {}", ended.stderr);
-        assert!(!ended.stderr.contains("me:sesame"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("sesame"), "{}", ended.stderr);
     }
     #[cfg(not(feature = "pulsar"))]
     {
@@ -73,7 +84,7 @@ fn trustgraph_is_told_of_a_tool() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let (service, tool) = (&ended.out["tool-service"], &ended.out["tool"]);
     let wanted = json!({"id": "toolhost-x", "request-queue": "request:tg:x", "response-queue": "response:tg:x",
-        "config-params": [{"name": "tool", "required": true}]});
+        "config-params": [{"name": "tool", "required": true}, {"name": "timeoutMs", "required": false}]});
     assert_eq!((&service["key"], &service["value"]), (&json!("toolhost-x"), &wanted));
     let tool = &tool["value"];
     assert_eq!(

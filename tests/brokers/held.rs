@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn kill(mut host: Served) {
     host.signal(Signal::SIGKILL);
@@ -107,6 +108,11 @@ pub struct Way {
 
 impl Way {
     pub fn to(port: u16) -> Way {
+        Way::slow(port, Duration::ZERO)
+    }
+
+    /// On which each piece takes this time.
+    fn slow(port: u16, each: Duration) -> Way {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let way = Way {
             port: listener.local_addr().unwrap().port(),
@@ -126,6 +132,7 @@ impl Way {
                     std::thread::spawn(move || {
                         let mut piece = [0; 16 * 1024];
                         while let Ok(read @ 1..) = from.read(&mut piece) {
+                            std::thread::sleep(each);
                             if to.write_all(&piece[..read]).is_err() {
                                 break;
                             }
@@ -191,6 +198,18 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
         .filter(|record| record["tool"].as_str().is_some_and(|it| it.contains("write")))
         .count();
     assert_eq!(runs, 1);
+}
+
+/// A broker that has much to do, or is far away: what was too short once is not tried for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_answers_slowly_is_served() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("slow"));
+    let way = Way::slow(node.port, Duration::from_millis(700));
+    let host = Served::begin(&playground, "one", &format!("amqp://127.0.0.1:{}", way.port), &service, &[]);
+    host.says("is away: no connection within 15 s", 1);
+    host.says("is connected", 1);
+    Raw::to(&node.url(), &service).await.is_quiet().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

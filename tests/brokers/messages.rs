@@ -157,3 +157,44 @@ async fn the_caller_is_the_entrys() {
     let records = playground.records();
     assert!(records.iter().all(|record| record["user"] == "trustgraph"), "{records:#?}");
 }
+
+/// An answer to a reply would be one more reply, and so on where two services listen to each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("circle"));
+    let entry = format!(
+        "[[broker]]\nurl = \"{}\"\nservice = \"{service}\"\ntools = [\"esc:echo@1\"]\ncaller = \"trustgraph\"\n",
+        node.url()
+    );
+    let host = Served::by(&playground, "one", &entry, &[]);
+    host.says("is connected", 1);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    let id = || Some(AMQPValue::LongString("1".into()));
+    let nothing = json!({"user": null, "config": null, "arguments": null});
+    for control in [json!({}), nothing] {
+        raw.send(id(), control.to_string().as_bytes()).await;
+        assert_eq!(text(&raw.answer("1").await), "{}", "the one tool of this service: {control}");
+    }
+    let error = json!({"type": "tool-service-error", "message": "no"});
+    for reply in [
+        json!({"error": error, "response": "", "end_of_stream": true}),
+        json!({"error": null, "response": "part", "end_of_stream": false}),
+        json!({"response": "", "end_of_stream": null}),
+    ] {
+        raw.send(id(), reply.to_string().as_bytes()).await;
+    }
+    host.says("is left unanswered: it is a reply itself", 3);
+    raw.is_quiet().await;
+    let ran = playground.records().iter().filter(|record| record["decision"] == "allowed").count();
+    assert_eq!(ran, 3, "two controls, and the one that is quiet");
+    // What else is not as the operator has it.
+    for (body, wanted) in [
+        (json!({"user": "u".repeat(1001)}), "user must be at most 1000 characters"),
+        (json!({"config": "{\"tool\": \"esc:echo@2\"}"}), "This service has that tool as 'esc:echo@1' alone"),
+    ] {
+        raw.send(id(), body.to_string().as_bytes()).await;
+        let told = refusal(&raw.answer("1").await);
+        assert!(told.contains(wanted), "{wanted}: {told}");
+    }
+}

@@ -218,8 +218,8 @@ fn entries_are_read_with_their_sources_and_rules() {
 #[rustfmt::skip]
 const BAD: &[(&str, &str, &str)] = &[
     ("from = \"\"", "from", "`from` is blank: say where it lies: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\""),
-    ("from = \"a.key\"", "from", "`a.key` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\""),
-    ("from = \"fil:a\"", "from", "`fil:a` is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"; did you mean `file`?"),
+    ("from = \"a.key\"", "from", "what stands there is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\""),
+    ("from = \"fil:a\"", "from", "what stands there is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"; did you mean `file`?"),
     ("from = \"file:\"", "from", "a path is missing"),
     ("from = \"file:../a\"", "from", "`../a`: `..` is not allowed; write the path it leads to"),
     ("from = \"file:~/a\"", "from", "`~/a`: `~` is not read; write the absolute path"),

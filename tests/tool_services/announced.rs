@@ -94,6 +94,14 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
         }
         let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
         assert_eq!(found["source"], "announced:b", "{found}");
+        // What only the server hears is audited by asking it.
+        let place = format!("far.{name} at request:tg:{name} of {}", mq.url());
+        let audited = own.cli(&["audit", &tool, "--http", &web.address]);
+        assert!(audited.code == Some(0) && audited.text().contains(&place), "{audited:?}");
+        let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
+        assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
+        let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
+        assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
         // Killed, it says nothing any more.
         drop(host);
         says(&web, "b announces nothing any more", 1);
@@ -136,7 +144,7 @@ impl Voice {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let time = i64::try_from(now.as_millis()).unwrap() - ago * 1000;
         let descriptors: Map<String, Value> = serde_json::from_value(descriptors).unwrap();
-        Announcement { time, ttl, descriptors }.signed(name, &key)
+        Announcement { time, ttl, descriptors }.signed(name, &key).unwrap()
     }
 }
 
@@ -151,6 +159,25 @@ fn described(id: &str, tools: usize) -> Value {
         found.insert(format!("tool/t{n}"), tool);
     }
     Value::Object(found)
+}
+
+#[test]
+fn two_tools_of_one_name_are_not_told_as_one() {
+    let Some(mq) = Node::shared() else { return };
+    let other = world(Who::ours());
+    for name in ["first", "second"] {
+        other.tool(name, "python", "print(1)\n", json!({"presentation": {"modelName": "same"}}));
+    }
+    let text = format!(
+        "[[broker]]\nurl = \"{}\"\nservice = \"{}\"\ntools = [\"esc:first\", \"esc:second\"]\ncaller = \"a\"\n\
+         announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"notify:tg:{}\" }}\n",
+        mq.url(),
+        unique("same"),
+        unique("same")
+    );
+    let host = Served::by(&other, "b", &text, &[]);
+    host.says("esc:second is not announced: another tool of its [[broker]] has its name, same", 1);
+    assert!(!host.said().contains("esc:first is not announced"), "{}", host.said());
 }
 
 #[test]
@@ -263,7 +290,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         (of(&format!("{b}, {b}")), "another one has this name or this namespace"),
         (of(b) + &of(&b.replace("far", "near")), "the announcer 'b' is listed already"),
         (of(b) + &of(&b.replace("\"b\"", "\"c\"")), "the service 'far.*' is called over another broker already"),
-        (of(&b.replace("file:b.key", "0123")), "key: `0123` is no source"),
+        (of(&b.replace("file:b.key", "0123")), "key: what stands there is no source"),
         (of(&b.replace("b.key", "short.key")), "the key of announcer b: it has fewer than 32 bytes"),
         ("[[tool_services]]\nurl = \"amqp://localhost\"\n".to_owned(), "`services` names none"),
     ] {

@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use super::{configured, describe, playground, queues, terms};
 use crate::brokers::Node;
-use crate::harness::{Playground, Server, Who, as_everyone, finish};
+use crate::harness::{Playground, Server, Who, as_everyone, finish, manifest};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -222,4 +222,44 @@ fn a_broker_that_is_away_is_a_fault_of_its_own() {
     let ended = call(&host, "gone:ask", json!({"what": "echo"}), &[]);
     assert_eq!(ended.kind(), "CapabilityError", "{ended:?}");
     assert!(ended.error().1.contains("a broker over which the service 'gone' is called"), "{ended:?}");
+}
+
+#[test]
+fn a_manifest_holds_the_answers_of_a_service_to_its_schema() {
+    let Some(mq) = Node::shared() else { return };
+    let host = playground(Who::ours(), "schema", &mq.url());
+    let _peer = Peer::of(terms(&mq.url()), "schema", &queues("schema").0);
+    let handler = json!({"type": "tool-service", "service": "schema"});
+    for (name, output) in [
+        ("object", json!({"type": "object", "required": ["a"]})),
+        ("text", json!({"type": "string"})),
+        ("either", json!({"type": ["object", "string"]})),
+    ] {
+        let parameters = json!({"type": "object", "additionalProperties": true});
+        let more = json!({"output": output, "parameters": parameters});
+        let file = host.path(&format!("tool-defs/remote/{name}.tool.json"));
+        fs::write(file, manifest(format!("schema:{name}"), handler.clone(), more).to_string()).unwrap();
+    }
+    host.settle();
+    let said = |tool: &str, what: &str| call(&host, &format!("schema:{tool}"), json!({"what": what}), &[]);
+    let object = json!({"a": [1]});
+    for (tool, answer) in [("object", &object), ("text", &json!("{\"a\":[1]}")), ("either", &json!("{\"a\":[1]}"))] {
+        let ended = said(tool, "object");
+        assert_eq!((&ended.out["outputData"], &ended.out["usage"]["outputBytes"]), (answer, &json!(9)), "{ended:?}");
+    }
+    for what in ["stream", "nothing"] {
+        let ended = said("object", what);
+        assert_eq!(ended.error(), ("OutputValidationError", "Output must be an object."), "{what}: {ended:?}");
+    }
+    // Where it was asked stands in the record, and of what was not asked nothing.
+    let policy = host.path("sandbox-policies/remote.policy.toml");
+    fs::remove_file(policy).unwrap();
+    assert_eq!(said("object", "object").kind(), "SecurityError");
+    let records = host.records();
+    let place = json!(format!("schema at request:tg:schema of {}", mq.url()));
+    let asked: Vec<bool> = records.iter().map(|record| record.get("service") == Some(&place)).collect();
+    assert_eq!(asked, [true, true, true, true, true, false], "{records:#?}");
+    let call = records[0]["call"].as_str().unwrap();
+    let told = host.cli(&["audit", "--call", call]).text();
+    assert!(told.contains("a service elsewhere did the work, which nothing here confines"), "{told}");
 }

@@ -5,11 +5,15 @@
 mod example;
 
 use super::{configured, playground, terms};
+use crate::brokers::Raw;
 use crate::brokers::{self, Node};
 use crate::harness::{Who, finish};
-use serde_json::json;
+use lapin::types::AMQPValue;
+use serde_json::{Value, json};
 use std::fs;
-use toolhost::broker::{Topic, serve};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use toolhost::broker::{Asked, Parts, ToolService, Topic, serve};
 
 #[test]
 fn the_joke_service_is_short_and_answers() {
@@ -47,4 +51,56 @@ fn the_joke_service_is_short_and_answers() {
     fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
     assert!(told("{}").starts_with("Hey ") && told("{}").contains("! Here's a pun for you:\n\n"));
     runtime.shutdown_background();
+}
+
+/// Answers with so many letters, and counts how often it is asked.
+struct Long(Arc<AtomicUsize>);
+
+impl ToolService for Long {
+    async fn invoke(&self, asked: Asked, _: &Parts) -> Result<Value, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let long = asked.arguments.get("long").and_then(Value::as_u64).unwrap_or_default();
+        Ok(json!("x".repeat(usize::try_from(long).unwrap())))
+    }
+}
+
+/// What was being answered when a connection was lost has two answers, of which clients take the first.
+async fn ask(raw: &mut Raw, id: &str, long: usize) -> Value {
+    raw.ask(id, &json!({}), &json!({"long": long})).await;
+    loop {
+        let (told, body) = raw.reply().await;
+        if told == id.as_bytes() {
+            return body;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_service_cannot_answer_does_not_come_again() {
+    let Some(node) = Node::start() else { return };
+    node.stop();
+    node.limit(100_000);
+    node.again();
+    let asked = Arc::<AtomicUsize>::default();
+    let (requests, replies) = Topic::of_service("long").unwrap();
+    let service = Long(asked.clone());
+    let served = tokio::spawn(serve(terms(&node.url()), requests, replies, "long-service", 2, service));
+    // The exchanges are the service's.
+    let mut raw = loop {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        let (url, asks) = (node.url(), async |url: &str| Raw::to(url, "long").await);
+        if let Ok(raw) = tokio::spawn(async move { asks(&url).await }).await {
+            break raw;
+        }
+    };
+    assert_eq!(ask(&mut raw, "fits", 50_000).await["response"].as_str().unwrap().len(), 50_000, "the control");
+    let body = ask(&mut raw, "large", 200_000).await;
+    assert_eq!(body["error"]["message"], "The answer is larger than the broker takes.", "{body}");
+    assert_eq!(ask(&mut raw, "fits again", 5).await["response"], "xxxxx");
+    // Neither a reply nor an id that no message may have is an answer's cause.
+    raw.send(Some(AMQPValue::LongString("r".into())), br#"{"response": "", "end_of_stream": true}"#).await;
+    raw.send(Some(AMQPValue::LongString("i".repeat(2000).into())), b"{}").await;
+    assert_eq!(ask(&mut raw, "last", 1).await["response"], "x");
+    assert_eq!(asked.load(Ordering::SeqCst), 5, "once, and what was too large once more");
+    served.abort();
 }

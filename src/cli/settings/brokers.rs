@@ -6,6 +6,7 @@ use super::guarded_text;
 use super::tool_services::{announcer_key, one_for_all, plain, secret};
 use crate::broker::{Terms, Topic};
 use crate::policy::SecretSource;
+use crate::registry::MOST_ANNOUNCED;
 use crate::transport::announced::{self, Announcing};
 use crate::transport::broker::Entry;
 use serde::Deserialize;
@@ -85,7 +86,9 @@ pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, Strin
         }
         // A reply that comes in as a request is answered by one more, for ever.
         let circles = |one: &Broker, other: &Broker| {
-            one.entry.terms.to_string() == other.entry.terms.to_string() && one.entry.response == other.entry.request
+            let (replies, requests) = (&one.entry.response, &other.entry.request);
+            // Other parts may be the same name at RabbitMQ.
+            one.entry.terms.to_string() == other.entry.terms.to_string() && replies.exchange() == requests.exchange()
         };
         if found.iter().chain([&broker]).any(|other| circles(other, &broker) || circles(&broker, other)) {
             let why =
@@ -121,8 +124,15 @@ fn one(given: Given, folder: &Path) -> Result<Broker, String> {
     if given.tools.is_empty() {
         return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
     }
-    let listed = |id: &String| given.tools.iter().any(|tool| tool.split('@').next() == Some(id));
-    if let Some(other) = given.idempotent.iter().find(|id| !listed(id)) {
+    let id_of = |tool: &String| tool.split('@').next().unwrap_or_default().to_owned();
+    let ids: Vec<String> = given.tools.iter().map(id_of).collect();
+    if let Some(twice) = ids.iter().enumerate().find_map(|(at, id)| ids[..at].contains(id).then_some(id)) {
+        let twice = twice.escape_debug();
+        return Err(format!(
+            "tools: '{twice}' is named twice: a message means a tool by its id, and gets one version of it"
+        ));
+    }
+    if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
         return Err(format!("idempotent: '{}' is no id of a tool in `tools`", other.escape_debug()));
     }
     if given.caller.is_empty() {
@@ -134,6 +144,9 @@ fn one(given: Given, folder: &Path) -> Result<Broker, String> {
     }
     let subscription = format!("{id}-request");
     let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
+    if given.announce.is_some() && tools.len() > MOST_ANNOUNCED {
+        return Err(format!("announce: no host takes more than {MOST_ANNOUNCED} tools of one announcer"));
+    }
     let announce = given.announce.map(|announce| announcing(announce, folder)).transpose();
     let (announce, key) = announce.map_err(|why| format!("announce: {why}"))?.unzip();
     let entry = Entry { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };

@@ -7,10 +7,10 @@
 mod line;
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ServiceCall};
-use crate::base::{lock, millis, text};
+use crate::base::{json, lock, millis, text};
 use crate::broker::{Request, Terms, Topic, Trace, Unsent};
 use crate::fault::{Fault, Kind};
-use crate::manifest::ServiceDescriptor;
+use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
 use futures_util::future::select_all;
@@ -87,15 +87,16 @@ impl Remote {
     async fn call(&self, context: &Context, call: Call, events: &Events) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let no_grant = || Fault::new(Kind::InternalError, "No policy grants the service of this tool.");
-        let ServiceCall { grant, output_bytes } = call.service.ok_or_else(no_grant)?;
+        let ServiceCall { grant, output_bytes: room } = call.service.ok_or_else(no_grant)?;
         let request = Request {
             user: if grant.user { context.user.clone() } else { String::new() },
             config: Value::Object(grant.config.clone()).to_string(),
             arguments: call.input.to_string(),
+            ..Request::default()
         };
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;
-        let asked = Asked { body: request.encode(), trace: &context.trace, room: output_bytes };
+        let asked = Asked { body: request.encode(), trace: &context.trace, room };
         let (waiter, since) = match sent(&lines, &asked, tool).await? {
             Sent::To(waiter, since) => (waiter, since),
             Sent::TooLarge => {
@@ -105,7 +106,7 @@ impl Remote {
         };
         let line = waiter.line();
         let mut answer = String::new();
-        let (mut logs, mut parts) = (Vec::new(), false);
+        let (mut logs, mut parts, mut output_bytes) = (Vec::new(), false, 0);
         let ending = loop {
             let heard = tokio::select! {
                 biased;
@@ -123,7 +124,8 @@ impl Remote {
                     if parts && !last.is_empty() {
                         events.chunk(Value::String(last)).await;
                     }
-                    break Ending::answer(&Value::String(answer));
+                    output_bytes = answer.len() as u64;
+                    break answered(&call.manifest, answer);
                 }
                 Heard::Error { kind, message } => {
                     if !kind.is_empty() {
@@ -137,11 +139,24 @@ impl Remote {
                     let message = format!("The service answered what is no reply: {}.", text::head(&why, 300));
                     break Ending::Raised { message };
                 }
-                Heard::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: output_bytes },
+                Heard::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },
             }
         };
-        Ok(Outcome { logs, parts, ..Outcome::of(ending, millis(began.elapsed())) })
+        let mut outcome = Outcome { logs, parts, ..Outcome::of(ending, millis(began.elapsed())) };
+        outcome.usage.output_bytes = output_bytes;
+        Ok(outcome)
     }
+}
+
+/// A service says everything in a text: where its tool declares an answer of another type, the JSON in it.
+fn answered(manifest: &Manifest, answer: String) -> Ending {
+    let takes_text = match manifest.output.as_ref().map(|schema| &schema.raw["type"]) {
+        Some(Value::String(kind)) => kind == "string",
+        Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
+        _ => true,
+    };
+    let json = (!takes_text).then(|| json::compact(answer.as_bytes()).ok()).flatten();
+    json.map_or_else(|| Ending::answer(&Value::String(answer)), Ending::Answered)
 }
 
 impl Executor for Remote {

@@ -37,6 +37,7 @@ impl CallRecord {
                 None => "allowed",
             },
             rule: fault.filter(|_| refused).map_or_else(|| self.ran_under(), |fault| self.refused_by(fault.kind)),
+            service: self.asks_of().filter(|_| self.ran),
             limits: self.confined.as_ref().map(|confined| &confined.limits),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut(&fault.message)),
@@ -46,6 +47,11 @@ impl CallRecord {
             violations: self.violations(fault),
             network: self.network().as_ref().map(record::network),
         }
+    }
+
+    /// Where the work of a service elsewhere is asked for.
+    pub(super) fn asks_of(&self) -> Option<String> {
+        self.decided.as_ref()?.service.as_deref().map(|service| cut_to(service, PART))
     }
 
     pub(super) fn ran_under(&self) -> String {

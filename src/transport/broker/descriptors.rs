@@ -35,7 +35,8 @@ pub fn of(manifest: &Manifest, service: &str, request: &Topic, response: &Topic)
             "id": service,
             "request-queue": request.to_string(),
             "response-queue": response.to_string(),
-            "config-params": [{ "name": "tool", "required": true }],
+            // TrustGraph sends no other values than these.
+            "config-params": [{ "name": "tool", "required": true }, { "name": "timeoutMs", "required": false }],
         }),
         tool_key: name.clone(),
         tool: json!({

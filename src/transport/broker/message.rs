@@ -81,18 +81,13 @@ async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
         return second(face, delivery, read, waits).await;
     }
     drop(body);
-    let (call, streams) = read.unwrap_or_else(|refused| (*refused, false));
-    run(face, &delivery.id, of(&delivery, call), streams, waits).await;
+    run(face, &delivery.id, of(&delivery, read), waits).await;
     Ended::Answered(Some(delivery))
 }
 
 /// One that some host had before and did not answer: run again where that can change nothing.
 async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<'_>) -> Ended {
-    let call = match read {
-        Ok((call, _)) => call,
-        Err(refused) => *refused,
-    };
-    let harmless = call.refused.is_some() || may_run_again(face, &call);
+    let harmless = read.call.refused.is_some() || may_run_again(face, &read.call);
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
@@ -109,9 +104,9 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
         "This request was handed to a host before, which was lost and may have run it. The tool can change something, so it \
          is not run again: look at what was done, then ask anew."
     };
-    let fault = Fault::new(Kind::ServiceError, words);
-    let call = CallRequest { refused: Some(fault), ..of(&delivery, call) };
-    run(face, &delivery.id, call, false, waits).await;
+    let mut read = of(&delivery, read);
+    read.call.refused = Some(Fault::new(Kind::ServiceError, words));
+    run(face, &delivery.id, read, waits).await;
     if !last {
         return Ended::Answered(Some(delivery));
     }
@@ -121,11 +116,12 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
     Ended::Answered(None)
 }
 
-/// The call with what its message says beside the body.
-fn of(delivery: &Delivery, call: CallRequest) -> CallRequest {
+/// With what the message says beside the body.
+fn of(delivery: &Delivery, mut asked: Asked) -> Asked {
     let (parent, state) = (delivery.trace.parent.as_deref(), delivery.trace.state.as_deref());
-    let trace = parent.and_then(|parent| TraceContext::parse(parent, state));
-    CallRequest { transaction: Some(shown(&delivery.id)), trace, ..call }
+    asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
+    asked.call.transaction = Some(shown(&delivery.id));
+    asked
 }
 
 /// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the operator
@@ -138,14 +134,27 @@ fn may_run_again(face: &Face, call: &CallRequest) -> bool {
         || tool.manifest.idempotent && face.entry.idempotent.contains(&tool.manifest.id)
 }
 
-/// The call that a body asks for, and whether its parts are wanted; or one that is refused.
-type Asked = Result<(CallRequest, bool), Box<CallRequest>>;
+/// What a body asks for.
+struct Asked {
+    /// It may be refused already.
+    call: CallRequest,
+    /// Its parts are wanted.
+    streams: bool,
+    /// It is somebody's reply: nobody is answered.
+    is_reply: bool,
+}
+
+impl Asked {
+    fn refused(face: &Face, tool: &str, fault: Fault) -> Asked {
+        Asked { call: CallRequest::refused(face.caller(), tool, fault), streams: false, is_reply: false }
+    }
+}
 
 /// Reads a body, unless there are too many; a long one on a thread apart.
 async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Asked) {
     if too_many {
         let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
-        return (body, Err(Box::new(CallRequest::refused(face.caller(), "", fault))));
+        return (body, Asked::refused(face, "", fault));
     }
     if body.len() <= LARGE_TEXT_BYTES {
         let read = asked(face, &body);
@@ -160,25 +169,36 @@ async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Aske
 }
 
 fn asked(face: &Face, body: &[u8]) -> Asked {
-    let refused = |tool: &str, fault| Box::new(CallRequest::refused(face.caller(), tool, fault));
-    let wrong = |words: String| Fault::new(Kind::ParameterValidationError, words);
-    let Request { user, config, arguments } =
-        Request::decode(body).map_err(|why| refused("", wrong(printable(&why))))?;
-    if config.len() > LONGEST_CONFIG {
-        let words = format!("The config is longer than {LONGEST_CONFIG} bytes.");
-        return Err(refused("", wrong(words)));
+    let mut meant = String::new();
+    match Request::decode(body) {
+        Err(why) => Asked::refused(face, "", wrong(printable(&why))),
+        Ok(request) if request.is_reply => {
+            Asked { is_reply: true, ..Asked::refused(face, "", wrong("This is a reply, and no request.")) }
+        }
+        Ok(request) => call(face, request, &mut meant).unwrap_or_else(|fault| Asked::refused(face, &meant, fault)),
     }
-    let config = contract::config(&config).map_err(|fault| refused("", fault))?;
-    let tool = tool(&face.entry.tools, config.get("tool")).map_err(|fault| refused("", fault))?;
-    let timeout_ms = contract::timeout_ms(&config).map_err(|fault| refused(&tool, fault))?;
+}
+
+fn wrong(words: impl Into<String>) -> Fault {
+    Fault::new(Kind::ParameterValidationError, words)
+}
+
+/// `meant`: gets the tool, as soon as it is known.
+fn call(face: &Face, request: Request, meant: &mut String) -> Result<Asked, Fault> {
+    if request.config.len() > LONGEST_CONFIG {
+        return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
+    }
+    let config = contract::config(&request.config)?;
+    *meant = tool(&face.entry.tools, config.get("tool"))?;
+    let timeout_ms = contract::timeout_ms(&config)?;
     let streams = match config.get("stream") {
         None | Some(Value::Null) => false,
         Some(Value::Bool(streams)) => *streams,
-        Some(_) => return Err(refused(&tool, wrong("The config's 'stream' must be true or false.".to_owned()))),
+        Some(_) => return Err(wrong("The config's 'stream' must be true or false.")),
     };
-    let label = Some(user).filter(|user| !user.is_empty());
-    let call = CallRequest::new(face.caller(), tool, Arguments::Text(arguments));
-    Ok((CallRequest { label, timeout_ms, ..call }, streams))
+    let label = service::label(Some(request.user))?;
+    let call = CallRequest::new(face.caller(), meant.as_str(), Arguments::Text(request.arguments));
+    Ok(Asked { call: CallRequest { label, timeout_ms, ..call }, streams, is_reply: false })
 }
 
 /// The tool that is meant, among those of the entry.
@@ -191,9 +211,13 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
             refuse("This service has several tools: the config must name one of them in \"tool\".")
         }
         (Some(Value::String(asked)), _) => match offered.iter().find(|offered| id(offered) == id(asked)) {
-            // The operator's range goes before.
-            Some(offered) if offered.contains('@') => Ok(offered.clone()),
-            Some(_) => Ok(asked.clone()),
+            Some(offered) if asked == offered || !offered.contains('@') => Ok(asked.clone()),
+            Some(offered) if !asked.contains('@') => Ok(offered.clone()),
+            // Another version than the operator's would be another answer than is asked for.
+            Some(offered) => {
+                let words = format!("This service has that tool as '{offered}' alone.");
+                Err(Fault::new(Kind::VersionMismatchError, words))
+            }
             None => refuse("This service does not have the tool that the config names."),
         },
         _ => refuse("The config's \"tool\" must be a text."),
@@ -201,12 +225,15 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 }
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
-async fn run(face: &Arc<Face>, id: &[u8], call: CallRequest, streams: bool, waits: Waits<'_>) {
+async fn run(face: &Arc<Face>, id: &[u8], Asked { call, streams, is_reply }: Asked, waits: Waits<'_>) {
     let call = CallRequest { id: Some(service::new_id()), ..call };
-    if id.is_empty() || id.len() > LONGEST_ID {
-        let fault = Fault::new(Kind::ParameterValidationError, "The request has no id by which it could be answered.");
-        let call = CallRequest { refused: Some(fault), ..call };
+    if is_reply {
         let report = face.service.call(call, Sink::none()).await;
+        return lost(face, &report.id, id, "it is a reply itself");
+    }
+    if id.is_empty() || id.len() > LONGEST_ID {
+        let refused = Some(wrong("The request has no id by which it could be answered."));
+        let report = face.service.call(CallRequest { refused, ..call }, Sink::none()).await;
         return lost(face, &report.id, id, "it has no id by which it could be answered");
     }
     let _place = match call.refused {
@@ -373,8 +400,10 @@ mod tests {
         assert_eq!(of(&offered[..1], None).as_deref(), Some("a:one"));
         assert_eq!(of(&offered, None), None);
         assert_eq!(of(&offered, Some(json!("a:one@^2"))).as_deref(), Some("a:one@^2"));
-        assert_eq!(of(&offered, Some(json!("a:two@2"))).as_deref(), Some("a:two@1"), "the operator's range");
-        for wrong in [json!("a:three"), json!(["a:one"]), json!("")] {
+        for asked in ["a:two", "a:two@1"] {
+            assert_eq!(of(&offered, Some(json!(asked))).as_deref(), Some("a:two@1"), "the operator's range");
+        }
+        for wrong in [json!("a:three"), json!("a:two@2"), json!(["a:one"]), json!("")] {
             assert_eq!(of(&offered, Some(wrong.clone())), None, "{wrong}");
         }
     }

@@ -23,6 +23,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+/// Requests that are read, wait or run at most, and answers on their way: what comes beyond waits at the broker, or is dropped
+/// there. Of so many most are refused already.
+const IN_HAND: usize = 2000;
 /// How long calls may still run once the host is told to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the answers of those that were ended then may take.
@@ -154,13 +157,14 @@ impl Face {
     }
 }
 
-/// Serves one entry. What comes is read at once: Pulsar drops what nobody reads, and RabbitMQ sends no more than may run.
+/// Serves one entry. What comes is read at once: Pulsar drops what nobody reads, and RabbitMQ sends no more than may run. Who sends
+/// faster than can be refused is not read for that long.
 async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
     loop {
         tokio::select! {
-            delivery = deliveries.recv() => match delivery {
+            delivery = deliveries.recv(), if handled.len() < IN_HAND => match delivery {
                 Some(delivery) => drop(handled.spawn(message::handled(face.clone(), delivery))),
                 None => break,
             },

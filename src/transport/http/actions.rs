@@ -45,7 +45,7 @@ pub async fn act(
         Ok(key) => key,
         Err(refusal) => return *refusal,
     };
-    let label = match body::label(user) {
+    let label = match service::label(user) {
         Ok(label) => label,
         Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
     };

@@ -79,7 +79,7 @@ pub async fn call(
         Ok(asked) => asked,
         Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
     };
-    let label = match body::label(asked.user) {
+    let label = match service::label(asked.user) {
         Ok(label) => label,
         Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
     };

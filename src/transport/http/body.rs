@@ -9,7 +9,7 @@ use super::reply::{self, Refused, malformed};
 use crate::base::places::Place;
 use crate::base::{json, text};
 use crate::fault::{Fault, Kind};
-use crate::service::{Arguments, CallRequest, Caller, Report, contract};
+use crate::service::{self, Arguments, CallRequest, Caller, Report, contract};
 use axum::body::Body;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
@@ -27,8 +27,6 @@ pub const PLACES: usize = 64;
 const TIME: Duration = Duration::from_secs(30);
 /// Most memory for what stands beside the arguments, bytes.
 const BESIDE: usize = 64 * 1024;
-/// Longest name on whose behalf a request comes, characters: each call of it has its own copies.
-const LONGEST_LABEL: usize = 1000;
 /// What a body holds that is not the arguments themselves.
 const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
@@ -165,7 +163,7 @@ pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
         Some(Value::String(other)) if id(other.as_str()) == id(tool) => {}
         Some(_) => return Err(malformed("The config names another tool than the path.")),
     }
-    let label = label(text_of(&beside, "user")?)?;
+    let label = service::label(text_of(&beside, "user")?)?;
     let detached = match text_of(&beside, "mode")?.as_deref() {
         None => None,
         Some("async") => Some(true),
@@ -176,16 +174,6 @@ pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
     let timeout_ms = contract::timeout_ms(&config)?;
     let request = CallRequest { label, timeout_ms, ..CallRequest::new(caller, tool, Arguments::Text(arguments)) };
     Ok(Asked { request, detached, callback, stray: None })
-}
-
-/// On whose behalf a request comes; empty is nobody.
-pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
-    match user {
-        Some(user) if user.chars().count() > LONGEST_LABEL => {
-            Err(malformed(&format!("user must be at most {LONGEST_LABEL} characters.")))
-        }
-        user => Ok(user.filter(|user| !user.is_empty())),
-    }
 }
 
 fn text_of(beside: &Map<String, Value>, name: &str) -> Result<Option<String>, Fault> {

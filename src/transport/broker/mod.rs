@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Requests that are read, wait or run at most, and answers on their way: what comes beyond waits at the broker, or is dropped
 /// there. Of so many most are refused already.
-const IN_HAND: usize = 2000;
+const IN_HAND: usize = 10_000;
 /// How long calls may still run once the host is told to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the answers of those that were ended then may take.

@@ -136,8 +136,9 @@ fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fa
         insert(&mut mounts, mount(&built.path, Access::Read, &stat));
     }
     // A missing path needs no cover, and what is not a folder holds no module of another tool.
-    let folder = |tree: &&PathBuf| look(tree).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR));
-    masks.extend(shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)).filter(folder).cloned());
+    for tree in shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)) {
+        masks.extend(lies(tree, SFlag::S_IFDIR)?.then(|| tree.clone()));
+    }
     masks.extend(unknown(shape)?);
     let mut resolved =
         Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
@@ -187,13 +188,16 @@ fn planted(path: &Path, names: &str, shape: &Shape) -> bool {
 fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for (folder, names) in shape.past.unknown.iter().filter(|(folder, _)| shape.opens_tree(folder)) {
-        let files = match listed(folder) {
-            // What is not a folder any more holds none.
-            Err(_) if !look(folder).is_ok_and(|stat| is(&stat, SFlag::S_IFDIR)) => continue,
-            files => files?.into_iter().filter(|name| name_matches(names, name) && writable::unknown(name)),
-        };
-        let files = files.map(|name| folder.join(name));
-        found.extend(files.filter(|path| look(path).is_ok_and(|stat| is(&stat, SFlag::S_IFREG))));
+        // What is not a folder any more holds none.
+        if !lies(folder, SFlag::S_IFDIR)? {
+            continue;
+        }
+        let names = listed(folder)?.into_iter().filter(|name| name_matches(names, name) && writable::unknown(name));
+        for path in names.map(|name| folder.join(name)) {
+            if lies(&path, SFlag::S_IFREG)? {
+                found.push(path);
+            }
+        }
     }
     if found.len() > MAX_SNAPSHOT_FILES {
         let person = format!(
@@ -273,6 +277,15 @@ fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
         inode: stat.st_ino,
         uid: stat.st_uid,
         gid: stat.st_gid,
+    }
+}
+
+/// Whether something of this kind lies there, for all that this host and its tools can open.
+fn lies(path: &Path, kind: SFlag) -> Result<bool, Fault> {
+    match look(path) {
+        Ok(stat) => Ok(is(&stat, kind)),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => Ok(false),
+        Err(errno) => Err(explain(path, errno)),
     }
 }
 
@@ -358,6 +371,8 @@ fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, Fil
         let stat = match look(&path) {
             Ok(stat) => stat,
             Err(errno) if one.is_some() && errno != Errno::ENOENT => return Err(explain(folder, errno)),
+            // Nobody would miss the files that are left out.
+            Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(explain(folder, errno)),
             Err(_) => continue,
         };
         if is(&stat, SFlag::S_IFDIR) && one.is_some() {

@@ -7,6 +7,7 @@ use super::freeze::Frozen;
 use super::held::files_of;
 use super::inspect::{self, Totals};
 use super::protocol::Mount;
+use super::sys::errno;
 use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
@@ -96,11 +97,12 @@ impl Written {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
                     Ok(meta) => now.add(&meta),
                     Err(e) if e.io_error().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) => missed = true,
-                    // The entry lies so deep that no path leads there, so it cannot be counted.
-                    Err(e) if e.io_error().and_then(|e| e.raw_os_error()) == Some(nix::libc::ENAMETOOLONG) => {
+                    // It lies so deep that no path leads there, or in a folder that the tool closed, of a group that is
+                    // not mapped in this user namespace: it cannot be counted.
+                    Err(e) if [Some(Errno::ENAMETOOLONG), Some(Errno::EACCES)].contains(&e.io_error().map(errno)) => {
                         return Ok((Some(Limit::WrittenFiles), missed));
                     }
-                    Err(e) => return Err(e.into_io_error().map_or(Errno::EIO, |e| super::sys::errno(&e))),
+                    Err(e) => return Err(e.into_io_error().map_or(Errno::EIO, |e| errno(&e))),
                 }
             }
         }

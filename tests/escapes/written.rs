@@ -1,10 +1,10 @@
 //! What a call adds to the folders that it may write live: counted while it runs and at its end, and looked at outside.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Who};
+use crate::harness::{PYTHON, Playground, Who, finish, is_root, skipped};
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -146,6 +146,37 @@ fn what_a_call_adds_is_limited() {
         serde_json::to_writer(bare.stdin.take().unwrap(), &json!({"what": "bytes", "n": 12})).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&bare.wait_with_output().unwrap().stdout).unwrap(), json!(0));
         assert!(below(&free) >= 12 * MIB);
+    }
+}
+
+/// Of a group that the tool's user namespace does not have, a folder that the tool closes is closed to its launcher, too.
+#[test]
+fn what_cannot_be_counted_ends_the_call() {
+    const GROUP: u32 = 54321;
+    if !is_root() {
+        return skipped(1, "a group beside the user's own needs root");
+    }
+    let script = "import json, os, sys, time\nos.mkdir('out/d')\n\
+                  os.chmod('out/d', json.load(sys.stdin)['mode'])\ntime.sleep(0.3)\nprint(1)\n";
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let asks = json!({"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/**"]}});
+    let tool = playground.tool("closes", "python", script, json!({"securityContext": asks}));
+    playground.allow("closes", "esc:closes", &["./**"], &["./out/**"]);
+    for (mode, wanted) in [(0o755, "none"), (0, "ResourceLimitError")] {
+        let out = tool.join("out");
+        let _ = fs::remove_dir_all(&out);
+        fs::create_dir(&out).unwrap();
+        playground.settle();
+        std::os::unix::fs::chown(&out, None, Some(GROUP)).unwrap();
+        fs::set_permissions(&out, fs::Permissions::from_mode(0o2775)).unwrap();
+        let uid = Who::User.uid().unwrap();
+        let mut grouped = std::process::Command::new("/usr/bin/setpriv");
+        grouped.args([format!("--reuid={uid}"), format!("--regid={uid}"), format!("--groups={GROUP}")]);
+        grouped.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", playground.path("home"));
+        let mut call = playground.host_by(grouped);
+        call.args(["call", "esc:closes", "--json", "--input", &json!({"mode": mode}).to_string()]);
+        let ended = finish(call, b"");
+        assert_eq!(ended.error().0, wanted, "{ended:?}");
     }
 }
 

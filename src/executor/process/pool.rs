@@ -15,7 +15,7 @@ use crate::sandbox::protocol::Setup;
 use crate::sandbox::{cgroup, grants, identity};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
@@ -200,15 +200,17 @@ impl Launchers {
     }
 }
 
-/// Looks of one tool's grants that are under way at a time: a file system that does not answer keeps so many threads,
-/// for as long as it is silent.
+/// Looks at the grants of one tool and script that are under way at a time: a file system that does not answer keeps so
+/// many threads, for as long as it is silent.
 const LOOKS: usize = 4;
-static LOOKING: LazyLock<Mutex<HashMap<String, Arc<Semaphore>>>> = LazyLock::new(Mutex::default);
+type Looking = HashMap<(String, PathBuf), Arc<Semaphore>>;
+static LOOKING: LazyLock<Mutex<Looking>> = LazyLock::new(Mutex::default);
 
-fn places_to_look(tool: &str) -> Arc<Semaphore> {
+fn places_to_look(shape: &Shape) -> Arc<Semaphore> {
     let mut all = lock(&LOOKING);
     all.retain(|_, places| Arc::strong_count(places) > 1);
-    Arc::clone(all.entry(tool.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(LOOKS))))
+    let places = all.entry((shape.tool.clone(), shape.folder.clone()));
+    Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(LOOKS))))
 }
 
 /// The grants as they are now. What may walk or list whole folders, or lies elsewhere than the tool and so perhaps on a
@@ -227,7 +229,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
     if !shape.grants.iter().any(waits) && shape.past.is_empty() {
         return grants::resolve(shape, script);
     }
-    let place = places_to_look(&shape.tool).acquire_owned().await;
+    let place = places_to_look(shape).acquire_owned().await;
     let shape = shape.clone();
     let resolved = tokio::task::spawn_blocking(move || (grants::resolve(&shape, script), place).0).await;
     resolved

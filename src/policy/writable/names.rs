@@ -64,16 +64,21 @@ const DEFINITIONS: [&str; 5] = [".tool.json", ".tool-service.json", ".prompt.jso
 /// Folders of packages and of an interpreter's compiled files: run later, wherever they lie.
 const PACKAGES: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
 /// Repositories with their hooks, and what editors, shells and agents run when somebody opens the folder.
-const OBEYED: [&str; 25] = [
+const OBEYED: [&str; 36] = [
     ".git",
     ".hg",
     ".svn",
     ".jj",
     ".bzr",
+    ".sl",
     ".husky",
     ".githooks",
     ".pre-commit-config.yaml",
     "lefthook.yml",
+    "lefthook.yaml",
+    ".lefthook.yml",
+    ".yarnrc.yml",
+    ".cargo",
     ".vscode",
     ".idea",
     ".zed",
@@ -87,8 +92,14 @@ const OBEYED: [&str; 25] = [
     ".dir-locals.el",
     ".envrc",
     ".mise.toml",
+    "mise.toml",
+    ".mcp.json",
     ".claude",
+    ".codex",
     ".cursor",
+    ".gemini",
+    ".kiro",
+    ".windsurf",
     ".github",
 ];
 /// The same, for files that a person names freely.
@@ -124,9 +135,10 @@ pub fn packages(name: &str) -> bool {
     PACKAGES.contains(&name) || name == "pyvenv.cfg"
 }
 
-/// A name that other programs run or obey without being asked.
+/// A name that other programs run or obey without being asked, also on a file system that takes `.GIT` for `.git`.
 pub fn obeyed(name: &str) -> bool {
-    OBEYED.contains(&name) || name.ends_with(OBEYED_ENDING)
+    let name = name.to_lowercase();
+    OBEYED.contains(&name.as_str()) || name.ends_with(OBEYED_ENDING)
 }
 
 /// Does a pattern of names spell an ending? (`*.py` does, `*` does not.)
@@ -225,6 +237,8 @@ mod tests {
         ] {
             assert_eq!(requirement(names).is_some(), requires, "{names}");
         }
-        assert!(obeyed(".git") && obeyed("x.code-workspace") && !obeyed(".gitignore") && !obeyed("git"));
+        assert!(
+            obeyed(".git") && obeyed(".GIT") && obeyed("x.code-workspace") && !obeyed(".gitignore") && !obeyed("git")
+        );
     }
 }

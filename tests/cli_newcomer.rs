@@ -3,14 +3,16 @@
 use crate::harness::{Host, host, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 /// A manifest under a name of one's own choice.
 fn written(host: &Host, name: &str) {
     let folder = host.path("user_scripts/one");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("main.py"), "print(1)\n").unwrap();
-    let text = manifest("t:one", script("one/main.py".to_owned(), "python"), json!({})).to_string();
+    let text = manifest("t:one", script("one/main.py", "python"), json!({})).to_string();
     fs::write(folder.join(name), text).unwrap();
 }
 
@@ -32,6 +34,7 @@ fn a_manifest_by_nearly_its_name_is_told() {
         let (code, out, err) = host.run(&["check"]);
         let warned = "warning[unreadable]: is passed over: the name of a manifest ends with .tool.json";
         assert_eq!((code, out.contains(warned)), (0, told), "{name}: {out}{err}");
+        assert_eq!(host.run(&["check", "--strict"]).0, if told { 2 } else { 0 }, "{name}");
         let (code, _, err) = host.run(&["call", "t:one"]);
         assert_eq!(code != 2, name == "one.tool.json", "{name}: {err}");
         assert_eq!(err.contains(&format!("{name}: is passed over")), told, "{name}: {err}");
@@ -98,7 +101,16 @@ fn a_policy_that_is_not_read_is_a_warning() {
         let problems = host.problems(name).1;
         assert_eq!((problems.len(), problems[0]["severity"].as_str()), (1, Some(severity)), "{name}: {problems:?}");
     }
-    fs::write(host.path("sandbox-policies/x.policy.toml"), "").unwrap();
+    // The key of docs/API-KEY.md lies there because a policy says so.
+    fs::write(host.path("sandbox-policies/rates.key"), "hunter2-hunter2").unwrap();
+    fs::set_permissions(host.path("sandbox-policies/rates.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(host.run(&["check"]).1.contains("rates.key"), "the control");
+    let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n[secrets]\n\
+                  grant = [{ name = \"KEY\", from = \"file:rates.key\", why = \"w\" }]\n";
+    host.policy(policy);
+    let out = host.run(&["check"]).1;
+    assert!(out.contains("x.policy.toml: ok") && !out.contains("rates.key"), "{out}");
+    host.policy("");
     assert!(host.run(&["call", "t:one"]).2.contains("the shell makes FILE first"));
 }
 
@@ -139,6 +151,59 @@ fn the_log_is_silent_unless_it_is_asked_for() {
         let err = host.run(&[&["--log", "warn"], words].concat()).2;
         assert!(err.contains("WARN"), "the control, {words:?}: {err}");
     }
+}
+
+#[test]
+fn a_verb_that_waits_at_a_terminal_says_for_what() {
+    let host = host();
+    for (words, what) in [
+        (&["act"][..], "a model's text"),
+        (&["call", "a:b", "--input", "-"], "the arguments"),
+        (&["serve", "--stdio"], "an MCP client"),
+    ] {
+        let first_line = |input: Stdio| {
+            let mut verb = host.process();
+            let mut verb = verb.args(words).stdin(input).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(verb.stderr.take().unwrap()).read_line(&mut line).unwrap();
+            verb.kill().unwrap();
+            verb.wait().unwrap();
+            line
+        };
+        let terminal = nix::pty::openpty(None, None).unwrap();
+        let told = first_line(Stdio::from(terminal.slave));
+        assert_eq!(told, format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)\n"));
+        assert!(!first_line(Stdio::null()).contains("waiting"), "the control: {words:?}");
+    }
+}
+
+/// What a server with this token file says of itself when it starts.
+fn said_at_start(host: &Host, tokens: &str) -> String {
+    let file = host.path("config/tokens");
+    fs::write(&file, tokens).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut serve = host.process();
+    serve
+        .args(["serve", "--http", "127.0.0.1:0", "--token-file"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut server = serve.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    line
+}
+
+#[test]
+fn a_server_that_nobody_can_call_says_so() {
+    let host = host();
+    let said = said_at_start(&host, "# none yet\n");
+    assert!(said.contains("for nobody yet: the token file has no line"), "{said}");
+    let token = host.run(&["token", "alice"]).1;
+    let said = said_at_start(&host, token.lines().last().unwrap());
+    assert!(said.contains("for whoever presents a token"), "the control: {said}");
 }
 
 #[test]

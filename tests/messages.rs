@@ -297,11 +297,13 @@ fn a_model_is_told_to_mend_its_own_code_and_paths() {
         "core__execute-script",
         json!({ "scriptPath": "other/main.py", "language": "python", "env": { "PATH": "/x" } }),
     );
+    input += &call(6, "core__run-code", json!({ "language": "python", "code": "import not_here_at_all" }));
     let mut command = playground.host();
     command.args(["serve", "--stdio"]);
-    let texts = answers(command, &input, 5);
+    let texts = answers(command, &input, 6);
     for (id, wanted, never) in [
         (2, "The code failed: mend it", "operator"),
+        (6, "code that a call brings has what comes with its interpreter, and no packages", "beside the script"),
         (3, "Correct the arguments and call again", "operator"),
         (4, "leave it out where it is not needed", "operator"),
         (5, "Correct the arguments and call again", "operator"),

@@ -81,6 +81,7 @@ async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<A
 
 fn read(from: &str) -> anyhow::Result<String> {
     if from == "-" {
+        words::waits_for("a model's text");
         return call::text(std::io::stdin().lock(), "standard input");
     }
     let shown = printable(from);

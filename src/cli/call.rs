@@ -181,7 +181,10 @@ fn given(args: &Args) -> anyhow::Result<Given> {
         }
         (None, false) => Arguments::Strings(pairs(&args.pairs)?),
         (Some(input), true) => match (input.as_str(), input.strip_prefix('@')) {
-            ("-", _) => Arguments::Text(text(io::stdin().lock(), "standard input")?),
+            ("-", _) => {
+                words::waits_for("the arguments");
+                Arguments::Text(text(io::stdin().lock(), "standard input")?)
+            }
             (_, Some("")) => return Err(caller("--input @ names no file: write --input @FILE").into()),
             (_, Some(file)) => {
                 let shown = printable(file);

@@ -152,7 +152,12 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
     // The others are looked at also where one cannot be read.
     let (policies, mut problems) = host::look_at_policies(settings, path);
     let machine = host::machine(settings, &policies, launchers.counted());
-    problems.extend(policies.notes().iter().cloned());
+    // A key may lie beside the policy that names it.
+    let sources = policies.all().flat_map(|policy| &policy.secrets).map(|secret| &secret.from);
+    let named =
+        |from: &policy::SecretSource| from.file().or_else(|| Some(from.own_file("any")?.0)).map(Path::to_path_buf);
+    let keys: BTreeSet<PathBuf> = sources.filter_map(named).collect();
+    problems.extend(policies.notes().iter().filter(|note| !keys.contains(&note.path)).cloned());
     let mut good = Vec::new();
     for (path, found) in typos::of(&policies, tools, &machine) {
         problems.extend(found.into_iter().map(|problem| policy::FileProblem { path: path.clone(), problem }));
@@ -179,15 +184,11 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
     files.into_values().collect()
 }
 
-/// `--strict`: whatever is remarked about a file's text is an error.
+/// `--strict`: every warning is an error, and of the notes those on what is not JSON.
 pub fn strict(files: &mut [File]) {
     for file in files {
-        // Not about the text: a missing folder, a note on where a script was found, the file of a builtin tool.
-        let about_text = |p: &&mut Problem| match p.severity {
-            Severity::Note => p.code == Code::Syntax,
-            Severity::Warning | Severity::Error => p.code != Code::Unreadable,
-        };
-        for problem in file.problems.iter_mut().filter(about_text) {
+        let counts = |p: &&mut Problem| p.severity != Severity::Note || p.code == Code::Syntax;
+        for problem in file.problems.iter_mut().filter(counts) {
             problem.severity = Severity::Error;
             file.status = registry::Status::Skipped;
         }

@@ -437,9 +437,8 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
         let snapshot = service.registry().snapshot();
         let tools = snapshot.list(&registry::Filter::default()).len();
         let skipped = snapshot.skipped();
-        words::complain(&format!(
-            "toolhost: reloaded: {tools} tools, {skipped} files skipped (`toolhost check` says why)"
-        ));
+        let why = if skipped > 0 { " (`toolhost check` says why)" } else { "" };
+        words::complain(&format!("toolhost: reloaded: {tools} tools, {skipped} files skipped{why}"));
     }
 }
 

@@ -57,18 +57,24 @@ pub struct Args {
     pub watch: Mode,
 }
 
-pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
+/// Why nobody could call a server that is told this.
+fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     if settings.root_is_assumed() {
         let words =
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
-        return Err(Refusal::new(Exit::Caller, words).into());
+        return Some(Refusal::new(Exit::Caller, words));
     }
     if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
         let words = "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call";
-        return Err(Refusal::new(Exit::Caller, words).into());
+        return Some(Refusal::new(Exit::Caller, words));
     }
-    if args.stdio && sandbox::output_was_closed() {
-        return Err(Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer").into());
+    let deaf = args.stdio && sandbox::output_was_closed();
+    deaf.then(|| Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer"))
+}
+
+pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(why) = unusable(&settings, &args) {
+        return Err(why.into());
     }
     host::start_server_log(&settings, Level::Warn);
     let http = &mut settings.http;
@@ -78,6 +84,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         (args.tls_key, &mut http.tls_key),
     ] {
         *setting = flag.map(std::path::absolute).transpose()?.or(setting.take());
+    }
+    if args.stdio {
+        words::waits_for("an MCP client");
     }
     let client = mcp::Client { caller: Caller::operator(host::login()), label: args.user };
     let runtime = process::runtime()?;

@@ -30,6 +30,13 @@ pub fn fail(lines: &str) {
     tell("ERROR", lines);
 }
 
+/// Somebody at a terminal is told what is waited for: else the verb seems to hang.
+pub fn waits_for(what: &str) {
+    if io::stdin().is_terminal() {
+        complain(&format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)"));
+    }
+}
+
 fn tell(level: &str, lines: &str) {
     let lines = text::printable_block(lines);
     if !runlog::say(level, &lines) {

@@ -71,7 +71,8 @@ impl Dialler {
         }
         if checked.is_empty() {
             let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
-            let mend = "if it is meant: ranges = [\"…\"] in its entry ([network] hosts, or a caller's callbacks)";
+            let mend =
+                "if it is meant: ranges = [\"…\"] in its entry ([network] hosts, [indexes], or a caller's callbacks)";
             return Err(Refusal::Address { why: format!("{}; {mend}", refused.join("; ")) });
         }
         if let Some(proxy) = &self.proxy {

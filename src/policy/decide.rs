@@ -286,7 +286,7 @@ fn runtime(
             let words = match named {
                 _ if language == Language::Wasm => format!("the runtime '{name}': {WITHOUT_WASI}"),
                 Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
-                None => format!("the runtime '{name}', which was not found on this machine"),
+                None => format!("the runtime '{name}', which was not found on this host's PATH"),
             };
             lacks.push(Need::new("/handler/language", words));
             return None;

@@ -202,7 +202,7 @@ impl Snapshot {
         }
         let near = self.near(id, known);
         let end = match near.as_slice() {
-            [] => "`list` shows the tools there are.".to_owned(),
+            [] => "The list of tools shows those there are.".to_owned(),
             near => format!("Did you mean {}?", near.join(", ")),
         };
         let fault = Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"));

@@ -218,9 +218,11 @@ fn missing_package(words: &str) -> Option<String> {
 }
 
 fn no_package(package: &str, tool: &registry::Tool) -> Hints {
-    let anyone = Some(format!(
-        "The package '{package}' is not there: this host installs what a file beside the script asks for."
-    ));
+    let installed = match tool.manifest.id == policy::RUN_CODE {
+        true => "code that a call brings has what comes with its interpreter, and no packages",
+        false => "this host installs what a file beside the script asks for",
+    };
+    let anyone = Some(format!("The package '{package}' is not there: {installed}."));
     let Handler::Script { language, .. } = &tool.manifest.handler else { return Hints { anyone, person: None } };
     let top = package.split(['.', '/']).next().unwrap_or(package);
     let beside = [format!("{top}.py"), top.to_owned()].into_iter().map(|name| tool.site.folder.join(name));

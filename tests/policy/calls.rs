@@ -83,7 +83,11 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
     let none = policy::decide(&tool("demo:one"), &site(), &Policies::built_in(), &Machine::default());
     let fault = none.shape.unwrap_err();
     assert_eq!(fault.kind, Kind::CapabilityError);
-    assert!(fault.message.contains("the runtime 'python', which was not found on this machine"), "{}", fault.message);
+    assert!(
+        fault.message.contains("the runtime 'python', which was not found on this host's PATH"),
+        "{}",
+        fault.message
+    );
     let mut wasm = tool("demo:one");
     wasm.handler = Handler::Script { script_path: "a.wasm".into(), language: Language::Wasm, entry_point: None };
     let decision = policy::decide(&wasm, &site(), &Policies::built_in(), &Machine::default());

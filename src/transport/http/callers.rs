@@ -30,6 +30,9 @@ impl Callers {
     pub fn told(&self) -> String {
         match self {
             Callers::Own { uid, name } => format!("for {name} (uid {uid}) alone"),
+            Callers::Presented { tokens: Some(tokens), jwt: None } if tokens.is_empty() => {
+                "for nobody yet: the token file has no line (`toolhost token NAME` makes one)".to_owned()
+            }
             Callers::Presented { .. } => "for whoever presents a token".to_owned(),
         }
     }

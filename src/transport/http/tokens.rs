@@ -85,6 +85,11 @@ impl Tokens {
         self.lines().iter().map(|line| line.caller.clone()).filter(|caller| caller.operator).collect()
     }
 
+    /// Whether nobody is let in now.
+    pub fn is_empty(&self) -> bool {
+        self.lines().is_empty()
+    }
+
     fn lines(&self) -> Arc<Vec<Line>> {
         let now = Stamp::at(&self.file).ok();
         let mut kept = lock(&self.read);

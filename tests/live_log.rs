@@ -49,6 +49,7 @@ async fn a_line_is_heard_while_the_script_runs() {
         input: serde_json::json!({}),
         confinement: Some(confinement),
         service: None,
+        output_bytes: u64::MAX,
     };
     let context = Context {
         id: "call".into(),

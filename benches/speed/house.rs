@@ -204,6 +204,7 @@ impl Tool {
             input: input.clone(),
             confinement: Some(self.confinement.clone()),
             service: None,
+            output_bytes: u64::MAX,
         }
     }
 }

@@ -18,8 +18,8 @@ use std::time::Instant;
 
 /// The name of the service that runs scripts.
 pub use crate::policy::SCRIPT_SERVICE;
-/// The name of the service that tells of calls in the background: of servers that keep such calls.
-pub const BACKGROUND_SERVICE: &str = "BackgroundCallService";
+/// The service and method that tell of calls in the background: of servers that keep such calls.
+pub const CALL_STATUS: (&str, &str) = ("BackgroundCallService", "status");
 
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>>;
 
@@ -108,7 +108,7 @@ impl Methods {
         }
         let siblings: Vec<&str> =
             methods.keys().filter(|(name, _)| name == service).map(|(_, method)| method.as_str()).collect();
-        Err(if service == BACKGROUND_SERVICE {
+        Err(if tells_of_calls(handler) && siblings.is_empty() {
             Fault::new(Kind::ServiceError, "This process keeps no calls in the background.")
                 .details("Ask the server that gave the receipt: `toolhost serve --http` keeps them.")
         } else if siblings.is_empty() {
@@ -130,7 +130,12 @@ impl executor::Executor for Methods {
         Box::pin(async move {
             let body = match self.find(&call.manifest.handler)? {
                 Method::Function(body) => body,
-                Method::Executor(body) => return body.run(context, call, events).await,
+                Method::Executor(body) => {
+                    let manifest = call.manifest.clone();
+                    let call = executor::Call { input: renamed(&manifest.handler, call.input), ..call };
+                    let ended = body.run(context, call, events).await;
+                    return ended.map_err(|fault| renamed_back(&manifest.handler, fault));
+                }
                 Method::Script(_) => {
                     return Err(Fault::new(Kind::InternalError, "A script is the target of its call, not a method."));
                 }
@@ -151,6 +156,11 @@ impl executor::Executor for Methods {
             Ok(executor::Outcome::of(ending, wall_ms))
         })
     }
+}
+
+/// Whether a handler is the method that tells of calls in the background.
+pub fn tells_of_calls(handler: &Handler) -> bool {
+    matches!(handler, Handler::ServiceMethod { service, method, .. } if (service.as_str(), method.as_str()) == CALL_STATUS)
 }
 
 /// A plain function as a method.

@@ -74,14 +74,8 @@ pub struct Call {
     /// `None` for what runs in this process (service methods, extensions).
     pub confinement: Option<policy::Confinement>,
     /// Set for a tool whose work a service elsewhere does.
-    pub service: Option<ServiceCall>,
-}
-
-/// What a call of a service elsewhere may be.
-#[derive(Clone, Debug)]
-pub struct ServiceCall {
-    pub grant: policy::ServiceGrant,
-    /// The most that is kept of its answer.
+    pub service: Option<policy::ServiceGrant>,
+    /// The most that is kept of an answer; a confinement has it as a limit of its own.
     pub output_bytes: u64,
 }
 

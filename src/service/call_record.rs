@@ -450,6 +450,8 @@ impl CallRecord {
     /// A refusal for the number of calls; `before`: how many have no record. `None`: this one has none either.
     pub fn one_of_many(&mut self, before: Option<u64>) {
         match before {
+            // What ran is recorded, whatever it ended with.
+            _ if self.ran => {}
             Some(0) => {}
             Some(before) => self.notes.all.push(format!("{before} such refusals before this one have no record")),
             None => drop(self.entry.take()),

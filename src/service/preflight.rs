@@ -5,7 +5,7 @@
 //! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
 
 use super::ledger::Ledger;
-use crate::executor::method::{BACKGROUND_SERVICE, Methods};
+use crate::executor::method::{Methods, tells_of_calls};
 use crate::executor::remote::queues;
 use crate::manifest::Handler;
 use crate::policy::Need;
@@ -102,7 +102,7 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
 pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
         // A server has it.
-        Handler::ServiceMethod { service, .. } if service == BACKGROUND_SERVICE => Ok(()),
+        handler if tells_of_calls(handler) => Ok(()),
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // `policy::needs` tells of the first that they are not built yet; scripts run in every host.

@@ -287,10 +287,8 @@ impl Service {
             site: target.site.clone(),
             input: std::mem::take(&mut target.input),
             confinement,
-            service: decision
-                .service
-                .clone()
-                .map(|grant| executor::ServiceCall { grant, output_bytes: output_bytes(decision) }),
+            service: decision.service.clone(),
+            output_bytes: output_bytes(decision),
         };
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();

@@ -159,8 +159,8 @@ impl Service {
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
-        let tells = matches!(&tool.manifest.handler, Handler::ServiceMethod { service, .. } if service == method::BACKGROUND_SERVICE);
-        let confined = !decision.in_process || decision.starts_scripts || tells;
+        let confined =
+            !decision.in_process || decision.starts_scripts || method::tells_of_calls(&tool.manifest.handler);
         let writes = decision.grants.iter().any(|grant| grant.access == policy::Access::Write);
         confined.then_some(Effects { writes, hosts: !decision.hosts.is_empty() })
     }

@@ -38,6 +38,15 @@ impl Scene {
         let script = "import json, sys, time\ntime.sleep(json.load(sys.stdin)['s'])\nprint('\"slept\"')\n";
         let seconds = json!({"type": "object", "properties": {"s": {"type": "number", "description": "d"}}});
         playground.tool("nap", "python", script, json!({"parameters": seconds}));
+        playground.tool("large", "python", "print('\"' + 'x' * 1048500 + '\"')\n", json!({}));
+        let own = json!({
+            "toolId": "own:status", "displayName": "Status", "description": "d", "version": "1.0.0",
+            "handler": {"type": "service-method", "serviceName": "BackgroundCallService", "methodName": "status",
+                        "parameterMap": {"call": "id"}},
+            "parameters": {"type": "object", "properties": {"call": {"type": "string", "description": "d"}}}
+        });
+        std::fs::create_dir_all(playground.path("tool-defs/own")).unwrap();
+        std::fs::write(playground.path("tool-defs/own/status.tool.json"), own.to_string()).unwrap();
         let text = format!("[[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n{alice}\n{BOTH}");
         std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();
         playground.settle();

@@ -39,6 +39,17 @@ fn an_agent_asks_for_its_own_calls() {
         for other in [bob, ops] {
             assert_eq!(asked(&web, other, &nap)["error"], never);
         }
+        // What would be longer than the tool's own answer may be is left out, and is there over HTTP.
+        let large = place(&begin(&web, alice, "esc:large", &json!({}), json!({})));
+        let whole = ended(&web, alice, &large);
+        assert_eq!(whole["result"]["outputData"].as_str().unwrap().len(), 1_048_500, "control");
+        let told = asked(&web, alice, &large)["outputData"].clone();
+        assert_eq!((&told["status"], &told["resultLeftOut"]), (&json!("done"), &json!(true)), "{told}");
+        assert_eq!(told.get("result"), None);
+        // An operator's own tool of this method has the parameter under another name.
+        let named = json!({"arguments": {"call": nap.rsplit('/').next()}});
+        let told = web.call("own:status", &named, &[alice]).json();
+        assert_eq!(told["outputData"]["status"], "done", "{told}");
         // An MCP client of the same server has the tool, and is told that it changes nothing.
         let mut client = Client::new(&web, true, &[alice]);
         let listed = client.ask("tools/list", json!({})).json();

@@ -188,6 +188,7 @@ impl Tool {
             input,
             confinement,
             service: None,
+            output_bytes: u64::MAX,
         }
     }
 

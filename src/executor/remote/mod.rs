@@ -6,7 +6,7 @@
 
 mod line;
 
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ServiceCall};
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::base::{json, lock, millis, text};
 use crate::broker::{Request, Terms, Topic, Trace, Unsent};
 use crate::fault::{Fault, Kind};
@@ -87,7 +87,7 @@ impl Remote {
     async fn call(&self, context: &Context, call: Call, events: &Events) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let no_grant = || Fault::new(Kind::InternalError, "No policy grants the service of this tool.");
-        let ServiceCall { grant, output_bytes: room } = call.service.ok_or_else(no_grant)?;
+        let (grant, room) = (call.service.ok_or_else(no_grant)?, call.output_bytes);
         let request = Request {
             user: if grant.user { context.user.clone() } else { String::new() },
             config: Value::Object(grant.config.clone()).to_string(),

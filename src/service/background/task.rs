@@ -5,7 +5,7 @@
 
 use super::Background;
 use crate::base::json::{self, Text};
-use crate::executor::method::BACKGROUND_SERVICE;
+use crate::executor::method::CALL_STATUS;
 use crate::executor::{self, Ending, Executor, Outcome};
 use crate::fault::{Fault, Kind};
 use crate::service::{Caller, Phase};
@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Has the tool answered from here on.
 pub(super) fn register(background: &Arc<Background>) {
     let status = Arc::new(Status(Arc::downgrade(background)));
-    background.service.parts.executors.methods.register_executor(BACKGROUND_SERVICE, "status", status);
+    background.service.parts.executors.methods.register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
 }
 
 struct Status(Weak<Background>);
@@ -33,7 +33,13 @@ struct Told<'a> {
     ended: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
+    /// It is larger than an answer of this tool may be.
+    #[serde(rename = "resultLeftOut", skip_serializing_if = "std::ops::Not::not")]
+    left_out: bool,
 }
+
+/// Most that stands beside a result, bytes.
+const BESIDE: u64 = 1024;
 
 impl Executor for Status {
     fn run<'a>(
@@ -47,13 +53,15 @@ impl Executor for Status {
             let stopped = || Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
             let background = self.0.upgrade().ok_or_else(stopped)?;
             let who = Caller::named(&context.user);
-            let answer = told(&background, &who, call.input["id"].as_str().unwrap_or_default()).await?;
+            let id = call.input["id"].as_str().unwrap_or_default();
+            let answer = told(&background, &who, id, call.output_bytes).await?;
             Ok(Outcome::of(Ending::Answered(answer), crate::base::millis(started.elapsed())))
         })
     }
 }
 
-async fn told(background: &Background, who: &Caller, id: &str) -> Result<Text, Fault> {
+/// `room`: the longest answer, bytes.
+async fn told(background: &Background, who: &Caller, id: &str, room: u64) -> Result<Text, Fault> {
     let Some(receipt) = background.receipt(who, id) else {
         background.ready().await?;
         let none = "You have no call in the background of this id; what ended is kept for a day at most.";
@@ -65,8 +73,10 @@ async fn told(background: &Background, who: &Caller, id: &str) -> Result<Text, F
         (Phase::Ended, Some("success")) => "done",
         (Phase::Ended, _) => "failed",
     };
+    // Its size is known before it is read into memory.
+    let fits = background.size(id) as u64 <= room.saturating_sub(BESIDE);
     let kept = match receipt.call.phase {
-        Phase::Ended => background.result(who, id).await?,
+        Phase::Ended if fits => background.result(who, id).await?,
         _ => None,
     };
     let unread = |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
@@ -74,7 +84,7 @@ async fn told(background: &Background, who: &Caller, id: &str) -> Result<Text, F
         let result = kept.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|e| e.to_string())?;
         let call = &receipt.call;
         let ended = receipt.ended.as_deref();
-        let told = Told { id: &call.id, tool: &call.tool, status, began: &call.began, ended, result };
+        let told = Told { id: &call.id, tool: &call.tool, status, began: &call.began, ended, result, left_out: !fits };
         json::compact(&serde_json::to_vec(&told).map_err(|e| e.to_string())?).map_err(|problem| problem.message)
     });
     text.await.unwrap_or_else(|e| Err(e.to_string())).map_err(unread)

@@ -80,7 +80,8 @@ impl Recorder {
         record.confined(&confinement, digest, None);
         let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
         let (input, confinement) = (run.order, Some(confinement));
-        let call = executor::Call { manifest: nobody(), site, input, confinement, service: None };
+        let call =
+            executor::Call { manifest: nobody(), site, input, confinement, service: None, output_bytes: u64::MAX };
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();
         let context = executor::Context {

@@ -18,7 +18,9 @@ pub const MAX_DEFINITION_BYTES: u64 = MIB;
 /// Most memory that arguments, or an answer, may take as a tree, bytes. An answer becomes a tree only where a schema
 /// checks it; otherwise it stays text.
 pub const MAX_TREE_BYTES: usize = 32 * MIB as usize;
-/// A text longer than this is handled apart from other calls, and in pieces, bytes.
+/// Largest answer that is sent to a client, bytes; `outputBytes` is at most this.
+pub const MAX_RESPONSE_BYTES: u64 = 32 * MIB;
+/// A text longer than this is handled apart from other calls, bytes.
 pub const LARGE_TEXT_BYTES: usize = 64 * KIB as usize;
 /// Deepest nesting of any JSON document we parse.
 pub const MAX_JSON_DEPTH: usize = 128;
@@ -128,6 +130,11 @@ impl Limit {
     /// The smallest value that still lets a tool start; a smaller one is refused in the file that names it.
     pub fn floor(self) -> u64 {
         self.facts().floor
+    }
+
+    /// The largest value that has an effect; a larger one is clamped where it is read.
+    pub fn most(self) -> u64 {
+        if self == Limit::OutputBytes { MAX_RESPONSE_BYTES } else { u64::MAX }
     }
 
     /// What is limited, in words.

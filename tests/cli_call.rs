@@ -148,7 +148,7 @@ fn the_run_log_follows_its_level_and_masks() {
     {
         assert!(!record[field].is_null(), "{field} is missing in {record}");
     }
-    assert_eq!((&record["level"], &record["executor"]), (&Value::from("INFO"), &Value::from("method")));
+    assert_eq!((&record["level"], &record["executor"]), (&Value::from("ERROR"), &Value::from("method")));
     let person = record["person"].as_str().unwrap_or_default();
     assert!(!person.is_empty(), "under `serve` the operator reads the mend here and nowhere else: {record}");
     let (_, _, err) = host.run(&["--log", "warn,json", "call", "no:such"]);

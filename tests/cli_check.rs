@@ -41,7 +41,7 @@ const ASKS: [(&str, &str, &str); 7] = [
     ("./*", "error", "could be written"),
     ("main.py", "error", "the tool's own script"),
     ("node_modules/**", "error", "run later"),
-    ("report*", "error", "beside the script"),
+    ("report*", "error", "counts as its whole folder"),
     ("/proc/**", "error", "nothing below /proc is ever granted"),
     ("out/**", "warning", "--suggest-policy"),
 ];
@@ -179,67 +179,6 @@ fn a_policy_that_names_what_is_not_there_is_told() {
     assert!(out.contains("did you mean 'data:summary'?") && out.contains("7 warning(s)"), "{out}");
 }
 
-#[test]
-fn a_conflict_has_a_place_and_names_the_twin() {
-    let host = host();
-    host.tool("t:Twin", json!({}));
-    host.tool("t:twin", json!({}));
-    for (own, other) in [("Twin", "twin"), ("twin", "Twin")] {
-        let (_, problems) = host.problems(&format!("/{own}.tool.json"));
-        assert_eq!(
-            (problems[0]["code"].as_str(), problems[0]["pointer"].as_str()),
-            (Some("conflict"), Some("/toolId"))
-        );
-        assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["column"].as_u64() > Some(1), "{problems:?}");
-        let message = problems[0]["message"].as_str().unwrap();
-        assert!(message.contains(&format!("/{other}.tool.json:")) && !message.contains(&format!("/{own}.tool.json")));
-    }
-    // Whoever calls one of them is told both.
-    let (_, _, err) = host.run(&["call", "t:twin", "--input", "{}"]);
-    assert!(err.contains("/Twin.tool.json:") && err.contains("/twin.tool.json:"), "{err}");
-}
-
-/// A script directly in a base folder has no folder of its own, and `check` says to give it one.
-#[test]
-fn a_script_directly_in_a_base_folder_is_told_to_have_its_own() {
-    let host = host();
-    let script = |at: &str| fs::write(host.folder.path().join("user_scripts").join(at), "print(1)\n").unwrap();
-    let manifest = |id: &str, at: &str| {
-        let handler = json!({ "type": "external-script", "scriptPath": at, "language": "python" });
-        let text = manifest(id, handler, json!({}));
-        let name = id.split_once(':').unwrap().1;
-        let file = host.folder.path().join(format!("tool-defs/{name}.tool.json"));
-        fs::write(file, format!("{text:#}")).unwrap();
-    };
-    script("lone.py");
-    script("examples/kept.py");
-    manifest("t:lone", "lone.py");
-    manifest("t:kept", "examples/kept.py");
-    manifest("t:twice", "user_scripts/examples/kept.py");
-    let (code, problems) = host.problems("lone.tool.json");
-    assert_eq!((code, problems.len()), (0, 1), "{problems:?}");
-    let problem = &problems[0];
-    assert!(problem["message"].as_str().unwrap().ends_with("give it one"), "{problem}");
-    assert_eq!((&problem["pointer"], &problem["severity"]), (&"/handler/scriptPath".into(), &"note".into()));
-    assert!(problem["line"].as_u64() > Some(1), "{problem}");
-    assert_eq!(host.problems("kept.tool.json").1, Vec::<Value>::new(), "the control");
-    // What the loader remarks about the path has its place too.
-    let (_, problems) = host.problems("twice.tool.json");
-    assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["pointer"] == "/handler/scriptPath", "{problems:?}");
-}
-
-#[test]
-fn a_script_that_is_not_there_is_looked_for_in_each_place_once() {
-    let host = host();
-    host.tool("t:gone", json!({}));
-    fs::remove_file(host.folder.path().join("user_scripts/gone/main.py")).unwrap();
-    let manifest = host.folder.path().join("user_scripts/gone/gone.tool.json");
-    fs::rename(manifest, host.folder.path().join("user_scripts/gone.tool.json")).unwrap();
-    let (_, problems) = host.problems("gone.tool.json");
-    let message = problems[0]["message"].as_str().unwrap();
-    assert_eq!(message.matches("user_scripts/gone/main.py").count(), 1, "{message}");
-}
-
 /// What an editor keeps beside an open file is hidden, and a lock of it is a link that leads nowhere.
 #[test]
 fn hidden_files_beside_policies_are_not_read() {
@@ -302,6 +241,16 @@ fn a_file_is_no_folder_of_tools() {
     }
 }
 
+/// Where it is not known what tools could write, nothing is loaded.
+#[test]
+fn a_ledger_that_cannot_be_read_refuses() {
+    let host = host();
+    assert_eq!(host.run(&["list"]).0, 0, "the control");
+    fs::create_dir_all(host.folder.path().join("state/toolhost/written.jsonl")).unwrap();
+    let (code, _, err) = host.run(&["list"]);
+    assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
+}
+
 /// The order is that of the paths, also of links that are not followed.
 #[test]
 fn the_order_of_the_report_is_that_of_the_paths() {
@@ -334,46 +283,7 @@ fn a_file_that_is_named_twice_is_told_once() {
         assert!(host.run(&words).1.contains("1 good, 0 skipped"), "{words:?}: {}", host.run(&words).1);
     }
     let (_, out, _) = host.run(&["check", &policy, &policies]);
-    assert_eq!(out.matches("x.policy.toml: ok").count(), 1, "{out}");
-}
-
-#[test]
-fn what_stands_in_the_way_of_a_verb_comes_with_its_mend() {
-    let host = host();
-    let (code, _, err) = host.run(&["call", "core:run-code", "--input", "@"]);
-    assert!(code == 2 && err.contains("--input @ names no file"), "{err}");
-    fs::create_dir_all(host.folder.path().join("state/toolhost/written.jsonl")).unwrap();
-    let (code, _, err) = host.run(&["list"]);
-    assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
-}
-
-#[test]
-fn diff_says_of_a_path_that_it_is_a_path() {
-    let host = host();
-    for (path, part) in [("/etc/passwd", "is neither a manifest"), ("./nope", "is not there")] {
-        let (code, _, err) = host.run(&["diff", path, "core:run-code"]);
-        assert!(code == 2 && err.contains(part) && !err.contains("There is no tool"), "{path}: {err}");
-    }
-    let (_, _, err) = host.run(&["diff", "no:such", "core:run-code"]);
-    assert!(err.contains("no tool 'no:such'"), "the control: {err}");
-}
-
-/// The newest stable version is the one to name, and a list that is cut says so.
-#[test]
-fn what_is_offered_instead_is_what_a_person_would_want() {
-    let host = host();
-    let properties: serde_json::Map<String, Value> =
-        (0..25).map(|n| (format!("parameter{n:02}"), json!({ "type": "string", "description": "d" }))).collect();
-    host.tool("t:v", json!({ "parameters": { "type": "object", "properties": properties } }));
-    let folder = host.folder.path().join("user_scripts/v");
-    let text = fs::read_to_string(folder.join("v.tool.json")).unwrap();
-    for version in ["1.1.0", "2.0.0-rc.1"] {
-        fs::write(folder.join(format!("v-{version}.tool.json")), text.replace("1.0.0", version)).unwrap();
-    }
-    let (_, _, err) = host.run(&["call", "t:v@^9"]);
-    assert!(err.contains("VersionMismatchError") && err.contains("t:v@1.1.0"), "{err}");
-    let (_, _, err) = host.run(&["call", "t:v@^1", "zzz=1"]);
-    assert!(err.contains("parameter19, …") && !err.contains("parameter20"), "{err}");
+    assert!(out.starts_with("1 good, 0 skipped"), "{out}");
 }
 
 #[test]
@@ -447,4 +357,139 @@ fn a_secret_that_no_call_could_have_is_told_at_its_place() {
     for ((pointer, message), (index, words)) in told.iter().zip(wanted) {
         assert!(*pointer == format!("/secrets/grant/{index}/from") && message.contains(words), "{pointer} {message}");
     }
+}
+
+#[test]
+fn a_function_that_is_missing_and_a_broken_module_are_found() {
+    let host = host();
+    for (name, language, file, text, entry, wanted) in [
+        ("fine", "python", "main.py", "def run():\n    return 1\n", Some("run"), None),
+        ("lacks", "python", "main.py", "def run():\n    return 1\n", Some("rum"), Some("did you mean 'run'?")),
+        ("default", "nodejs", "main.cjs", "module.exports = () => 1\n", Some("default"), None),
+        ("module", "wasm", "main.wat", "(module)\n", None, None),
+        (
+            "broken",
+            "wasm",
+            "main.wat",
+            "(module\n  (func $f (result i32) i32.const\n",
+            None,
+            Some("not WebAssembly: line "),
+        ),
+    ] {
+        let folder = host.folder.path().join("user_scripts").join(name);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(file), text).unwrap();
+        let mut manifest = manifest(format!("t:{name}"), script(format!("{name}/{file}"), language), json!({}));
+        if let Some(entry) = entry {
+            manifest["handler"]["entryPoint"] = json!(entry);
+        }
+        fs::write(folder.join(format!("{name}.tool.json")), manifest.to_string()).unwrap();
+        let (_, problems) = host.problems(&format!("{name}.tool.json"));
+        let errors = problems.iter().filter(|problem| problem["severity"] == "error");
+        let told: Vec<&str> = errors.map(|problem| problem["message"].as_str().unwrap()).collect();
+        match wanted {
+            None => assert_eq!(told, Vec::<&str>::new(), "{name}"),
+            Some(words) => assert!(told.len() == 1 && told[0].contains(words), "{name}: {told:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_conflict_has_a_place_and_names_the_twin() {
+    let host = host();
+    host.tool("t:Twin", json!({}));
+    host.tool("t:twin", json!({}));
+    for (own, other) in [("Twin", "twin"), ("twin", "Twin")] {
+        let (_, problems) = host.problems(&format!("/{own}.tool.json"));
+        assert_eq!(
+            (problems[0]["code"].as_str(), problems[0]["pointer"].as_str()),
+            (Some("conflict"), Some("/toolId"))
+        );
+        assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["column"].as_u64() > Some(1), "{problems:?}");
+        let message = problems[0]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("/{other}.tool.json:")) && !message.contains(&format!("/{own}.tool.json")));
+    }
+    // Whoever calls one of them is told both.
+    let (_, _, err) = host.run(&["call", "t:twin", "--input", "{}"]);
+    assert!(err.contains("/Twin.tool.json:") && err.contains("/twin.tool.json:"), "{err}");
+}
+
+/// The newest stable version is the one to name, and a list that is cut says so.
+#[test]
+fn what_is_offered_instead_is_what_a_person_would_want() {
+    let host = host();
+    let properties: serde_json::Map<String, Value> =
+        (0..25).map(|n| (format!("parameter{n:02}"), json!({ "type": "string", "description": "d" }))).collect();
+    host.tool("t:v", json!({ "parameters": { "type": "object", "properties": properties } }));
+    let folder = host.folder.path().join("user_scripts/v");
+    let text = fs::read_to_string(folder.join("v.tool.json")).unwrap();
+    for version in ["1.1.0", "2.0.0-rc.1"] {
+        fs::write(folder.join(format!("v-{version}.tool.json")), text.replace("1.0.0", version)).unwrap();
+    }
+    let (_, _, err) = host.run(&["call", "t:v@^9"]);
+    assert!(err.contains("VersionMismatchError") && err.contains("t:v@1.1.0"), "{err}");
+    let (_, _, err) = host.run(&["call", "t:v@^1", "zzz=1"]);
+    assert!(err.contains("parameter19, …") && !err.contains("parameter20"), "{err}");
+}
+
+/// A script directly in a base folder has no folder of its own, and `check` says to give it one.
+#[test]
+fn a_script_directly_in_a_base_folder_is_told_to_have_its_own() {
+    let host = host();
+    let script = |at: &str| fs::write(host.folder.path().join("user_scripts").join(at), "print(1)\n").unwrap();
+    let manifest = |id: &str, at: &str| {
+        let handler = json!({ "type": "external-script", "scriptPath": at, "language": "python" });
+        let text = manifest(id, handler, json!({}));
+        let name = id.split_once(':').unwrap().1;
+        let file = host.folder.path().join(format!("tool-defs/{name}.tool.json"));
+        fs::write(file, format!("{text:#}")).unwrap();
+    };
+    script("lone.py");
+    script("examples/kept.py");
+    manifest("t:lone", "lone.py");
+    manifest("t:kept", "examples/kept.py");
+    manifest("t:twice", "user_scripts/examples/kept.py");
+    let (code, problems) = host.problems("lone.tool.json");
+    assert_eq!((code, problems.len()), (0, 1), "{problems:?}");
+    let problem = &problems[0];
+    assert!(problem["message"].as_str().unwrap().ends_with("give it one"), "{problem}");
+    assert_eq!((&problem["pointer"], &problem["severity"]), (&"/handler/scriptPath".into(), &"note".into()));
+    assert!(problem["line"].as_u64() > Some(1), "{problem}");
+    assert_eq!(host.problems("kept.tool.json").1, Vec::<Value>::new(), "the control");
+    // What the loader remarks about the path has its place too.
+    let (_, problems) = host.problems("twice.tool.json");
+    assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["pointer"] == "/handler/scriptPath", "{problems:?}");
+}
+
+#[test]
+fn a_script_that_is_not_there_is_looked_for_in_each_place_once() {
+    let host = host();
+    host.tool("t:gone", json!({}));
+    fs::remove_file(host.folder.path().join("user_scripts/gone/main.py")).unwrap();
+    let manifest = host.folder.path().join("user_scripts/gone/gone.tool.json");
+    fs::rename(manifest, host.folder.path().join("user_scripts/gone.tool.json")).unwrap();
+    let (_, problems) = host.problems("gone.tool.json");
+    let message = problems[0]["message"].as_str().unwrap();
+    assert_eq!(message.matches("user_scripts/gone/main.py").count(), 1, "{message}");
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_verb_comes_with_its_mend() {
+    let host = host();
+    let (code, _, err) = host.run(&["call", "core:run-code", "--input", "@"]);
+    assert!(code == 2 && err.contains("--input @ names no file"), "{err}");
+    fs::create_dir_all(host.folder.path().join("state/toolhost/written.jsonl")).unwrap();
+    let (code, _, err) = host.run(&["list"]);
+    assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
+}
+
+#[test]
+fn diff_says_of_a_path_that_it_is_a_path() {
+    let host = host();
+    for (path, part) in [("/etc/passwd", "is neither a manifest"), ("./nope", "is not there")] {
+        let (code, _, err) = host.run(&["diff", path, "core:run-code"]);
+        assert!(code == 2 && err.contains(part) && !err.contains("There is no tool"), "{path}: {err}");
+    }
+    let (_, _, err) = host.run(&["diff", "no:such", "core:run-code"]);
+    assert!(err.contains("no tool 'no:such'"), "the control: {err}");
 }

@@ -54,7 +54,7 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
             "fileAccess": { "allowRead": ["self"], "allowWrite": ["out/*.csv"] },
             "networkAccess": { "allowHosts": [] }, "requiredCapabilities": [],
         },
-        "execution": { "timeoutMs": 5000, "stderr": "log", "mode": "sync", "task": "optional", "env": { "A": "1" }, "warm": false },
+        "execution": { "timeoutMs": 5000, "stderr": "log", "output": "json", "mode": "sync", "task": "optional", "env": { "A": "1" }, "warm": false },
         "limits": {
             "cpuMs": 5000, "memoryBytes": 50_000_000, "processes": 5, "openFiles": 50, "scratchBytes": 500_000,
             "fileBytes": 500_000, "writtenBytes": 500_000, "writtenFiles": 500, "inputBytes": 5000, "outputBytes": 5000, "logBytes": 5000,
@@ -118,6 +118,7 @@ fn changed_manifests() -> (Vec<Value>, Vec<(&'static str, Value)>) {
         ("/securityContext/requiredCapabilities", json!(["subprocess"])),
         ("/execution/timeoutMs", json!(6000)),
         ("/execution/stderr", json!("error")),
+        ("/execution/output", json!("text")),
         ("/execution/mode", json!("async")),
         ("/execution/task", json!("required")),
         ("/execution/env", json!({ "A": "2" })),
@@ -240,14 +241,14 @@ bun = { path = "/opt/b", why = "bun why" }
 [capabilities]
 grant = [{ name = "env:TOKEN", why = "token why" }]
 [network]
-hosts = [{ host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" }]
+hosts = [{ host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" }, { host = "*.x", ca = "one.pem", why = "its CA" }]
 [secrets]
 grant = [
-  { name = "A_KEY", from = "env:A_SOURCE", why = "key why", header = { host = "key.x", name = "X-Key", value = "Bearer {}", methods = ["GET"], paths = ["/v1/**"] } },
+  { name = "A_KEY", from = "env:A_SOURCE", why = "key why", header = { host = "key.x", name = "X-Key", value = "Bearer {}", methods = ["GET"], paths = ["/v1/**"], query = ["q"], request_headers = ["x-a"] } },
 ]
 [packages]
-python = { index = "py", lock = "required", builds = false, why = "py why" }
-node = { index = "js", lock = "relaxed", builds = true, why = "js why" }
+python = { index = "py", lock = "required", builds = false, lock_file = "a.pylock.toml", why = "py why" }
+node = { index = "js", lock = "relaxed", builds = true, lock_file = "a.package-lock.json", why = "js why" }
 deny = [{ name = "bad", versions = "<2", why = "bad why" }]
 min_age_days = 71
 [services]
@@ -257,7 +258,7 @@ call = [
 "#;
 
 /// (field, what is written, what is written then)
-const CHANGES: [(&str, &str, &str); 73] = [
+const CHANGES: [(&str, &str, &str); 79] = [
     ("/name", "\"p\"", "\"q\""),
     ("/why", "its why", "other"),
     ("/tools", "\"t:one\"", "\"t:two\""),
@@ -298,7 +299,13 @@ const CHANGES: [(&str, &str, &str); 73] = [
     ("/network/hosts/*/host", "x.com", "y.com"),
     ("/network/hosts/*/ranges", "10.0.0.0/8", "10.1.0.0/16"),
     ("/network/hosts/*/why", "host why", "other"),
-    ("/network", "[network]\nhosts = [{ host = \"x.com\", ranges = [\"10.0.0.0/8\"], why = \"host why\" }]\n", ""),
+    ("/network/hosts/*/ca", "one.pem", "two.pem"),
+    ("/network/hosts/*/ca", "ca = \"one.pem\", ", ""),
+    (
+        "/network",
+        "[network]\nhosts = [{ host = \"x.com\", ranges = [\"10.0.0.0/8\"], why = \"host why\" }, { host = \"*.x\", ca = \"one.pem\", why = \"its CA\" }]\n",
+        "",
+    ),
     ("/secrets/grant/*/name", "A_KEY", "B_KEY"),
     ("/secrets/grant/*/from", "env:A_SOURCE", "file:/a.key"),
     ("/secrets/grant/*/why", "key why", "other"),
@@ -307,15 +314,23 @@ const CHANGES: [(&str, &str, &str); 73] = [
     ("/secrets/grant/*/header/value", "Bearer {}", "Basic {}"),
     ("/secrets/grant/*/header/methods", "[\"GET\"]", "[\"GET\", \"POST\"]"),
     ("/secrets/grant/*/header/paths", "/v1/**", "/v1/a"),
+    ("/secrets/grant/*/header/query", "[\"q\"]", "[\"q\", \"page\"]"),
+    ("/secrets/grant/*/header/request_headers", "[\"x-a\"]", "[\"x-b\"]"),
     ("/packages/python/index", "\"py\"", "\"other\""),
     ("/packages/python/lock", "\"py\", lock = \"required\"", "\"py\", lock = \"relaxed\""),
     ("/packages/python/builds", "\"required\", builds = false", "\"required\", builds = true"),
+    ("/packages/python/lock_file", "a.pylock.toml", "b.pylock.toml"),
     ("/packages/python/why", "py why", "other"),
     ("/packages/node/index", "\"js\"", "\"other\""),
     ("/packages/node/lock", "\"js\", lock = \"relaxed\"", "\"js\", lock = \"required\""),
     ("/packages/node/builds", "\"relaxed\", builds = true", "\"relaxed\", builds = false"),
+    ("/packages/node/lock_file", "a.package-lock.json", "b.package-lock.json"),
     ("/packages/node/why", "js why", "other"),
-    ("/packages/node", "node = { index = \"js\", lock = \"relaxed\", builds = true, why = \"js why\" }\n", ""),
+    (
+        "/packages/node",
+        "node = { index = \"js\", lock = \"relaxed\", builds = true, lock_file = \"a.package-lock.json\", why = \"js why\" }\n",
+        "",
+    ),
     ("/packages/deny/*/name", "\"bad\"", "\"worse\""),
     ("/packages/deny/*/versions", "<2", "<3"),
     ("/packages/deny/*/why", "bad why", "other"),
@@ -342,6 +357,9 @@ fn every_field_of_a_policy_that_changes_is_told() {
         |field: &&String| CHANGES.iter().any(|(place, ..)| place == field || place.starts_with(&format!("{field}/")));
     let unknown: Vec<&String> = of_schema.iter().filter(|field| !known(field)).collect();
     assert!(unknown.is_empty(), "a field that this test does not change: {unknown:?}");
+    for name in ["a/one.pem", "b/one.pem", "b/two.pem"] {
+        host.put(name, "-----BEGIN CERTIFICATE-----\n");
+    }
     let old = host.put("a/x.policy.toml", POLICY);
     assert_eq!(host.diff(&old, &host.put("b/x.policy.toml", &format!("# a remark\n{POLICY}"))), SILENT, "the control");
     for (field, from, to) in CHANGES {

@@ -46,7 +46,13 @@ fn refused() -> Vec<(Value, &'static str, &'static str, &'static str, &'static s
         (needing(&["env:LD_PRELOAD"]), "CapabilityError", not_set, CAPABILITY, "warning"),
         (needing(&["env:1X"]), "CapabilityError", "is not a variable name", CAPABILITY, "warning"),
         (needing(&["env:A B"]), "CapabilityError", "is not a variable name", CAPABILITY, "warning"),
-        (needing(&["gpu"]), "CapabilityError", "the capability 'gpu': not built yet", CAPABILITY, "note"),
+        (
+            needing(&["gpu"]),
+            "CapabilityError",
+            "the capability 'gpu': `capabilities` in this host's configuration",
+            CAPABILITY,
+            "note",
+        ),
         (
             json!({ "requires": { "t:nobody": "*" } }),
             "CapabilityError",
@@ -144,7 +150,7 @@ fn granted_files_that_refuse_every_call_are_told() {
     }
     let cases = [
         ("code", "a writable folder beside the script holds code", "allowWrite/0"),
-        ("packages", "holds a tool, policy or packages", "allowWrite/0"),
+        ("packages", "a writable folder holds packages", "allowWrite/0"),
         ("file", "a granted folder is not a folder", "allowWrite/0"),
         ("many", "a file pattern matches too many files", "allowRead/0"),
         ("new", "", ""),

@@ -112,3 +112,32 @@ fn the_next_command_works() {
         assert_eq!(outcome["outputData"], json!({ "text": "text", "n": 1 }), "{text}: {outcome}");
     }
 }
+
+#[test]
+fn every_language_keeps_the_parameters_and_nothing_is_written_through_a_link() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for language in ["python", "nodejs", "bun", "wasm"] {
+        let mut command = playground.host();
+        command.args(["new", language, "--language", language, "--parameter", "n:integer", "--parameter", "note?"]);
+        let made = command.output().unwrap();
+        assert!(made.status.success(), "{language}: {made:?}");
+        let file = playground.path(&format!("user_scripts/{language}/{language}.tool.json"));
+        let manifest: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!(manifest["parameters"]["properties"]["n"]["type"], "integer", "{language}");
+        assert_eq!(manifest["parameters"]["required"], json!(["n"]), "{language}");
+        playground.settle();
+        if language == "python"
+            || crate::harness::found(language.trim_end_matches("js")).is_some()
+            || language == "wasm"
+        {
+            let ended = playground.call(&format!("custom:{language}"), "{\"n\": 1}");
+            assert_eq!(ended.out["outputData"], json!({"n": 1}), "{language}: {}", ended.stderr);
+        }
+    }
+    let (scripts, elsewhere) = (playground.path("user_scripts"), playground.path("elsewhere"));
+    fs::rename(&scripts, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &scripts).unwrap();
+    let refused = playground.host().args(["new", "through"]).output().unwrap();
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is a link"), "{refused:?}");
+    assert!(!elsewhere.join("through").exists());
+}

@@ -42,6 +42,70 @@ fn a_manifest_by_nearly_its_name_is_told() {
 }
 
 #[test]
+fn a_policy_that_is_not_read_is_a_warning() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    fs::create_dir_all(host.path("sandbox-policies")).unwrap();
+    for (name, severity) in [("callers.toml", "warning"), ("x.policy", "warning"), ("README.md", "note")] {
+        fs::write(host.path("sandbox-policies").join(name), "confirm = \"x\"\n").unwrap();
+        let problems = host.problems(name).1;
+        assert_eq!((problems.len(), problems[0]["severity"].as_str()), (1, Some(severity)), "{name}: {problems:?}");
+    }
+    // The key of docs/API-KEY.md lies there because a policy says so.
+    fs::write(host.path("sandbox-policies/rates.key"), "hunter2-hunter2").unwrap();
+    fs::set_permissions(host.path("sandbox-policies/rates.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(host.run(&["check"]).1.contains("rates.key"), "the control");
+    let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n[secrets]\n\
+                  grant = [{ name = \"KEY\", from = \"file:rates.key\", why = \"w\" }]\n";
+    host.policy(policy);
+    let (code_of_check, out, _) = host.run(&["check"]);
+    assert!(code_of_check == 0 && !out.contains("rates.key"), "{out}");
+    host.policy("");
+    assert!(host.run(&["call", "t:one"]).2.contains("the shell makes FILE first"));
+}
+
+#[test]
+fn an_example_that_does_not_fit_is_shown_to_no_model() {
+    let host = host();
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
+    let example = |n: Value| json!({"description": "d", "input": {"n": n}});
+    host.tool("t:one", json!({"parameters": parameters, "examples": [example(json!("x")), example(json!(3))]}));
+    let out = host.run(&["list", "--format", "anthropic", "--namespace", "t"]).1;
+    let listed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(listed[0]["input_examples"], json!([{"n": 3}]), "{out}");
+    let out = host.run(&["prompt", "--namespace", "t"]).1;
+    assert!(out.contains("{\"n\":3}") && !out.contains("{\"n\":\"x\"}"), "{out}");
+}
+
+#[test]
+fn the_log_is_silent_unless_it_is_asked_for() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    fs::write(host.path("user_scripts/one/bad.tool.json"), "{").unwrap();
+    for words in [&["deps", "list"][..], &["call", "t:none", "--verbose"], &["test", "t:none"]] {
+        let err = host.run(words).2;
+        assert!(!err.contains("WARN") && !err.contains("INFO"), "{words:?}: {err}");
+        let err = host.run(&[&["--log", "warn"], words].concat()).2;
+        assert!(err.contains("WARN"), "the control, {words:?}: {err}");
+    }
+}
+
+#[test]
+fn a_doctor_does_not_call_a_host_well_that_refuses_every_call() {
+    let host = host();
+    if host.run(&["doctor"]).0 != 0 {
+        return;
+    }
+    let open = host.path("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let log = open.join("audit.jsonl").display().to_string();
+    let (code, out, err) = host.run(&["--audit-log", &log, "doctor"]);
+    assert!(code == 4 && out.contains("the audit log cannot be opened, so every call is refused"), "{out}{err}");
+    assert_eq!(host.run(&["--audit-log", &log, "call", "t:none"]).0, 4, "the control: it is refused");
+}
+
+#[test]
 fn a_root_without_tools_says_so() {
     let host = host();
     for folder in ["user_scripts", "tool-defs"] {
@@ -92,29 +156,6 @@ fn the_help_of_a_verb_begins_with_its_own_options() {
 }
 
 #[test]
-fn a_policy_that_is_not_read_is_a_warning() {
-    let host = host();
-    host.tool("t:one", json!({}));
-    fs::create_dir_all(host.path("sandbox-policies")).unwrap();
-    for (name, severity) in [("callers.toml", "warning"), ("x.policy", "warning"), ("README.md", "note")] {
-        fs::write(host.path("sandbox-policies").join(name), "confirm = \"x\"\n").unwrap();
-        let problems = host.problems(name).1;
-        assert_eq!((problems.len(), problems[0]["severity"].as_str()), (1, Some(severity)), "{name}: {problems:?}");
-    }
-    // The key of docs/API-KEY.md lies there because a policy says so.
-    fs::write(host.path("sandbox-policies/rates.key"), "hunter2-hunter2").unwrap();
-    fs::set_permissions(host.path("sandbox-policies/rates.key"), fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(host.run(&["check"]).1.contains("rates.key"), "the control");
-    let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n[secrets]\n\
-                  grant = [{ name = \"KEY\", from = \"file:rates.key\", why = \"w\" }]\n";
-    host.policy(policy);
-    let out = host.run(&["check"]).1;
-    assert!(out.contains("x.policy.toml: ok") && !out.contains("rates.key"), "{out}");
-    host.policy("");
-    assert!(host.run(&["call", "t:one"]).2.contains("the shell makes FILE first"));
-}
-
-#[test]
 fn a_caller_without_an_entry_hears_why_the_list_is_empty() {
     let host = host();
     host.tool("t:one", json!({}));
@@ -125,32 +166,6 @@ fn a_caller_without_an_entry_hears_why_the_list_is_empty() {
     assert!(out == "No tool.\n" && err.contains("callers.policy.toml gives") && err.contains("no tool"), "{out}{err}");
     let (_, out, err) = host.run(&["list", "--caller", "alice"]);
     assert!(out.contains("t:one") && !err.contains("gives"), "{out}{err}");
-}
-
-#[test]
-fn an_example_that_does_not_fit_is_shown_to_no_model() {
-    let host = host();
-    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
-    let example = |n: Value| json!({"description": "d", "input": {"n": n}});
-    host.tool("t:one", json!({"parameters": parameters, "examples": [example(json!("x")), example(json!(3))]}));
-    let out = host.run(&["list", "--format", "anthropic", "--namespace", "t"]).1;
-    let listed: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(listed[0]["input_examples"], json!([{"n": 3}]), "{out}");
-    let out = host.run(&["prompt", "--namespace", "t"]).1;
-    assert!(out.contains("{\"n\":3}") && !out.contains("{\"n\":\"x\"}"), "{out}");
-}
-
-#[test]
-fn the_log_is_silent_unless_it_is_asked_for() {
-    let host = host();
-    host.tool("t:one", json!({}));
-    fs::write(host.path("user_scripts/one/bad.tool.json"), "{").unwrap();
-    for words in [&["deps", "list"][..], &["call", "t:none", "--verbose"], &["test", "t:none"]] {
-        let err = host.run(words).2;
-        assert!(!err.contains("WARN") && !err.contains("INFO"), "{words:?}: {err}");
-        let err = host.run(&[&["--log", "warn"], words].concat()).2;
-        assert!(err.contains("WARN"), "the control, {words:?}: {err}");
-    }
 }
 
 #[test]
@@ -204,19 +219,4 @@ fn a_server_that_nobody_can_call_says_so() {
     let token = host.run(&["token", "alice"]).1;
     let said = said_at_start(&host, token.lines().last().unwrap());
     assert!(said.contains("for whoever presents a token"), "the control: {said}");
-}
-
-#[test]
-fn a_doctor_does_not_call_a_host_well_that_refuses_every_call() {
-    let host = host();
-    if host.run(&["doctor"]).0 != 0 {
-        return;
-    }
-    let open = host.path("open");
-    fs::create_dir(&open).unwrap();
-    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-    let log = open.join("audit.jsonl").display().to_string();
-    let (code, out, err) = host.run(&["--audit-log", &log, "doctor"]);
-    assert!(code == 4 && out.contains("the audit log cannot be opened, so every call is refused"), "{out}{err}");
-    assert_eq!(host.run(&["--audit-log", &log, "call", "t:none"]).0, 4, "the control: it is refused");
 }

@@ -4,6 +4,7 @@ use crate::harness::{Ended, Playground, Server, Who, found, missing, within};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// Asks for files, programs and a system call, each in turn, and says how each ended.
@@ -199,8 +200,7 @@ fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
         let own = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
         playground.policy("agent", "esc:agent", &format!("observe = true\n{own}"));
         playground.settle();
-        let audit = playground.cli(&["audit", "esc:agent"]);
-        assert!(audit.text().contains("observe  what calls ask for and are refused is kept"), "{}", audit.text());
+        assert_eq!(playground.cli(&["audit", "esc:agent", "--json"]).out["observe"], true);
         let mut server = Server::start(&playground);
         let answer = server.called("esc:agent", json!({})).to_string();
         assert!(answer.contains("Refused: read ../other/data.csv (view: not granted)."), "{answer}");
@@ -236,6 +236,163 @@ fn a_call_that_runs_out_of_time_tells_what_it_was_refused() {
     assert_eq!(plain[0]["ask"], Value::Null, "files of this host are for who asked for an explanation");
     let asked = observed(&ended)[0]["ask"].to_string();
     assert!(asked.contains("execution.timeoutMs"), "{asked}");
+}
+
+/// Ways to open a path that a model of paths in user space would not see, each tried with a path that is not granted
+/// and with the tool's own script.
+const TRICKS: &str = r#"
+import ctypes, errno, json, os, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.open.argtypes = [ctypes.c_void_p, ctypes.c_int]
+home = os.getcwd()
+own, out = home + "/main.py", {}
+def plain(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        return "done"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+def page(path):
+    at = libc.mmap(None, 4096, 3, 0x22, -1, 0)
+    ctypes.memmove(at, path.encode() + b"\0", len(path) + 1)
+    libc.mprotect(at, 4096, 2)  # PROT_WRITE alone
+    return "done" if libc.open(at, os.O_RDONLY) >= 0 else errno.errorcode[ctypes.get_errno()]
+def inside(path):
+    os.chdir("/proc/self/root")
+    said = plain(path[1:])
+    os.chdir(home)
+    return said
+def chain(path):
+    n = len(os.listdir("/tmp/c"))
+    for i in range(30):
+        os.symlink(f"../c/l{n}-{i + 1}", f"/tmp/c/l{n}-{i}")
+    os.symlink("../.." + path, f"/tmp/c/l{n}-30")
+    return plain(f"/tmp/c/l{n}-0")
+os.mkdir("/tmp/c")
+root = os.open("/", os.O_PATH)
+child = os.fork()
+if child == 0:
+    time.sleep(30)
+    os._exit(0)
+ways = {
+    "plain": plain,
+    "page": page,
+    "long": lambda path: plain("/" + "./" * 1500 + path[1:]),
+    "root": lambda path: plain("/proc/self/root" + path),
+    "thread": lambda path: plain("/proc/thread-self/root" + path),
+    "fd": lambda path: plain(f"/proc/self/fd/{root}{path}"),
+    "cwd": inside,
+    "chain": chain,
+    "child": lambda path: plain(f"/proc/{child}/root{path}"),
+}
+for name, way in ways.items():
+    out[name] = [way("/srv/none/" + name), way(own)]
+paths, over, seen = [own.encode() + b"\0", b"/srv/none/flip\0"], [], set()
+buffer = ctypes.create_string_buffer(4096)
+def flip():
+    while not over:
+        for path in paths:
+            ctypes.memmove(buffer, path, len(path))
+threading.Thread(target=flip).start()
+until = time.monotonic() + 1.5
+while time.monotonic() < until or len(seen) < 2:
+    got = libc.open(ctypes.addressof(buffer), os.O_RDONLY)
+    seen.add(got >= 0)
+    if got >= 0:
+        os.close(got)
+over.append(1)
+out["flip"] = sorted(seen)
+print(json.dumps(out))
+"#;
+
+#[test]
+fn no_way_of_naming_a_path_blinds_the_recorder() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("tricks", "python", TRICKS, json!({}));
+        playground.settle();
+        let plain = playground.call("esc:tricks", "{}");
+        let recorded = playground.call_with("esc:tricks", "{}", &["--explain"]);
+        assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: {}", recorded.stderr);
+        let found = rows(&observed(&recorded));
+        let ways = recorded.out["outputData"].as_object().unwrap();
+        for (way, said) in ways.iter().filter(|(way, _)| *way != "flip") {
+            assert_eq!(said, &json!(["ENOENT", "done"]), "{who:?} {way}: the control opens its own script");
+        }
+        let refused = |target: &str| {
+            let row = ["read", target, "view: not granted", "manifest"].map(str::to_owned);
+            assert!(found.contains(&row), "{who:?} {target}: {found:?}");
+        };
+        for way in ["plain", "page"] {
+            refused(&format!("/srv/none/{way}"));
+        }
+        refused("/proc/self/root/srv/none/root");
+        refused("/proc/thread-self/root/srv/none/thread");
+        refused("srv/none/cwd");
+        refused("/tmp/c/l0-0");
+        let with = |part: &str| found.iter().filter(|row| row[1].contains(part)).count();
+        assert_eq!((with("/./"), with("/srv/none/fd"), with("l31-0")), (1, 1, 0), "{who:?}: {found:?}");
+        // Another process's link is not followed, and that is said.
+        let child: Vec<_> = found.iter().filter(|row| row[1].contains("/srv/none/child")).collect();
+        assert!(child.len() == 1 && child[0][2].starts_with("not observed: "), "{who:?}: {child:?}");
+        let unread = recorded.out["denials"]["notObserved"].to_string().contains("another thread changed");
+        assert!(with("/srv/none/flip") == 1 || unread, "{who:?}: {found:?}");
+        let script = playground.path("user_scripts/tricks/main.py").display().to_string();
+        let own = found.iter().filter(|row| row[1].ends_with(&script)).collect::<Vec<_>>();
+        assert!(own.iter().all(|row| row[2].starts_with("not observed: ")), "{who:?}: what it may read: {own:?}");
+    }
+}
+
+#[test]
+fn no_grant_is_proposed_for_what_is_private_or_ours() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let folder = playground.path("beside");
+        fs::create_dir_all(folder.join("closed")).unwrap();
+        for name in ["key", "open.csv", "closed/a.csv"] {
+            fs::write(folder.join(name), "x").unwrap();
+        }
+        let policies = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
+        playground.policy("asks", "esc:asks", policies);
+        let beside = folder.display();
+        let policy = playground.path("sandbox-policies/asks.policy.toml").display().to_string();
+        let files = [
+            format!("{beside}/key"),
+            format!("{beside}/closed/a.csv"),
+            policy,
+            "/etc/shadow".to_owned(),
+            format!("{beside}/open.csv"),
+        ];
+        let script = "import json, sys\nfor path in json.load(sys.stdin)['files']:\n    try:\n        open(path)\n    except OSError:\n        pass\nprint(1)\n";
+        playground.tool("asks", "python", script, json!({}));
+        playground.settle();
+        for (name, mode) in [("key", 0o600), ("closed", 0o700)] {
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let ended = playground.call_with("esc:asks", &json!({"files": files}).to_string(), &["--explain"]);
+        let told = observed(&ended);
+        let asked = |file: &str| {
+            let denial = told.iter().find(|denial| denial["target"] == *file);
+            denial.unwrap_or_else(|| panic!("{who:?} {file}: {told:?}"))["ask"].is_string()
+        };
+        let asked: Vec<bool> = files.iter().map(|file| asked(file)).collect();
+        assert_eq!(asked, [false, false, false, false, true], "{who:?}: the last one is the control");
+    }
+}
+
+#[test]
+fn a_host_that_the_script_names_comes_first() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let script = "import urllib.request\nurllib.request.urlopen('https://example.com/x')\n";
+    playground.tool("calls", "python", script, json!({}));
+    playground.settle();
+    let ended = playground.call_with("esc:calls", "{}", &["--explain"]);
+    let first = &observed(&ended)[0];
+    assert_eq!((first["operation"].as_str(), first["target"].as_str()), (Some("connect"), Some("example.com")));
+    assert!(first["ask"].as_str().is_some_and(|ask| ask.contains("allowHosts")), "{first}");
 }
 
 /// Spellings of paths that are refused, and what is no refusal though it looks like one.
@@ -423,4 +580,78 @@ fn where_nobody_listens_any_more_everything_is_refused() {
         });
         playground.assert_quiet("a recorder that was killed");
     }
+}
+
+/// The field of a process's /proc status.
+fn status_field(status: &str, name: &str) -> Vec<String> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// A user namespace, and the capabilities that a process had there.
+type Permitted = BTreeSet<(std::path::PathBuf, u64)>;
+
+/// The permitted capabilities of the launcher, and those that the recorder had at any time of some calls.
+fn capabilities_of(playground: &Playground, calls: usize) -> (Permitted, Permitted) {
+    let (mut launchers, mut recorders) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..calls {
+        let mut command = playground.host();
+        command.args(["call", "esc:waits", "--explain", "--json", "--input", "{}"]);
+        let mut host = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let first = host.id();
+        while host.try_wait().unwrap().is_none() {
+            for pid in first..first + 40 {
+                let space = || fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+                let Some(before) = space() else { continue };
+                let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
+                if space().as_ref() != Some(&before) {
+                    continue;
+                }
+                let (pids, sessions) = (status_field(&status, "NSpid"), status_field(&status, "NSsid"));
+                let permitted =
+                    || (before.clone(), u64::from_str_radix(&status_field(&status, "CapPrm")[0], 16).unwrap());
+                // Both have a pid in the launcher's namespace; the recorder leads a session there.
+                match (pids.as_slice(), sessions.last()) {
+                    ([.., own], _) if pids.len() == launcher_depth() && own == "1" => _ = launchers.insert(permitted()),
+                    ([.., own], Some(session)) if pids.len() == launcher_depth() && own == session => {
+                        recorders.insert(permitted());
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    (launchers, recorders)
+}
+
+/// How many pids a process of the launcher's namespace has, seen from here.
+fn launcher_depth() -> usize {
+    status_field(&fs::read_to_string("/proc/self/status").unwrap(), "NSpid").len() + 1
+}
+
+/// The recorder reads the memory of a hostile tool: until it has entered the tool's namespaces it has the three
+/// capabilities that this takes, and afterwards one.
+#[test]
+fn the_recorder_has_no_more_capabilities_than_it_needs() {
+    const TRACE: u64 = 1 << 19;
+    // CAP_SYS_CHROOT, CAP_SYS_PTRACE and CAP_SYS_ADMIN.
+    const FIRST: u64 = 1 << 18 | TRACE | 1 << 21;
+    crate::harness::as_everyone_with("python", "the recorder's capabilities", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool_at(
+            "esc:waits",
+            "python",
+            "waits/main.py",
+            "import time\ntime.sleep(0.2)\nprint(1)\n",
+            json!({}),
+        );
+        playground.settle();
+        let (launchers, recorders) = capabilities_of(&playground, 12);
+        // The control: the launcher, of which the recorder is a copy, has more.
+        assert!(launchers.iter().any(|(_, set)| set & !FIRST != 0), "{who:?}: {launchers:x?}");
+        assert!(recorders.iter().any(|(_, set)| *set == TRACE), "{who:?}: while the tool ran: {recorders:x?}");
+        // In the tool's own namespace setns(2) gives it all, for the moment until it keeps one.
+        let mut outside = recorders.iter().filter(|(space, _)| launchers.iter().any(|(other, _)| other == space));
+        assert!(outside.all(|(_, set)| set & !FIRST == 0), "{who:?}: {recorders:x?}");
+    });
 }

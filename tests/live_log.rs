@@ -31,7 +31,8 @@ async fn a_line_is_heard_while_the_script_runs() {
     let folder = folder.path().canonicalize().expect("a path");
     fs::write(folder.join("main.py"), SCRIPT).expect("a script");
     let search = std::env::var_os("PATH").unwrap_or_default();
-    let found = runtimes::discover(&search, &runtimes::OffLimits::new(std::slice::from_ref(&folder), []));
+    let found =
+        runtimes::discover(&search, &runtimes::OffLimits::new(std::slice::from_ref(&folder), Default::default()));
     let Some(runtime) = found.runtimes.get(&Language::Python) else { return skipped(1, "needs python") };
 
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).expect("the binary");
@@ -60,6 +61,7 @@ async fn a_line_is_heard_while_the_script_runs() {
         traffic: Arc::default(),
         trace: toolhost::broker::Trace::default(),
         ledger: None,
+        gate: toolhost::executor::Gate::default(),
     };
     let (events, mut heard) = toolhost::executor::events();
     let listening = async {

@@ -68,24 +68,6 @@ fn a_failed_script_is_told_what_it_lacks() {
 }
 
 #[test]
-fn what_was_left_running_is_named_where_a_call_times_out() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let thread =
-        "import threading, time\nprint(1, flush=True)\nthreading.Thread(target=time.sleep, args=(60,)).start()\n";
-    let quiet = "import time\ntime.sleep(60)\n";
-    for (name, script) in [("left", thread), ("quiet", quiet)] {
-        playground.tool(name, "python", script, json!({ "execution": { "timeoutMs": 1500 } }));
-    }
-    playground.settle();
-    for (name, told) in [("left", true), ("quiet", false)] {
-        let outcome = playground.call(&format!("esc:{name}"), "{}").out;
-        assert_eq!(outcome["error"]["type"], "TimeoutError", "{outcome}");
-        let details = outcome["error"]["details"].as_str().unwrap();
-        assert_eq!(details.contains("thread or timer that it left running"), told, "{details}");
-    }
-}
-
-#[test]
 fn check_says_what_could_not_run_here() {
     let host = host();
     let folder = host.folder.path().join("user_scripts");
@@ -103,7 +85,7 @@ fn check_says_what_could_not_run_here() {
     wasm("goodtext", "wat", b"  ;; a comment\n(module)\n");
     for (name, refused) in [("bad", true), ("badtext", true), ("good", false), ("goodtext", false)] {
         let (code, problems) = host.problems(&format!("{name}.tool.json"));
-        let told = problems.iter().any(|p| p["message"].as_str().unwrap().contains("no WebAssembly module"));
+        let told = problems.iter().any(|p| p["message"].as_str().unwrap().contains("not a WebAssembly module"));
         assert_eq!((told, code), (refused, 2), "{name}: {problems:?}");
     }
     host.tool("t:needs", json!({}));
@@ -171,6 +153,92 @@ fn a_manifest_that_is_wrong_is_told_the_mend() {
 }
 
 #[test]
+fn a_whole_number_may_have_a_fraction_of_zero() {
+    let host = host();
+    let call = |input: &str| host.run(&["call", "core:execute-script", "--input", input]).2;
+    let with =
+        |timeout: &str| call(&format!(r#"{{"scriptPath": "no.py", "language": "python", "timeoutMs": {timeout}}}"#));
+    assert!(!with("30000.0").contains("timeoutMs") && !with("30000").contains("timeoutMs"), "{}", with("30000.0"));
+    assert!(with("30000.5").contains("'timeoutMs' must be an integer"), "the control");
+    assert!(with("null").contains("not null (leave it out"), "{}", with("null"));
+}
+
+#[test]
+fn numbers_alone_are_what_a_version_begins_with_and_the_one_that_ran_is_said() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let folder = playground.tool("v", "python", "print(1)\n", json!({}));
+    let manifest: Value = serde_json::from_str(&fs::read_to_string(folder.join("v.tool.json")).unwrap()).unwrap();
+    for version in ["1.2.0", "1.2.5", "1.10.0", "2.0.0"] {
+        let mut own = manifest.clone();
+        own["version"] = json!(version);
+        fs::write(folder.join(format!("{version}.tool.json")), own.to_string()).unwrap();
+    }
+    fs::remove_file(folder.join("v.tool.json")).unwrap();
+    playground.settle();
+    for (asked, ran, said) in [
+        ("", "2.0.0", false),
+        ("@1.2", "1.2.5", true),
+        ("@1", "1.10.0", true),
+        ("@^1.2", "1.10.0", true),
+        ("@~1.2", "1.2.5", true),
+        ("@1.2.0", "1.2.0", false),
+        ("@=1.10", "1.10.0", true),
+    ] {
+        let output =
+            playground.host().args(["call", &format!("esc:v{asked}"), "--input", "{}", "--json"]).output().unwrap();
+        let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(outcome["version"], ran, "{asked}: {outcome}");
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(err.contains(&format!("version {ran} ran")), said, "{asked}: {err}");
+    }
+}
+
+impl Host {
+    fn log_at(&self, path: &str) -> (i32, String) {
+        let log = self.folder.path().join(path);
+        let (code, _, err) = self.run(&["call", "no:such", "--audit-log", log.to_str().unwrap()]);
+        (code, err)
+    }
+}
+
+/// A slip in the name of a folder must not make another; our own folder for it is made.
+#[test]
+fn an_audit_log_is_not_made_in_a_folder_that_is_not_there() {
+    let host = host();
+    let (code, err) = host.log_at("slip/audit.jsonl");
+    assert!(
+        code == 2 && err.contains("audit-log (flag)") && err.contains("No such file") && !err.contains("ToolNotFound"),
+        "{err}"
+    );
+    assert!(!host.folder.path().join("slip").exists());
+    let (_, err) = host.log_at("state/audit.jsonl");
+    assert!(err.contains("ToolNotFoundError") && host.folder.path().join("state/audit.jsonl").exists(), "{err}");
+    let (_, _, err) = host.run(&["call", "no:such"]);
+    assert!(
+        err.contains("ToolNotFoundError") && host.folder.path().join("state/toolhost/audit.jsonl").exists(),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_was_left_running_is_named_where_a_call_times_out() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let thread =
+        "import threading, time\nprint(1, flush=True)\nthreading.Thread(target=time.sleep, args=(60,)).start()\n";
+    let quiet = "import time\ntime.sleep(60)\n";
+    for (name, script) in [("left", thread), ("quiet", quiet)] {
+        playground.tool(name, "python", script, json!({ "execution": { "timeoutMs": 1500 } }));
+    }
+    playground.settle();
+    for (name, told) in [("left", true), ("quiet", false)] {
+        let outcome = playground.call(&format!("esc:{name}"), "{}").out;
+        assert_eq!(outcome["error"]["type"], "TimeoutError", "{outcome}");
+        let details = outcome["error"]["details"].as_str().unwrap();
+        assert_eq!(details.contains("thread or timer that it left running"), told, "{details}");
+    }
+}
+
+#[test]
 fn a_misspelt_required_name_is_told_to_the_caller_too() {
     let host = host();
     host.tool("t:field", json!({ "displyName": "d" }));
@@ -215,47 +283,6 @@ fn a_mapped_parameter_is_told_by_the_name_the_tool_gives_it() {
         "parameter 'what' must be an object",
     ] {
         assert!(err.contains(words), "{words}: {err}");
-    }
-}
-
-#[test]
-fn a_whole_number_may_have_a_fraction_of_zero() {
-    let host = host();
-    let call = |input: &str| host.run(&["call", "core:execute-script", "--input", input]).2;
-    let with =
-        |timeout: &str| call(&format!(r#"{{"scriptPath": "no.py", "language": "python", "timeoutMs": {timeout}}}"#));
-    assert!(!with("30000.0").contains("timeoutMs") && !with("30000").contains("timeoutMs"), "{}", with("30000.0"));
-    assert!(with("30000.5").contains("'timeoutMs' must be an integer"), "the control");
-    assert!(with("null").contains("not null (leave it out"), "{}", with("null"));
-}
-
-#[test]
-fn numbers_alone_are_what_a_version_begins_with_and_the_one_that_ran_is_said() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let folder = playground.tool("v", "python", "print(1)\n", json!({}));
-    let manifest: Value = serde_json::from_str(&fs::read_to_string(folder.join("v.tool.json")).unwrap()).unwrap();
-    for version in ["1.2.0", "1.2.5", "1.10.0", "2.0.0"] {
-        let mut own = manifest.clone();
-        own["version"] = json!(version);
-        fs::write(folder.join(format!("{version}.tool.json")), own.to_string()).unwrap();
-    }
-    fs::remove_file(folder.join("v.tool.json")).unwrap();
-    playground.settle();
-    for (asked, ran, said) in [
-        ("", "2.0.0", false),
-        ("@1.2", "1.2.5", true),
-        ("@1", "1.10.0", true),
-        ("@^1.2", "1.10.0", true),
-        ("@~1.2", "1.2.5", true),
-        ("@1.2.0", "1.2.0", false),
-        ("@=1.10", "1.10.0", true),
-    ] {
-        let output =
-            playground.host().args(["call", &format!("esc:v{asked}"), "--input", "{}", "--json"]).output().unwrap();
-        let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(outcome["version"], ran, "{asked}: {outcome}");
-        let err = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(err.contains(&format!("version {ran} ran")), said, "{asked}: {err}");
     }
 }
 
@@ -334,31 +361,4 @@ fn answers(mut command: std::process::Command, input: &str, count: usize) -> Vec
     drop(stdin);
     child.wait().unwrap();
     found
-}
-
-impl Host {
-    fn log_at(&self, path: &str) -> (i32, String) {
-        let log = self.folder.path().join(path);
-        let (code, _, err) = self.run(&["call", "no:such", "--audit-log", log.to_str().unwrap()]);
-        (code, err)
-    }
-}
-
-/// A slip in the name of a folder must not make another; our own folder for it is made.
-#[test]
-fn an_audit_log_is_not_made_in_a_folder_that_is_not_there() {
-    let host = host();
-    let (code, err) = host.log_at("slip/audit.jsonl");
-    assert!(
-        code == 2 && err.contains("audit-log (flag)") && err.contains("No such file") && !err.contains("ToolNotFound"),
-        "{err}"
-    );
-    assert!(!host.folder.path().join("slip").exists());
-    let (_, err) = host.log_at("state/audit.jsonl");
-    assert!(err.contains("ToolNotFoundError") && host.folder.path().join("state/audit.jsonl").exists(), "{err}");
-    let (_, _, err) = host.run(&["call", "no:such"]);
-    assert!(
-        err.contains("ToolNotFoundError") && host.folder.path().join("state/toolhost/audit.jsonl").exists(),
-        "{err}"
-    );
 }

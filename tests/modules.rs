@@ -83,6 +83,34 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     }
 }
 
+/// Forty functions that each take the compiler most of a second, and more time than a module of their size may.
+fn slow(first: usize) -> String {
+    let one = costly(300, 300);
+    let body = &one[GOOD.rfind("(func").unwrap()..one.rfind("(func").unwrap()];
+    let all: String =
+        (0..40).map(|n| body.replace("i32.const 1 i32.add", &format!("i32.const {} i32.add", first + n))).collect();
+    one.replacen(body, &all, 1)
+}
+
+#[test]
+fn modules_that_compile_for_long_hold_up_no_other() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let bombs = ["bomb", "again", "third", "fourth", "fifth"];
+    for (name, text) in bombs.iter().zip(1..).map(|(name, n)| (*name, slow(n))).chain([("good", GOOD.to_owned())]) {
+        playground.tool(name, "wasm", &text, json!({"execution": {"timeoutMs": 60_000}}));
+    }
+    playground.settle();
+    let mut server = Server::start(&playground);
+    for name in bombs {
+        server.call_n(name, 0);
+    }
+    wait_for("compilers run", || compilers(&playground) >= 2);
+    let good = server.call_n("good", 0);
+    let answers = server.answers_within(&[good], Duration::from_secs(20));
+    assert_eq!(words(&answers[&good]), "1", "{answers:?}");
+    assert!(compilers(&playground) >= 2, "control: others still compile");
+}
+
 #[test]
 fn a_large_file_without_content_takes_no_memory_of_the_host() {
     for playground in everybody() {

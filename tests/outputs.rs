@@ -19,7 +19,7 @@ const OUTPUTS: &[Output] = &[
     output("object", "print('{\"a\": 1}')", r#"{"a":1}"#),
     output("list", "print('[1, 2]')", "[1,2]"),
     output("text", "print('\"x\"')", "\"x\""),
-    output("null", "print('null')", "null"),
+    output("null", "print('null')", "OutputValidationError: tool call output is null"),
     output("blank space around", "print('\\n\\t  {\"a\": 1} \\r\\n\\n')", r#"{"a":1}"#),
     output("no end of line", "sys.stdout.write('7')", "7"),
     output("warnings on stderr", "sys.stderr.write('Warning: x\\n'); print(1)", "1"),
@@ -107,6 +107,44 @@ fn every_output_ends_as_it_says() {
         }
     }
     assert!(wrong.is_empty(), "{} outputs:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Prints a line that is not JSON.
+const PRINTS: &str = r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1) (data (i32.const 16) "hi there\0a") (data (i32.const 0) "\10\00\00\00\09\00\00\00")
+  (func (export "_start") (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+
+#[test]
+fn text_and_null_are_answers_where_the_manifest_says_so() {
+    let playground = Playground::new(Who::ours(), "/tmp");
+    let chunks = "print('@toolhost {\"chunk\": \"a\"}\\n@toolhost {\"chunk\": \"b\"}";
+    let own = format!("{chunks}\\nmine')");
+    let list = format!("{chunks}\\n@toolhost {{\"end\": true}}')");
+    let text = json!({"execution": {"output": "text"}});
+    let nullable = json!({"output": {"type": ["integer", "null"]}});
+    let none = json!({});
+    let cases = [
+        ("line", "python", "print('hi there')", &text, json!("hi there"), &none, "ScriptError"),
+        ("nothing", "python", "pass", &text, json!(""), &none, "ScriptError"),
+        ("module", "wasm", PRINTS, &text, json!("hi there"), &none, "ScriptError"),
+        ("chunks", "python", &own, &text, json!("mine"), &none, "ScriptError"),
+        ("null", "python", "print('null')", &nullable, json!(null), &none, "OutputValidationError"),
+    ];
+    for (name, language, script, with, wanted, without, kind) in cases {
+        playground.tool(name, language, script, with.clone());
+        playground.tool(&format!("{name}-control"), language, script, without.clone());
+        playground.settle();
+        let ended = playground.call(&format!("esc:{name}"), "{}");
+        assert_eq!(
+            (ended.out["success"].clone(), &ended.out["outputData"]),
+            (json!(true), &wanted),
+            "{name}: {ended:?}"
+        );
+        assert_eq!(playground.call(&format!("esc:{name}-control"), "{}").kind(), kind, "{name}");
+    }
+    playground.tool("list", "python", &list, text.clone());
+    playground.settle();
+    assert_eq!(playground.call("esc:list", "{}").out["outputData"], "ab", "chunks of text are one text");
 }
 
 /// Without `--json` the output alone is printed, and nothing where there is none.

@@ -99,7 +99,7 @@ fn both_ways_of_dropping_in_work() {
     assert_eq!((&tool.site.base, &tool.site.folder), (&world.path("user_scripts"), &world.path("user_scripts/sum")));
     let report = snapshot.reports.iter().find(|report| report.path == tool.site.manifest).expect("a report");
     assert!(report.problems.iter().any(|p| p.severity == Severity::Note && p.message.contains("sum/sum.py")));
-    assert_eq!(snapshot.files().len(), 4);
+    assert_eq!(snapshot.files.len(), 4);
     // A folder given twice, or inside another, gives each file once.
     let loader = DirectToolLoader::new(
         vec![world.path("tool-defs"), world.path("tool-defs/deep"), world.path("tool-defs/./")],
@@ -305,8 +305,8 @@ impl registry::Source for Elsewhere {
     fn id(&self) -> &str {
         "elsewhere"
     }
-    fn discover(&self, earlier: &toolhost::policy::WritablePaths) -> Result<registry::Discovery, String> {
-        let mut found = self.0.discover(earlier)?;
+    fn discover(&self) -> Result<registry::Discovery, String> {
+        let mut found = self.0.discover()?;
         found.tools.iter_mut().for_each(|tool| tool.source = "elsewhere".to_owned());
         Ok(found)
     }
@@ -426,7 +426,7 @@ fn what_is_not_built_yet_is_listed_as_unavailable() {
     let snapshot = world.registry().snapshot();
     let (policies, machine) = (toolhost::policy::Policies::built_in(), toolhost::policy::Machine::default());
     for (name, piece) in
-        [("client", "definition-only"), ("word", "telepathy"), ("gpu", "the capability 'gpu': not built yet")]
+        [("client", "definition-only"), ("word", "telepathy"), ("gpu", "the capability 'gpu': `capabilities`")]
     {
         let tool = snapshot.find(&format!("u:{name}")).expect("loaded");
         let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);

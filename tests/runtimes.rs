@@ -83,7 +83,7 @@ fn nothing_from_tool_folders_or_relative_entries() {
     symlink(base.join("user_scripts/x/bin/python3.12"), outside.join("python3")).expect("link");
     let entries = ["user_scripts/x/bin", "bin", "outside"].map(|name| base.join(name));
     let search = std::env::join_paths(entries.iter().chain([&PathBuf::from("relative/bin")])).expect("no colon");
-    let found = runtimes::discover(&search, &OffLimits::new(&[base.join("user_scripts")], []));
+    let found = runtimes::discover(&search, &OffLimits::new(&[base.join("user_scripts")], Default::default()));
     assert!(found.runtimes.is_empty(), "{:?}", found.runtimes);
     assert_eq!(found.notes.len(), 4, "{:?}", found.notes);
     let control = runtimes::discover(&search, &OffLimits::default());
@@ -99,7 +99,10 @@ fn a_runtime_that_would_open_a_tool_folder_is_refused() {
     let search = prefix.join("bin");
     let control = runtimes::discover(search.as_os_str(), &OffLimits::default());
     assert_eq!(control.runtimes[&Language::Python].roots, [prefix.as_path()]);
-    let found = runtimes::discover(search.as_os_str(), &OffLimits::new(&[prefix.join("project/user_scripts")], []));
+    let found = runtimes::discover(
+        search.as_os_str(),
+        &OffLimits::new(&[prefix.join("project/user_scripts")], Default::default()),
+    );
     assert!(found.runtimes.is_empty() && found.notes[0].contains("holds the tool folder"), "{:?}", found.notes);
 }
 

@@ -477,7 +477,7 @@ async fn a_tool_cannot_make_tools() {
         fs::write(folder.join("writer.tool.json"), writer.to_string()).unwrap();
         let policy = "name = \"writer\"\nwhy = \"w\"\ntools = [\"u:writer\"]\n[files]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
         fs::write(root.join("sandbox-policies/writer.policy.toml"), policy).unwrap();
-        // What an earlier call of it left there.
+        // Put there before the writer ever ran.
         fs::write(folder.join("out/evil.py"), "").unwrap();
         let evil = writer.to_string().replace("u:writer", "u:evil").replace("writer/echo.py", "writer/out/evil.py");
         fs::write(folder.join("out/evil.tool.json"), evil.replace("out/**", "keep/*.csv")).unwrap();
@@ -488,19 +488,19 @@ async fn a_tool_cannot_make_tools() {
     let named =
         call("core:execute-python-script", json!({"scriptPath": "writer/out/evil.py"})).await.error.expect("not run");
     assert_eq!(named.kind, Kind::SecurityError, "{named:?}");
-    let writer = call("u:writer", json!({})).await.error.expect("its grant holds a manifest");
-    assert_eq!(writer.kind, Kind::SecurityError, "{writer:?}");
     assert_eq!(world.fake.runs.load(Ordering::SeqCst), 0);
     let reports = &world.service.registry().snapshot().reports;
-    let told = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
-    assert!(told.problems[0].message.contains("u:writer@1.0.0 may write"), "{told:?}");
-    // An audit decides by the same files, those of the withheld tool included.
+    let report = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
+    assert!(report.problems[0].message.contains("u:writer@1.0.0 may write"), "{report:?}");
+    // What is not loaded does not count as registered: the writer keeps its grant.
+    let writer = call("u:writer", json!({})).await;
+    assert!(writer.error.is_none(), "{writer:?}");
     let policies = toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
     let (snapshot, machine) = (world.service.registry().snapshot(), crate::harness::fake::machine());
     let tool = snapshot.find("u:writer").unwrap();
     let policies = snapshot.protect(&policies);
     let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
-    assert!(decision.shape.is_err(), "as a call");
+    assert!(decision.shape.is_ok(), "an audit decides as a call");
 }
 
 /// Calls that end at once write their records one after another: no line is torn, and none is empty.

@@ -64,3 +64,15 @@ fn the_list_is_what_the_repository_has() {
     tracked.sort_unstable();
     assert_eq!(tracked, FILES);
 }
+
+/// What users copy from is right as it stands.
+#[test]
+fn check_finds_no_fault_in_what_is_shipped() {
+    let playground = crate::harness::Playground::new(crate::harness::Who::ours(), "/var/tmp");
+    copy_to(&playground.base);
+    let checked = playground.cli(&["check", "--json"]);
+    let files = checked.out.as_array().unwrap();
+    let severe = |problem: &serde_json::Value| problem["severity"] != "note";
+    let faults = files.iter().flat_map(|file| file["problems"].as_array().unwrap()).filter(|problem| severe(problem));
+    assert_eq!(faults.count(), 0, "{}", checked.text());
+}

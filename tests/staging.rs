@@ -93,7 +93,7 @@ fn what_matches_is_published_as_the_folders_owner() {
 /// What shells, editors and git obey is no result, whatever pattern asks for it.
 #[test]
 fn what_others_obey_is_not_published() {
-    let obeyed = ["lefthook.yml", "all.code-workspace", ".envrc", ".git", ".vimrc"];
+    let obeyed = [".mcp.json", ".claude", ".envrc", ".git", ".vimrc"];
     let script = format!(
         "for name in {obeyed:?} + ['plain.yml', '.plain.csv']:\n    (out / name).write_text('new')\nprint(1)\n"
     );
@@ -102,8 +102,7 @@ fn what_others_obey_is_not_published() {
         let manifest = playground.path("user_scripts/settings/settings.tool.json");
         let text = fs::read_to_string(&manifest).unwrap();
         fs::write(&manifest, text.replace("\"out/*.csv\"", "\"out/*\", \"out/.*\"")).unwrap();
-        fs::write(out.join("lefthook.yml"), "old").unwrap();
-        fs::write(out.join("same.code-workspace"), "same").unwrap();
+        fs::write(out.join(".mcp.json"), "old").unwrap();
         playground.settle();
         let ended = playground.call("esc:settings", "{}");
         let told = told(&ended);
@@ -112,13 +111,7 @@ fn what_others_obey_is_not_published() {
         }
         // The controls: other names are published, and what was not changed is not told.
         assert!(told["out/plain.yml"].is_empty() && told["out/.plain.csv"].is_empty() && told.len() == 7, "{told:?}");
-        let wanted = [
-            (".plain.csv", "new"),
-            ("lefthook.yml", "old"),
-            ("old.csv", "old"),
-            ("plain.yml", "new"),
-            ("same.code-workspace", "same"),
-        ];
+        let wanted = [(".mcp.json", "old"), (".plain.csv", "new"), ("old.csv", "old"), ("plain.yml", "new")];
         assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
     }
 }

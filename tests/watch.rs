@@ -110,6 +110,27 @@ fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
     });
 }
 
+#[test]
+fn every_kind_of_definition_is_watched() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let folder = playground.path("tool-defs");
+    fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    write("notes.json", "{}");
+    let kinds = ["a.prompt.json", "a.resource.json", "a.tool-service.json"];
+    kinds.iter().for_each(|name| write(name, "{}"));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let mut before = at_rest(&web);
+    write("notes.json", "{\"a\": 1}");
+    assert_eq!(at_rest(&web), before, "control: what is no definition");
+    for name in kinds {
+        write(name, "{\"a\": 1}");
+        wait_for(name, || reloads(&web) > before);
+        before = at_rest(&web);
+    }
+}
+
 /// Taken away from this host, not taken away: no tool of a folder goes because nobody can look into it.
 #[test]
 fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
@@ -206,6 +227,28 @@ fn it_can_look_by_itself_or_not_at_all() {
     assert_eq!((listed(&off).len(), reloads(&off)), (0, 0));
     off.signal(nix::sys::signal::Signal::SIGHUP);
     wait_for("at a HUP it is read", || listed(&off) == ["esc:came"]);
+}
+
+/// B-008: a second folder of tools that comes while the server runs is loaded.
+#[test]
+fn a_second_folder_that_comes_is_loaded() {
+    as_everyone_with("python", "a second folder", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("one", "python", "print(1)\n", json!({}));
+        playground.settle();
+        let second = playground.path("tool-defs");
+        fs::remove_dir_all(&second).unwrap();
+        let web = Web::start(&playground, &[]);
+        assert_eq!(listed(&web), ["esc:one"], "{who:?}: the control");
+        fs::create_dir(&second).unwrap();
+        let handler = crate::harness::script("two.py", "python");
+        fs::write(second.join("two.py"), "print(2)\n").unwrap();
+        fs::write(second.join("two.tool.json"), crate::harness::manifest("esc:two", handler, json!({})).to_string())
+            .unwrap();
+        playground.settle();
+        wait_for("the tool of the second folder", || listed(&web) == ["esc:one", "esc:two"]);
+        assert_eq!(output(&web, "esc:two"), 2, "{who:?}");
+    });
 }
 
 /// The kernel counts them for each user namespace, too.

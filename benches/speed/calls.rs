@@ -117,6 +117,7 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
         traffic: Default::default(),
         trace: toolhost::broker::Trace::default(),
         ledger: None,
+        gate: Default::default(),
     };
     let ended = executor.run(&context, call, &events).await;
     (started.elapsed(), ended)

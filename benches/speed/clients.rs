@@ -219,7 +219,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
         let address = listener.address()?.to_string();
         let (background, opened) = Background::open(service.clone(), None).await;
         opened.map_err(anyhow::Error::msg)?;
-        let callers = face::Callers::Own { uid: nix::unistd::geteuid().as_raw(), name: WHO.to_owned() };
+        let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();
         let options = face::Options { callers, names: face::Names::default(), tls: None, brokers, announced };
         let kill = CancellationToken::new();

@@ -93,7 +93,7 @@ impl House {
         write_tools(&root.join("user_scripts"))?;
         let found = runtimes::discover(
             &std::env::var_os("PATH").unwrap_or_default(),
-            &runtimes::OffLimits::new(std::slice::from_ref(&root), []),
+            &runtimes::OffLimits::new(std::slice::from_ref(&root), Default::default()),
         );
         let machine = Arc::new(policy::Machine { runtimes: found.runtimes, ..policy::Machine::default() });
         let policies = Arc::new(policy::Policies::built_in());

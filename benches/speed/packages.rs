@@ -207,7 +207,7 @@ fn write_policies(root: &Path, environments: &[(&str, PathBuf)]) -> anyhow::Resu
 fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Service>> {
     let (policies, problems) = policy::Policies::look(&root.join("sandbox-policies"), root);
     ensure!(problems.is_empty(), "the policies: {problems:?}");
-    let off_limits = runtimes::OffLimits::new(std::slice::from_ref(&base), []);
+    let off_limits = runtimes::OffLimits::new(std::slice::from_ref(&base), Default::default());
     let named = policies.named_runtimes().into_iter().map(|(language, path)| {
         let runtime = runtimes::named(language, &path, &off_limits);
         (path, runtime)
@@ -253,6 +253,7 @@ fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, py
     copy(site, &into)?;
     compile(python, &into, "unchecked-hash", &store.place(&work).join(&layout.site))?;
     let package = Package { name: size.to_owned(), version: "1".to_owned(), hashes: vec![HASH.to_owned()] };
+    let places = [(size.to_owned(), package.clone())].into();
     let about = About {
         ecosystem: Ecosystem::Python,
         tool: need.tool,
@@ -260,8 +261,11 @@ fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, py
         runtime: python.display().to_string(),
         builds: false,
         packages: vec![package],
+        vendored: Vec::new(),
         published: Default::default(),
         made: String::new(),
     };
-    store.keep(&work, &key, about, &layout).map_err(|wrong| anyhow::anyhow!("{wrong:?}"))
+    let wrong = |wrong| anyhow::anyhow!("{wrong:?}");
+    let examined = store.examine(&work, Ecosystem::Python, &places, &layout).map_err(wrong)?;
+    store.keep(&work, &key, about, &layout, examined).map_err(wrong)
 }

@@ -61,8 +61,7 @@ pub fn not_private(facts: &Metadata) -> Option<String> {
     if facts.mode() & 0o077 != 0 {
         return Some(format!("others may read it (mode {:04o}): chmod 600", facts.mode() & 0o7777));
     }
-    let foreign = !owners().contains(&facts.uid());
-    foreign.then(|| format!("it belongs to another user (uid {}): chown it", facts.uid()))
+    (!is_trusted(facts.uid())).then(|| format!("{}: chown it", foreign(facts.uid())))
 }
 
 /// What tells a regular file from every other, and from itself before a write or a new name: both move its times.
@@ -132,13 +131,13 @@ impl Folder {
             Errno::ELOOP | Errno::ENOTDIR => refused(format!("{name} is not a folder")),
             errno => errno.into(),
         })?;
-        guarded(&fstat(&at)?, Path::new(name))?;
+        guarded(&fstat(&at)?, Path::new(name), is_trusted)?;
         Ok(Folder { at })
     }
 
     /// Closed to all other users: for content that is secret, or that is used without another check.
     pub fn is_private(&self) -> bool {
-        fstat(&self.at).is_ok_and(|stat| stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0)
+        fstat(&self.at).is_ok_and(|stat| is_me(stat.st_uid) && stat.st_mode & 0o077 == 0)
     }
 
     /// Opens a file of this folder, never through a link and never waiting for a pipe. With `O_CREAT` it is made for
@@ -266,7 +265,7 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let mut ahead = names(&path);
     let root = || handle(Path::new("/"));
     let (mut at, mut shown, mut links) = (root()?, PathBuf::from("/"), 0);
-    guarded(&fstat(&at)?, &shown)?;
+    guarded(&fstat(&at)?, &shown, |owner| is_of_system(owner, &shown))?;
     while let Some(part) = ahead.pop() {
         let mut next = open_at(&at, part.as_os_str(), OFlag::O_PATH);
         if make && next.as_ref().err() == Some(&Errno::ENOENT) {
@@ -280,11 +279,11 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
         let here = shown.join(&part);
         match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
             SFlag::S_IFDIR => {
-                guarded(&stat, &here)?;
+                guarded(&stat, &here, |owner| is_of_system(owner, &here))?;
                 (at, shown) = (next, here);
             }
             SFlag::S_IFLNK => {
-                owned(stat.st_uid, &here)?;
+                owned(stat.st_uid, &here, |owner| is_of_system(owner, &here))?;
                 links += 1;
                 if links > MOST_LINKS {
                     return Err(Errno::ELOOP.into());
@@ -298,12 +297,13 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
             _ => return Err(Errno::ENOTDIR.into()),
         }
     }
+    owned(fstat(&at)?.st_uid, &shown, is_trusted)?;
     Ok(open_at(&at, ".", OFlag::O_DIRECTORY)?)
 }
 
 /// A folder in which only this user and root can replace what is theirs.
-fn guarded(stat: &FileStat, path: &Path) -> io::Result<()> {
-    owned(stat.st_uid, path)?;
+fn guarded(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
+    owned(stat.st_uid, path, may_own)?;
     // In a sticky folder (/tmp) others can add names, not replace ours.
     if stat.st_mode & STICKY == 0 && others_may_write(stat.st_mode, stat.st_uid, stat.st_gid) {
         let path = path.display();
@@ -320,29 +320,44 @@ pub fn others_may_write(mode: u32, owner: u32, group: u32) -> bool {
     mode & WORLD_WRITABLE != 0 || (mode & GROUP_WRITABLE != 0 && group != 0 && group != owner)
 }
 
-fn owned(owner: u32, path: &Path) -> io::Result<()> {
-    if owners().contains(&owner) {
+fn owned(owner: u32, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
+    if may_own(owner) {
         return Ok(());
     }
-    let path = path.display();
-    if every_id_is_mapped() == Some(false) && unmapped().is_none() {
-        let why = "/proc/sys/kernel/overflowuid cannot be read";
-        return Err(refused(format!("{path} belongs to another user, or to nobody of this user namespace ({why})")));
-    }
-    Err(refused(format!("{path} belongs to another user (uid {owner}), who could replace what lies in it")))
+    let what = foreign(owner).replacen("it", &path.display().to_string(), 1);
+    Err(refused(format!("{what}, who could replace what lies in it")))
 }
 
-/// Root, this user, and in a user namespace the id that stands for unmapped ones (root among them). Read once, since
-/// every call asks.
-pub fn owners() -> [u32; 3] {
-    static READ: OnceLock<Option<u32>> = OnceLock::new();
-    let me = geteuid().as_raw();
-    let unmapped = READ.get_or_init(|| (every_id_is_mapped() == Some(false)).then(unmapped).flatten());
-    [0, me, unmapped.unwrap_or(me)]
+/// Why a file of this id is not used.
+pub fn foreign(uid: u32) -> String {
+    let anybody =
+        if is_anybody(uid) { ", which stands for everybody without an id in this user namespace" } else { "" };
+    format!("it belongs to another user (uid {uid}{anybody})")
 }
 
-fn unmapped() -> Option<u32> {
-    std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()
+/// Whether an id is this user's. In a user namespace the overflow id stands for every user without an id there, so it is
+/// never ours, even where it is also the id of this process.
+pub fn is_me(uid: u32) -> bool {
+    uid == geteuid().as_raw() && !is_anybody(uid)
+}
+
+/// Whether an id is this user's or root's.
+pub fn is_trusted(uid: u32) -> bool {
+    (uid == 0 || uid == geteuid().as_raw()) && !is_anybody(uid)
+}
+
+/// Whether a folder on the way to ours, or a program of the machine, may belong to an id. In a user namespace those of
+/// the machine's root have the overflow id; where everybody may make names (/tmp) it may be anybody's.
+pub fn is_of_system(uid: u32, path: &Path) -> bool {
+    let sticky = || path.parent().and_then(|above| above.metadata().ok()).is_some_and(|of| of.mode() & STICKY != 0);
+    is_trusted(uid) || is_anybody(uid) && !sticky()
+}
+
+/// Whether an id may stand for any user (user_namespaces(7)). Read once, since every call asks.
+fn is_anybody(uid: u32) -> bool {
+    static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
+    let read = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
+    every_id_is_mapped() != Some(true) && OVERFLOW.get_or_init(read).is_none_or(|overflow| overflow == uid)
 }
 
 /// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).
@@ -359,11 +374,16 @@ pub fn every_id_is_mapped() -> Option<bool> {
 
 /// Whether a file is a regular one that nobody but this user and root can have written.
 pub fn trustworthy(mode: u32, owner: u32) -> Result<(), String> {
+    if !is_trusted(owner) {
+        return Err(foreign(owner));
+    }
+    unwritable(mode)
+}
+
+/// Whether nobody but its owner can write a file of this mode.
+pub fn unwritable(mode: u32) -> Result<(), String> {
     if !is(mode, SFlag::S_IFREG) {
         return Err("it is not a regular file".into());
-    }
-    if !owners().contains(&owner) {
-        return Err("it belongs to another user".into());
     }
     if mode & (GROUP_WRITABLE | WORLD_WRITABLE) != 0 {
         return Err("others may write it; run `chmod go-w` on it".into());

@@ -73,16 +73,6 @@ pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     Text::from_checked(copy).ok_or_else(|| problem(text, 0, String::new(), "this is not one JSON value"))
 }
 
-/// The first byte of the value that `text` starts with, and the text after that value: for messages about a text that
-/// is not one document.
-pub fn leading(text: &str) -> Option<(u8, &str)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
-    values.next()?.ok()?;
-    let (value, rest) = text.split_at_checked(values.byte_offset())?;
-    check(value, value, |_| {}).ok()?;
-    Some((value.trim_start().bytes().next()?, rest))
-}
-
 /// UTF-8 without its byte order mark.
 fn decode(bytes: &[u8]) -> Result<&str, Problem> {
     let encoding =
@@ -190,7 +180,7 @@ const MENDS: [(&str, &str); 10] = [
     ("EOF while parsing a string", "this string is not closed"),
     ("EOF", "the text ends before the value is whole: a bracket, a quote or a value is missing"),
     ("trailing comma", "a comma before the closing bracket: take it away"),
-    ("trailing characters", "text after the end: exactly one JSON value is allowed"),
+    ("trailing characters", "more than one value, or text after the end: exactly one JSON value is allowed"),
     ("key must be a string", "a member name in double quotes is needed here"),
     ("expected `:`", "a ':' is needed after the member name"),
     ("expected `,` or", "a comma or a closing bracket is needed here"),

@@ -4,15 +4,16 @@
 //! Never: knows what a tool, a policy or a call is.
 
 pub mod address;
-pub mod encodings;
 pub mod files;
 pub mod hidden;
 pub mod json;
 pub mod links;
+pub mod mask;
 pub mod messages;
 pub mod places;
 pub mod problem;
 pub mod shared;
+pub mod shares;
 pub mod suggest;
 pub mod text;
 

@@ -1,8 +1,5 @@
-//! Places: a fair semaphore. A claim counts against keys, each of which holds at most so many of the places; claims that
-//! wait take turns by what they wait for, first those whose keys, in their order, hold the fewest places.
-//!
-//! For: calls that run at once, compilers, readers, workers. In: the key whose work it is. Out: a place, given back
-//! when dropped. Never: lets a waiter of a full key hold up another key.
+//! A fair semaphore. A claim counts against keys, each of which has at most so many of the places; claims that wait take
+//! turns, first those whose keys, in their order, have the fewest places. Only equal claims wait behind one another.
 
 use super::lock;
 use std::collections::{HashMap, VecDeque};
@@ -20,20 +17,12 @@ pub struct Places {
 struct State {
     free: usize,
     held: HashMap<String, usize>,
-    /// Waiting keys in the order of their turns, each with its waiters in the order of arrival.
-    waiting: VecDeque<(String, VecDeque<Waiter>)>,
+    /// Claims in the order of their turns, each with its waiters in the order of arrival.
+    waiting: VecDeque<(Claim, VecDeque<oneshot::Sender<Place>>)>,
 }
 
-type Waiter = (Claim, oneshot::Sender<Place>);
-
-/// What a place is for.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    /// Claims of one kind wait behind one another.
-    pub turn: String,
-    /// The keys it counts against, each with the most places it may hold.
-    pub counts: Vec<(String, usize)>,
-}
+/// The keys that a place counts against, each with the most places it may have.
+pub type Claim = Vec<(String, usize)>;
 
 /// One place, until it is dropped.
 #[derive(Debug)]
@@ -49,7 +38,7 @@ impl Places {
     }
 
     fn claim(&self, key: &str) -> Claim {
-        Claim { turn: key.to_owned(), counts: vec![(key.to_owned(), self.each)] }
+        vec![(key.to_owned(), self.each)]
     }
 
     /// Waits for a place. Dropping the future ends the wait and takes no place.
@@ -61,13 +50,12 @@ impl Places {
     pub async fn enter_as(self: &Arc<Self>, claim: Claim) -> Place {
         let waiting = {
             let mut state = lock(&self.state);
-            if state.has_room(&claim) && !state.waiting.iter().any(|(turn, _)| *turn == claim.turn) {
-                return self.take(&mut state, &claim);
-            }
+            state.forget_gone();
             let (send, receive) = oneshot::channel();
-            match state.waiting.iter_mut().find(|(turn, _)| *turn == claim.turn) {
-                Some((_, queue)) => queue.push_back((claim, send)),
-                None => state.waiting.push_back((claim.turn.clone(), VecDeque::from([(claim, send)]))),
+            match state.waiting.iter().position(|(waiting, _)| *waiting == claim) {
+                None if state.has_room(&claim) => return self.take(&mut state, &claim),
+                None => state.waiting.push_back((claim, VecDeque::from([send]))),
+                Some(at) => state.waiting[at].1.push_back(send),
             }
             receive
         };
@@ -83,7 +71,12 @@ impl Places {
         self.try_enter_as(&self.claim(key))
     }
 
-    /// The same for a claim.
+    /// Whether a place is free for this key now.
+    pub fn has_room(&self, key: &str) -> bool {
+        lock(&self.state).has_room(&self.claim(key))
+    }
+
+    /// The same as `try_enter` for a claim.
     pub fn try_enter_as(self: &Arc<Self>, claim: &Claim) -> Option<Place> {
         let mut state = lock(&self.state);
         state.has_room(claim).then(|| self.take(&mut state, claim))
@@ -95,7 +88,7 @@ impl Places {
 
     fn take(self: &Arc<Self>, state: &mut State, claim: &Claim) -> Place {
         state.free -= 1;
-        let keys: Vec<String> = claim.counts.iter().map(|(key, _)| key.clone()).collect();
+        let keys: Vec<String> = claim.iter().map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| *state.held.entry(key.clone()).or_default() += 1);
         Place { places: Arc::clone(self), keys }
     }
@@ -103,18 +96,13 @@ impl Places {
     /// Gives free places to waiters.
     fn hand_out(self: &Arc<Self>, state: &mut State) -> Vec<(oneshot::Sender<Place>, Place)> {
         let mut given = Vec::new();
-        state.waiting.retain_mut(|(_, queue)| {
-            queue.retain(|(_, waiter)| !waiter.is_closed());
-            !queue.is_empty()
-        });
+        state.forget_gone();
         while let Some(at) = state.next() {
-            let Some((turn, mut queue)) = state.waiting.remove(at) else { break };
-            if let Some((claim, waiter)) = queue.pop_front() {
-                given.push((waiter, self.take(state, &claim)));
-            }
+            let Some((claim, mut queue)) = state.waiting.remove(at) else { break };
+            given.extend(queue.pop_front().map(|waiter| (waiter, self.take(state, &claim))));
             // The others wait until everybody else had a turn.
             if !queue.is_empty() {
-                state.waiting.push_back((turn, queue));
+                state.waiting.push_back((claim, queue));
             }
         }
         given
@@ -127,15 +115,36 @@ impl State {
     }
 
     fn has_room(&self, claim: &Claim) -> bool {
-        self.free > 0 && claim.counts.iter().all(|(key, most)| self.held(key) < *most)
+        self.free > 0 && claim.iter().all(|(key, most)| self.held(key) < *most)
+    }
+
+    /// Takes those away that stopped waiting.
+    fn forget_gone(&mut self) {
+        self.waiting.retain_mut(|(_, queue)| {
+            queue.retain(|waiter| !waiter.is_closed());
+            !queue.is_empty()
+        });
     }
 
     /// Whose turn it is.
     fn next(&self) -> Option<usize> {
-        let heads = self.waiting.iter().enumerate().filter_map(|(at, (_, queue))| Some((at, &queue.front()?.0)));
-        let ready = heads.filter(|(_, claim)| self.has_room(claim));
-        let held = |claim: &Claim| claim.counts.iter().map(|(key, _)| self.held(key)).collect::<Vec<_>>();
-        ready.min_by_key(|(_, claim)| held(claim)).map(|(at, _)| at)
+        let ready = self.waiting.iter().enumerate().filter(|(_, (claim, _))| self.has_room(claim));
+        let held = |claim: &Claim| claim.iter().map(|(key, _)| self.held(key)).collect::<Vec<_>>();
+        ready.min_by_key(|(_, (claim, _))| held(claim)).map(|(at, _)| at)
+    }
+}
+
+impl Place {
+    /// Counts this place against more keys, where each of them has room.
+    pub fn charge_also(&mut self, claim: &Claim) -> bool {
+        let mut state = lock(&self.places.state);
+        let more: Vec<_> = claim.iter().filter(|(key, _)| !self.keys.contains(key)).collect();
+        let fits = more.iter().all(|(key, most)| state.held(key) < *most);
+        for (key, _) in more.into_iter().filter(|_| fits) {
+            *state.held.entry(key.clone()).or_default() += 1;
+            self.keys.push(key.clone());
+        }
+        fits
     }
 }
 
@@ -211,10 +220,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_holds_the_fewest_goes_first_and_nobody_holds_more_than_its_own() {
         let places = Places::new(4, 4);
-        let claim = |who: &str, what: &str, most: usize| Claim {
-            turn: format!("{who} {what}"),
-            counts: vec![(who.to_owned(), most), (what.to_owned(), 4)],
-        };
+        let claim = |who: &str, what: &str, most: usize| vec![(who.to_owned(), most), (what.to_owned(), 4)];
         let mut held = Vec::new();
         for what in ["x", "y"] {
             held.push(places.enter_as(claim("a", what, 2)).await);
@@ -239,5 +245,17 @@ mod tests {
             task.await.expect("ended");
         }
         assert_eq!(order.lock().expect("order").first(), Some(&"d"));
+        held.clear();
+        let full = |what: &str| vec![("x".to_owned(), 4), (what.to_owned(), 1)];
+        let _first = places.enter_as(full("one")).await;
+        let waits = tokio::spawn({
+            let (places, claim) = (places.clone(), full("one"));
+            async move { drop(places.enter_as(claim).await) }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(places.waiting(), 1, "control: an equal claim waits");
+        let other = tokio::time::timeout(Duration::from_millis(20), places.enter_as(full("two"))).await;
+        assert!(other.is_ok(), "no other waits behind it");
+        waits.abort();
     }
 }

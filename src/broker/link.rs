@@ -26,6 +26,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Once no more is wanted: how long what was on its way may take.
 const LAST: Duration = Duration::from_secs(1);
 
+/// Why a link is away before its first connection.
+const FIRST: &str = "it is being connected";
+
 /// Whether a link is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -57,7 +60,7 @@ impl Link {
     /// Connects, and connects again, in a task of its own. What comes is read from the receiver, which ends after `stop`.
     pub fn open(terms: Terms, source: Source, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(WAITING);
-        let state = State::Away { since: Timestamp::now(), why: "it is being connected".to_owned() };
+        let state = State::Away { since: Timestamp::now(), why: FIRST.to_owned() };
         let (sender, standing) = watch::channel(Standing { state, out: None });
         let (stop, end) = (CancellationToken::new(), CancellationToken::new());
         let kept = Kept { terms, source, to, standing: sender, stop: stop.clone() };
@@ -199,6 +202,11 @@ impl Kept {
     ) -> String {
         let broken = CancellationToken::new();
         let out = Some(Out { outgoing, broken: broken.clone() });
+        if self.terms.keeps_nothing()
+            && !matches!(&self.standing.borrow().state, State::Away { why, .. } if why == FIRST)
+        {
+            tracing::warn!(target: "toolhost::broker", "{}: what was published while it was away is lost", self.terms);
+        }
         self.standing.send_replace(Standing { state: State::Connected { since: Timestamp::now() }, out });
         tracing::info!(target: "toolhost::broker", "{} is connected", self.terms);
         loop {

@@ -75,6 +75,11 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// This broker keeps no message, and does not say that nobody listens.
+    pub fn keeps_nothing(&self) -> bool {
+        self.kind == Kind::Pulsar
+    }
+
     /// `insecure`: the network between is trusted, though nothing on it is encrypted.
     pub fn new(url: &str, user: Option<String>, secret: Option<Secret>, insecure: bool) -> Result<Terms, String> {
         let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";

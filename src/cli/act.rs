@@ -1,8 +1,6 @@
 //! `toolhost act [--text FILE|-]`: the call that a model wrote into its text, and what to tell the model.
 //!
-//! For: a loop around a model. In: the model's text. Out: the observation alone (or, with `--json`, the whole answer);
-//! the text before the action is for the person, on standard error. Never: anything but an observation on standard output,
-//! so that a text cannot bring one of its own; leaves the tool running when it is interrupted.
+//! Standard output holds only the observation, so that a text cannot bring one of its own.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -55,8 +53,8 @@ fn interrupted(signal: ExitCode) -> ExitCode {
 }
 
 async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {
-    let made =
-        host::launchers(settings).and_then(|launchers| host::service(settings, &launchers, Some(words::complain)));
+    let made = host::launchers(settings)
+        .and_then(|launchers| host::service_of_one_call(settings, &launchers, Some(words::complain)));
     let service = match made {
         Ok(service) => service,
         // The model is told too, in words for an agent.

@@ -1,37 +1,59 @@
-//! `toolhost audit`: what a tool may touch, without running it.
+//! `toolhost audit`: what a tool may touch, without running it; what a past call did; what our own probe can do.
 //!
-//! For: `cli`. In: a tool or all, policies, a machine. Out: text or JSON.
-//! Never: judges by itself: it prints the `policy::Decision` that a call is held to.
+//! The report is the `policy::Decision` that a call is held to, as JSON, and the same value as text.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{audit_denials, audit_packages, host, remote, words};
-use crate::base::links;
+use super::{host, process, remote, settings, words};
+use crate::base::{links, text};
+use crate::executor::process::{examine, settle};
 use crate::fault::{Fault, Kind};
-use crate::{manifest, policy, service};
+use crate::manifest::{Handler, Language, Manifest, Site};
+use crate::policy::Grantable;
+use crate::sandbox::probe::Tried;
+use crate::service::packages::Packages;
+use crate::{policy, registry, service};
 use http::Method;
-use manifest::Manifest;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Texts of a list in a summary.
+const SHOWN: usize = 6;
+/// What the summary of a report says already, and what is only for programs.
+const NOT_SHOWN: [&str; 10] =
+    ["tool", "policy", "policyFile", "mode", "inProcess", "script", "grants", "refused", "manifest", "digests"];
+const TABLES: [words::Table; 3] = [
+    ("asks", &["what", "asked", "allowed", "effective", "why", "enforcedBy"], &["rule", "place", "reason"]),
+    ("limits", &["limit", "asked", "effective", "ceiling", "from", "enforcedBy", "clamped", "sampled"], &[]),
+    ("denials", &["operation", "target", "rule", "narrower", "calls", "time", "call"], &["changed"]),
+];
+/// What our probe tried, and the walls that stood around it.
+const PROBED: [words::Table; 2] = [("tried", &["asSaid", "granted", "could", "what", "answer", "closed"], &[]), WALLS];
+pub(super) const WALLS: words::Table = ("walls", &["name", "state", "why"], &[]);
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
-    #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"], conflicts_with_all = ["all", "who_can", "call", "diff"])]
+    #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"], conflicts_with_all = ["who_can", "call", "diff"])]
     pub tool: Option<String>,
-    /// Every tool
+    /// After the summary every request, limit and wall; without a tool, of every tool
     #[arg(long, conflicts_with_all = ["who_can", "call", "diff"])]
     pub all: bool,
     /// For a program
     #[arg(long)]
     pub json: bool,
-    /// Print the policy text that would grant what the tool asks; each `why` is left for you
+    /// Print the policy text that would grant what the tool asks
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff"])]
     pub suggest_policy: bool,
+    /// Write that text to a new file
+    #[arg(long, value_name = "FILE", requires = "suggest_policy")]
+    pub out: Option<PathBuf>,
     /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
     pub probe: bool,
@@ -50,72 +72,230 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    if let Some(call) = &args.call {
-        return super::audit_call::run(settings, call, args.json);
+    if let Some(id) = &args.call {
+        return past_call(settings, id, args.json);
     }
-    if let (Some(http), Some(reference)) = (args.http, &args.tool) {
-        return asked(&remote::Server { http }, reference, args.json);
+    if let (Some(http), Some(reference)) = (&args.http, &args.tool) {
+        let path = format!("/v1/tools/{}/audit", utf8_percent_encode(reference, NON_ALPHANUMERIC));
+        let report = remote::Server { http: http.clone() }.ask(Method::GET, &path, None, "digests")?;
+        words::show(shown(&report, &args).as_bytes());
+        return Ok(Exit::Ok.into());
     }
     let known = host::Tools::of(settings)?;
     let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
-    let text = if let Some(question) = &args.who_can {
-        unheard();
-        // That nobody can call what is not there is no answer to somebody who misspelt it.
-        let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
-        if let Some(Err(fault)) = of_a_tool {
-            words::complain(&format!("toolhost: {}", fault.message));
+    let answer = match (&args.who_can, &args.tool) {
+        (Some(question), _) => {
+            unheard();
+            whoever(settings, &known, question, args.json)?
         }
-        let tools = known.tools();
-        let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
-        let mut bases = settings.bases();
-        bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
-        who_can(&decisions, &bases, &from_here(question)?, args.json).map_err(|fault| Refusal::of(&fault))?
-    } else if let Some(reference) = &args.tool {
-        let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
-        let tool = tool.map_err(|fault| Refusal::of(&fault))?;
-        if args.probe {
-            return super::probe::run(settings, &known, &tool, args.json);
-        }
-        match args.suggest_policy {
-            true => policy::suggest::policy(&tool.manifest, &tool.site, &known.decide(&tool)),
-            false => {
-                let decision = known.foreseen(&tool, &known.policies, &known.machine);
-                let last = audit_denials::of(settings, &tool, &decision);
-                let kept = audit_packages::of(settings, &known.machine, &decision);
-                match args.json {
-                    true => {
-                        let mut entry = entry(&decision, &tool.manifest);
-                        entry[policy::audit::LAST_DENIALS] = audit_denials::value(&last);
-                        entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);
-                        pretty(&entry)
-                    }
-                    false => {
-                        policy::audit::text(&decision) + &audit_packages::text(&kept) + &audit_denials::text(&last)
-                    }
-                }
+        (None, Some(reference)) => {
+            let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
+            let tool = tool.map_err(|fault| Refusal::of(&fault))?;
+            match (args.probe, args.suggest_policy) {
+                (true, _) => return probe(settings, &known, &tool, args.json),
+                (_, true) => suggested(settings, &known, &tool, args.out.as_deref())?,
+                _ => shown(&with_records(settings, &known, &tool), &args),
             }
         }
-    } else {
-        unheard();
-        words::stream(|out| all(&known, args.json, out));
-        return Ok(Exit::Ok.into());
+        (None, None) => {
+            unheard();
+            words::stream(|out| all(&known, args.json, out));
+            return Ok(Exit::Ok.into());
+        }
     };
-    words::show(text.as_bytes());
+    words::show(answer.as_bytes());
     Ok(Exit::Ok.into())
 }
 
-/// What a running server says of a tool.
-fn asked(server: &remote::Server, reference: &str, json: bool) -> anyhow::Result<ExitCode> {
-    let path = format!("/v1/tools/{}/audit", utf8_percent_encode(reference, NON_ALPHANUMERIC));
-    let report = server.ask(Method::GET, &path, None, "digests")?;
-    if json {
-        words::show_json(&report);
-        return Ok(Exit::Ok.into());
+/// The report of one tool, as the flags ask for it.
+fn shown(report: &Value, args: &Args) -> String {
+    match (args.json, args.all) {
+        (true, _) => pretty(report),
+        (false, true) => whole(report),
+        (false, false) => summary(report),
     }
-    let mut out = String::new();
-    words::fields(&report, &mut out);
-    words::show(out.as_bytes());
-    Ok(Exit::Ok.into())
+}
+
+/// The report of a tool with what is recorded of it: what its last calls were refused, and what its packages are.
+fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool) -> Value {
+    let decision = known.foreseen(tool, &known.policies, &known.machine);
+    let mut entry = entry(&decision, &tool.manifest);
+    let log = || host::audit_log(settings).map_err(|why| why.to_string());
+    let last = log().and_then(|log| log.last_denials(tool, &decision));
+    entry[policy::audit::LAST_DENIALS] = last.map_or_else(|why| json!({ "unreadable": why }), |last| json!(last));
+    let packages = || host::packages(settings, &known.machine, false);
+    let kept = decision.wanted.as_ref().and_then(|_| match log() {
+        Ok(log) => Packages::new(packages(), None, log).found(&decision),
+        Err(why) => Some(Err(why)),
+    });
+    entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);
+    entry
+}
+
+/// Which tools can do something.
+fn whoever(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
+    // That nobody can call what is not there is no answer to somebody who misspelt it.
+    let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
+    if let Some(Err(fault)) = of_a_tool {
+        words::complain(&format!("toolhost: {}", fault.message));
+    }
+    let tools = known.tools();
+    let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
+    let mut bases = settings.bases();
+    bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
+    Ok(who_can(&decisions, &bases, &from_here(question)?, json).map_err(|fault| Refusal::of(&fault))?)
+}
+
+/// The policy that would grant what a tool asks for: printed, or written to a new file.
+fn suggested(
+    settings: &Settings,
+    known: &host::Tools,
+    tool: &registry::Tool,
+    file: Option<&Path>,
+) -> anyhow::Result<String> {
+    let root = settings.root.canonicalize().unwrap_or_else(|_| settings.root.clone());
+    let decision = known.decide(tool);
+    let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &root);
+    match file {
+        None => Ok(text),
+        // A second policy that names the exact id would stop everything.
+        Some(_) if decision.exact => Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into()),
+        Some(file) => written(file, &text),
+    }
+}
+
+/// Writes a suggested policy to a new file, whole or not at all; says so.
+fn written(file: &Path, text: &str) -> anyhow::Result<String> {
+    if !text.lines().any(|line| line.starts_with("tools = ")) {
+        return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
+    }
+    let failed = |e: io::Error| Refusal::new(Exit::Caller, format!("{}: {e}; nothing was written", text::path(file)));
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut temporary = tempfile::Builder::new().prefix(".toolhost-").tempfile_in(folder).map_err(failed)?;
+    temporary.write_all(text.as_bytes()).map_err(failed)?;
+    temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(failed)?;
+    temporary.persist_noclobber(file).map_err(|e| failed(e.error))?;
+    Ok(format!("{}: written; read each line, and delete what the tool should not have\n", text::path(file)))
+}
+
+/// Ten lines: whether a call runs, under which policy, and what it may touch.
+fn summary(report: &Value) -> String {
+    let text = |name: &str| report[name].as_str().unwrap_or_default();
+    let asks = list(&report["asks"]);
+    let granted = |kinds: &[&str]| -> Vec<String> {
+        let of = asks.iter().filter(|ask| kinds.iter().any(|kind| ask["what"] == *kind));
+        let shown = |ask: &Value| match (ask["what"].as_str()?, ask["effective"].as_str()?) {
+            ("host" | "runtime" | "env", effective) => Some(effective.to_owned()),
+            ("capability", effective) => {
+                let asked = word(&ask["asked"]);
+                (!asked.starts_with("secret:")).then(|| format!("{asked}: {effective}"))
+            }
+            (what, effective) => Some(format!("{what} {effective}")),
+        };
+        of.filter_map(shown).collect()
+    };
+    let verdict = match &report["refused"] {
+        Value::Null => "can be called (--all shows every request, limit and wall)".to_owned(),
+        fault => format!("a call is refused: {}: {}", word(&fault["type"]), word(&fault["message"])),
+    };
+    let mut out = format!("{}: {}\n", text::printable(text("tool")), text::printable(&verdict));
+    let mut line = |name: &str, mut parts: Vec<String>, none: &str| {
+        let more = parts.len().saturating_sub(SHOWN);
+        parts.truncate(SHOWN);
+        parts.extend((more > 0).then(|| format!("and {more} more")));
+        words::line(&mut out, name, if parts.is_empty() { none.to_owned() } else { parts.join("; ") }.as_str());
+    };
+    let built_in = text("policyFile").is_empty();
+    let file = if built_in { String::new() } else { format!(" ({})", text("policyFile")) };
+    line("policy", vec![format!("{}{file}, mode {}", text("policy"), text("mode"))], "");
+    let program = granted(&["runtime"]).pop();
+    line(
+        "runs",
+        match (&report["script"], report["service"].is_null()) {
+            (Value::String(script), _) => [script.clone()].into_iter().chain(program).collect(),
+            (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
+            _ => Vec::new(),
+        },
+        "inside toolhost, without walls of its own; a script that it starts has them",
+    );
+    line("files", granted(&["read", "write"]), "none but its own script");
+    line("hosts", [granted(&["host"]), named(&report["highRisks"], "high risk", "host")].concat(), "none");
+    let secrets = list(&report["secrets"]).iter();
+    let secrets = secrets.map(|it| format!("{}: {}, from {}", word(&it["name"]), word(&it["use"]), word(&it["from"])));
+    line("uses", secrets.chain(granted(&["capability", "env", "package", "service"])).collect(), "nothing else");
+    line("limits", limits(list(&report["limits"])), "none");
+    line("callers", callers(report), "nobody: no entry of callers.policy.toml names it");
+    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
+    let denied = denied.map(|ask| format!("{} {}: {}", word(&ask["what"]), word(&ask["asked"]), word(&ask["reason"])));
+    line("denied", denied.chain(last_denials(&report[policy::audit::LAST_DENIALS])).collect(), "nothing");
+    let fault = report["refused"]["person"].as_str().map(|words| words.replace('\n', "; "));
+    let notes = list(&report["notes"]).iter().map(word);
+    line("notes", fault.into_iter().chain(notes).collect(), "none");
+    out
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or("none").to_owned()
+}
+
+/// Each of a list with its reason.
+fn named(all: &Value, lead: &str, member: &str) -> Vec<String> {
+    list(all).iter().map(|one| format!("{lead}: `{}`: {}", word(&one[member]), word(&one["why"]))).collect()
+}
+
+/// The limits that people look for, and those that the manifest names.
+fn limits(all: &[Value]) -> Vec<String> {
+    let is_shown = |limit: &&Value| {
+        !limit["asked"].is_null() || ["timeoutMs", "memoryBytes"].iter().any(|name| limit["limit"] == *name)
+    };
+    let shown = all.iter().filter(is_shown).map(|limit| {
+        let clamped = if limit["clamped"] == true { " (clamped)" } else { "" };
+        format!("{} {}{clamped}", word(&limit["limit"]), limit["effective"])
+    });
+    shown.collect()
+}
+
+/// Who may call the tool, and whether a person agrees to each call.
+fn callers(report: &Value) -> Vec<String> {
+    let named = report["callers"].as_array().map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
+    let mut parts: Vec<String> = named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
+    parts.extend(list(&report["confirm"]).iter().map(|confirm| {
+        let by_client =
+            confirm["byClient"].as_str().map(|why| format!("; the MCP client that calls may ask its person: {why}"));
+        let (policy, why) = (word(&confirm["policy"]), word(&confirm["why"]));
+        format!("a person is asked before each call (policy {policy}: {why}{})", by_client.unwrap_or_default())
+    }));
+    parts
+}
+
+/// What the last calls were refused, in few words.
+fn last_denials(last: &Value) -> Option<String> {
+    if let Some(why) = last["unreadable"].as_str() {
+        return Some(format!("the audit log cannot be read: {why}"));
+    }
+    let newest = list(&last["denials"]).first()?;
+    let (operation, target) = (word(&newest["operation"]), word(&newest["target"]));
+    let more = last["more"].as_u64().unwrap_or_default() + list(&last["denials"]).len() as u64 - 1;
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Some(format!("in its last {} calls: {operation} {target}{more}", last["calls"]))
+}
+
+/// The summary, then all of the report.
+fn whole(report: &Value) -> String {
+    let mut rest = report.clone();
+    // What every tool sees is nothing where a service elsewhere does the work.
+    let remote = |name: &str| !report["service"].is_null() && ["system", "everywhere", "network"].contains(&name);
+    let last = rest.as_object_mut().map(|fields| {
+        fields.retain(|name, value| !NOT_SHOWN.contains(&name.as_str()) && !remote(name) && !words::is_empty(value));
+        fields.shift_remove(policy::audit::LAST_DENIALS).unwrap_or_default()
+    });
+    let last = words::render(&last.unwrap_or_default(), &TABLES);
+    let last = if last.is_empty() { last } else { format!("\nlast denials\n{last}") };
+    format!("{}\n{}{last}", summary(report), words::render(&rest, &TABLES))
 }
 
 /// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
@@ -163,7 +343,8 @@ fn from_here(question: &str) -> anyhow::Result<String> {
 
 /// The decision about one tool: text, or one JSON object.
 pub fn one(decision: &policy::Decision, manifest: &Manifest, json: bool) -> String {
-    if json { pretty(&entry(decision, manifest)) } else { policy::audit::text(decision) }
+    let entry = entry(decision, manifest);
+    if json { pretty(&entry) } else { whole(&entry) }
 }
 
 /// The decision as data, with the digest of the script: what `diff` compares.
@@ -189,4 +370,98 @@ pub fn who_can(decisions: &[policy::Decision], bases: &[PathBuf], question: &str
 
 fn pretty(value: &Value) -> String {
     format!("{}\n", crate::base::text::json(value, true))
+}
+
+/// A past call, by the record and the confinement that were kept of it.
+fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let recalled = host::audit_log(settings)?.recall(id);
+    let recalled = recalled.map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
+    let (record, confinement) = (recalled.record, recalled.confinement);
+    if json {
+        words::show_json(&json!({ "record": record, "confinement": confinement }));
+        return Ok(Exit::Ok.into());
+    }
+    let touched = match &confinement {
+        Some(confinement) => format!("what it could touch\n{}", words::render(confinement, &[])),
+        None if record["service"].is_string() => {
+            "a service elsewhere did the work, which nothing here confines\n".to_owned()
+        }
+        None if record["digests"]["confinement"].is_null() => "nothing was started for it\n".to_owned(),
+        None => "the text of its confinement is no longer beside the audit log\n".to_owned(),
+    };
+    let version = record["version"].as_str().map_or_else(String::new, |version| format!("@{version}"));
+    let of = format!("call {id} of {}{version}", record["tool"].as_str().unwrap_or_default());
+    words::show(format!("{}\n{}\n{touched}", text::printable(&of), words::render(&record, &[])).as_bytes());
+    Ok(Exit::Ok.into())
+}
+
+/// The shape that a call of this tool gets, for our probe.
+fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
+    let refuse = |fault: Fault| Refusal::of(&fault);
+    if tool.manifest.id == policy::RUN_CODE {
+        let site = Site { folder: "/tmp".into(), script: None, ..Site::clone(&tool.site) };
+        let machine = &known.machine;
+        // One language stands for all: what differs is the interpreter's own files.
+        let language = machine.runtimes.keys().next().copied().unwrap_or(Language::Python);
+        let target = policy::RunTarget { site, language };
+        return Ok(policy::decide_run(&target, &tool.manifest, &[], &known.policies, machine).shape.map_err(refuse)?);
+    }
+    if !matches!(tool.manifest.handler, Handler::Script { .. }) {
+        let what = "it starts no process of its own; probe the tool whose script it is asked to run";
+        return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());
+    }
+    let mut shape = known.decide(tool).shape.map_err(refuse)?;
+    service::ledger::look_back(&mut shape, None, &known.snapshot.written).map_err(refuse)?;
+    Ok(shape)
+}
+
+/// What could and could not be done inside the exact confinement of a tool. Its script is not run.
+fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: bool) -> anyhow::Result<ExitCode> {
+    let shape = shape(known, tool)?;
+    let around = examine::Surroundings {
+        manifest: Some(tool.site.manifest.clone()).filter(|path| !path.as_os_str().is_empty()),
+        policies: settings.policies.clone(),
+        home: settings::home(&|name| std::env::var_os(name)),
+    };
+    let runtime = process::runtime()?;
+    let examined = runtime.block_on(examine::run(&known.launchers, &shape, &around));
+    drop(runtime);
+    settle(process::FAREWELL);
+    let examined = examined.map_err(|unready| Refusal::of(&unready.into()))?;
+    let report = probed(&shape, &examined);
+    match json {
+        true => words::show_json(&report),
+        false => {
+            let (verdict, tables) = (verdict(&examined.tried), words::render(&report, &PROBED));
+            words::show(format!("{verdict}\n{tables}").as_bytes());
+        }
+    }
+    Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
+}
+
+fn probed(shape: &policy::Shape, examined: &examine::Examined) -> Value {
+    let tried = examined.tried.iter().map(|t| {
+        json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed, "asSaid": t.as_said() })
+    });
+    json!({
+        "tool": shape.tool,
+        "confinement": shape.digest(),
+        "asSaid": examined.as_said(),
+        "tried": tried.collect::<Vec<_>>(),
+        "walls": examined.walls,
+    })
+}
+
+/// What the attempts of our probe mean.
+fn verdict(tried: &[Tried]) -> String {
+    let (all, wrong) = (tried.len(), tried.iter().filter(|t| !t.as_said()));
+    match (wrong.clone().count(), wrong.clone().all(Tried::explained)) {
+        (0, _) => format!("all {all} attempts ended as said; the script was not run"),
+        (n, true) => {
+            format!(
+                "{n} of {all} not as said: granted, and closed by owner and mode, so the tool gets less than was said"
+            )
+        }
+        (n, false) => format!("{n} of {all} NOT AS SAID: do not run this tool here; please report it"),
+    }
 }

@@ -1,8 +1,6 @@
 //! `toolhost call TOOL[@RANGE] [name=value]…`: one call, its output as JSON on standard output.
 //!
-//! For: a person or a script. In: arguments as pairs, as `--input`, or on standard input. Out: the output
-//! alone (or, with `--json`, the whole outcome); a failure on standard error. Never: waits for a pipe that
-//! nobody writes to; leaves the tool running when it is interrupted.
+//! An interrupt ends the tool. A pipe that nobody writes to is not waited for.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -87,7 +85,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     };
     let ended = runtime.block_on(async {
         let launchers = host::launchers_of_one_call(settings)?;
-        let service = host::service(settings, &launchers, Some(words::complain))?;
+        let service = host::service_of_one_call(settings, &launchers, Some(words::complain))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
             signal = process::stopped() => Err((signal, service.interrupted(&id))),
@@ -231,7 +229,9 @@ fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut pairs = BTreeMap::new();
     for word in words {
         let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
-            return Err(caller(format!("'{}' is not name=value", printable(word))).into());
+            return Err(
+                caller(format!("'{}' is not name=value (JSON is given as --input JSON)", printable(word))).into()
+            );
         };
         if pairs.insert(name.to_owned(), value.to_owned()).is_some() {
             return Err(caller(format!("'{}' is given twice", printable(name))).into());
@@ -296,10 +296,17 @@ fn explained(report: &Report, said: &str) -> String {
         1 => format!("{}: one thing that it asked for was refused", report.tool),
         all => format!("{}: {all} things that it asked for were refused", report.tool),
     }];
-    for denial in &report.denials.observed {
+    let (absent, told): (Vec<_>, Vec<_>) =
+        report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);
+    for denial in told {
         lines.push(format!("  {}", denied(denial)));
         let ask = denial.ask.iter().filter(|ask| !said.contains(ask.as_str()));
         lines.extend(ask.map(|ask| format!("    {ask}")));
+    }
+    if let Some(first) = absent.first() {
+        let all = absent.len();
+        lines
+            .push(format!("  and {all} that this machine does not have, {} for one (--json lists them)", first.target));
     }
     lines.extend(report.denials.not_observed.iter().map(|what| format!("  not seen: {what}")));
     lines.join("\n")
@@ -319,7 +326,7 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
         "digests": report.digests,
         "call": report.id,
     });
-    words::fields(&known, &mut out);
+    out.push_str(&words::render(&known, &[]));
     out.trim_end().to_owned()
 }
 
@@ -330,7 +337,7 @@ fn beside(verbose: &Verbose, out: &mut String) {
         let lines = text.lines().chain(text.is_empty().then_some("nothing"));
         lines.enumerate().for_each(|(at, line)| words::line(out, if at == 0 { name } else { "" }, line));
     }
-    words::fields(&json!({"grants": verbose.grants}), out);
+    words::field("grants", &json!(verbose.grants), out);
     let timing: Vec<String> = verbose.timing.iter().map(|(stage, ms)| format!("{stage} {ms} ms")).collect();
     words::line(out, "timing", &timing.join(", "));
 }

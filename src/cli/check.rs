@@ -1,7 +1,4 @@
-//! `check`: every manifest and policy: what is wrong, where, and the mend.
-//!
-//! For: the command line and CI. In: folders, paths, and policy problems as plain data.
-//! Out: a text with path:line:column, or JSON. Never: prints a file's text raw; changes anything.
+//! `check`: every manifest and policy: what is wrong, where, and how to fix it.
 
 mod refused;
 mod typos;
@@ -151,6 +148,7 @@ fn holds(folder: &Path, policies: &Path) -> bool {
 fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
     // The others are looked at also where one cannot be read.
     let (policies, mut problems) = host::look_at_policies(settings, path);
+    problems.extend(policies.faults().iter().cloned());
     let machine = host::machine(settings, &policies, launchers.counted());
     // A key may lie beside the policy that names it.
     let sources = policies.all().flat_map(|policy| &policy.secrets).map(|secret| &secret.from);
@@ -168,6 +166,7 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
         path: path.clone(),
         status: registry::Status::Loaded,
         tool: None,
+        claims: None,
         problems: Vec::new(),
     };
     for path in good {
@@ -220,6 +219,9 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
                 format!("ok{tool}")
             }
         };
+        if file.problems.is_empty() {
+            continue;
+        }
         writeln!(out, "{}: {status}", text::path(&file.path))?;
         file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
     }

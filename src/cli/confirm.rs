@@ -1,7 +1,6 @@
 //! The question whether a call may run, asked in the terminal that it was typed in.
 //!
-//! For: `call`. In: a question. Out: the answer of whoever sits there. Never: takes what was typed before the
-//! question, or silence, for a yes; asks where nobody sees it.
+//! What was typed before the question is not an answer, and silence is not a yes.
 
 use super::{host, words};
 use crate::service::{Answer, Approver, Ask, Question};

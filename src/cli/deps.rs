@@ -35,6 +35,8 @@ enum What {
     /// Resolve what a tool requires, behind the walls, and write the lock beside its script
     Lock {
         tool: String,
+        /// What source text may use, as `numpy` or `pandas>=2`: for core:run-code and core:execute-*, whose policy names the lock
+        packages: Vec<String>,
         /// Write it there instead
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
@@ -84,7 +86,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 
 async fn verb(service: &Service, what: What) -> anyhow::Result<ExitCode> {
     match what {
-        What::Lock { tool, out, replace, json } => lock(service, &tool, out, replace, json).await,
+        What::Lock { tool, packages, out, replace, json } => lock(service, &tool, &packages, out, replace, json).await,
         What::Build { tool, json } => build(service, tool.as_deref(), json).await,
         What::List { tool, json } => list(service, tool.as_deref(), json),
         What::Verify { tool, json } => verify(service, tool.as_deref(), json),
@@ -142,12 +144,16 @@ fn progress_ends() {
 async fn lock(
     service: &Service,
     tool: &str,
+    packages: &[String],
     out: Option<PathBuf>,
     replace: bool,
     json: bool,
 ) -> Result<ExitCode, Refusal> {
-    // The lock that is written is not what is locked: requirements may have changed since.
-    let need = service.need_anew(tool)?.ok_or_else(|| nothing(tool))?;
+    let (need, of_policy) = match packages {
+        // The lock that is written is not what is locked: requirements may have changed since.
+        [] => (service.need_anew(tool)?.ok_or_else(|| nothing(tool))?, None),
+        _ => service.need_named(tool, packages).map(|(need, path)| (need, Some(path)))?,
+    };
     if need.wanted.locked {
         let files: Vec<String> = need.wanted.sources.iter().map(|source| text::path(&source.path)).collect();
         let why = format!(
@@ -166,7 +172,7 @@ async fn lock(
         .first()
         .and_then(|source| source.path.parent())
         .map(|folder| folder.join(&need.wanted.lock_file));
-    let path = out.or(beside).ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
+    let path = out.or(of_policy).or(beside).ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
     written(&path, &resolved, replace)?;
     if json {
         words::show_json(&json!({"tool": need.tool, "lock": path, "packages": resolved.wanted.packages}));
@@ -207,9 +213,9 @@ fn written(path: &Path, resolved: &Resolved, replace: bool) -> Result<(), Refusa
     Ok(())
 }
 
-/// Of any new file, before the umask.
+/// Nobody else may write it: a lock beside a policy is held to that.
 fn mode() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+    std::os::unix::fs::PermissionsExt::from_mode(0o644)
 }
 
 async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {

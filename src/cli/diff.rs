@@ -1,7 +1,4 @@
 //! `toolhost diff OLD NEW`: what could newly be done, and what no longer can be.
-//!
-//! For: `cli`. In: two of: manifests, policy files or folders, TOOL@V, saved `audit --json`.
-//! Out: text or JSON. Never: runs or changes anything.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -35,7 +32,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let (old, new) = (host.side(&args.old).map_err(refuse)?, host.side(&args.new).map_err(refuse)?);
     let (before, after) = match (old, new) {
         (Side::Policies(old), Side::Policies(new)) => {
-            let (mut before, mut after) = policy::diff::of_policies(&old, &new);
+            let [mut before, mut after] = policy::diff::of_policies(&old, &new);
             before.extend(host.under(&old).map_err(refuse)?);
             after.extend(host.under(&new).map_err(refuse)?);
             (before, after)

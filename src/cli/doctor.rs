@@ -1,27 +1,33 @@
 //! `toolhost doctor`: what this machine can enforce, by doing it, and the command that mends what it cannot.
 //!
-//! For: `cli`. In: settings, this machine. Out: text or JSON; exit code 0 where every wall stands (tier A)
-//! and the policies load; 4 without the walls, 3 without the policies.
-//! Never: says that something works which was not tried; prints a secret of this host.
-
-mod facts;
-mod hints;
-mod report;
+//! Exit code 0 where every wall stands and the policies load, 4 without the walls, 3 without the policies.
 
 use super::refusal::Exit;
 use super::settings::Settings;
-use super::{host, process, words};
+use super::{audit, host, process, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
+use crate::manifest::Language;
 use crate::packages::Index;
+use crate::policy::packages::Ecosystem;
+use crate::sandbox::identity;
 use crate::{policy, sandbox};
-use facts::Facts;
-use report::{AuditLog, IndexTold, Interpreter, RefusedWall, Report, Setting, Wasm};
+use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// The lists of the report that are tables.
+const TABLES: [words::Table; 6] = [
+    ("tried", &["granted", "could", "what", "answer", "closed"], &[]),
+    audit::WALLS,
+    ("mends", &["why"], &["command"]),
+    ("runtimes", &["language", "version", "program", "found", "ran"], &[]),
+    ("settings", &["name", "value", "from"], &[]),
+    ("indexes", &["ecosystem", "name", "missing", "leadsTo"], &[]),
+];
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -38,9 +44,14 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     drop(runtime);
     launchers.close();
     settle(process::FAREWELL);
-    match args.json {
-        true => words::show_json(&serde_json::to_value(&report)?),
-        false => words::show(report::text(&report).as_bytes()),
+    let shown = serde_json::to_value(&report)?;
+    match (args.json, report.tier) {
+        (true, _) => words::show_json(&shown),
+        (false, Some(_)) => words::say(&format!("Every wall stands.\n{}", words::render(&shown, &TABLES))),
+        (false, None) => words::say(&format!(
+            "Nothing runs on this machine until this is mended.\n{}",
+            words::render(&shown, &TABLES)
+        )),
     }
     let exit = match (report.tier, &report.policies, &report.audit_log.opens) {
         (None, ..) => Exit::Host,
@@ -50,6 +61,89 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         (.., Ok(_)) => Exit::Ok,
     };
     Ok(exit.into())
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// `A`: every wall stands. `None`: nothing is run here until a mend is made.
+    tier: Option<char>,
+    version: &'static str,
+    walls: Vec<sandbox::Stood>,
+    refused: Option<RefusedWall>,
+    tried: Vec<sandbox::probe::Tried>,
+    /// What would raise the tier, or make limits exact.
+    mends: Vec<Hint>,
+    facts: Facts,
+    runtimes: Vec<Interpreter>,
+    /// Interpreters that were passed over, and why.
+    passed_over: Vec<String>,
+    wasm: Wasm,
+    settings: Vec<Setting>,
+    /// What the indexes that policies name mean here.
+    indexes: Vec<IndexTold>,
+    audit_log: AuditLog,
+    #[serde(serialize_with = "told")]
+    policies: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct RefusedWall {
+    wall: String,
+    what: String,
+    errno: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Interpreter {
+    language: Language,
+    program: String,
+    version: String,
+    found: String,
+    /// The version that it told from inside the walls, or why it did not start.
+    #[serde(serialize_with = "told")]
+    ran: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Wasm {
+    /// Its version; `None` in a build without WASI.
+    wasmtime: Option<&'static str>,
+    /// Where compiled code is kept, or why it is not.
+    #[serde(serialize_with = "told")]
+    cache: Result<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Setting {
+    name: &'static str,
+    value: String,
+    from: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct IndexTold {
+    name: String,
+    ecosystem: Ecosystem,
+    #[serde(rename = "leadsTo")]
+    leads_to: String,
+    /// A policy names it, and the configuration does not.
+    missing: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct AuditLog {
+    path: Option<String>,
+    #[serde(serialize_with = "told")]
+    opens: Result<String, String>,
+}
+
+/// `{"ok": true, "is": …}` or `{"ok": false, "why": …}`.
+fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    match result {
+        Ok(is) => serde_json::json!({ "ok": true, "is": is }).serialize(to),
+        Err(why) => serde_json::json!({ "ok": false, "why": why }).serialize(to),
+    }
 }
 
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
@@ -66,14 +160,15 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
     };
     let tier =
         (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
-    let mut mends = hints::of(&facts, refused.as_ref().map(|r| r.wall.as_str()));
+    let mut mends = hints(&facts, refused.as_ref().map(|r| r.wall.as_str()));
     let policies = host::policies(settings);
     if policies.is_err() {
-        mends.push(hints::of_policies());
+        mends.push(hint("the policies do not load, so nothing runs (they are told below)", "toolhost check"));
     }
     let audit_log = audit_log(settings);
     if audit_log.opens.is_err() {
-        mends.push(hints::of_audit_log());
+        let why = "the audit log cannot be opened, so every call is refused (it is told below)";
+        mends.push(hint(why, "toolhost --audit-log FILE …"));
     }
     let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
     Report {
@@ -213,4 +308,253 @@ fn audit_log(settings: &Settings) -> AuditLog {
     let opened = host::audit_log(settings).map_err(|why| why.to_string());
     let opened = opened.and_then(|log| log.open().map_err(|fault| fault.person.unwrap_or(fault.message)));
     AuditLog { path, opens: opened.map(|_| "it can be opened".to_owned()) }
+}
+
+/// Plain facts of this machine, read and never guessed. They hold no value of a variable and no secret of an account.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Facts {
+    kernel: String,
+    architecture: &'static str,
+    /// Less than 1: none.
+    landlock_abi: i32,
+    /// The kernel's list of security modules, where it can be read.
+    security_modules: Option<String>,
+    seccomp_filters: bool,
+    /// This process was started under a seccomp filter.
+    already_filtered: bool,
+    /// Docker, Podman, Kubernetes …, by the marks they leave.
+    container: Option<&'static str>,
+    apparmor_restricts_userns: bool,
+    unprivileged_userns_off: bool,
+    max_user_namespaces: Option<u64>,
+    real_root: bool,
+    /// Whom tools run as.
+    identity: String,
+    /// Counted by a control group, else sampled.
+    counted: bool,
+    /// systemd could delegate a group: an ordinary user, and cgroup v2 alone.
+    delegable: bool,
+    /// Which control groups are mounted.
+    cgroup_v1: bool,
+    cgroup_v2: bool,
+    /// Why limits are counted, or why not.
+    counting: String,
+}
+
+impl Facts {
+    fn of_this_machine(counted: bool, pool: std::ops::Range<u32>) -> Facts {
+        let names = nix::sys::utsname::uname();
+        let kernel = names.as_ref().map(|n| n.release().to_string_lossy().into_owned()).unwrap_or_default();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("").trim().to_owned();
+        let real_root = identity::real_root();
+        let groups = field("Groups:").split_whitespace().count();
+        Facts {
+            kernel,
+            architecture: std::env::consts::ARCH,
+            landlock_abi: sandbox::landlock_abi(),
+            security_modules: text("/sys/kernel/security/lsm"),
+            seccomp_filters: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
+            already_filtered: field("Seccomp:") == "2",
+            container: container(),
+            apparmor_restricts_userns: text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref()
+                == Some("1"),
+            unprivileged_userns_off: text("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0"),
+            max_user_namespaces: text("/proc/sys/user/max_user_namespaces").and_then(|n| n.parse().ok()),
+            real_root,
+            identity: whom(real_root, groups, pool),
+            counted,
+            delegable: !real_root && mounted("cgroup2") && !mounted("cgroup"),
+            cgroup_v1: mounted("cgroup"),
+            cgroup_v2: mounted("cgroup2"),
+            counting: if counted { "counted exactly by a control group".to_owned() } else { why_sampled() },
+        }
+    }
+}
+
+fn text(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn container() -> Option<&'static str> {
+    let marks =
+        [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman"), ("/run/secrets/kubernetes.io", "Kubernetes")];
+    marks.into_iter().find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
+}
+
+fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {
+    if real_root {
+        return format!("real root: each tool gets one id of {}-{}, no supplementary groups", pool.start, pool.end - 1);
+    }
+    let id = nix::unistd::geteuid();
+    let mapped = if id.is_root() { "root of a user namespace (not of the machine)" } else { "an ordinary user" };
+    let rest = match groups {
+        0 => String::new(),
+        n => format!("; {n} supplementary group(s) remain with tools, since only real root may drop them"),
+    };
+    format!("{mapped}: tools run as this same user, uid {id} here, the one id there is{rest}")
+}
+
+fn mounted(kind: &str) -> bool {
+    text("/proc/self/mounts").is_some_and(|all| all.lines().any(|line| line.split(' ').nth(2) == Some(kind)))
+}
+
+/// The first thing that keeps a control group from being made.
+fn why_sampled() -> String {
+    let why = match (mounted("cgroup2"), mounted("cgroup")) {
+        (false, false) => "no control groups are mounted",
+        (true, false) => {
+            "this process may not make a group with memory and pids below its own (it is not delegated, or other processes are in it)"
+        }
+        (_, true) => "this process may not make groups in the memory, pids and cpuacct hierarchies",
+    };
+    format!("{why}: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS)
+}
+
+/// A cause, and the command that removes it. No command weakens the machine for other programs where a narrower one exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Hint {
+    why: String,
+    command: String,
+}
+
+fn hint(why: &str, command: &str) -> Hint {
+    Hint { why: why.to_owned(), command: command.to_owned() }
+}
+
+const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost /etc/apparmor.d/toolhost && \
+                        sudo apparmor_parser -r /etc/apparmor.d/toolhost";
+const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccomp.json \
+                      --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
+const DELEGATE: &str = "systemd-run --user --scope -p Delegate=yes toolhost …";
+
+/// No command of ours: which one fits depends on the container's own manager.
+const CONTAINER_GROUP: &str =
+    "run toolhost outside of the container, or give the container a writable cgroup v2 of its own (docs/SETUP.md)";
+const UNIFIED: &str = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, start the machine anew, then \
+                       systemd-run --user --scope -p Delegate=yes toolhost …";
+const MOUNT: &str =
+    "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in a group that is its user's)";
+
+/// `refused`: the wall that could not be raised.
+fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Hint> {
+    let mut mends = match refused {
+        Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
+        Some("landlock") => landlock(facts),
+        Some("seccomp") if facts.architecture != "x86_64" => {
+            vec![hint("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
+        }
+        Some("seccomp") => {
+            vec![hint("this kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER=y")]
+        }
+        None | Some(_) => Vec::new(),
+    };
+    if !facts.counted {
+        mends.push(exact(facts));
+    }
+    mends
+}
+
+/// How to have memory and CPU counted exactly where they are sampled.
+fn exact(facts: &Facts) -> Hint {
+    match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
+        _ if facts.delegable && facts.container.is_none() => {
+            hint("limits are sampled; a delegated control group makes them exact", DELEGATE)
+        }
+        (Some(name), ..) => {
+            hint(&format!("limits are sampled; {name} gives this process no control group to use"), CONTAINER_GROUP)
+        }
+        (None, true, _) if !facts.real_root => hint(
+            "limits are sampled; control groups of version 1 are root's alone, cgroup v2 can be delegated",
+            UNIFIED,
+        ),
+        (None, true, _) => hint(
+            "limits are sampled; toolhost may not make groups where memory, pids and cpuacct are mounted",
+            "mount them writable for root, or use cgroup v2 (docs/SETUP.md)",
+        ),
+        (None, false, true) => hint(
+            "limits are sampled; toolhost may not make groups below its own",
+            "sudo systemd-run --scope -p Delegate=yes toolhost …",
+        ),
+        (None, false, false) => hint("limits are sampled; no control groups are mounted", MOUNT),
+    }
+}
+
+fn namespaces(facts: &Facts) -> Vec<Hint> {
+    let mut mends = Vec::new();
+    if facts.max_user_namespaces == Some(0) {
+        mends.push(hint("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
+    }
+    if facts.unprivileged_userns_off && !facts.real_root {
+        let command = "sudo sysctl -w kernel.unprivileged_userns_clone=1";
+        mends.push(hint("kernel.unprivileged_userns_clone is 0", command));
+    }
+    if facts.apparmor_restricts_userns && !facts.real_root {
+        let why = "AppArmor lets only programs with a profile make user namespaces \
+                   (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
+        mends.push(hint(why, APPARMOR));
+    }
+    if facts.already_filtered || (facts.container.is_some() && mends.is_empty()) {
+        let name = facts.container.unwrap_or("a container or service manager");
+        mends.push(hint(&format!("{name} filters the system calls that raise walls, or masks /proc"), DOCKER));
+    }
+    if mends.is_empty() {
+        let why = "the kernel refused, and nothing this program can read says why";
+        mends.push(hint(why, "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces"));
+    }
+    mends
+}
+
+fn landlock(facts: &Facts) -> Vec<Hint> {
+    let listed = facts.security_modules.as_deref();
+    let why = match listed {
+        Some(list) if !list.split(',').any(|name| name == "landlock") => "Landlock is not among the security modules",
+        _ => "Landlock is off, missing (Linux < 5.13), or filtered by a container",
+    };
+    let order = listed.filter(|list| !list.is_empty()).unwrap_or("capability");
+    let command = format!("add `lsm=landlock,{order}` to the kernel's command line and start the machine anew");
+    vec![Hint { why: why.to_owned(), command }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_command() {
+        let facts = |change: fn(&mut Facts)| {
+            let mut facts = Facts { counted: true, architecture: "x86_64", ..Facts::default() };
+            change(&mut facts);
+            facts
+        };
+        let sampled = |change: fn(&mut Facts)| Facts { counted: false, ..facts(change) };
+        let cases: [(Facts, Option<&str>, &str); 12] = [
+            (facts(|f| f.apparmor_restricts_userns = true), Some("namespaces"), "apparmor_parser"),
+            (facts(|f| f.unprivileged_userns_off = true), Some("namespaces"), "unprivileged_userns_clone=1"),
+            (facts(|f| f.max_user_namespaces = Some(0)), Some("namespaces"), "max_user_namespaces=15000"),
+            (facts(|f| f.container = Some("Docker")), Some("view"), "docker-seccomp.json"),
+            (facts(|f| f.already_filtered = true), Some("identity"), "docker-seccomp.json"),
+            (
+                facts(|f| f.security_modules = Some("capability,yama".into())),
+                Some("landlock"),
+                "lsm=landlock,capability,yama",
+            ),
+            (sampled(|f| f.delegable = true), None, "Delegate=yes"),
+            (sampled(|f| f.cgroup_v1 = true), None, "systemd.unified_cgroup_hierarchy=1"),
+            (sampled(|f| (f.cgroup_v1, f.real_root) = (true, true)), None, "cgroup v2"),
+            (sampled(|f| (f.cgroup_v2, f.real_root) = (true, true)), None, "systemd-run --scope"),
+            (sampled(|f| (f.container, f.cgroup_v1) = (Some("Docker"), true)), None, "outside of the container"),
+            (sampled(|_| ()), None, "mount -t cgroup2"),
+        ];
+        for (facts, wall, command) in cases {
+            let mends = hints(&facts, wall);
+            assert_eq!(mends.len(), 1, "{mends:?}");
+            assert!(mends[0].command.contains(command), "{mends:?}");
+        }
+        assert_eq!(hints(&facts(|_| ()), None), []);
+        // AppArmor's restriction is not for real root.
+        let root = facts(|f| (f.real_root, f.apparmor_restricts_userns) = (true, true));
+        assert!(!hints(&root, Some("namespaces"))[0].command.contains("apparmor"));
+    }
 }

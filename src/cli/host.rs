@@ -1,6 +1,4 @@
 //! The host, put together from settings: registry, policies, machine, executors, service.
-//!
-//! For: every verb. In: `Settings`. Out: the parts, each built once. Never: logic of its own.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{Called, Settings};
@@ -48,10 +46,11 @@ pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow
     Ok(())
 }
 
-pub fn ledger(settings: &Settings) -> Result<BTreeSet<policy::Place>, String> {
-    let Some(log) = &settings.audit_log else { return Ok(BTreeSet::new()) };
+pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
+    let Some(log) = &settings.audit_log else { return Ok(policy::WritablePaths::default()) };
     let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
-    let unknown = |why: String| format!("where tools wrote before is not known: {}; {mend}", text::printable(&why));
+    let unknown =
+        |fault: Fault| format!("{}; {mend}", text::printable(fault.person.as_deref().unwrap_or(&fault.message)));
     service::ledger::read(log).map_err(unknown)
 }
 
@@ -120,11 +119,16 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
     Err(Refusal::new(Exit::Policy, format!("{words}{lines}")).into())
 }
 
+/// Says which policies have a fault: the tools that they name do not run.
+fn say_faults(policies: &policy::Policies) {
+    for fault in policies.faults() {
+        words::complain(&format!("toolhost: the tools of this policy do not run until it is right: {fault}"));
+    }
+}
+
 /// The policies of a path that can be read, and what is wrong with the others: also that a tool could have written there.
 pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
-    let mut past = policy::WritablePaths::default();
-    let known = ledger(settings).map(|places| places.iter().for_each(|place| past.before(place)));
-    let message = match known.map(|()| past.on_the_way(path)) {
+    let message = match ledger(settings).map(|written| written.on_the_way(path)) {
         Ok(None) => return policy::Policies::look(path, &settings.root),
         Ok(Some((_, who))) => format!("lies where {who}, and a tool cannot make policies: move it elsewhere"),
         Err(why) => why,
@@ -140,31 +144,24 @@ pub struct Tools {
     pub policies: Arc<policy::Policies>,
     pub machine: Arc<policy::Machine>,
     pub launchers: Arc<Launchers>,
-    /// Where tools could write before.
-    ledger: Option<service::ledger::Ledger>,
 }
 
 impl Tools {
     pub fn of(settings: &Settings) -> anyhow::Result<Tools> {
         say_root(settings);
         let policies = policies(settings)?;
+        say_faults(&policies);
         let launchers = launchers(settings)?;
         let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
-        let ledger = settings.audit_log.as_deref().map(service::ledger::Ledger::beside);
-        Ok(Tools { snapshot, policies, machine, launchers, ledger })
+        Ok(Tools { snapshot, policies, machine, launchers })
     }
 
     /// The same machine, with the interpreters that other policies name.
     pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
         let named_runtimes = named_runtimes(settings, policies);
         policy::Machine { named_runtimes, ..(*self.machine).clone() }
-    }
-
-    /// Narrows a decision by what tools could write in earlier calls, as a call does.
-    pub fn looks_back(&self, decision: &mut policy::Decision) {
-        self.ledger.iter().for_each(|ledger| ledger.looks_back(decision, &self.snapshot.moved));
     }
 
     pub fn tools(&self) -> Vec<Arc<registry::Tool>> {
@@ -184,7 +181,7 @@ impl Tools {
     ) -> policy::Decision {
         let mut decision = service::requirements::decide(tool, &self.snapshot, policies, machine);
         let runs = preflight::shipped(&tool.manifest.handler);
-        preflight::foresee(tool, &mut decision, runs, self.ledger.as_ref(), &self.snapshot.moved);
+        preflight::foresee(tool, &mut decision, runs, None, &self.snapshot.written);
         decision
     }
 }
@@ -201,6 +198,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         relied_on: found.relied_on,
         homes: homes(),
         environment: offered(&settings.capabilities),
+        declared: settings.capabilities.clone(),
         indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
         brokers: brokers(settings),
         cgroup,
@@ -274,7 +272,7 @@ pub fn named_runtimes(
 fn off_limits(settings: &Settings) -> Result<runtimes::OffLimits, String> {
     let mut folders = settings.scanned();
     folders.extend(settings.policies.clone());
-    Ok(runtimes::OffLimits::new(&folders, &ledger(settings)?))
+    Ok(runtimes::OffLimits::new(&folders, ledger(settings)?))
 }
 
 /// The ways this host runs tools.
@@ -395,8 +393,31 @@ pub fn service(
     Ok(service)
 }
 
+/// The same for a host of one call, which reads its files again after each wait.
+pub fn service_of_one_call(
+    settings: &Settings,
+    launchers: &Arc<Launchers>,
+    waits: Option<fn(&str)>,
+) -> anyhow::Result<Arc<Service>> {
+    let service = service(settings, launchers, waits)?;
+    let (settings, cgroup) = (settings.clone(), launchers.counted());
+    let read = move || -> anyhow::Result<_> {
+        let rules = rules(&settings.again(), cgroup)?;
+        let registry = registry(&settings, &rules.policies, &rules.machine)?;
+        Ok((rules, registry))
+    };
+    service.reads_again(Arc::new(move || read().map_err(|why| unread(&why))));
+    Ok(service)
+}
+
+fn unread(why: &anyhow::Error) -> Fault {
+    let message = "This host's policies cannot be read: no tool runs until the operator mends them.";
+    Fault::new(Kind::SecurityError, message).person(why.to_string())
+}
+
 fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
     let policies = policies(settings)?;
+    say_faults(&policies);
     let machine = Arc::new(machine(settings, &policies, cgroup));
     Ok(service::Rules { policies, machine })
 }
@@ -426,8 +447,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     }
     let rules = read.map_err(|why| {
         words::fail(&format!("toolhost: reload: {why}"));
-        let message = "This host's policies cannot be read: no tool runs until the operator mends them.";
-        Fault::new(Kind::SecurityError, message).person(why.to_string())
+        unread(&why)
     });
     let obeyed = rules.is_ok();
     for why in service.reload(rules) {

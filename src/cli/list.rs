@@ -1,7 +1,4 @@
-//! `list`: the tools there are, and what keeps one from being called.
-//!
-//! For: the command line. In: a snapshot, what policy decides, the machine's facts. Out: a table, or JSON.
-//! Never: prints a manifest's text raw.
+//! `list`: the tools there are, and what keeps one from being called, as a table or as JSON.
 
 use super::refusal::Exit;
 use super::settings::Settings;
@@ -13,7 +10,6 @@ use crate::{policy, registry, service};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -107,7 +103,8 @@ pub fn show(
     if tools.is_empty() {
         return writeln!(out, "No tool.");
     }
-    table(&tools, out)
+    let rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
+    write!(out, "{}", words::table(&rows, &["tool", "version", "source", "description"], &["unavailable"]))
 }
 
 /// One tool as JSON: also what only the person at this machine reads.
@@ -126,19 +123,14 @@ fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     Value::Object(entry)
 }
 
-fn table(tools: &[(Vec<Obstacle>, Arc<registry::Tool>)], out: &mut dyn Write) -> io::Result<()> {
-    let id_wide = tools.iter().map(|(_, tool)| tool.manifest.id.chars().count()).max().unwrap_or(0).max(4);
-    let version = |tool: &registry::Tool| head(&tool.manifest.version.to_string(), 20);
-    let version_wide = tools.iter().map(|(_, tool)| version(tool).chars().count()).max().unwrap_or(0).max(7);
-    writeln!(out, "{:id_wide$}  {:version_wide$}  {:8}  DESCRIPTION", "TOOL", "VERSION", "SOURCE")?;
-    for (needs, tool) in tools {
-        let first = tool.manifest.description.lines().next().unwrap_or_default();
-        let said = printable(&head(first, WIDE));
-        let source = printable(&head(&tool.source, 20));
-        writeln!(out, "{:id_wide$}  {:version_wide$}  {source:8}  {said}", tool.manifest.id, version(tool))?;
-        for need in needs {
-            writeln!(out, "{:id_wide$}  unavailable: {}", "", printable(&need.said()))?;
-        }
-    }
-    Ok(())
+/// One tool as a row of the table.
+fn row(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
+    let first = tool.manifest.description.lines().next().unwrap_or_default();
+    json!({
+        "tool": tool.manifest.id,
+        "version": head(&tool.manifest.version.to_string(), 20),
+        "source": head(&tool.source, 20),
+        "description": head(first, WIDE),
+        "unavailable": needs.iter().map(Obstacle::said).collect::<Vec<_>>(),
+    })
 }

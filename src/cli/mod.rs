@@ -1,14 +1,8 @@
 //! The command line: one file per verb, and one match that knows them all.
-//!
-//! For: `main`. In: arguments. Out: an exit code (0 ok, 1 tool, 2 caller, 3 policy, 4 host). Never: logic
-//! of a call; a raw control character on a terminal; a panic on a closed pipe.
 
 pub mod act;
 pub mod approvals;
 pub mod audit;
-mod audit_call;
-mod audit_denials;
-mod audit_packages;
 pub mod call;
 pub mod check;
 mod confirm;
@@ -19,7 +13,6 @@ pub mod host;
 pub mod kill;
 pub mod list;
 pub mod new;
-mod probe;
 mod process;
 pub mod prompt;
 pub mod ps;

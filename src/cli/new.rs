@@ -1,21 +1,21 @@
-//! `new`: a script and its manifest that work at once.
+//! `new`: a script and its manifest that work at once, in a folder of their own.
 //!
-//! For: the command line. In: a name, a language or a script with what is called in it. Out: two files in a folder of
-//! their own, and the next command to type. Never: overwrites, writes outside the scripts folder, or guesses from the
-//! text of a script which function is meant.
-
-mod parameter;
+//! Nothing is overwritten, and which function of a script is meant is never guessed.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Origin, Settings};
 use super::{host, words};
-use crate::base::text;
+use crate::base::{files, suggest, text};
 use crate::manifest::{self, Language};
-use crate::{policy, registry};
+use crate::registry;
 use anyhow::{Context, anyhow, bail};
-use parameter::Parameter;
-use serde_json::{Value, json};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use serde_json::{Map, Value, json};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -32,8 +32,8 @@ pub struct Args {
     /// The function of that script that is called with the arguments (else it reads them as JSON from stdin)
     #[arg(long, value_name = "FUNCTION", requires = "script")]
     pub entry: Option<String>,
-    /// One argument of the script: NAME, NAME:integer, … with `?` at the end if it may be left out; may be given again
-    #[arg(long = "parameter", value_name = "NAME[:TYPE][?]", requires = "script")]
+    /// One argument of the tool: NAME, NAME:integer, … with `?` at the end if it may be left out; may be given again
+    #[arg(long = "parameter", value_name = "NAME[:TYPE][?]")]
     pub parameters: Vec<String>,
 }
 
@@ -51,6 +51,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     // The first folder is the one named, or the usual one, which is made if it is missing.
     let folder = settings.scripts.first().cloned().unwrap_or_default();
+    let usual = settings.root.join("user_scripts");
+    if usual.is_symlink() && settings.origins.get("scripts") != Some(&Origin::Flag) {
+        let words = format!("{} is a link: name the folder itself (--scripts DIR)", text::path(&usual));
+        return Err(Refusal::new(Exit::Caller, words).into());
+    }
     let mut out = Vec::new();
     let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
     unclaimed(settings, &id(&args).map_err(refuse)?)?;
@@ -70,8 +75,7 @@ fn id(args: &Args) -> anyhow::Result<String> {
 /// A second file with the same id would disable both.
 fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
-    let found = registry::Source::discover(&files, &policy::WritablePaths::default())
-        .map_err(|why| Refusal::new(Exit::Host, why))?;
+    let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
         None => Ok(()),
         Some(tool) => {
@@ -107,13 +111,13 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
     let parameters = Parameter::read(&args.parameters)?;
     let made = match &args.script {
         Some(script) => from_script(scripts_folder, &id, name, script, args.entry.as_deref(), &parameters)?,
-        None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"))?,
+        None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"), &parameters)?,
     };
     let (script, file) = (text::path(&made.script), text::path(&made.manifest));
     writeln!(out, "Made {script} and {file}.")?;
-    let example = match &args.script {
-        Some(_) => parameter::example(&parameters),
-        None => "text='hello world'".to_owned(),
+    let example = match args.script.is_some() || !parameters.is_empty() {
+        true => example(&parameters),
+        false => "text='hello world'".to_owned(),
     };
     // A module says by its shape how it is run.
     let module = made.script.extension().is_some_and(|ending| ending == "wasm" || ending == "wat");
@@ -146,48 +150,63 @@ fn how_it_is_run(entry: Option<&str>) -> String {
     }
 }
 
-fn from_template(scripts_folder: &Path, id: &str, name: &str, word: &str) -> anyhow::Result<Made> {
+/// A tool that works at once: it counts the words of a text, or gives back the arguments that are named.
+fn from_template(
+    scripts_folder: &Path,
+    id: &str,
+    name: &str,
+    word: &str,
+    parameters: &[Parameter],
+) -> anyhow::Result<Made> {
     let Some(language) = Language::from_word(word) else {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
         bail!("'{}' is not a language: choose one of {}", text::printable(word), known.join(", "));
     };
-    let (ending, source) = match language {
-        Language::Python => ("py", include_str!("new/hello.py")),
-        Language::Nodejs => ("mjs", include_str!("new/hello.mjs")),
-        Language::Bun => ("ts", include_str!("new/hello.ts")),
-        Language::Wasm => ("wat", include_str!("new/hello.wat")),
+    let (ending, source, echo) = match language {
+        Language::Python => ("py", include_str!("new/hello.py"), "def run(**arguments):\n    return arguments\n"),
+        Language::Nodejs => {
+            ("mjs", include_str!("new/hello.mjs"), "export function run(input) {\n  return input;\n}\n")
+        }
+        Language::Bun => {
+            ("ts", include_str!("new/hello.ts"), "export function run(input: object) {\n  return input;\n}\n")
+        }
+        // A preview 1 module without a JSON library: it gives back its input.
+        Language::Wasm => ("wat", include_str!("new/hello.wat"), include_str!("new/hello.wat")),
     };
     let file = format!("{name}.{ending}");
     let mut document = document(id, name, &file, language);
-    document["parameters"] = json!({
-        "type": "object",
-        "properties": { "text": { "type": "string", "description": "The text to look at." } },
-        "required": ["text"],
-    });
+    let own = !parameters.is_empty();
+    document["parameters"] = match own {
+        true => schema(parameters),
+        false => json!({
+            "type": "object",
+            "properties": { "text": { "type": "string", "description": "The text to look at." } },
+            "required": ["text"],
+        }),
+    };
     let (integer, text) = (json!({ "type": "integer" }), json!({ "type": "string" }));
-    let (description, entry, output, answer) = match language {
-        // A preview 1 module without a JSON library.
-        Language::Wasm => {
-            ("Gives back its input.", Value::Null, json!({ "text": text }), json!({ "text": "hello world" }))
-        }
+    let (description, output, answer) = match language {
+        _ if own => ("Gives back its input.", json!({}), Value::Null),
+        Language::Wasm => ("Gives back its input.", json!({ "text": text }), json!({ "text": "hello world" })),
         _ => (
             "Counts the characters and words of a text.",
-            json!("run"),
             json!({ "characters": integer, "words": integer }),
             json!({ "characters": 11, "words": 2 }),
         ),
     };
     document["description"] = json!(description);
-    if !entry.is_null() {
-        document["handler"]["entryPoint"] = entry;
+    if language != Language::Wasm {
+        document["handler"]["entryPoint"] = json!("run");
     }
     let names: Vec<&String> = output.as_object().into_iter().flat_map(serde_json::Map::keys).collect();
     document["output"] = json!({ "type": "object", "properties": output, "required": names });
-    document["examples"] = json!([
-        { "description": "Two words.", "input": { "text": "hello world" }, "expectedOutput": answer }
-    ]);
+    if !own {
+        document["examples"] = json!([
+            { "description": "Two words.", "input": { "text": "hello world" }, "expectedOutput": answer }
+        ]);
+    }
     document["tags"] = json!([language.name()]);
-    write(scripts_folder, id, name, &file, source.as_bytes(), &document)
+    write(scripts_folder, id, name, &file, if own { echo } else { source }.as_bytes(), &document)
 }
 
 fn from_script(
@@ -215,7 +234,7 @@ fn from_script(
     let mut document = document(id, name, file, language);
     document["description"] =
         json!(format!("Runs {file}. Say here, for a model, what it does and what goes in and out."));
-    document["parameters"] = parameter::schema(parameters);
+    document["parameters"] = schema(parameters);
     if let Some(entry) = entry {
         document["handler"]["entryPoint"] = json!(entry);
     }
@@ -242,26 +261,97 @@ fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], docume
     let folder = scripts.join(name);
     let shown = text::path(&folder);
     std::fs::create_dir_all(scripts).with_context(|| format!("{} cannot be made", text::path(scripts)))?;
-    match std::fs::create_dir(&folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+    let base = files::open(scripts, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW);
+    let base =
+        base.with_context(|| format!("{} is a link: name the folder itself (--scripts)", text::path(scripts)))?;
+    match mkdirat(&base, name, Mode::from_bits_truncate(0o777)) {
+        Err(Errno::EEXIST) => {
             bail!("{shown} is already there, and nothing is overwritten: choose another name or move it away")
         }
         made => made.with_context(|| format!("{shown} cannot be made"))?,
     }
-    let script = folder.join(file);
-    let manifest = folder.join(format!("{name}{}", registry::ENDING));
-    let written = put(&script, source).and_then(|()| put(&manifest, text.as_bytes()));
+    let made = files::open_at(&base, name, OFlag::O_DIRECTORY).with_context(|| format!("{shown} cannot be opened"))?;
+    let manifest = format!("{name}{}", registry::ENDING);
+    let written = put(&made, file, source).and_then(|()| put(&made, &manifest, text.as_bytes()));
     if let Err(error) = written {
         // Half a tool would keep its name taken. A folder with other files in it stays.
-        let _ = std::fs::remove_file(&script);
-        let _ = std::fs::remove_file(&manifest);
-        let _ = std::fs::remove_dir(&folder);
+        let _ = unlinkat(&made, file, UnlinkatFlags::NoRemoveDir);
+        let _ = unlinkat(&made, manifest.as_str(), UnlinkatFlags::NoRemoveDir);
+        let _ = unlinkat(&base, name, UnlinkatFlags::RemoveDir);
         return Err(error);
     }
-    Ok(Made { id: id.to_owned(), manifest, script })
+    Ok(Made { id: id.to_owned(), manifest: folder.join(manifest), script: folder.join(file) })
 }
 
-fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let mut file = std::fs::File::create_new(path).with_context(|| format!("{} cannot be made", text::path(path)))?;
-    file.write_all(bytes).with_context(|| format!("{} cannot be written", text::path(path)))
+/// Makes a file in an open folder; a link of that name is refused.
+fn put(folder: &OwnedFd, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+    let file = openat(folder, name, flags, Mode::from_bits_truncate(0o666));
+    let mut file = std::fs::File::from(file.with_context(|| format!("{name} cannot be made"))?);
+    file.write_all(bytes).with_context(|| format!("{name} cannot be written"))
+}
+
+const TYPES: [&str; 6] = ["string", "integer", "number", "boolean", "array", "object"];
+
+/// An argument of a script as the person names it: `text`, `n:integer`, `on:boolean?`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Parameter {
+    name: String,
+    kind: &'static str,
+    required: bool,
+}
+
+impl Parameter {
+    fn read(words: &[String]) -> anyhow::Result<Vec<Parameter>> {
+        let mut found: Vec<Parameter> = Vec::new();
+        for word in words {
+            let shown = text::printable(&text::head(word, 80));
+            let (rest, required) = word.strip_suffix('?').map_or((word.as_str(), true), |rest| (rest, false));
+            let (name, kind) = rest.split_once(':').unwrap_or((rest, "string"));
+            let Some(kind) = TYPES.into_iter().find(|known| *known == kind) else {
+                let (near, kind) = (suggest::hint(kind, TYPES), text::printable(kind));
+                bail!("--parameter {shown}: '{kind}' is not a type{near}; known: {}", TYPES.join(", "));
+            };
+            if name.is_empty() || name.contains(['=', '?']) || !text::is_printable(name) {
+                bail!("--parameter {shown}: write NAME, NAME:integer or NAME:integer?");
+            }
+            if found.iter().any(|known| known.name == name) {
+                bail!("--parameter {shown}: that name is given twice");
+            }
+            found.push(Parameter { name: name.to_owned(), kind, required });
+        }
+        Ok(found)
+    }
+
+    /// An argument for a first try, as a word of a shell.
+    fn example(&self) -> String {
+        let value = match self.kind {
+            "integer" | "number" => "1",
+            "boolean" => "true",
+            "array" => "[]",
+            "object" => "{}",
+            _ => "text",
+        };
+        words::quoted(&format!("{}={value}", self.name))
+    }
+}
+
+/// The schema of the arguments. Where none are named any are taken.
+fn schema(parameters: &[Parameter]) -> Value {
+    if parameters.is_empty() {
+        return json!({ "type": "object", "properties": {}, "additionalProperties": true });
+    }
+    let about = |p: &Parameter| {
+        let description = format!("Say here, for a model, what {} is.", p.name);
+        (p.name.clone(), json!({ "type": p.kind, "description": description }))
+    };
+    let required: Vec<&String> = parameters.iter().filter(|p| p.required).map(|p| &p.name).collect();
+    let properties: Map<String, Value> = parameters.iter().map(about).collect();
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+/// Words of a shell for a first try: an argument for each required parameter.
+fn example(parameters: &[Parameter]) -> String {
+    let pairs: Vec<String> = parameters.iter().filter(|p| p.required).map(Parameter::example).collect();
+    if pairs.is_empty() { "--input '{}'".to_owned() } else { pairs.join(" ") }
 }

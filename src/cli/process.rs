@@ -1,6 +1,4 @@
 //! This process: the threads it runs on, and the signals that end it.
-//!
-//! For: verbs that wait. In: nothing. Out: a runtime; the exit code of a signal. Never: a panic where no thread can be made.
 
 use super::refusal::{Exit, Refusal};
 use std::process::ExitCode;

@@ -1,7 +1,4 @@
-//! Exit codes, and errors of the command line that carry one.
-//!
-//! For: every verb. In: words for a person. Out: an error that `cli::main` prints and exits with.
-//! Never: a panic or a silent exit.
+//! Exit codes, and the error of the command line that carries one.
 
 use crate::fault::{self, Fault, Kind};
 use std::fmt;

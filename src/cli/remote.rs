@@ -1,11 +1,8 @@
-//! A running server, asked over HTTP.
-//!
-//! For: `ps`, `kill`, `status`, `approvals`. In: an address, a path. Out: its answer. Never: a token to another user of this
-//! machine, or in the clear to another machine; an answer of any length, or one that is no toolhost's.
+//! A running server, asked over HTTP. No token goes to another user of this machine, or in the clear to another machine.
 
 use super::process;
 use super::refusal::{Exit, Refusal};
-use crate::base::text;
+use crate::base::{files, text};
 use crate::egress::tls;
 use crate::transport::http::{Address, Kernel, other_end};
 use http::uri::Authority;
@@ -158,7 +155,7 @@ async fn holder(stream: &TcpStream) -> io::Result<u32> {
 }
 
 fn trusted(uid: u32) -> Result<(), String> {
-    match uid == 0 || uid == nix::unistd::geteuid().as_raw() {
+    match files::is_trusted(uid) {
         true => Ok(()),
         false => Err(format!("another user (uid {uid}) listens there")),
     }

@@ -1,7 +1,4 @@
-//! `schema`: the JSON Schema of a manifest, a policy or the file of callers, with every default, for editors.
-//!
-//! For: the command line. In: which one. Out: JSON.
-//! Never: differs from what the readers accept (their tests compare).
+//! `schema`: the JSON Schema of a manifest, a policy or the file of callers, with every default.
 
 use super::refusal::Exit;
 use super::words;
@@ -24,8 +21,8 @@ pub enum What {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
-        What::Manifest => manifest::published::SCHEMA.clone(),
-        What::Policy => policy::published::schema(),
+        What::Manifest => &manifest::published::SCHEMA,
+        What::Policy => policy::schema(),
         What::Callers => policy::callers::schema(),
     };
     words::show(format!("{schema:#}\n").as_bytes());

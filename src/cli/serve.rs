@@ -1,8 +1,6 @@
-//! `toolhost serve`: the tools for agents and programs, over MCP on standard input and output, over HTTP, or both.
+//! `toolhost serve`: the tools over MCP on standard input and output, over HTTP and over brokers.
 //!
-//! For: an agent that starts us; clients that connect. In: MCP on standard input, HTTP on a socket. Out: MCP on standard
-//! output, answers on the socket, the run log on standard error. Never: serves whatever folder it happens to be started
-//! in: the root must be named.
+//! The root must be named: an agent starts us in a folder of its own.
 
 use super::host::{self, Reload};
 use super::process;
@@ -10,7 +8,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
 use super::watch::{Mode, Watch};
 use super::words;
-use crate::base::files::Folder;
+use crate::base::files::{self, Folder};
 use crate::base::text;
 use crate::service::background::Background;
 use crate::service::runlog::Level;
@@ -102,7 +100,10 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         if let Some((listener, options)) = &listening {
             say_where(&service, listener, options)?;
         }
-        let last = service.clone();
+        if args.stdio {
+            say_nothing_to_call(&service, &client);
+        }
+        let last = Last(service.clone());
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
@@ -129,12 +130,21 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = rest => ended?,
             never = killed(&kill) => match never {},
         }
-        last.traces_sent(process::LAST_SPANS).await;
+        last.0.traces_sent(process::LAST_SPANS).await;
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
     // A thread may still wait for standard input; nothing of a call is left.
     runtime.shutdown_background();
     ended
+}
+
+/// What a server does last, however it ends.
+struct Last(Arc<Service>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.records_counted();
+    }
 }
 
 /// Ends what runs when told a second time.
@@ -221,7 +231,12 @@ async fn listening(
     });
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
-        (None, None) => http::Callers::Own { uid: nix::unistd::geteuid().as_raw(), name: host::login() },
+        (None, None) if !files::is_me(nix::unistd::geteuid().as_raw()) => {
+            let why = "this user has no id of its own in this user namespace, so connections of others look like its own: \
+                       add --token-file FILE (`toolhost token NAME` makes one), or map the id of this user";
+            return Err(refuse(why.to_owned()).into());
+        }
+        (None, None) => http::Callers::Own(host::login()),
         (tokens, jwt) => http::Callers::Presented { tokens, jwt: jwt.map(Box::new) },
     };
     let tls = match (&told.tls_cert, &told.tls_key) {
@@ -256,6 +271,17 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.told()));
     Ok(())
+}
+
+/// Warns where the client on standard input has no tool to call.
+fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
+    let who = service.who(&client.caller, client.label.as_deref());
+    if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
+        words::complain(&format!(
+            "toolhost: {}, who speaks on standard input, may call nothing: callers.policy.toml grants no tool",
+            text::printable(&who.user)
+        ));
+    }
 }
 
 /// What is served over brokers, and what of it cannot be called.

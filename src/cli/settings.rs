@@ -1,8 +1,7 @@
-//! Settings: where tools, scripts and policies lie, and who said so.
+//! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
-//! For: every verb. In: flags, then `TOOLHOST_*`, then the config file, then `--root` or the current
-//! folder, then what is built in. Out: `Settings`, each value with where it came from (doctor shows it).
-//! Never: a config file from the current folder, or one that others can write.
+//! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. No config file is taken from the
+//! current folder, and none that others can write.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
@@ -141,11 +140,11 @@ struct Config {
     proxy: Option<String>,
     indexes: Option<indexes::Written>,
     #[serde(default)]
-    tool_services: Vec<tool_services::Written>,
+    tool_services: Vec<brokers::Written>,
     #[serde(default)]
     http: Http,
     #[serde(default)]
-    traces: observed::Traces,
+    traces: Traces,
     #[serde(default)]
     broker: Vec<brokers::Given>,
 }
@@ -223,7 +222,7 @@ impl Settings {
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log)?;
         let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
         let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
-        let log = words.map(|words| observed::log_words(&words.to_string_lossy())).transpose()?;
+        let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = config.tool_ids.map(|ids| identity::pool(ids.first, ids.count)).transpose();
         let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
         let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
@@ -235,10 +234,10 @@ impl Settings {
         http.files().for_each(|path| *path = sources.beside_config(path));
         let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
         let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
-        let tool_services = tool_services::all(config.tool_services, folder).map_err(in_config)?;
+        let tool_services = brokers::services(config.tool_services, folder).map_err(in_config)?;
         let brokers = brokers::all(config.broker, folder).map_err(in_config)?;
         for word in &capabilities {
-            crate::policy::grantable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
+            crate::policy::offerable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
         Ok(Settings {
             root,
@@ -256,7 +255,7 @@ impl Settings {
             tool_ids,
             proxy,
             http,
-            traces: observed::collector(config.traces, &variable),
+            traces: collector(config.traces, &variable),
             indexes,
             tool_services,
             brokers,
@@ -433,7 +432,7 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
     let (bytes, facts) = regular_file(file, LARGEST)?;
-    if !files::owners().contains(&facts.uid()) {
+    if !files::is_trusted(facts.uid()) {
         return Err("it belongs to another user, who could change what this host does".into());
     }
     if facts.mode() & 0o022 != 0 {
@@ -457,7 +456,9 @@ fn kept(
     config: Option<PathBuf>,
 ) -> anyhow::Result<(Option<PathBuf>, Option<PathBuf>)> {
     let Some(path) = sources.said("audit-log", flags.audit_log.as_slice(), config).pop() else {
-        return Ok((usual_audit_log(sources.variables), usual_packages(sources.variables)));
+        let usual = |system: &str, name: &str| usual_state(sources.variables, system, name);
+        // Logs are often kept where nothing may be run, and packages hold native code.
+        return Ok((usual("/var/log/toolhost", "audit.jsonl"), usual("/var/lib/toolhost", PACKAGES)));
     };
     // The file may be new. Its folder must exist, so that a slip in the name makes no new folder.
     let path = std::path::absolute(path)?;
@@ -467,15 +468,76 @@ fn kept(
     Ok((Some(path), beside))
 }
 
+/// The user's own, then the system's.
+fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
+    let own = folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join("toolhost/config.toml"));
+    own.into_iter().chain([PathBuf::from("/etc/toolhost/config.toml")]).collect()
+}
+
+/// `$XDG_…`, else the folder below the home folder.
+fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBuf> {
+    let named = variable(xdg).map(PathBuf::from).filter(|path| path.is_absolute());
+    named.or_else(|| home(variable).map(|home| home.join(below_home)))
+}
+
+pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
+    let named = variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    named.or_else(|| {
+        let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten()?;
+        Some(me.dir).filter(|path| path.is_absolute())
+    })
+}
+
+/// A file of this host's state: real root's lies where the system keeps it, everybody else's (mapped root's, too) at home.
+fn usual_state(variable: Variables<'_>, system: &str, name: &str) -> Option<PathBuf> {
+    if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
+        return Some(Path::new(system).join(name));
+    }
+    Some(folder(variable, "XDG_STATE_HOME", ".local/state")?.join("toolhost").join(name))
+}
+
+/// `[traces]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Traces {
+    endpoint: Option<String>,
+}
+
+/// Where spans are sent: as the standard variables say, else as the config file does. `None`: nowhere.
+fn collector(config: Traces, variable: Variables<'_>) -> Option<String> {
+    let said = |name: &str| variable(name).and_then(|text| text.into_string().ok());
+    let is = |name: &str, wanted: &str| said(name).is_some_and(|text| text.eq_ignore_ascii_case(wanted));
+    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
+        return None;
+    }
+    let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+    let base = || said("OTEL_EXPORTER_OTLP_ENDPOINT").map(|base| format!("{}/v1/traces", base.trim_end_matches('/')));
+    whole.or_else(base).or(config.endpoint)
+}
+
+/// `debug`, `json`, `debug,json`.
+fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
+    let mut level = Level::Info;
+    let mut json = false;
+    for word in words.split(',').map(str::trim) {
+        match word {
+            "json" => json = true,
+            "text" => json = false,
+            _ => {
+                level = Level::named(word).ok_or_else(|| {
+                    let message =
+                        "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
+                    Refusal::new(Exit::Caller, format!("'{}': {message}", word.escape_debug()))
+                })?;
+            }
+        }
+    }
+    Ok((level, json))
+}
+
 mod brokers;
 mod indexes;
-mod observed;
 #[cfg(test)]
 mod tests;
-mod tool_services;
-mod usual;
 
-pub use brokers::Broker;
-pub use tool_services::Called;
-pub(super) use usual::home;
-use usual::{folder, usual_audit_log, usual_configs, usual_packages};
+pub use brokers::{Broker, Called};

@@ -16,12 +16,9 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let status = args.server.ask(Method::GET, "/v1/status", None, "running")?;
-    if args.json {
-        words::show_json(&status);
-        return Ok(Exit::Ok.into());
+    match args.json {
+        true => words::show_json(&status),
+        false => words::show(words::render(&status, &[]).as_bytes()),
     }
-    let mut out = String::new();
-    words::fields(&status, &mut out);
-    words::show(out.as_bytes());
     Ok(Exit::Ok.into())
 }

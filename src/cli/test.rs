@@ -1,7 +1,4 @@
-//! `toolhost test TOOL | --all`: the examples of manifests, run and compared.
-//!
-//! For: the author of a tool, and CI. In: examples with their `expectedOutput`. Out: one line each, then
-//! `N passed, N failed`; exit 1 if one failed. Never: runs a tool by another road than a call.
+//! `toolhost test TOOL | --all`: the examples of manifests, each run as a call and compared. Exit code 1 if one fails.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -40,7 +37,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::start_log(settings, Level::Off);
     let runtime = process::runtime()?;
     let ended = runtime.block_on(async {
-        let service = host::service(settings, &host::launchers(settings)?, None)?;
+        let service = host::service_of_one_call(settings, &host::launchers(settings)?, None)?;
         let tools = chosen(&service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };

@@ -1,6 +1,4 @@
-//! `toolhost token NAME`: a token for a caller over HTTP.
-//!
-//! For: the operator. In: a name. Out: the token, shown once, and the line for the token file. Never: keeps the token.
+//! `toolhost token NAME`: a token for a caller over HTTP, shown once, and the line for the token file.
 
 use super::refusal::{Exit, Refusal};
 use super::words;

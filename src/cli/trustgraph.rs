@@ -1,7 +1,4 @@
-//! `toolhost trustgraph export`: what TrustGraph's configuration is told, so that its agents call a tool of this host.
-//!
-//! For: the person who sets TrustGraph up. In: a tool, the `[[broker]]` entries. Out: the two descriptors and the commands that load
-//! them. Never: changes anything, here or there.
+//! `toolhost trustgraph export`: the descriptors by which TrustGraph's agents call a tool of this host.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;

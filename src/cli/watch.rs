@@ -1,14 +1,11 @@
-//! Watch: tells a server that its tools or policies changed.
-//!
-//! For: `serve`. In: the folders that the registry looked at, where policies lie. Out: that something changed which a
-//! reload reads. Never: a word for what a tool may write, so that no running tool has anything read anew; a folder in
-//! which tools write.
+//! Tells a server that its tools or policies changed. What a tool may write is not watched, so that no running tool causes
+//! a reload.
 
 use super::settings::Settings;
 use crate::base::lock;
 use crate::manifest::Language;
 use crate::policy;
-use crate::registry::{ENDING, Snapshot};
+use crate::registry::{Snapshot, is_manifest_file};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, statfs};
 use notify::event::ModifyKind;
 use notify::{Config, Event, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
@@ -73,7 +70,7 @@ impl Scope {
             return false;
         }
         let script = || !Language::of_file_name(name).is_empty();
-        name.ends_with(ENDING)
+        is_manifest_file(name)
             || policy::is_policy_file(name)
             || appears && (self.folders.contains(path) || script() || path.is_dir())
     }

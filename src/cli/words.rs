@@ -1,7 +1,6 @@
-//! Words on standard output and standard error.
+//! Output: lines on standard output and standard error, and the one renderer from a report to text.
 //!
-//! For: every verb. In: text that may come from anywhere. Out: the same, with nothing a terminal would
-//! obey. Never: a panic because the other end of a pipe is gone; an answer lost in silence.
+//! What a terminal would obey is escaped. An answer that could not be written makes the process fail.
 
 use crate::base::json::Indented;
 use crate::base::text;
@@ -14,8 +13,10 @@ use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longest object on one line of a report, bytes.
+/// Longest object, and longest line of words, in a report, bytes.
 const WIDE: usize = 100;
+/// Widest column of a table, characters.
+const WIDEST: usize = 56;
 
 /// Something could not be written to standard output.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -99,33 +100,107 @@ pub fn line(out: &mut String, name: &str, words: &str) {
     out.push_str(&format!("  {name:<11}  {}\n", text::printable(words)));
 }
 
-/// A line for each field; several for a list, and for an object that would be wide.
-pub fn fields(object: &Value, out: &mut String) {
-    for (name, value) in object.as_object().into_iter().flatten() {
-        let parts: Vec<String> = match value {
-            Value::Array(items) => items.iter().map(flat).collect(),
-            Value::Object(fields) if flat(value).len() > WIDE => fields.iter().map(pair).collect(),
-            other => vec![flat(other)],
-        };
-        for (at, part) in parts.iter().enumerate() {
-            line(out, if at == 0 { name } else { "" }, part);
+/// How a member of a report that is a list of objects is shown: its name, the columns, and what stands below each row.
+pub type Table = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+/// A report as text: a line for each field, several for a list, and a table for each list that `tables` names.
+pub fn render(report: &Value, tables: &[Table]) -> String {
+    let mut out = String::new();
+    for (name, value) in report.as_object().into_iter().flatten() {
+        let shown = tables.iter().find(|(member, ..)| member == name);
+        match (shown, value.as_array()) {
+            (Some(_), Some(rows)) if rows.is_empty() => {}
+            (Some((_, columns, below)), Some(rows)) => {
+                let gap = if out.is_empty() || out.ends_with("\n\n") { "" } else { "\n" };
+                out.push_str(&format!("{gap}{}\n{}\n", title(name), table(rows, columns, below)));
+            }
+            _ => field(name, value, &mut out),
         }
+    }
+    out
+}
+
+/// Rows under their headings. A cell that is longer than `WIDEST` pushes the rest of its row to the right.
+pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
+    let heads = columns.iter().map(|name| title(name).to_uppercase()).collect();
+    let cells = |row: &Value| columns.iter().map(|name| text::printable(&flat(&row[*name]))).collect();
+    let cells: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
+    let length = |row: &Vec<String>, column: usize| row[column].chars().count();
+    let width = |column| cells.iter().map(|row| length(row, column)).filter(|wide| *wide <= WIDEST).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut out = String::new();
+    for (at, row) in cells.iter().enumerate() {
+        let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("  {cell:width$}")).collect();
+        out.push_str(&format!("{}\n", line.trim_end()));
+        let row = at.checked_sub(1).map_or(&Value::Null, |at| &rows[at]);
+        for name in below.iter().filter(|name| !is_empty(&row[**name])) {
+            let lines = row[*name].as_array().map_or(std::slice::from_ref(&row[*name]), Vec::as_slice);
+            lines.iter().for_each(|line| {
+                out.push_str(&format!("      {}: {}\n", title(name), text::printable(&flat(line))));
+            });
+        }
+    }
+    out
+}
+
+/// A field of a report; several lines for a list, and for an object that would be wide.
+pub fn field(name: &str, value: &Value, out: &mut String) {
+    let is_word = |item: &Value| item.as_str().is_some_and(|text| !text.contains(' '));
+    let parts: Vec<String> = match value {
+        Value::Array(items) if items.iter().all(is_word) => filled(items.iter().map(flat)),
+        Value::Array(items) => items.iter().map(flat).collect(),
+        Value::Object(fields) if flat(value).len() > WIDE => fields.iter().filter_map(pair).collect(),
+        other => vec![flat(other)],
+    };
+    for (at, part) in parts.iter().enumerate() {
+        line(out, &if at == 0 { title(name) } else { String::new() }, part);
     }
 }
 
-/// `wallMs 38, cpuMs 29`; a text as it is, null as `none`.
+/// Whether a value says nothing.
+pub fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+/// `enforcedBy` as `enforced by`.
+fn title(name: &str) -> String {
+    let spaced = name.chars().flat_map(|c| [c.is_ascii_uppercase().then_some(' '), Some(c.to_ascii_lowercase())]);
+    spaced.flatten().collect()
+}
+
+/// Words on as few lines as hold them.
+fn filled(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut().filter(|line| line.len() + word.len() < WIDE) {
+            Some(line) => line.push_str(&format!(" {word}")),
+            None => lines.push(word),
+        }
+    }
+    lines
+}
+
+/// `wall ms 38, cpu ms 29`; a text as it is, null as `none`.
 fn flat(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
+        Value::Bool(is) => if *is { "yes" } else { "no" }.to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join(" "),
-        Value::Object(fields) => fields.iter().map(pair).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) => fields.iter().filter_map(pair).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }
 
-fn pair((name, value): (&String, &Value)) -> String {
-    format!("{name} {}", flat(value))
+fn pair((name, value): (&String, &Value)) -> Option<String> {
+    let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    (!is_nothing).then(|| format!("{} {}", title(name), flat(value)))
 }
 
 /// One JSON value on standard output: compact for a program, indented for a person.

@@ -1,28 +1,29 @@
-//! Dial: from a granted name to a connected socket, on the host's side.
-//!
-//! For: `lease`. In: a name or address and a port, as the relay asks. Out: a socket that is connected to an address that was
-//! checked, or why there is none. Never: resolves a name that is not granted; connects to an address that it did not check.
+//! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses that
+//! were checked are connected to.
 
 use super::protocol::Refusal;
+use super::{resolver, route};
 use crate::base::address;
+use crate::base::places::{Claim, Places};
 use crate::manifest::host::{self, Host};
 use crate::policy::{HeaderRule, HostGrant};
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{LookupIpStrategy, ResolverConfig};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Longest lookup of one name, and longest attempt to reach one address.
-const LOOKUP: Duration = Duration::from_secs(5);
+/// Longest attempt to reach one address.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest wait for one answer of a name server.
-const ONE_ANSWER: Duration = Duration::from_millis(1500);
+/// Dials that run at one time: of all, of one who authenticated, and of one tool for them.
+const ALL_DIALS: usize = 256;
+const DIALS_OF_ONE: usize = 96;
+const DIALS_OF_A_TOOL: usize = 32;
+static DIALS: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(ALL_DIALS, DIALS_OF_ONE));
 /// Buffer of a socket to a host, bytes; the kernel doubles it (socket(7)).
 const BUFFER: u32 = 256 * 1024;
 /// Most addresses of one name that are tried.
@@ -33,6 +34,8 @@ const PROXY_HEAD: usize = 8 * 1024;
 /// What one lease may reach, and how.
 #[derive(Clone, Debug)]
 pub struct Dialler {
+    /// Who authenticated and which tool it is: the keys that its dials count against.
+    pub payer: [String; 2],
     pub grants: Vec<HostGrant>,
     /// What the relay adds to requests: it reaches these hosts at the port of the rule.
     pub headers: Vec<(String, HeaderRule)>,
@@ -52,34 +55,48 @@ impl Dialler {
         if granted.is_empty() || !canonical {
             return Err(Refusal::NotGranted);
         }
+        let _place = DIALS.enter_as(self.claim()).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }
         let addresses = match host {
-            Host::Name(name) => resolve(name).await.map_err(|why| Refusal::Unresolved { why })?,
+            Host::Name(name) => resolver::resolve(name).await.map_err(|why| Refusal::Unresolved { why })?,
             Host::Address(address) => vec![*address],
             Host::Any | Host::Below(_) => Vec::new(),
         };
-        let own =
-            own_addresses().map_err(|e| Refusal::Address { why: format!("this machine's own are not known: {e}") })?;
         let (mut checked, mut refused) = (Vec::new(), BTreeSet::new());
         for address in addresses.iter().map(IpAddr::to_canonical) {
-            match forbidden(address, &own, &granted) {
+            match forbidden(address, &granted) {
                 None => checked.push(address),
                 Some(why) => _ = refused.insert(format!("{address} is {why}")),
             }
         }
         if checked.is_empty() {
             let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
-            let mend =
-                "if it is meant: ranges = [\"…\"] in its entry ([network] hosts, [indexes], or a caller's callbacks)";
-            return Err(Refusal::Address { why: format!("{}; {mend}", refused.join("; ")) });
+            // A public address of this machine stands in no range of a policy.
+            let special =
+                |address: &IpAddr| address::special(*address).map(|_| format!("\"{}\"", IpNet::from(*address)));
+            let ranges: Vec<String> =
+                addresses.iter().map(IpAddr::to_canonical).filter_map(|a| special(&a)).take(ADDRESSES).collect();
+            let fix = match ranges.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "; if it is meant: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's callbacks)",
+                    ranges.join(", ")
+                ),
+            };
+            return Err(Refusal::Address { why: format!("{}{fix}", refused.join("; ")) });
         }
         if let Some(proxy) = &self.proxy {
             let at = SocketAddr::new(checked[0], port);
             return through(proxy, &at.to_string()).await;
         }
         connect(checked, port).await
+    }
+
+    fn claim(&self) -> Claim {
+        let [who, _] = &self.payer;
+        vec![(who.clone(), DIALS_OF_ONE), (self.payer.join("\0"), DIALS_OF_A_TOOL)]
     }
 
     /// The grants that reach this host at this port. Those for port 80 also reach it where a header is to go.
@@ -91,52 +108,12 @@ impl Dialler {
     }
 }
 
-/// Why an address is refused; `None`: it is public and not this machine's, or a grant lists its range.
-fn forbidden(address: IpAddr, own: &BTreeSet<IpAddr>, granted: &[&HostGrant]) -> Option<&'static str> {
-    let listed = || granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
+/// Why an address is refused; `None`: it is public and no route leads to this machine, or a grant lists its range.
+fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
+    let listed = granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
     let inner = address::inner_v4(address).map(IpAddr::V4);
-    let is_own = own.contains(&address) || inner.is_some_and(|inner| own.contains(&inner));
-    let own = || is_own.then_some("an address of this machine");
-    address::special(address).or_else(own).filter(|_| !listed())
-}
-
-/// The addresses of this machine's interfaces.
-fn own_addresses() -> nix::Result<BTreeSet<IpAddr>> {
-    let all = nix::ifaddrs::getifaddrs()?;
-    let ip = |address: nix::sys::socket::SockaddrStorage| {
-        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-    };
-    Ok(all.filter_map(|interface| interface.address.and_then(ip)).collect())
-}
-
-/// All addresses of a name, IPv4 first, by the machine's hosts file and name servers; no search list is applied. The
-/// configuration is read anew, so that a change of it counts at once.
-async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
-    let (mut builder, unread) = match TokioResolver::builder_tokio() {
-        Ok(builder) => (builder, None),
-        // The hosts file may still know the name.
-        Err(e) => {
-            let builder =
-                TokioResolver::builder_with_config(ResolverConfig::default(), TokioRuntimeProvider::default());
-            (builder, Some(format!("this machine names no name server: {e}")))
-        }
-    };
-    let options = builder.options_mut();
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.cache_size = 0;
-    // A server that does not answer to one of the two types of address must not take the time of the other.
-    (options.timeout, options.attempts) = (ONE_ANSWER, 2);
-    let resolver = builder.build().map_err(|e| e.to_string())?;
-    // The final dot: this name and no other.
-    let found = timeout(LOOKUP, resolver.lookup_ip(format!("{name}."))).await;
-    match found {
-        Ok(Ok(found)) => Ok(found.iter().collect()),
-        Ok(Err(e)) if e.is_nx_domain() => Err("there is no such name".to_owned()),
-        Ok(Err(e)) if e.is_no_records_found() => Err("it has no address".to_owned()),
-        Ok(Err(e)) => Err(unread.unwrap_or_else(|| e.to_string())),
-        Err(_) => Err(format!("no answer in {} s", LOOKUP.as_secs())),
-    }
+    let routed = || [Some(address), inner].into_iter().flatten().find_map(route::inward);
+    if listed { None } else { address::special(address).or_else(routed) }
 }
 
 /// The first of these addresses that answers.
@@ -205,47 +182,15 @@ mod tests {
         HostGrant { pattern, ranges, asked: String::new(), rule: String::new(), why: String::new() }
     }
 
-    #[test]
-    fn an_entrys_ranges_are_for_that_entry_alone() {
-        let (plain, inside) = (grant("*.example.com", &[]), grant("db.example.com:5432", &["10.1.0.0/16"]));
-        let own = BTreeSet::from(["93.184.216.34".parse().expect("an address")]);
-        let check = |address: &str, grants: &[&HostGrant]| {
-            forbidden(address.parse().expect("an address"), &own, grants).is_none()
-        };
-        assert!(check("8.8.8.8", &[&plain]) && check("10.1.2.3", &[&plain, &inside]));
-        for refused in ["10.1.2.3", "127.0.0.1", "169.254.169.254", "93.184.216.34"] {
-            assert!(!check(refused, &[&plain]), "{refused}");
-        }
-        assert!(!check("10.2.0.1", &[&inside]) && !check("93.184.216.34", &[&inside]));
-        assert!(check("93.184.216.34", &[&grant("a.b", &["93.184.216.34/32"])]));
-    }
-
-    #[tokio::test]
-    async fn only_granted_hosts_are_dialled() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
-        let port = listener.local_addr().expect("an address").port();
-        let dialler = |grants: Vec<HostGrant>| Dialler { grants, headers: Vec::new(), proxy: None };
-        let here = Host::Address("127.0.0.1".parse().expect("an address"));
-        let listed = dialler(vec![grant(&format!("127.0.0.1:{port}"), &["127.0.0.0/8"])]);
-        assert!(listed.dial(&here, port).await.is_ok());
-        assert_eq!(listed.dial(&here, port + 1).await.err(), Some(Refusal::NotGranted));
-        let bare = dialler(vec![grant(&format!("127.0.0.1:{port}"), &[])]);
-        assert!(matches!(bare.dial(&here, port).await, Err(Refusal::Address { .. })));
-        let named = dialler(vec![grant("*", &[])]);
-        assert_eq!(named.dial(&Host::Name("LOCALHOST".into()), 80).await.err(), Some(Refusal::NotGranted));
-        let localhost = named.dial(&Host::Name("localhost".into()), 80).await.err();
-        assert!(matches!(&localhost, Some(Refusal::Address { why }) if why.contains("loopback")), "{localhost:?}");
-    }
-
     #[tokio::test]
     async fn a_header_opens_its_port_of_its_host_where_port_80_is_granted() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let port = listener.local_addr().expect("an address").port();
-        let (methods, paths) = (Vec::new(), Vec::new());
-        let (name, value) = ("authorization".to_owned(), "{}".to_owned());
-        let rule = HeaderRule { host: "localhost".to_owned(), port, name, value, methods, paths };
+        let rule = serde_json::json!({"host": "localhost", "port": port, "name": "a", "value": "{}", "methods": [], "paths": []});
+        let rule: HeaderRule = serde_json::from_value(rule).expect("a rule");
         let headers = vec![("KEY".to_owned(), rule)];
         let dialler = |granted: &str, ranges: &[&str]| Dialler {
+            payer: Default::default(),
             grants: vec![grant(granted, ranges)],
             headers: headers.clone(),
             proxy: None,
@@ -282,7 +227,12 @@ mod tests {
     #[tokio::test]
     async fn a_proxy_is_asked_for_granted_names_alone_and_its_tunnel_is_whole() {
         let (at, asked) = proxy("HTTP/1.1 200 Connection established\r\nX: y\r\n\r\nhello").await;
-        let dialler = |at: String| Dialler { grants: vec![grant("a.test", &[])], headers: Vec::new(), proxy: Some(at) };
+        let dialler = |at: String| Dialler {
+            payer: Default::default(),
+            grants: vec![grant("a.test", &[])],
+            headers: Vec::new(),
+            proxy: Some(at),
+        };
         let name = |name: &str| Host::Name(name.to_owned());
         assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(Refusal::NotGranted));
         let mut tunnel = dialler(at).dial(&name("a.test"), 443).await.expect("a tunnel");

@@ -1,7 +1,4 @@
-//! Lease: the host's end of one relay: dials for it, and keeps what it tells of each call.
-//!
-//! For: executor, beside a running tool. In: a control socket, the messages of a relay. Out: sockets for the relay; the
-//! traffic of a call. Never: hands over a socket that `dial` did not check; waits long for a relay that does not answer.
+//! The host's end of one relay: dials for it, and keeps what it says of each call.
 
 use super::dial::Dialler;
 use super::protocol::{Event, FromRelay, LIMITS, Refusal, Served, ToRelay, Totals, What};
@@ -18,13 +15,16 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Longest start of a relay, and longest wait for what it tells at the end of a call, which takes it microseconds.
 const START: Duration = Duration::from_secs(10);
 const ENDED: Duration = Duration::from_millis(500);
 /// Most connections of one call that are dialled.
 const DIALS: u64 = 10_000;
+
+/// The time from the start of one dial of a call to that of the next.
+const APART: Duration = Duration::from_millis(1);
 
 /// How one dial went.
 struct Dialled {
@@ -72,10 +72,11 @@ impl Lease {
     /// tool goes on, and every connection of it fails.
     pub async fn attend(&self, traffic: &Mutex<Traffic>) {
         let mut dials = JoinSet::new();
+        let mut next = Instant::now();
         loop {
             let done = tokio::select! {
                 message = self.hear() => match message {
-                    Ok(message) => self.take(message, &mut dials, traffic).await,
+                    Ok(message) => self.take(message, &mut dials, &mut next, traffic).await,
                     Err(error) => Err(error),
                 },
                 Some(done) = dials.join_next() => match done {
@@ -101,15 +102,16 @@ impl Lease {
         &self,
         message: FromRelay,
         dials: &mut JoinSet<Dialled>,
+        next: &mut Instant,
         traffic: &Mutex<Traffic>,
     ) -> io::Result<Option<Limit>> {
         match message {
             FromRelay::Dial { id, host, port } => {
                 let target = HostPattern { host: host.clone(), port: Some(port) };
-                let dialled = {
-                    let totals = &mut lock(traffic).totals;
-                    totals.connections += 1;
-                    totals.connections
+                let (dialled, who) = {
+                    let traffic = &mut *lock(traffic);
+                    traffic.totals.connections += 1;
+                    (traffic.totals.connections, traffic.principal.clone())
                 };
                 let refusal = match () {
                     () if dials.len() >= self.most => Refusal::Limit { limit: Limit::Connections },
@@ -117,8 +119,14 @@ impl Lease {
                         Refusal::Bound { why: format!("more than {DIALS} connections in one call") }
                     }
                     () => {
-                        let dialler = self.dialler.clone();
-                        dials.spawn(async move { Dialled { id, target, socket: dialler.dial(&host, port).await } });
+                        let mut dialler = self.dialler.clone();
+                        dialler.payer[0] = who;
+                        let start = Instant::now().max(*next);
+                        *next = start + APART;
+                        dials.spawn(async move {
+                            tokio::time::sleep_until(start).await;
+                            Dialled { id, target, socket: dialler.dial(&host, port).await }
+                        });
                         return Ok(None);
                     }
                 };

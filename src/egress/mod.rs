@@ -1,18 +1,16 @@
 //! Egress: how a call reaches the hosts that it may reach, and nothing else.
 //!
-//! For: executor, which gives each networked call its lease. In: the granted hosts, the sockets of the call's network
-//! namespace. Out: answers to names, connections to checked addresses, and a note of each. Never: reaches a name that was
-//! not granted, or an address that was not checked; keeps anything of one call for the next.
-//!
-//! Two sides. The *relay* is this binary again, behind the same walls as a tool and without any network of its own: it
-//! reads what the tool sends (names, TLS hellos, HTTP) and copies bytes. The host *dials* for it: it matches the name
-//! again, resolves it once, checks each address, connects to the one that was checked and hands over the socket.
+//! The *relay* is this binary again, behind the same walls as a tool and without any network of its own: it reads what the
+//! tool sends (names, TLS hellos, HTTP) and copies bytes. The host *dials* for it: it matches the name again, resolves it
+//! once, checks each address, connects to the one that was checked and hands over the socket.
 
 mod dial;
 mod lease;
 mod post;
 pub mod protocol;
 pub mod relay;
+mod resolver;
+mod route;
 pub mod tls;
 mod traffic;
 

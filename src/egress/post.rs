@@ -1,7 +1,4 @@
-//! Post: one message of this host itself to a receiver outside.
-//!
-//! For: callbacks. In: a receiver, headers, a body. Out: the status of its answer, or why there is none. Never: follows a
-//! redirect; reads an answer's body; dials otherwise than for a tool.
+//! One message of this host itself to a receiver outside, dialled as for a tool. Redirects are not followed.
 
 use super::dial::Dialler;
 use super::protocol::Refusal;

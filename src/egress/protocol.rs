@@ -1,7 +1,4 @@
-//! Protocol: what host and relay tell each other, in messages of `base::messages`.
-//!
-//! The relay parses what strangers send, so the host checks all that it says: a name is matched against the grants again
-//! before it is resolved, and texts are bounded.
+//! What host and relay send each other. The relay parses what strangers send, so the host checks all that it says.
 
 use crate::manifest::host::Host;
 use crate::policy::{HeaderRule, HostGrant};
@@ -15,12 +12,12 @@ pub const ROLE: &str = "relay";
 /// Events of one call that are told one by one, of those served and of those refused; later ones are only counted.
 pub const EVENTS: usize = 25;
 /// The limits of a call's network.
-pub const LIMITS: [Limit; 3] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes];
+pub const LIMITS: [Limit; 4] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes, Limit::CpuMs];
 /// Longest text in an event, bytes.
 pub const TEXT: usize = 300;
 
 /// What a relay serves, for as long as it lives: the first message's memory file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Served {
     pub grants: Vec<HostGrant>,
@@ -28,7 +25,9 @@ pub struct Served {
     pub ports: Vec<u16>,
     /// The headers that the relay adds, each with the name of its secret.
     pub headers: Vec<(String, HeaderRule)>,
-    /// `connections`, `sentBytes`, `receivedBytes`: of one call.
+    /// For hosts that get a header: the certificates of who vouches for them, in PEM, where it is not the machine's.
+    pub authorities: BTreeMap<String, String>,
+    /// `LIMITS`, of one call.
     pub limits: BTreeMap<Limit, u64>,
 }
 
@@ -88,7 +87,8 @@ pub enum What {
     Request,
     /// A socket was to be bound, for others to connect to.
     Listener,
-    /// A header of the tool's request gave way to the one that the relay adds: `name:port header`. Never refused.
+    /// A header of the tool's request was replaced by the one that the relay adds, or was left out because the answer
+    /// could not be searched for the secret: `name:port header`. Never refused.
     Replaced,
 }
 
@@ -122,20 +122,25 @@ pub enum Refusal {
 impl Refusal {
     /// The same, with its text changed.
     pub fn with_text(mut self, change: impl FnOnce(&str) -> String) -> Refusal {
-        match &mut self {
-            Refusal::Unresolved { why } | Refusal::Address { why } | Refusal::Unreached { why } => *why = change(why),
-            Refusal::Content { why } | Refusal::Bound { why } | Refusal::Tls { why } => *why = change(why),
-            Refusal::Secret { why } => *why = change(why),
-            Refusal::NotGranted | Refusal::NoName | Refusal::Limit { .. } | Refusal::RelayEnded => {}
+        use Refusal::{Address, Bound, Content, Secret, Tls, Unreached, Unresolved};
+        if let Unresolved { why }
+        | Address { why }
+        | Unreached { why }
+        | Content { why }
+        | Bound { why }
+        | Tls { why }
+        | Secret { why } = &mut self
+        {
+            *why = change(why);
         }
         self
     }
 
     /// What only the person hears.
     pub fn detail(&self) -> Option<&str> {
+        use Refusal::{Address, Tls, Unreached, Unresolved};
         match self {
-            Refusal::Unresolved { why } | Refusal::Address { why } | Refusal::Unreached { why } => Some(why),
-            Refusal::Tls { why } => Some(why),
+            Unresolved { why } | Address { why } | Unreached { why } | Tls { why } => Some(why),
             _ => None,
         }
     }
@@ -143,11 +148,9 @@ impl Refusal {
     /// Whether a relay can know of it.
     pub fn is_of_the_relay(&self) -> bool {
         match self {
-            Refusal::NotGranted | Refusal::NoName | Refusal::Content { .. } => true,
-            Refusal::Bound { .. } | Refusal::Tls { .. } | Refusal::Secret { .. } => true,
             Refusal::Limit { limit } => LIMITS.contains(limit),
             Refusal::Unresolved { .. } | Refusal::Address { .. } | Refusal::Unreached { .. } => false,
-            Refusal::RelayEnded => false,
+            other => *other != Refusal::RelayEnded,
         }
     }
 
@@ -189,4 +192,6 @@ pub struct Totals {
     /// Bytes from the tool to hosts, and from hosts to the tool.
     pub sent_bytes: u64,
     pub received_bytes: u64,
+    /// CPU time of the relay, which counts as the call's.
+    pub cpu_ms: u64,
 }

@@ -1,7 +1,4 @@
-//! TLS: connections to hosts that the machine's roots vouch for.
-//!
-//! For: the relay, which adds headers; `wasi:http`. In: a name, a connected stream. Out: the stream, encrypted. Never:
-//! speaks to a host whose certificate is not valid for exactly that name; keeps a session for another connection.
+//! TLS to hosts whose certificate is valid for exactly their name.
 
 use std::io;
 use std::sync::Arc;
@@ -9,8 +6,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::Resumption;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// Most TLS sessions of one call that are kept.
+const SESSIONS: usize = 64;
 
 /// Who is trusted, and what is spoken.
 pub type Trust = Arc<ClientConfig>;
@@ -22,11 +23,25 @@ pub fn of_machine() -> Trust {
     trust(roots)
 }
 
+/// The certificates of this text in PEM alone.
+pub fn of_authority(pem: &str) -> Trust {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());
+    trust(roots)
+}
+
 /// These roots, for HTTP/1.1.
 pub fn trust(roots: RootCertStore) -> Trust {
     let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
+    Arc::new(config)
+}
+
+/// The same trust, with sessions that later connections of one call may resume.
+pub fn of_one_call(trust: &Trust) -> Trust {
+    let mut config = ClientConfig::clone(trust);
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
     Arc::new(config)
 }
 

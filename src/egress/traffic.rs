@@ -1,16 +1,16 @@
-//! Traffic: what one call did with its network, as its relay and its dials tell it.
-//!
-//! For: `lease`, which writes it while the call runs; the record of the call, which reads it however the call ends. In: events,
-//! counts. Out: the same, bounded. Never: takes a text of the relay unbounded, or a cause that only the host can know.
+//! What one call did with its network, as its relay and its dials report it, bounded.
 
 use super::protocol::{EVENTS, Event, Refusal, TEXT, Totals, What};
-use crate::base::text;
+use crate::base::{mask, text};
 use crate::quantity::Limit;
 use serde::Serialize;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
+    /// Who authenticated: the call's dials count against them.
+    #[serde(skip)]
+    pub principal: String,
     /// The first `EVENTS` that were served, and as many that were refused.
     pub events: Vec<Event>,
     /// Where `counted` is false, what the host saw until then: at least so much.
@@ -55,5 +55,5 @@ impl Traffic {
 
 /// The first `TEXT` bytes, on one line.
 fn bounded(text: &str) -> String {
-    text::printable(&text[..text.floor_char_boundary(TEXT)])
+    text::printable(&mask::head(text, TEXT + mask::CUT.len()))
 }

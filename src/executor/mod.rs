@@ -29,6 +29,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// Who calls, until when, and how to stop it.
@@ -49,6 +50,31 @@ pub struct Context {
     pub trace: broker::Trace,
     /// Told before anything runs under a shape; `None` where no ledger is kept.
     pub ledger: Option<Arc<dyn Ledger>>,
+    /// Asked once everything is ready.
+    pub gate: Gate,
+}
+
+/// Asks whoever decided about the call whether that decision still holds. Without anybody to ask it does.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Option<mpsc::Sender<Passage>>);
+
+/// One question at the gate; it gets the verdict.
+pub type Passage = oneshot::Sender<Result<(), fault::Fault>>;
+
+impl Gate {
+    pub fn new() -> (Gate, mpsc::Receiver<Passage>) {
+        let (sender, asked) = mpsc::channel(1);
+        (Gate(Some(sender)), asked)
+    }
+
+    async fn pass(&self) -> Result<(), fault::Fault> {
+        let Some(sender) = &self.0 else { return Ok(()) };
+        let (verdict, told) = oneshot::channel();
+        let gone = |_| fault::Fault::new(fault::Kind::CancelledError, "The call was given up before it began.");
+        // A gate that is closed lets nothing pass.
+        let _ = sender.send(verdict).await;
+        told.await.unwrap_or_else(|lost| Err(gone(lost)))
+    }
 }
 
 /// Records what calls can write.
@@ -58,8 +84,9 @@ pub trait Ledger: std::fmt::Debug + Send + Sync {
 }
 
 impl Context {
-    /// For an executor: the last thing before the tool is started.
-    fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
+    /// For an executor of confined tools: the last thing before the tool is started.
+    async fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
+        self.gate.pass().await?;
         self.ledger.as_ref().map_or(Ok(()), |ledger| ledger.opens(shape))
     }
 }

@@ -21,9 +21,11 @@ pub enum Ending {
     OverLimit { limit: Limit, allowed: u64 },
     /// Exit status 0, but stdout is not one JSON document. `head`: its first bytes, escaped.
     BadOutput { reason: String, head: String },
-    /// The tool said that it failed: `err` of a typed component, a trap, a missing entry point,
-    /// stderr text under `stderr: error`.
+    /// The tool said that it failed: `err` of a typed component, a missing entry point, stderr text under
+    /// `stderr: error`.
     Raised { message: String },
+    /// A module came to a trap.
+    Trapped { message: String },
     /// Its caller took it back.
     Cancelled,
     /// A service method returned an envelope, which is the outcome. `told`: the envelope without its `outputData`.
@@ -59,7 +61,7 @@ pub struct Denials {
     pub not_observed: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Denial {
     pub operation: String,
     pub target: String,
@@ -69,10 +71,17 @@ pub struct Denial {
     /// The line that would ask for it, with its file: for the person, never for an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask: Option<String>,
+    /// The script or the arguments name it.
+    #[serde(skip)]
+    pub named: bool,
+    /// A file that this machine does not have; looked up for a person who asks for an explanation.
+    #[serde(skip)]
+    pub absent: bool,
 }
 
-/// Rules of attempts that no manifest and no policy lifts.
-pub const NEVER: [&str; 4] = [LINK_LEADS_OUT, MAKES_LINKS, ROUNDABOUT, crate::sandbox::WRITABLE];
+/// Rules of attempts, or their beginnings, that no manifest and no policy lifts.
+pub const NEVER: [&str; 5] =
+    [LINK_LEADS_OUT, MAKES_LINKS, ROUNDABOUT, crate::sandbox::WRITABLE, crate::sandbox::UNRESOLVED];
 pub const LINK_LEADS_OUT: &str =
     "wasm: a link in it leads out of the opened folder, or the file's own rights forbid it";
 pub const MAKES_LINKS: &str = "wasm: no tool makes links";

@@ -125,8 +125,8 @@ impl Answer {
         self.ended && self.bad.is_none()
     }
 
-    /// What it means where the tool ended well.
-    pub fn judged(&self) -> Ending {
+    /// What it means where the tool ended well. `is_text`: the answer may be text.
+    pub fn judged(&self, is_text: bool) -> Ending {
         let bad = |reason: &str| Ending::BadOutput { reason: reason.to_owned(), head: answer::head(&self.rest) };
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
             (Some(bad), ..) => bad.clone(),
@@ -139,7 +139,7 @@ impl Answer {
                 "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as one JSON \
                  value",
             ),
-            (None, false, _) => answer::judge_output(&self.rest, false),
+            (None, false, _) => answer::judge("stdout", &self.rest, is_text),
         }
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         while let Some(Event::Chunk(part)) = heard.sent() {
             parts.push(part.value());
         }
-        (parts, answer.judged())
+        (parts, answer.judged(false))
     }
 
     #[tokio::test]
@@ -214,8 +214,8 @@ mod tests {
             ("@toolhost {\"progress\": 1}\n", "is neither", 0),
             ("@toolhost {\"end\": true}\n@toolhost {\"chunk\": 1}\n", "after the end", 0),
             ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
-            ("print\n@toolhost {\"chunk\": 1}\n", "bytes before it", 0),
-            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "found 22 bytes after it", 0),
+            ("print\n@toolhost {\"chunk\": 1}\n", "a single JSON value", 0),
+            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "line 2, column 1", 0),
             (&long, "longer than 256 KiB", 0),
         ] {
             let (seen, ending) = told(text, 4096).await;

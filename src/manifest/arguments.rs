@@ -80,6 +80,10 @@ impl Manifest {
     /// Checks a successful result against `output`.
     pub fn check_output(&self, output: &Value) -> Result<(), Fault> {
         let flaws = self.output.as_ref().map(|schema| schema.flaws(output)).unwrap_or_default();
+        if output.is_null() && (self.output.is_none() || !flaws.is_empty()) {
+            let message = "The tool call output is null, and the tool has no output schema that allows null.";
+            return Err(Fault::new(Kind::OutputValidationError, message));
+        }
         if flaws.is_empty() {
             return Ok(());
         }

@@ -136,8 +136,10 @@ fn parameter_map(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, Strin
 pub(super) fn asks(reader: &mut Reader<'_>, top: &Value) -> Asks {
     let read = patterns(reader, top, "/securityContext/fileAccess/allowRead");
     let write = patterns(reader, top, "/securityContext/fileAccess/allowWrite");
-    for (pointer, _) in write.iter().flatten().filter(|(_, pattern)| pattern.shape == PatternShape::SelfScript) {
-        let message = "a script never writes its own file: name a folder for its results";
+    let never = |pattern: &Pattern| pattern.from_base || pattern.shape == PatternShape::SelfScript;
+    for (pointer, _) in write.iter().flatten().filter(|(_, pattern)| never(pattern)) {
+        let message =
+            "a script never writes its own file, nor what tools share by `base:`: name a folder for its results";
         reader.error(Code::Security, pointer, message);
     }
     let plain = |found: Vec<(String, Pattern)>| found.into_iter().map(|(_, pattern)| pattern).collect::<Vec<_>>();
@@ -215,6 +217,7 @@ pub(super) fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     Execution {
         timeout_ms: json::whole(&block["timeoutMs"]),
         stderr: if block["stderr"] == "error" { StderrRule::Error } else { StderrRule::Log },
+        text_output: block["output"] == "text",
         asynchronous: block["mode"] == "async",
         task: match block["task"].as_str() {
             Some("optional") => Some(TaskUse::Optional),

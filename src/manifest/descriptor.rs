@@ -75,34 +75,10 @@ pub struct Descriptors {
     pub tools: Vec<Manifest>,
 }
 
-static SERVICE: LazyLock<Value> = LazyLock::new(|| {
-    let queue = "The name of a topic, in full; a list: one for each instance.";
-    json!({
-        "type": "object", "required": ["id", "request-queue", "response-queue"],
-        "properties": {
-            "id": { "type": "string" },
-            "request-queue": { "description": queue },
-            "response-queue": { "type": "string" },
-            "config-params": { "type": "array" }
-        }
-    })
-});
-
-static TOOL: LazyLock<Value> = LazyLock::new(|| {
-    let argument = json!({
-        "type": "object", "required": ["name", "type", "description"],
-        "properties": { "name": { "type": "string" }, "type": { "type": "string" }, "description": { "type": "string" } }
-    });
-    json!({
-        "type": "object", "required": ["type", "name", "description", "service"],
-        "properties": {
-            "type": { "type": "string" }, "name": { "type": "string" }, "description": { "type": "string" },
-            "service": { "type": "string" }, "arguments": { "type": "array", "items": argument },
-        },
-        // The other members are values for the service, of which its descriptor tells.
-        "oneOf": []
-    })
-});
+/// The schemas of both: `service` and `tool`. The members of a tool that its schema does not name are values for the
+/// service, of which its descriptor tells.
+static SCHEMAS: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("descriptor.schema.json")).expect("the schema is JSON"));
 
 /// Reads a `*.tool-service.json`: one service, or services and tools by their keys (`tool-service/ID`, `tool/NAME`).
 pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
@@ -136,10 +112,16 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<FileRead> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::new(document);
-    // No manifest has a type and a name of its own: it is a descriptor, also where its type is misspelt or TrustGraph's own.
+    // No manifest has a service, or a type and a name, of its own: it is a descriptor, also where its type is missing,
+    // misspelt or TrustGraph's own.
     let kind = top.get("type").and_then(Value::as_str);
-    if kind == Some("tool-service") || (kind.is_some() && top.contains_key("name")) {
-        let found = tool(&mut reader, document, &document.value, "", bytes);
+    // TrustGraph keeps it under its key: { "tool/NAME": … }.
+    let keyed = top.iter().next().filter(|(key, _)| top.len() == 1 && key.starts_with(TOOL_KEY));
+    let own =
+        kind == Some("tool-service") || top.contains_key("service") || (kind.is_some() && top.contains_key("name"));
+    if keyed.is_some() || own {
+        let (value, at) = keyed.map_or((&document.value, String::new()), |(key, value)| (value, below("", key)));
+        let found = tool(&mut reader, document, value, &at, bytes);
         return Some(match (ended(reader, ()), found) {
             (Ok(((), problems)), Some(found)) => Ok((found, problems)),
             (Ok(((), problems)), None) | (Err(problems), _) => Err(problems),
@@ -165,7 +147,7 @@ fn service(reader: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) 
         reader.error(Code::Schema, at, "this describes a tool: name the file *.tool.json");
         return None;
     }
-    reader.shape(&SERVICE, value, at);
+    reader.shape(&SCHEMAS["service"], value, at);
     let id = value["id"].as_str().filter(|id| !id.trim().is_empty());
     if let Some(fault) = id.and_then(|id| blocks::id_fault(&format!("{id}:tool"))) {
         let message = format!("the tools of a service are known here as ID:NAME, and {fault}");
@@ -256,7 +238,7 @@ fn params(reader: &mut Reader<'_>, value: &Value, at: &str) -> Vec<(String, bool
 /// A tool's descriptor as the manifest that it stands for.
 fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
     let before = reader.problems.len();
-    reader.shape(&TOOL, value, at);
+    reader.shape(&SCHEMAS["tool"], value, at);
     if value.get("type").is_some_and(|kind| kind.is_string() && kind != "tool-service") {
         reader.error(
             Code::Schema,
@@ -339,7 +321,9 @@ fn parameters(reader: &mut Reader<'_>, arguments: &Value, at: &str) -> Value {
         if properties.insert(name.to_owned(), property).is_some() {
             reader.error(Code::Schema, &below(&at, "name"), format!("'{}' is named twice", text::head(name, 80)));
         }
-        required.insert(name.to_owned());
+        if argument["required"] != false {
+            required.insert(name.to_owned());
+        }
     }
     json!({ "type": "object", "properties": properties, "required": required })
 }

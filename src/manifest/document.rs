@@ -38,7 +38,7 @@ impl Document {
         match self {
             Document::Resource { body: Body::File(path), .. } => {
                 let text = path.to_string_lossy().into_owned();
-                vec![Pattern { text, shape: PatternShape::File { path: path.clone() } }]
+                vec![Pattern { text, from_base: false, shape: PatternShape::File { path: path.clone() } }]
             }
             _ => Vec::new(),
         }

@@ -6,7 +6,9 @@
 use super::reader::Reader;
 use super::{Code, Handler, Manifest, Problem, blocks, descriptor, lint, published, schema};
 use crate::base::{json, text};
+use crate::quantity::Limit;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
 pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
@@ -58,7 +60,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     }
     let execution = blocks::execution(reader, top);
     let requires = blocks::requires(reader, top);
-    let limits = published::limit_names();
+    let limits = limits(reader, top);
     Some(Manifest {
         id: written("toolId")?.to_owned(),
         display_name: written("displayName")?.to_owned(),
@@ -69,7 +71,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         output,
         asks,
         execution,
-        limits: limits.filter_map(|limit| Some((limit, json::whole(&top["limits"][limit.name()])?))).collect(),
+        limits,
         idempotent: top["idempotent"] == true,
         is_final,
         hidden: top["presentation"]["hidden"] == true,
@@ -82,6 +84,20 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         raw: top.clone(),
         digest: crate::base::sha256_hex(bytes),
     })
+}
+
+/// The limits that are written, each at most what has an effect.
+fn limits(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
+    let written =
+        published::limit_names().filter_map(|limit| Some((limit, json::whole(&top["limits"][limit.name()])?)));
+    let clamped = written.map(|(limit, value)| {
+        if value > limit.most() {
+            let message = format!("clamped to {}, the largest response: write at most that", limit.most());
+            reader.warn(Code::Schema, &format!("/limits/{}", limit.name()), message);
+        }
+        (limit, value.min(limit.most()))
+    });
+    clamped.collect()
 }
 
 fn strict_version(reader: &mut Reader<'_>, written: &str) -> Option<semver::Version> {

@@ -56,6 +56,8 @@ impl Handler {
 pub struct Pattern {
     /// As written in the manifest.
     pub text: String,
+    /// `base:`: relative to the scripts base and not to the script's folder.
+    pub from_base: bool,
     pub shape: PatternShape,
 }
 
@@ -101,6 +103,8 @@ pub enum TaskUse {
 pub struct Execution {
     pub timeout_ms: Option<u64>,
     pub stderr: StderrRule,
+    /// Output that is not one JSON value is the answer as text.
+    pub text_output: bool,
     /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
     pub asynchronous: bool,
     /// Whether an MCP client may, or must, ask after its calls instead of waiting for them.
@@ -212,6 +216,7 @@ pub mod pattern;
 pub mod published;
 mod reader;
 pub mod schema;
+pub mod shape;
 
 pub use crate::base::problem::{Code, Problem, Severity};
 pub use blocks::{extension_kind, id_fault};

@@ -12,8 +12,23 @@ const MAX_PATTERN_BYTES: usize = 4096;
 
 /// Parses one pattern, or says why it cannot be enforced and what to write instead.
 pub fn parse(written: &str) -> Result<Pattern, String> {
-    let shape = shape(written).map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))?;
-    Ok(Pattern { text: written.to_owned(), shape })
+    let from_base = written.strip_prefix("base:");
+    let shape = match from_base {
+        None => shape(written),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            Err("names nothing below the scripts base: write `base:lib/**`".to_owned())
+        }
+        // With `./` the name `self` is a file's.
+        Some(rest) => shape(&format!("./{rest}")),
+    };
+    let shape = match shape {
+        Ok(PatternShape::Tree { path }) if from_base.is_some() && path.as_os_str().is_empty() => {
+            Err("names the whole scripts base: name a folder in it (`base:lib/**`)".to_owned())
+        }
+        shape => shape,
+    };
+    let shape = shape.map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))?;
+    Ok(Pattern { text: written.to_owned(), from_base: from_base.is_some(), shape })
 }
 
 fn shape(written: &str) -> Result<PatternShape, String> {
@@ -108,7 +123,15 @@ mod tests {
             ("/**", tree("/")),
         ];
         for (written, shape) in cases {
-            assert_eq!(parse(written).map(|p| p.shape), Ok(shape), "{written}");
+            assert_eq!(parse(written).map(|p| (p.shape, p.from_base)), Ok((shape, false)), "{written}");
+        }
+        for (written, shape) in [
+            ("base:lib/**", tree("lib")),
+            ("base:lib/self", file("lib/self")),
+            ("base:self", file("self")),
+            ("base:lib/*.py", names("lib", "*.py")),
+        ] {
+            assert_eq!(parse(written).map(|p| (p.shape, p.from_base)), Ok((shape, true)), "{written}");
         }
     }
 
@@ -138,6 +161,11 @@ mod tests {
             "file:///etc/passwd",
             "http://x/y",
             "\u{202e}a",
+            "base:",
+            "base:/lib",
+            "base:**",
+            "base:./*",
+            "base:../lib",
         ];
         for written in refused {
             assert!(parse(written).is_err(), "{written:?}");

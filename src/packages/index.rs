@@ -1,8 +1,5 @@
-//! Index: where packages come from, as the host's configuration says: an address, the hosts that serve its files, and
-//! what is added to its requests.
-//!
-//! For: who installs, settings. In: parts of a configuration. Out: an `Index`: grants for the relay. Never: an address
-//! from a file of a tool; a secret's value.
+//! Where packages come from, as the host's configuration says: an address, the hosts that serve its files, and what is
+//! added to its requests.
 
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -14,6 +11,19 @@ use std::path::{Path, PathBuf};
 /// The name that stands for the public index, unless the configuration says otherwise.
 pub const DEFAULT: &str = "default";
 
+/// What installers say of themselves, beside the standard headers.
+const OF_INSTALLERS: [&str; 9] = [
+    "npm-auth-type",
+    "npm-command",
+    "npm-in-ci",
+    "npm-scope",
+    "npm-session",
+    "pacote-integrity",
+    "pacote-pkg-id",
+    "pacote-req-type",
+    "pacote-version",
+];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
     pub name: String,
@@ -24,6 +34,8 @@ pub struct Index {
     pub hosts: Vec<HostGrant>,
     /// Added by the relay to the requests for its own host.
     pub credential: Option<SecretGrant>,
+    /// The file of the certificates (PEM) that vouch for its hosts instead of the machine's, and what it held.
+    pub ca: Option<(PathBuf, String)>,
 }
 
 /// A credential as configured: where it lies, the header, and its value with `{}` where the secret stands.
@@ -81,7 +93,7 @@ impl Index {
             // An installer speaks HTTP to the relay, and the relay TLS to the host.
             grants.push(grant(HostPattern { host, port: Some(80) }));
         }
-        Ok(Index { name: name.to_owned(), ecosystem, url, hosts: grants, credential })
+        Ok(Index { name: name.to_owned(), ecosystem, url, hosts: grants, credential, ca: None })
     }
 
     /// For people: where it leads, and whether something is added.
@@ -114,9 +126,10 @@ impl Index {
         Some((format!("{}/", &self.url[..end]), format!("http://{}/", header.host)))
     }
 
-    /// The file that its credential is read from.
-    pub fn files(&self) -> Option<PathBuf> {
-        self.credential.as_ref().and_then(|credential| credential.from.file()).map(Path::to_path_buf)
+    /// The files that its credential and its certificates are read from.
+    pub fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let credential = self.credential.as_ref().and_then(|credential| credential.from.file());
+        credential.into_iter().chain(self.ca.iter().map(|(path, _)| path.as_path())).map(Path::to_path_buf)
     }
 
     pub fn find<'i>(indexes: &'i [Index], ecosystem: Ecosystem, name: &str) -> Option<&'i Index> {
@@ -174,12 +187,15 @@ fn added(
     };
     let Credential { from, header, value } = credential;
     let header = HeaderRule {
+        ca: None,
         host: host.clone(),
         port: port.unwrap_or(443),
         name: crate::policy::header_name(&header).map_err(|why| format!("credential: {why}"))?,
         value: crate::policy::header_value(value).map_err(|why| format!("credential: {why}"))?,
         methods: ["GET", "HEAD"].map(str::to_owned).to_vec(),
         paths: Vec::new(),
+        query: Vec::new(),
+        request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
     };
     Ok(SecretGrant {
         name: "INDEX_CREDENTIAL".to_owned(),

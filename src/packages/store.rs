@@ -1,14 +1,11 @@
-//! Store: built environments on disk, each known by the digest of everything that it was built from.
-//!
-//! For: service, which builds, and `deps`. In: what a build left. Out: entries that nobody changed since, held while a
-//! call uses them. Never: follows a link, trusts what others may write, lets a half-made entry be seen, or removes what
-//! is in use.
+//! The store: built environments on disk, each known by the digest of everything that it was built from.
 //!
 //! In its folder, for a key: `KEY.json` (the entry: what it is, and each file with digest and stamp; written last),
 //! `NAME` (its tree, under a name of this build alone, so that nothing kept of an older build is taken for it), `KEY.use`
 //! (locked while it is used; its time is that of the last use), `KEY.lock` (while it is built), `KEY.resolved` (what was
 //! resolved for requirements without a lock), `work.…` (a build under way).
 
+use super::installed::{self, Vendored};
 use super::tree::{self, Item, Most, Stamp, Wrong};
 use crate::base::files::{self, Folder, Lock};
 use crate::base::lock;
@@ -17,24 +14,30 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-/// Most bytes of all entries together; beyond that the ones that were not used for longest go.
+/// Most bytes on disk, and most files and folders, of all entries together; beyond that the ones that were not used for
+/// longest go.
 const MOST_BYTES: u64 = 20 << 30;
-/// Largest list of an entry that is read, bytes.
+const MOST_FILES: usize = 2_000_000;
+/// Largest list of an entry, and largest lock that was resolved, that is written and read, bytes.
 const LARGEST_LIST: u64 = 64 << 20;
+const LARGEST_LOCK: u64 = 4 << 20;
+/// How long a file under a name of its writer alone may be written.
+const WRITING: Duration = Duration::from_secs(3600);
 /// Most of one entry.
 pub const MOST: Most = Most { files: 100_000, bytes: 4 << 30 };
-/// Entries whose lists are kept in memory.
-const REMEMBERED: usize = 32;
+/// Files of all lists that are kept in memory.
+const REMEMBERED: usize = 300_000;
 /// Characters of a key.
 const KEY: usize = 32;
 const WORK: &str = "work.";
+const RESOLVED: &str = ".resolved";
 
 /// What an entry was built from, and how: for people, and for the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +51,9 @@ pub struct About {
     pub runtime: String,
     pub builds: bool,
     pub packages: Vec<Package>,
+    /// Copies of packages inside others.
+    #[serde(default)]
+    pub vendored: Vec<Vendored>,
     /// When each was published (`name version`), where a policy asked for that.
     pub published: BTreeMap<String, String>,
     /// RFC 3339.
@@ -63,6 +69,9 @@ pub struct Entry {
     pub name: String,
     pub about: About,
     pub bytes: u64,
+    /// What its files occupy.
+    #[serde(default)]
+    disk: u64,
     /// What the interpreter runs before the script, below the tree.
     pub starts: Vec<PathBuf>,
     root: Stamp,
@@ -139,7 +148,7 @@ impl Store {
             if held.metadata()?.nlink() == 0 {
                 continue;
             }
-            let Some(entry) = self.entry(key)? else { return Ok(None) };
+            let Some(entry) = self.entry(key) else { return Ok(None) };
             if let Some(what) = self.changed(&entry) {
                 tell(&what);
                 drop(held);
@@ -151,28 +160,22 @@ impl Store {
         }
     }
 
-    /// The entry of a key, as it says of itself.
-    pub fn entry(&self, key: &str) -> io::Result<Option<Arc<Entry>>> {
-        let name = format!("{key}.json");
-        let file = match self.folder.trusted(&name, OFlag::O_RDONLY) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        let stamp = (key.to_owned(), files::Stamp::of(&file)?);
+    /// The entry of a key, as it says of itself; one that cannot be read is as none.
+    pub fn entry(&self, key: &str) -> Option<Arc<Entry>> {
+        let file = self.folder.trusted(&format!("{key}.json"), OFlag::O_RDONLY).ok()?;
+        let stamp = (key.to_owned(), files::Stamp::of(&file).ok()?);
         if let Some(entry) = lock(&self.known).get(&stamp) {
-            return Ok(Some(entry.clone()));
+            return Some(entry.clone());
         }
-        let text = files::whole(file, LARGEST_LIST)?.ok_or_else(|| io::Error::other(format!("{name} is too long")))?;
-        let read = serde_json::from_slice::<Entry>(&text).ok();
-        let Some(entry) = read.filter(|entry| entry.key == key && is_tree(&entry.name)).map(Arc::new) else {
-            return Ok(None);
-        };
+        let text = files::whole(file, LARGEST_LIST).ok()??;
+        let entry = serde_json::from_slice::<Entry>(&text).ok()?;
+        let entry = Some(entry).filter(|entry| entry.key == key && is_tree(&entry.name)).map(Arc::new)?;
         let mut known = lock(&self.known);
-        if known.len() >= REMEMBERED {
+        if known.values().map(|known| known.items.len()).sum::<usize>() + entry.items.len() > REMEMBERED {
             known.clear();
         }
         known.insert(stamp, entry.clone());
-        Ok(Some(entry))
+        Some(entry)
     }
 
     /// What is not as it was when the entry was made.
@@ -210,14 +213,28 @@ impl Store {
         self.path.join(&work.entry)
     }
 
-    /// Takes over what a build left in `from`, a folder of its work, as `site` of a new entry.
-    pub fn keep(&self, work: &Work, key: &str, about: About, layout: &Layout) -> Result<(), Wrong> {
+    /// Looks at what a build left in `from`, a folder of its work, as `site` of a new entry: only what is in the list
+    /// of the approved may be there. Returns the copies of packages inside others.
+    pub fn examine(
+        &self,
+        work: &Work,
+        ecosystem: Ecosystem,
+        approved: &BTreeMap<String, Package>,
+        layout: &Layout,
+    ) -> Result<Examined, Wrong> {
         let made = work.path.join("entry");
         let site = made.join(&layout.site);
         std::fs::create_dir_all(site.parent().unwrap_or(&made))?;
         std::fs::rename(work.path.join(&layout.from), &site)?;
         let root = files::without_links(&made, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         let built = tree::taken(root.as_fd(), MOST)?;
+        let vendored = installed::compared(root.as_fd(), &built, &layout.site, ecosystem, approved)?;
+        Ok(Examined { made, root, built, vendored })
+    }
+
+    /// Takes over what was examined as an entry.
+    pub fn keep(&self, work: &Work, key: &str, about: About, layout: &Layout, from: Examined) -> Result<(), Wrong> {
+        let Examined { made, root, built, .. } = from;
         for (path, text) in &layout.files {
             std::fs::write(made.join(path), text)?;
         }
@@ -232,12 +249,15 @@ impl Store {
         self.folder.rename(&format!("{}/entry", work.name), &work.entry)?;
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::starts(&built, &layout.site);
-        let items = tree::stamped(root.as_fd(), built.into_iter().chain(own).collect())?;
+        let (items, disk) = tree::stamped(root.as_fd(), built.into_iter().chain(own).collect())?;
         let root = Stamp::now(root.as_fd())?;
         let (key, name) = (key.to_owned(), work.entry.clone());
-        let entry = Entry { key: key.clone(), name, about, bytes, starts, root, items };
+        let entry = Entry { key: key.clone(), name, about, bytes, disk, starts, root, items };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
-        let kept = self.folder.put(&format!("{key}.json"), &text);
+        let kept = match text.len() as u64 <= LARGEST_LIST {
+            true => self.folder.put(&format!("{key}.json"), &text),
+            false => Err(io::Error::other("the names of the packages' files are too long to be listed")),
+        };
         if kept.is_err() {
             let _ = tree::remove(self.folder.as_fd(), &entry.name);
         }
@@ -249,7 +269,7 @@ impl Store {
         let mut all = Vec::new();
         for name in self.folder.names()? {
             let Some(key) = name.strip_suffix(".json").filter(|key| is_key(key)) else { continue };
-            if let Some(entry) = self.entry(key)? {
+            if let Some(entry) = self.entry(key) {
                 let used = self.folder.file(&format!("{key}.use"), OFlag::O_RDONLY).and_then(|file| file.metadata());
                 all.push((entry, used.and_then(|facts| facts.modified()).unwrap_or(SystemTime::UNIX_EPOCH)));
             }
@@ -270,7 +290,7 @@ impl Store {
     /// Removes an entry; false: it is in use.
     pub fn remove(&self, key: &str) -> io::Result<bool> {
         let Some(_alone) = self.unused(key)? else { return Ok(false) };
-        let entry = self.entry(key)?;
+        let entry = self.entry(key);
         // First what makes it an entry: what is left if this process ends now is no entry.
         let _ = self.folder.remove(&format!("{key}.json"));
         if let Some(entry) = entry {
@@ -289,60 +309,108 @@ impl Store {
         Ok(Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
     }
 
-    /// Removes what hosts left that were killed, and the entries not used for longest beyond `MOST_BYTES`.
+    /// Removes what hosts left that were killed, entries that cannot be read, and the entries and resolved locks not used
+    /// for longest beyond the limits. What cannot be removed stays for the next time.
     pub fn tidy(&self) -> io::Result<()> {
         let all = self.list()?;
-        let mut bytes: u64 = all.iter().map(|(entry, _)| entry.bytes).sum();
         let named: BTreeSet<&str> = all.iter().map(|(entry, _)| entry.name.as_str()).collect();
+        let keys: BTreeSet<&str> = all.iter().map(|(entry, _)| entry.key.as_str()).collect();
         for name in self.folder.names()? {
             let key = match name.strip_prefix(WORK) {
                 Some(rest) => rest.split('.').next(),
-                // The tree of an entry that was never finished, or is half removed.
-                None => Some(key_of_tree(&name)).filter(|_| is_tree(&name) && !named.contains(&*name)),
+                // The tree of an entry that was never finished, or is half removed; an entry that cannot be read.
+                None if is_tree(&name) => Some(key_of_tree(&name)).filter(|_| !named.contains(&*name)),
+                None => match name.rsplit_once('.') {
+                    Some((key, "json" | "use")) if !keys.contains(key) => Some(key),
+                    Some((key, "lock")) => Some(key),
+                    _ => None,
+                },
             };
-            // Whoever builds holds the lock of the key.
-            let Some(key) = key.filter(|key| is_key(key)) else { continue };
-            let Some(_lock) = self.lock(key)? else { continue };
-            if !is_tree(&name) {
-                tree::remove(self.folder.as_fd(), &name)?;
-                continue;
-            }
-            // A call that began before somebody changed it uses it still.
-            let Some(_alone) = self.unused(key)? else { continue };
-            let entry = self.entry(key)?;
-            // It may have become an entry's since the list was made.
-            if entry.as_ref().is_none_or(|entry| entry.name != name) {
-                tree::remove(self.folder.as_fd(), &name)?;
-            }
-            if entry.is_none() {
-                let _ = self.folder.remove(&format!("{key}.use"));
+            if let Some(key) = key.filter(|key| is_key(key))
+                && let Err(e) = self.tidy_one(&name, key)
+            {
+                tracing::warn!(target: "toolhost::packages", "{name} in the store cannot be removed: {e}");
             }
         }
-        for (entry, _) in &all {
-            if bytes <= MOST_BYTES {
+        // By last use: a key or the name of a lock, bytes on disk, files.
+        let mut sizes: Vec<(SystemTime, String, u64, usize)> = self.locks()?;
+        let size = |entry: &Entry| (entry.disk.max(entry.bytes), entry.items.len());
+        sizes.extend(all.iter().map(|(entry, used)| (*used, entry.key.clone(), size(entry).0, size(entry).1)));
+        sizes.sort();
+        let mut bytes: u64 = sizes.iter().map(|(.., bytes, _)| bytes).sum();
+        let mut files: usize = sizes.iter().map(|(.., files)| files).sum();
+        for (_, name, its_bytes, its_files) in sizes {
+            if bytes <= MOST_BYTES && files <= MOST_FILES {
                 break;
             }
-            if self.remove(&entry.key)? {
-                bytes -= entry.bytes;
+            let removed = match name.ends_with(RESOLVED) {
+                true => self.folder.remove(&name).is_ok(),
+                false => self.remove(&name).unwrap_or(false),
+            };
+            if removed {
+                (bytes, files) = (bytes - its_bytes, files - its_files);
             }
+        }
+        Ok(())
+    }
+
+    /// The locks that were resolved, by last use, each with its bytes on disk; removes those whose writing never ended.
+    fn locks(&self) -> io::Result<Vec<(SystemTime, String, u64, usize)>> {
+        let mut found = Vec::new();
+        for name in self.folder.names()? {
+            let facts = || self.folder.file(&name, OFlag::O_RDONLY).and_then(|file| file.metadata()).ok();
+            let age = |facts: &std::fs::Metadata| facts.modified().ok()?.elapsed().ok();
+            if name.starts_with('.') && facts().is_some_and(|facts| age(&facts).is_some_and(|age| age > WRITING)) {
+                self.folder.remove(&name)?;
+            }
+            if name.ends_with(RESOLVED)
+                && let Some(facts) = facts()
+            {
+                found.push((facts.modified()?, name, facts.blocks() * 512, 1));
+            }
+        }
+        Ok(found)
+    }
+
+    fn tidy_one(&self, name: &str, key: &str) -> io::Result<()> {
+        // Whoever builds holds the lock of the key.
+        let Some(_lock) = self.lock(key)? else { return Ok(()) };
+        if name.starts_with(WORK) {
+            return tree::remove(self.folder.as_fd(), name);
+        }
+        // A call that began before somebody changed it uses it still.
+        let Some(_alone) = self.unused(key)? else { return Ok(()) };
+        let entry = self.entry(key);
+        // It may have become an entry's since the list was made.
+        if is_tree(name) && entry.as_ref().is_none_or(|entry| entry.name != name) {
+            tree::remove(self.folder.as_fd(), name)?;
+        }
+        if entry.is_none() {
+            let listed = format!("{key}.json");
+            if self.folder.remove(&listed).is_err_and(|e| e.kind() != io::ErrorKind::NotFound) {
+                tree::remove(self.folder.as_fd(), &listed)?;
+            }
+            let _ = self.folder.remove(&format!("{key}.use"));
         }
         Ok(())
     }
 
     /// What was resolved for these requirements before.
     pub fn resolved(&self, key: &str) -> Option<String> {
-        let file = self.folder.trusted(&format!("{key}.resolved"), OFlag::O_RDONLY).ok()?;
-        let mut text = String::new();
-        file.take(LARGEST_LIST).read_to_string(&mut text).ok()?;
-        Some(text)
+        let file = self.folder.trusted(&format!("{key}{RESOLVED}"), OFlag::O_RDWR).ok()?;
+        file.set_modified(SystemTime::now()).ok()?;
+        String::from_utf8(files::whole(file, LARGEST_LOCK).ok()??).ok()
     }
 
     pub fn keep_resolved(&self, key: &str, text: &str) -> io::Result<()> {
-        self.folder.put(&format!("{key}.resolved"), text.as_bytes())
+        if text.len() as u64 > LARGEST_LOCK {
+            return Err(io::Error::other(format!("what was resolved is larger than {LARGEST_LOCK} bytes")));
+        }
+        self.folder.put(&format!("{key}{RESOLVED}"), text.as_bytes())
     }
 
     pub fn forget(&self, key: &str) -> io::Result<()> {
-        match self.folder.remove(&format!("{key}.resolved")) {
+        match self.folder.remove(&format!("{key}{RESOLVED}")) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
@@ -350,8 +418,16 @@ impl Store {
 
     pub fn forget_resolved(&self) -> io::Result<()> {
         let names = self.folder.names()?;
-        names.iter().filter(|name| name.ends_with(".resolved")).try_for_each(|name| self.folder.remove(name))
+        names.iter().filter(|name| name.ends_with(RESOLVED)).try_for_each(|name| self.folder.remove(name))
     }
+}
+
+/// What a build left, read whole.
+pub struct Examined {
+    made: PathBuf,
+    root: std::os::fd::OwnedFd,
+    built: Vec<Item>,
+    pub vendored: Vec<Vendored>,
 }
 
 /// Where in an entry a build's result goes, and what the host adds.

@@ -1,8 +1,4 @@
-//! Tree: what a build left, read as hostile, and made the host's own; the same tree looked at again before each use.
-//!
-//! For: the store. In: a folder in which code of packages may have run, all of whose processes are gone. Out: a list of
-//! its files and folders, with digests and stamps. Never: follows a link; opens what is no regular file or folder; leaves
-//! a mode that lets others write.
+//! What a build left, read as hostile and made the host's own; the same tree is looked at again before each use.
 
 use crate::base::files::{self, is, names_in, open_at};
 use crate::base::text;
@@ -165,7 +161,7 @@ fn plain(path: &str, stat: &FileStat) -> Result<(), Wrong> {
     if stat.st_nlink != 1 {
         return hostile(path, "has more than one name (hard links)");
     }
-    if !files::owners().contains(&stat.st_uid) {
+    if !files::is_trusted(stat.st_uid) {
         return hostile(path, "belongs to another user");
     }
     Ok(())
@@ -199,13 +195,16 @@ fn digest(file: &mut File, most: u64) -> io::Result<(String, u64)> {
     Ok((crate::base::hex(&sum.finalize()), bytes))
 }
 
-/// The items with their stamps as they lie now.
-pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<Vec<Item>> {
+/// The items with their stamps as they lie now, and the bytes that they occupy.
+pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
+    let mut disk = 0;
     let now = |item: Item| -> io::Result<Item> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
         Ok(Item { stamp: Stamp::of(&stat), ..item })
     };
-    items.into_iter().map(now).collect()
+    let items = items.into_iter().map(now).collect::<io::Result<_>>()?;
+    Ok((items, disk))
 }
 
 /// The first path that is not as its stamp says: a folder's stamp moves with each name that comes or goes in it.
@@ -352,7 +351,7 @@ mod tests {
         std::fs::write(top.join("a/b/file"), "one").expect("made");
         std::fs::set_permissions(top.join("a/b/file"), std::fs::Permissions::from_mode(0o777)).expect("set");
         let root = files::without_links(&top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let now = || stamped(root.as_fd(), looked(&top).expect("taken")).expect("stamped");
+        let now = || stamped(root.as_fd(), looked(&top).expect("taken")).expect("stamped").0;
         let items = now();
         assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
         let mode = std::fs::metadata(top.join("a/b/file")).expect("there").permissions().mode();
@@ -382,7 +381,7 @@ mod tests {
         (0..3 * LEAST_PART).for_each(|n| std::fs::write(file(n), "1").expect("made"));
         let root = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         let most = Most { files: 10_000, bytes: 10_000 };
-        let items = || stamped(root.as_fd(), taken(root.as_fd(), most).expect("taken")).expect("stamped");
+        let items = || stamped(root.as_fd(), taken(root.as_fd(), most).expect("taken")).expect("stamped").0;
         assert_eq!(changed(root.as_fd(), &[]), None);
         for n in [0, LEAST_PART, 3 * LEAST_PART - 1] {
             let items = items();
@@ -390,13 +389,5 @@ mod tests {
             std::fs::write(file(n), "22").expect("written");
             assert_eq!(changed(root.as_fd(), &items), Some(n.to_string().as_str()));
         }
-    }
-
-    #[test]
-    fn what_starts_early_is_named() {
-        let item = |path: &str| Item { path: path.to_owned(), bytes: 0, sha256: None, stamp: Stamp::default() };
-        let items = ["s/a.pth", "s/sitecustomize.py", "s/usercustomize", "s/a.py", "s/b/c.pth", "a.pth"].map(item);
-        let named: Vec<_> = starts(&items, "s").iter().map(|path| path.display().to_string()).collect();
-        assert_eq!(named, ["s/a.pth", "s/sitecustomize.py", "s/usercustomize"]);
     }
 }

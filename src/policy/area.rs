@@ -194,6 +194,18 @@ pub fn name_matches(names: &str, name: &str) -> bool {
     pattern[at..].iter().all(|part| *part == Part::Any)
 }
 
+/// What every name that matches a glob ends with.
+pub fn plain_tail(names: &str) -> String {
+    let mut tail = String::new();
+    for part in parts(names) {
+        match part {
+            Part::Plain(c) => tail.push(c),
+            Part::Any | Part::One => tail.clear(),
+        }
+    }
+    tail
+}
+
 /// A part of a glob over names.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {

@@ -1,19 +1,17 @@
-//! Callers: `callers.policy.toml`: who may call which tools, with which values, how often, how many at once.
-//!
-//! For: the service's door, the reports. In: the text of the file; a caller's name and a tool's id. Out: `Callers`, or
-//! every problem with its place; what one caller may do. Never: lets a caller that no entry names call anything.
+//! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no entry
+//! names calls nothing.
 
 mod callbacks;
-mod published;
 mod read;
 
 pub use callbacks::{CallbackGrant, CallbackRule, CallbackUrl};
-pub use published::schema;
 pub(super) use read::parse;
+pub use read::schema;
 
 use super::SecretSource;
+use super::document::At;
 use super::file::Selector;
-use super::source::At;
+use super::grantable::Grantable;
 use crate::base::text::printable;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,10 +21,8 @@ use std::time::Duration;
 pub const CALLERS_FILE: &str = "callers.policy.toml";
 /// Every caller that no other entry names, every tool, every name in `act_as`.
 pub const EVERYBODY: &str = "*";
-/// Most calls a minute and at once that can be written: more is no limit on this host.
-pub(super) const MOST_CALLS: u32 = 1_000_000;
 /// Longest name of a caller, bytes.
-pub(super) const LONGEST_NAME: usize = 200;
+const LONGEST_NAME: usize = 200;
 
 /// The file as read.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +31,8 @@ pub struct Callers {
     pub list: Vec<CallerRule>,
     pub limits: Vec<ToolLimit>,
     pub breaker: Breaker,
+    /// The file as it is written.
+    pub source: Value,
 }
 
 /// One `[[caller]]`.
@@ -272,9 +270,32 @@ impl CallerGrant {
             why: format!("there is no {CALLERS_FILE}"),
         }
     }
+}
 
+impl Grantable for CallerGrant {
+    fn kind(&self) -> &'static str {
+        "caller"
+    }
+    fn text(&self) -> String {
+        let list = |before: &str, names: &[String]| match names.is_empty() {
+            true => String::new(),
+            false => format!("{before}{}", names.join(", ")),
+        };
+        let mut held: Vec<String> =
+            self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text())).collect();
+        held.extend(self.calls_per_minute.map(|calls| format!("{calls} calls a minute")));
+        held.extend(self.at_once.map(|calls| format!("{calls} at once")));
+        held.extend(self.callbacks.iter().map(CallbackGrant::text));
+        format!(
+            "{}{}{}{}",
+            self.name,
+            list(" but not ", &self.except),
+            list(", also through ", &self.through),
+            list(": ", &held)
+        )
+    }
     /// True if whoever calls by `other` could make the same calls by this.
-    pub fn covers(&self, other: &CallerGrant) -> bool {
+    fn covers(&self, other: &CallerGrant) -> bool {
         let named = *self == CallerGrant::anybody() || self.name == other.name;
         let except = self.except.iter().all(|name| other.except.contains(name));
         let through = other.through.iter().all(|name| self.through.contains(name)) || *self == CallerGrant::anybody();
@@ -296,24 +317,8 @@ impl CallerGrant {
             && wide(self.calls_per_minute, other.calls_per_minute)
             && wide(self.at_once, other.at_once)
     }
-
-    pub fn text(&self) -> String {
-        let list = |before: &str, names: &[String]| match names.is_empty() {
-            true => String::new(),
-            false => format!("{before}{}", names.join(", ")),
-        };
-        let mut held: Vec<String> =
-            self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text())).collect();
-        held.extend(self.calls_per_minute.map(|calls| format!("{calls} calls a minute")));
-        held.extend(self.at_once.map(|calls| format!("{calls} at once")));
-        held.extend(self.callbacks.iter().map(CallbackGrant::text));
-        format!(
-            "{}{}{}{}",
-            self.name,
-            list(" but not ", &self.except),
-            list(", also through ", &self.through),
-            list(": ", &held)
-        )
+    fn is_near(&self, other: &CallerGrant) -> bool {
+        self.name == other.name
     }
 }
 

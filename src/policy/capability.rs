@@ -3,8 +3,8 @@
 //! For: policy files (which words may be granted), settings (which a host offers) and `decide` (which asks are met).
 //! In: a word. Out: its kind, or why it is refused. Never: lets an unknown word pass in silence.
 
-use super::source::did_you_mean;
 use crate::manifest::environment;
+use crate::manifest::shape::did_you_mean;
 
 /// How a capability is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Kind<'a> {
     Secret(&'a str),
     /// `ask:WHAT`: a policy must grant that the tool asks its client.
     Ask(Ask),
+    /// What this host's configuration says that the machine has (`capabilities`). It opens nothing.
+    Declared,
     /// Known, not built yet.
     Later,
     Unknown,
@@ -74,7 +76,8 @@ pub fn kind(word: &str) -> Kind<'_> {
     match word {
         "subprocess" => Kind::Free,
         // Nothing in this version provides these, so none of them is granted.
-        "gpu" | "long-running" | "files:input" => Kind::Later,
+        "long-running" | "files:input" => Kind::Later,
+        "gpu" => Kind::Declared,
         _ => match word.split_once(':') {
             Some(("ask", what)) => Ask::ALL.into_iter().find(|ask| ask.word() == what).map_or(Kind::Unknown, Kind::Ask),
             Some(("env", name)) if environment::refused(name, "").is_none() => Kind::Env(name),
@@ -97,7 +100,12 @@ pub fn unknown(word: &str) -> Option<String> {
     (kind(word) == Kind::Unknown).then(why)
 }
 
-/// May a policy grant this word, and a config offer it?
+/// May a config name this word?
+pub fn offerable(word: &str) -> Result<(), String> {
+    if kind(word) == Kind::Declared { Ok(()) } else { grantable(word) }
+}
+
+/// May a policy grant this word?
 pub fn grantable(word: &str) -> Result<(), String> {
     let shown = crate::base::text::printable(word);
     match kind(word) {
@@ -105,6 +113,9 @@ pub fn grantable(word: &str) -> Result<(), String> {
         Kind::Secret(_) => Err(format!(
             "`{shown}` is granted by an entry of [secrets] grant in the tool's policy, which says where it lies: write it there"
         )),
+        Kind::Declared => {
+            Err(format!("`{shown}` needs no grant: `capabilities` in the host's configuration declares it; remove it"))
+        }
         Kind::Later => Err(format!("`{shown}` is not built yet; remove it")),
         Kind::Unknown => Err(format!("unknown capability `{shown}`{}", unknown(word).unwrap_or_default())),
     }

@@ -3,8 +3,8 @@
 //! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
 //! because it is this value in both places.
 
-use super::Variable;
 use super::packages::PackageGrant;
+use super::{Variable, WrittenTree};
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
@@ -192,6 +192,22 @@ pub struct HeaderRule {
     pub methods: Vec<String>,
     /// `/exact` or `/below/**`. Empty: all.
     pub paths: Vec<String>,
+    /// With methods or paths: the names that a query may have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub query: Vec<String>,
+    /// With methods or paths: the headers that a request may have beside the standard ones, in lower case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub request_headers: Vec<String>,
+    /// A file with the certificates of who vouches for the host, instead of the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+}
+
+impl HeaderRule {
+    /// Whether it is added to some requests of its host only.
+    pub fn is_limited(&self) -> bool {
+        !self.methods.is_empty() || !self.paths.is_empty()
+    }
 }
 
 /// All limits, filled in.
@@ -255,35 +271,12 @@ pub struct Shape {
     pub observe: bool,
     /// Any text on stderr fails the call (manifest or policy).
     pub stderr_is_error: bool,
-    /// The parts of the view in which tools could write.
-    #[serde(skip_serializing_if = "Past::is_empty")]
-    pub past: Past,
-}
-
-/// The parts of a call's view in which tools could write before. A script's modules are found in its folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Past {
-    /// Trees in the script's folder in which another tool could write: live grants show them empty, grants of files by
-    /// name leave out their code.
+    /// Output that is not one JSON value is the answer as text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub text_output: bool,
+    /// Trees in which the script would find code that some tool wrote: looked at before each call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub hidden: Vec<PathBuf>,
-    /// Trees in which the tool itself may or could write: code in one refuses the call.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub checked: Vec<PathBuf>,
-    /// Folder and pattern of files, neither code nor data by their names, that another tool could publish: live grants
-    /// show them empty, grants by name leave them out.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<(PathBuf, String)>,
-    /// Folders of staged files that lie below another tool's script.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<PathBuf>,
-}
-
-impl Past {
-    pub fn is_empty(&self) -> bool {
-        *self == Past::default()
-    }
+    pub written: Vec<WrittenTree>,
 }
 
 /// What one call adds: a time limit within the ceiling, the source text of run-code, variables. Nothing of it is kept
@@ -325,7 +318,8 @@ impl Shape {
             require_cgroup: false,
             observe: false,
             stderr_is_error: false,
-            past: Past::default(),
+            text_output: false,
+            written: Vec::new(),
         }
     }
 

@@ -6,18 +6,17 @@
 use super::area::Area;
 use super::capability;
 use super::file::{Mode, Policy, Selector};
-use super::judge::Judge;
+use super::files::Judge;
+use super::hosts;
 use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
-use super::package_use::{self, Allowance};
-use super::packages::Ecosystem;
-use super::reach;
+use super::packages::{self, Allowance, Ecosystem};
+use super::secrets;
 use super::services;
-use super::uses;
 use super::verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
-use super::{Access, Grant, Limits, Machine, Opening, Past, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
+use super::{Grant, Limits, Machine, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
@@ -77,17 +76,16 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     let judged =
         Judge { site, guest, policy, host, denials }.files(manifest.asks.read.as_deref(), &manifest.asks.write);
     let (mut verdicts, mut lacks) = (judged.verdicts, Vec::new());
-    let (of_hosts, hosts) = reach::judge(&manifest.asks.hosts, policy, host);
+    let (of_hosts, hosts) = hosts::judge(&manifest.asks.hosts, policy, host);
     verdicts.extend(of_hosts);
     capabilities(manifest, policy, host, machine, &mut verdicts, &mut lacks);
-    let secrets = uses::judge(manifest, policy, host, &hosts, &judged.grants, &mut verdicts);
+    let secrets = secrets::judge(manifest, policy, host, &hosts, &judged.grants, &mut verdicts);
     let service = services::judge(manifest, policy, host, machine, &mut verdicts, &mut lacks);
     let env = env(manifest, machine, &mut verdicts);
     let runtime = runs.as_ref().and_then(|(l, _)| runtime(*l, policy, machine, &mut verdicts, &mut lacks));
     let require_cgroup = policy.require_cgroup || host.is_some_and(|h| h.require_cgroup);
-    if require_cgroup && !machine.cgroup && runs.is_some() {
-        lacks.push(Need::new("", "exact accounting by a cgroup, which the policy requires"));
-    }
+    let uncounted = require_cgroup && !machine.cgroup && runs.is_some();
+    lacks.extend(uncounted.then(|| Need::new("", "exact accounting by a cgroup, which the policy requires")));
     let source = runs.is_some() && site.script.is_none();
     let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
     for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != What::Service) {
@@ -119,6 +117,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         observe: policy.observe || host.is_some_and(|h| h.observe),
         confirm: [Some(policy), host].into_iter().flatten().filter_map(asked_for).collect(),
         stderr_is_error: stderr.contains(&Some(StderrRule::Error)),
+        text_output: manifest.execution.text_output,
         notes,
         passed_over,
         unnamed,
@@ -130,11 +129,31 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         shape: Err(in_process_fault()),
         digest: digest(policy, host),
     };
-    decision.shape = match refusal(&decision).or_else(|| unavailable(&decision, manifest)) {
-        Some(fault) => Err(fault),
-        None => shape(&decision, subject, env, policies).map(Arc::new),
-    };
+    resolve_shape(&mut decision, policy, subject, env);
     decision
+}
+
+/// Fills in what is enforced, or why a call is refused.
+fn resolve_shape(decision: &mut Decision, policy: &Policy, subject: &Subject<'_>, env: BTreeMap<String, Variable>) {
+    let faulty = policy.fault.as_deref().map(|fault| faulty(fault, &decision.tool));
+    if faulty.is_some() {
+        // What is not granted is so because of the fault.
+        decision.verdicts.clear();
+    }
+    decision.shape = match faulty.or_else(|| refusal(decision)).or_else(|| unavailable(decision, subject.manifest)) {
+        Some(fault) => Err(fault),
+        None => shape(decision, subject, env).map(Arc::new),
+    };
+}
+
+/// The labels that policy requires and the manifest does not declare.
+fn permissions(manifest: &Manifest, policy: &Policy, host: Option<&Policy>, lacks: &mut Vec<Need>) {
+    let required = [Some(policy), host].into_iter().flatten().flat_map(|policy| &policy.require_permissions);
+    for label in required.filter(|label| !manifest.metadata.permissions.contains(label)) {
+        let label = text::printable(label);
+        let words = format!("the permission '{label}' declared in metadata.permissions, which policy requires");
+        lacks.push(Need::new("/metadata/permissions", words));
+    }
 }
 
 /// Notes which limits are less than was asked for.
@@ -157,7 +176,7 @@ fn packages(subject: &Subject<'_>, policy: &Policy, host: Option<&Policy>) -> BT
         }
         _ => Ecosystem::ALL.to_vec(),
     };
-    of.into_iter().map(|ecosystem| (ecosystem, package_use::allowed(ecosystem, policy, host))).collect()
+    of.into_iter().map(|ecosystem| (ecosystem, packages::allowed(ecosystem, policy, host))).collect()
 }
 
 fn opens_the_base(grants: &[Grant], site: &Site) -> Option<String> {
@@ -179,6 +198,7 @@ fn capabilities(
     verdicts: &mut Vec<Verdict>,
     lacks: &mut Vec<Need>,
 ) {
+    permissions(manifest, policy, host, lacks);
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = capability::kind(word);
         if let capability::Kind::Secret(_) = kind {
@@ -199,6 +219,11 @@ fn capabilities(
                 }
                 (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
                     .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
+                (None, capability::Kind::Declared, _) => Verdict::met(What::Capability, word, word, &[]).because(
+                    "this host's configuration",
+                    "`capabilities` declares it; it opens no file, device or host",
+                    "configuration",
+                ),
                 (None, _, Some(_)) if capped => {
                     let reason = "host.policy.toml does not grant it";
                     Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
@@ -347,6 +372,13 @@ fn refusal(decision: &Decision) -> Option<Fault> {
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
+/// The fault of a tool whose policy cannot be read in full.
+fn faulty(fault: &str, tool: &str) -> Fault {
+    let message = "the policy for this tool has a fault, so it was not started; ask the operator";
+    let tool = text::printable(tool);
+    Fault::new(Kind::SecurityError, message).person(format!("the policy that names {tool} has a fault: {fault}"))
+}
+
 /// The fault of a tool that needs what is not built or not here.
 fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     let needs: Vec<Need> = needs::of_manifest(manifest).into_iter().chain(decision.lacks.iter().cloned()).collect();
@@ -359,33 +391,11 @@ fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     Some(fault.person(format!("{tool} is unavailable: it needs {needs}\n{see}")))
 }
 
-/// The write grants below folders of scripts, without those below the tool's own folder: `Shape::folder` tells them.
-fn beside_scripts(decision: &Decision, policies: &Policies) -> Past {
-    let mut past = Past::default();
-    for grant in decision.grants.iter().filter(|grant| grant.access == Access::Write) {
-        let (folder, found) = match &grant.opening {
-            Opening::Live { path } => (path, &mut past.checked),
-            Opening::Staged { folder, .. } => (folder, &mut past.beside),
-            Opening::Snapshot { .. } => continue,
-        };
-        let beside = folder.ancestors().any(|above| policies.scripts.contains(above));
-        if beside && !folder.starts_with(&decision.folder) && !found.contains(folder) {
-            found.push(folder.clone());
-        }
-    }
-    past
-}
-
-fn shape(
-    decision: &Decision,
-    subject: &Subject<'_>,
-    env: BTreeMap<String, Variable>,
-    policies: &Policies,
-) -> Result<Shape, Fault> {
+fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Variable>) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };
-    let shape = Shape {
+    let mut shape = Shape {
         tool: decision.tool.clone(),
         runtime: runtime.clone(),
         script: decision.script.clone(),
@@ -401,8 +411,11 @@ fn shape(
         require_cgroup: decision.require_cgroup,
         observe: decision.observe,
         stderr_is_error: decision.stderr_is_error,
-        past: beside_scripts(decision, policies),
+        text_output: decision.text_output,
+        written: Vec::new(),
     };
+    // The places of other tools are added by whoever knows them.
+    shape.written = shape.written_trees(&[]);
     // A shape is kept, printed and hashed as JSON, which cannot hold a path that is not UTF-8.
     if serde_json::to_vec(&shape).is_err() {
         let fault = Fault::new(Kind::CapabilityError, "this tool cannot run here: a path is not UTF-8 text");

@@ -3,8 +3,8 @@
 //! For: `policy/load.rs`. In: a folder or a file. Out: texts in the order of their names.
 //! Never: follows a link, waits on a FIFO, reads more than the house allows, or trusts a file others can write.
 
+use super::document::{At, FileProblem};
 use super::file::is_policy_file;
-use super::source::{At, FileProblem};
 use crate::base::files;
 use crate::base::text;
 use crate::manifest::{Code, Severity};
@@ -60,6 +60,24 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
     found
 }
 
+/// A lock of packages that a policy names, held to what holds for the policy.
+pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
+    let text = open(AT_FDCWD, path).and_then(|(opened, about)| whole(opened, &about, path));
+    let fix = if path.exists() { "" } else { "; `toolhost deps lock core:run-code NAME` writes it" };
+    let text = text.map_err(|Bad(code, at, what)| Bad(code, at, what + fix));
+    text.map_err(|Bad(_, at, what)| FileProblem::new(path, Severity::Error, Code::Dependency, "", at, what))
+}
+
+/// Certificates in PEM that a policy names, held to what holds for the policy.
+pub fn certificates(path: &Path) -> Result<String, FileProblem> {
+    let text = open(AT_FDCWD, path).and_then(|(opened, about)| whole(opened, &about, path));
+    let text = text.and_then(|text| match text.contains("-----BEGIN CERTIFICATE-----") {
+        true => Ok(text),
+        false => Err(unreadable("holds no certificate in PEM")),
+    });
+    text.map_err(|Bad(code, at, what)| FileProblem::new(path, Severity::Error, code, "", at, what))
+}
+
 fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts) -> Result<(), Bad> {
     unshared(about, path)?;
     let listed = std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
@@ -72,7 +90,7 @@ fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts)
         if name.to_str().is_some_and(is_policy_file) {
             let text = open(opened, Path::new(name)).and_then(|(opened, about)| whole(opened, &about, &file));
             found.take(&file, text);
-        } else {
+        } else if !name.to_str().is_some_and(super::packages::is_lock_name) {
             let why = "ignored: a policy file ends in `.policy.toml`";
             // Whoever wrote one that is not read believes in it.
             let like = name.to_string_lossy().to_lowercase();
@@ -128,10 +146,10 @@ fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
         let mode = about.mode() & 0o7777;
         return Err(insecure(format!("can be written by others (mode {mode:04o}); run: chmod go-w '{shown}'")));
     }
-    // In a user namespace all unmapped owners look alike, the machine's root included.
-    if !files::owners().contains(&about.uid()) {
+    if !files::is_trusted(about.uid()) {
         let me = nix::unistd::geteuid();
-        return Err(insecure(format!("belongs to another user ({}); run: chown {me} '{shown}'", about.uid())));
+        let why = files::foreign(about.uid()).split_off("it ".len());
+        return Err(insecure(format!("{why}; run: chown {me} '{shown}'")));
     }
     Ok(())
 }

@@ -1,21 +1,21 @@
-//! One policy file: TOML → `Policy`, or every problem in it with line and column.
-//!
-//! For: `policy/load.rs`. In: the text of one file. Out: a `Policy`. Never: fills a gap with a
-//! permission: what is not written is not allowed, and what cannot be enforced is not accepted.
+//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed, and
+//! what cannot be enforced is not accepted.
 
 use super::capability;
+use super::document::{At, Document, FileProblem, MAX_PROBLEMS, Schema};
+use super::files::{self, Rule};
 use super::hosts::{self, HostRule};
-use super::package_table::{self, PackageTable};
-use super::rules::{self, Grants, Rule};
+use super::packages::{self, PackageTable};
 use super::secrets::{self, SecretRule};
 use super::services::{self, ServiceRule};
-use super::source::{At, Reader, Table};
 use crate::base::text;
-use crate::manifest::{Code, Language, Problem, StderrRule};
+use crate::manifest::{Code, Language, Problem, Severity, StderrRule};
 use crate::quantity::Limit;
-use serde::Serialize;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The name of the file that caps every tool.
 pub const HOST_FILE: &str = "host.policy.toml";
@@ -34,30 +34,6 @@ tools = ["*"]
 [files]
 read = [{ path = "./**", why = "its own folder" }]
 "#;
-
-/// The largest limit that can be written: the largest integer that every JSON reader keeps exactly.
-pub const MAX_LIMIT: u64 = (1 << 53) - 1;
-
-pub(super) const TOP_KEYS: [&str; 18] = [
-    "name",
-    "why",
-    "tools",
-    "folders",
-    "mode",
-    "stderr",
-    "require",
-    "observe",
-    "confirm",
-    "confirm_by_client",
-    "files",
-    "limits",
-    "runtimes",
-    "capabilities",
-    "network",
-    "secrets",
-    "packages",
-    "services",
-];
 
 /// Which tools a policy is for; narrower wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +71,8 @@ impl Selector {
 }
 
 /// What happens to a tool that asks for more than it may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The call is refused.
     #[default]
@@ -152,6 +129,8 @@ pub struct Policy {
     pub mode: Mode,
     pub stderr: StderrRule,
     pub require_cgroup: bool,
+    /// Labels that a manifest must declare in `metadata.permissions`.
+    pub require_permissions: BTreeSet<String>,
     /// What calls ask for and are refused is kept, at a cost.
     pub observe: bool,
     /// Why a person is asked before each call.
@@ -167,11 +146,20 @@ pub struct Policy {
     pub secrets: Vec<SecretRule>,
     pub packages: PackageTable,
     pub services: Vec<ServiceRule>,
+    /// The file as it is written.
+    pub source: Value,
     /// SHA-256 of the file's text, hex.
     pub digest: String,
+    /// What is wrong with the file: its tools are refused.
+    pub fault: Option<String>,
 }
 
 impl Policy {
+    /// A policy that grants nothing.
+    fn empty(file: &Path) -> Policy {
+        Policy { file: file.to_path_buf(), read: Vec::new(), ..Policy::built_in() }
+    }
+
     /// The policy for tools that no policy file governs.
     pub fn built_in() -> Policy {
         let nowhere = Path::new("");
@@ -210,58 +198,71 @@ impl Policy {
 
 /// Reads one policy. `host`: the file caps every tool. `root`: where relative `folders` start.
 pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Policy, Vec<Problem>> {
-    let mut reader = Reader::new(source);
+    match read(source, file, host, root) {
+        (Some(policy), problems) if problems.is_empty() => Ok(policy),
+        (_, problems) => Err(problems),
+    }
+}
+
+/// `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
+const EMPTY: &str = "the file is empty: write a policy into it, or take it away (of `toolhost … > FILE` the shell \
+                     makes FILE first: print elsewhere, then move it here)";
+
+/// JSON Schema (2020-12) of a policy file, read as TOML.
+pub fn schema() -> &'static Value {
+    static PUBLISHED: LazyLock<Value> =
+        LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
+    &PUBLISHED
+}
+
+#[jsonschema::validator(path = "src/policy/schema.json", methods = { is_valid = false, validate = false })]
+struct Shape;
+
+/// Reads one policy as far as it can be read. One with a fault grants nothing to the tools that it names. `None`: it is
+/// not known which those are, or the file is the cap of every tool.
+pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Policy>, Vec<Problem>) {
     if source.trim().is_empty() {
-        // `… > name.policy.toml` empties the file for a moment, and for good where the command fails.
-        reader.schema(
-            "",
-            reader.at(0),
-            "the file is empty: write a policy into it, or take it away (of `toolhost … > FILE` the shell makes FILE \
-             first: print elsewhere, then move it here)"
-                .to_owned(),
-        );
-        return Err(reader.problems);
+        let (severity, pointer) = (Severity::Error, String::new());
+        let empty = Problem { severity, code: Code::Schema, pointer, line: 1, column: 1, message: EMPTY.to_owned() };
+        return (None, vec![empty]);
     }
-    let Some(whole) = reader.parse() else { return Err(reader.problems) };
-    let top = Table { pointer: String::new(), at: reader.at(0), entries: whole.get_ref() };
-    reader.only(&top, &TOP_KEYS);
-    let name = name(&mut reader, &top);
-    let why = why(&mut reader, &top);
-    let tools = if host { host_only(&mut reader, &top) } else { tools(&mut reader, &top) };
-    let folders = folders(&mut reader, &top, root);
-    let narrow = reader.choice(&top, "mode", ["reject", "narrow"]);
-    let strict = reader.choice(&top, "stderr", ["log", "error"]);
-    let require_cgroup = require(&mut reader, &top);
-    let observe = reader.flag(&top, "observe").unwrap_or_default();
-    let (confirm, confirm_by_client) = confirm(&mut reader, &top);
-    let Grants { read, write } = rules::files(&mut reader, &top);
-    let limits = limits(&mut reader, &top);
-    let runtimes = runtimes(&mut reader, &top);
-    let capabilities = capabilities(&mut reader, &top, host);
-    let hosts = hosts::read(&mut reader, &top);
+    let mut document =
+        match Document::parse(source, &Schema { published: schema, errors: |value| Shape::iter_errors(value) }) {
+            Ok(document) => document,
+            Err(problems) => return (None, problems),
+        };
+    let it = &mut document;
+    let name: String = it.get("/name").unwrap_or_default();
+    if name.chars().count() > 100 || text::printable(&name) != name {
+        it.fault("/name", "`name` must be at most 100 plain characters");
+    }
+    if it.value.get("confirm_by_client").is_some() && it.value.get("confirm").is_none() {
+        let words = "`confirm_by_client` says who else may be asked: say in `confirm` why anybody is";
+        it.fault("/confirm_by_client", words);
+    }
+    let tools = if host { host_only(it) } else { tools(it) };
+    let folders = folders(it, root);
+    let (require_cgroup, require_permissions) = require(it);
+    let (read, write) = files::read(it);
+    let (limits, runtimes, capabilities) = (limits(it), runtimes(it), capabilities(it, host));
+    let beside = file.parent().unwrap_or(Path::new(""));
+    let hosts = hosts::read(it, beside);
     // The complaint about `[secrets]` in a cap is that it stands there.
-    let secrets = match host {
-        true => Vec::new(),
-        false => secrets::read(&mut reader, &top, file.parent().unwrap_or(Path::new(""))),
-    };
-    let packages = package_table::read(&mut reader, &top);
-    let services = services::read(&mut reader, &top);
-    if !reader.problems.is_empty() {
-        reader.problems.sort_by_key(|p| (p.line, p.column));
-        return Err(reader.problems);
-    }
-    Ok(Policy {
+    let mut secrets = if host { Vec::new() } else { secrets::read(it, beside) };
+    hosts::vouch(it, &hosts, &mut secrets);
+    let policy = Policy {
         name,
-        why,
+        why: it.get("/why").unwrap_or_default(),
         file: file.to_path_buf(),
         tools,
         folders,
-        mode: if narrow { Mode::Narrow } else { Mode::Reject },
-        stderr: if strict { StderrRule::Error } else { StderrRule::Log },
+        mode: it.get("/mode").unwrap_or_default(),
+        stderr: if it.value["stderr"] == "error" { StderrRule::Error } else { StderrRule::Log },
         require_cgroup,
-        observe,
-        confirm,
-        confirm_by_client,
+        require_permissions,
+        observe: it.get("/observe").unwrap_or_default(),
+        confirm: it.get("/confirm"),
+        confirm_by_client: it.get("/confirm_by_client"),
         read,
         write,
         limits,
@@ -269,47 +270,43 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
         capabilities,
         hosts,
         secrets,
-        packages,
-        services,
+        packages: packages::read(it),
+        services: services::read(it),
+        source: std::mem::take(&mut it.value),
         digest: crate::base::sha256_hex(source.as_bytes()),
-    })
-}
-
-fn name(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
-    let Some(name) = reader.said(top, "name", "give the policy a short name, as reports show it") else {
-        return String::new();
+        fault: None,
     };
-    if name.value.chars().count() > 100 || text::printable(&name.value) != name.value {
-        reader.schema("/name", name.at, "`name` must be at most 100 plain characters");
+    let (tools_are_faulty, folders_are_faulty) = (it.is_faulty("/tools"), it.is_faulty("/folders"));
+    let problems = document.finish();
+    let Some(first) = problems.first() else { return (Some(policy), problems) };
+    // Of so many faults some are not listed, perhaps one of `tools`.
+    if host || problems.len() >= MAX_PROBLEMS || tools_are_faulty {
+        return (None, problems);
     }
-    name.value
+    let fault = FileProblem { path: file.to_path_buf(), problem: first.clone() }.to_string();
+    // With a folder that cannot be read the policy governs its tools wherever they lie.
+    let folders = if folders_are_faulty { Vec::new() } else { policy.folders.clone() };
+    (Some(without_grants(Policy { folders, ..policy }, fault)), problems)
 }
 
-fn why(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> String {
-    reader.said(top, "why", "say in a sentence what the policy is for").map(|w| w.value).unwrap_or_default()
-}
-
-fn confirm(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> (Option<String>, Option<String>) {
-    let mut said = |key, mend| top.get(key).and_then(|_| reader.said(top, key, mend)).map(|why| why.value);
-    let why = said("confirm", "say why a person is asked before each call");
-    let client = said("confirm_by_client", "say why the client that calls may ask the person");
-    if client.is_some() && top.get("confirm").is_none() {
-        let words = "`confirm_by_client` says who else may be asked: say in `confirm` why anybody is";
-        reader.schema("/confirm_by_client", top.at, words);
-    }
-    (why, client)
+/// What is left of a policy with a fault: which tools it governs, and where its secrets and interpreters lie, which stays
+/// protected.
+fn without_grants(policy: Policy, fault: String) -> Policy {
+    let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;
+    let name = if name.is_empty() { text::path(&file) } else { name };
+    let empty = Policy::empty(&file);
+    Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, fault: Some(fault), ..empty }
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
-fn host_only(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
-    for (pointer, tool) in reader.texts(top, "tools") {
-        if tool.value != "*" {
-            reader.schema(pointer, tool.at, "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
+fn host_only(document: &mut Document<'_>) -> Vec<Tools> {
+    for (pointer, tool) in document.list::<String>("/tools") {
+        if tool != "*" {
+            document.fault(&pointer, "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
         }
     }
     for key in ["folders", "mode", "runtimes", "secrets"] {
-        if let Some(value) = top.get(key) {
-            let at = reader.at(value.span().start);
+        if document.value.get(key).is_some() {
             let more = if key == "secrets" {
                 "; here, [capabilities] grant = [{ name = \"secret:NAME\", why = \"…\" }] lets policies grant that one"
             } else {
@@ -318,30 +315,29 @@ fn host_only(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
             let message = format!(
                 "host.policy.toml is a cap and has no `{key}`; write it in the policy that names the tool{more}"
             );
-            reader.schema(top.pointer_to(key), at, message);
+            document.fault(&format!("/{key}"), message);
         }
     }
     vec![Tools { selector: Selector::Any, at: At::default() }]
 }
 
-fn tools(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<Tools> {
-    let written = reader.texts(top, "tools");
-    if written.is_empty() && !reader.problems.iter().any(|p| p.pointer.starts_with("/tools")) {
-        let at = top.get("tools").map_or(top.at, |v| reader.at(v.span().start));
-        reader.schema("/tools", at, "`tools` names no tool: write exact ids, \"ns:*\", or \"*\"");
+fn tools(document: &mut Document<'_>) -> Vec<Tools> {
+    if document.value.get("tools").is_none() {
+        document.fault("/tools", format!("`tools` names no tool: write {SELECTORS}"));
     }
     let mut found: Vec<Tools> = Vec::new();
-    for (pointer, tool) in written {
-        match selector(&tool.value) {
-            Ok(selector) if found.iter().any(|t| t.selector == selector) => {
-                reader.complain(Code::Conflict, pointer, tool.at, format!("`{}` is named twice", selector.text()));
-            }
-            Ok(selector) => found.push(Tools { selector, at: tool.at }),
-            Err(message) => reader.schema(pointer, tool.at, message),
+    for (pointer, tool) in document.list::<String>("/tools") {
+        let Some(selector) = document.parsed(&pointer, selector(&tool)) else { continue };
+        if found.iter().any(|t| t.selector == selector) {
+            document.conflict(&pointer, format!("`{}` is named twice", selector.text()));
         }
+        found.push(Tools { selector, at: document.at(&pointer) });
     }
     found
 }
+
+/// What `tools` takes.
+pub(super) const SELECTORS: &str = "exact ids, \"ns:*\", or \"*\"";
 
 pub(super) fn selector(text: &str) -> Result<Selector, String> {
     if text == "*" {
@@ -358,105 +354,81 @@ pub(super) fn selector(text: &str) -> Result<Selector, String> {
     }
 }
 
-fn folders(reader: &mut Reader<'_>, top: &Table<'_, '_>, root: &Path) -> Vec<Folder> {
+fn folders(document: &mut Document<'_>, root: &Path) -> Vec<Folder> {
     let mut found = Vec::new();
-    for (pointer, folder) in reader.texts(top, "folders") {
-        match rules::plain_path(folder.value.trim_end_matches('/')) {
-            Ok(path) => found.push(Folder { path: root.join(path), at: folder.at }),
-            Err(message) => reader.schema(pointer, folder.at, message),
-        }
-    }
-    if let Some(value) = top.get("folders")
-        && found.is_empty()
-        && !reader.problems.iter().any(|p| p.pointer.starts_with("/folders"))
-    {
-        let at = reader.at(value.span().start);
-        reader.schema("/folders", at, "`folders` is empty, so no tool could lie there: name a folder or leave it out");
+    for (pointer, folder) in document.list::<String>("/folders") {
+        let path = document.parsed(&pointer, files::plain_path(folder.trim_end_matches('/')));
+        found.extend(path.map(|path| Folder { path: root.join(path), at: document.at(&pointer) }));
     }
     found
 }
 
-fn require(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> bool {
-    let mut cgroup = false;
-    for (pointer, word) in reader.texts(top, "require") {
-        match word.value.as_str() {
-            "cgroup" => cgroup = true,
-            other => {
-                let shown = text::printable(other);
-                reader.schema(
-                    pointer,
-                    word.at,
-                    format!("`require` knows only \"cgroup\", not \"{shown}\"; every other wall is always required"),
+/// Whether a cgroup is required, and which permissions.
+fn require(document: &mut Document<'_>) -> (bool, BTreeSet<String>) {
+    let (mut cgroup, mut permissions) = (false, BTreeSet::new());
+    for (pointer, word) in document.list::<String>("/require") {
+        match word.strip_prefix("permission:") {
+            Some(label) if !label.trim().is_empty() => _ = permissions.insert(label.to_owned()),
+            _ if word == "cgroup" => cgroup = true,
+            _ => {
+                let shown = text::printable(&word);
+                let words = format!(
+                    "`require` knows only \"cgroup\" and \"permission:NAME\", not \"{shown}\"; every other wall is always required"
                 );
+                document.fault(&pointer, words);
             }
         }
     }
-    cgroup
+    (cgroup, permissions)
 }
 
-fn limits(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> BTreeMap<Limit, Ceiling> {
+fn limits(document: &mut Document<'_>) -> BTreeMap<Limit, Ceiling> {
+    let mut read = |limit: Limit| {
+        let pointer = format!("/limits/{}", limit.policy_name());
+        let value = document.get(&pointer)?;
+        Some((limit, Ceiling { value, at: document.at(&pointer) }))
+    };
+    Limit::ALL.into_iter().filter_map(&mut read).collect()
+}
+
+#[derive(Deserialize)]
+struct RuntimeEntry {
+    path: String,
+    why: String,
+}
+
+fn runtimes(document: &mut Document<'_>) -> BTreeMap<Language, NamedRuntime> {
     let mut found = BTreeMap::new();
-    let Some(table) = reader.table(top, "limits") else { return found };
-    reader.only(&table, &Limit::ALL.map(Limit::policy_name));
-    for limit in Limit::ALL {
-        let key = limit.policy_name();
-        let Some(number) = reader.number(&table, key) else { continue };
-        let floor = limit.floor();
-        let complaint = match u64::try_from(number.value) {
-            Ok(0) => format!("`{key}` = 0 would let nothing run; the least is {floor}"),
-            Ok(value) if value < floor => {
-                format!("`{key}` = {value} is too little for a tool to start; the least is {floor}")
-            }
-            Ok(value) if value <= MAX_LIMIT => {
-                found.insert(limit, Ceiling { value, at: number.at });
-                continue;
-            }
-            Err(_) if number.value < 0 => {
-                format!("`{key}` is negative; the least is {floor}, and there is no word for unlimited")
-            }
-            _ => format!("`{key}` is too large a number; the most is {MAX_LIMIT}"),
-        };
-        reader.schema(table.pointer_to(key), number.at, complaint);
+    for language in [Language::Python, Language::Nodejs, Language::Bun] {
+        let entry = format!("/runtimes/{}", language.name());
+        let Some(RuntimeEntry { path, why }) = document.get(&entry) else { continue };
+        let pointer = format!("{entry}/path");
+        let plain = files::plain_path(&path).and_then(|plain| match plain.is_absolute() {
+            true => Ok(plain),
+            false => Err("an interpreter is named by its absolute path".to_owned()),
+        });
+        let Some(path) = document.parsed(&pointer, plain) else { continue };
+        found.insert(language, NamedRuntime { path, why, at: document.at(&pointer) });
     }
     found
 }
 
-fn runtimes(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> BTreeMap<Language, NamedRuntime> {
-    let mut found = BTreeMap::new();
-    let Some(table) = reader.table(top, "runtimes") else { return found };
-    if let Some(value) = table.get("wasm") {
-        let at = reader.at(value.span().start);
-        reader.schema("/runtimes/wasm", at, "wasm runs inside toolhost itself; there is no interpreter to name");
-    }
-    reader.only(&table, &["python", "nodejs", "bun", "wasm"]);
-    for (key, language) in [("python", Language::Python), ("nodejs", Language::Nodejs), ("bun", Language::Bun)] {
-        let Some(entry) = reader.table(&table, key) else { continue };
-        let mends = ["name the interpreter by its absolute path", "say why this interpreter"];
-        let Some((path, why)) = reader.reasoned(&entry, "path", mends) else { continue };
-        match rules::plain_path(&path.value) {
-            Ok(plain) if plain.is_absolute() => {
-                found.insert(language, NamedRuntime { path: plain, why, at: path.at });
-            }
-            Ok(_) => reader.schema(entry.pointer_to("path"), path.at, "an interpreter is named by its absolute path"),
-            Err(message) => reader.schema(entry.pointer_to("path"), path.at, message),
-        }
-    }
-    found
+#[derive(Deserialize)]
+struct CapabilityEntry {
+    name: String,
+    why: String,
 }
 
 /// `host`: the file is a cap, which names the secrets that policies may grant.
-fn capabilities(reader: &mut Reader<'_>, top: &Table<'_, '_>, host: bool) -> Vec<Capability> {
+fn capabilities(document: &mut Document<'_>, host: bool) -> Vec<Capability> {
     let mut found = Vec::new();
-    let Some(table) = reader.table(top, "capabilities") else { return found };
-    reader.only(&table, &["grant"]);
-    for entry in reader.tables(&table, "grant", "{ name = \"env:NAME\", why = \"…\" }") {
-        let mends = ["name the capability", "say why it is granted"];
-        let Some((name, why)) = reader.reasoned(&entry, "name", mends) else { continue };
-        let secret = host && matches!(capability::kind(&name.value), capability::Kind::Secret(_));
-        match capability::grantable(&name.value) {
-            Err(message) if !secret => reader.schema(entry.pointer_to("name"), name.at, message),
-            _ => found.push(Capability { name: name.value, why, at: name.at }),
+    for (pointer, CapabilityEntry { name, why }) in document.list("/capabilities/grant") {
+        let pointer = format!("{pointer}/name");
+        let secret = host && matches!(capability::kind(&name), capability::Kind::Secret(_));
+        if !secret {
+            document.parsed(&pointer, capability::grantable(&name));
         }
+        found.push(Capability { name, why, at: document.at(&pointer) });
     }
     found
 }

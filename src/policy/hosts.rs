@@ -1,16 +1,21 @@
-//! Hosts: `[network]` of a policy: which hosts, and which addresses that are not public they may have.
+//! Hosts: those that a manifest asks for ∩ the entries of the policy ∩ those of the cap, exactly.
 //!
-//! For: `policy/file.rs`, which reads policies, and the reports that name what is risky. In: a TOML table. Out:
-//! `HostRule`s. Never: accepts a range that opens nothing, or a host that no range lets anybody reach; resolves a name.
+//! Two entries are never joined into a wider one. An address that is not public is reached only where an entry of its own
+//! lists the range.
 
-use super::source::{At, Reader, Table};
+use super::document::{At, Document};
+use super::file::Policy;
+use super::grantable::{Grantable, least};
+use super::secrets::SecretRule;
+use super::verdict::{Narrower, Verdict, What, wall};
+use super::{HeaderRule, HostGrant};
 use crate::base::address::special;
 use crate::base::text;
-use crate::manifest::Code;
 use crate::manifest::host::{self, Host, HostPattern};
-use crate::quantity::{MAX_HOSTS, MAX_RANGES};
 use ipnet::IpNet;
+use serde::Deserialize;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 /// One entry of `[network] hosts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,58 +23,66 @@ pub struct HostRule {
     pub pattern: HostPattern,
     /// Addresses that are not public, and that the hosts of this entry may have all the same.
     pub ranges: Vec<IpNet>,
+    /// The certificates of who vouches for those of its hosts that get a header.
+    pub ca: Option<PathBuf>,
     pub why: String,
     pub at: At,
 }
 
-pub(super) fn read(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<HostRule> {
+#[derive(Deserialize)]
+struct Entry {
+    host: String,
+    ca: Option<String>,
+    why: String,
+}
+
+/// `folder`: of the policy file, where relative paths start.
+pub(super) fn read(document: &mut Document<'_>, folder: &Path) -> Vec<HostRule> {
     let mut found: Vec<HostRule> = Vec::new();
-    let Some(table) = reader.table(top, "network") else { return found };
-    reader.only(&table, &["hosts"]);
-    let entries = reader.tables(&table, "hosts", "{ host = \"api.example.com\", why = \"…\" }");
-    if entries.len() > MAX_HOSTS {
-        let message = format!("more than {MAX_HOSTS} hosts: name what they have in common (`*.example.com`)");
-        reader.schema(table.pointer_to("hosts"), table.at, message);
-    }
-    for entry in entries.into_iter().take(MAX_HOSTS) {
-        let mends = ["write a name, `*.name` or an address, each with an optional `:port`", "say why it is reached"];
-        let named = reader.reasoned_with(&entry, "host", &["ranges"], mends);
-        let ranges = ranges(reader, &entry);
-        let (Some((host, why)), Some(ranges)) = (named, ranges) else { continue };
-        let pointer = entry.pointer_to("host");
-        match host::pattern(&host.value) {
-            Err(message) => reader.schema(pointer, host.at, message),
-            Ok(pattern) if found.iter().any(|rule| rule.pattern == pattern) => {
-                let message = format!("`{pattern}` is named twice: keep one entry, with the ranges of both");
-                reader.complain(Code::Conflict, pointer, host.at, message);
-            }
-            Ok(pattern) => match unreachable(&pattern, &ranges) {
-                Some(message) => reader.schema(pointer, host.at, message),
-                None => found.push(HostRule { pattern, ranges, why, at: host.at }),
-            },
+    for (entry, Entry { host, ca, why }) in document.list("/network/hosts") {
+        let ranges = ranges(document, &entry);
+        let ca = ca.map(|ca| folder.join(ca));
+        let pointer = format!("{entry}/host");
+        let Some(pattern) = document.parsed(&pointer, host::pattern(&host)) else { continue };
+        if found.iter().any(|rule| rule.pattern == pattern) {
+            document.conflict(&pointer, format!("`{pattern}` is named twice: keep one entry, with the ranges of both"));
+        } else if !document.is_faulty(&entry)
+            && let Some(message) = unreachable(&pattern, &ranges)
+        {
+            document.fault(&pointer, message);
         }
+        found.push(HostRule { pattern, ranges, ca, why, at: document.at(&pointer) });
     }
     found
 }
 
-/// `None` where one of them was complained of.
-pub(super) fn ranges(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<Vec<IpNet>> {
-    let before = reader.problems.len();
-    let written = reader.texts(entry, "ranges");
-    if written.len() > MAX_RANGES {
-        reader.schema(entry.pointer_to("ranges"), entry.at, format!("more than {MAX_RANGES} ranges: name wider ones"));
+/// Gives the headers the authorities of their hosts.
+pub(super) fn vouch(document: &mut Document<'_>, hosts: &[HostRule], secrets: &mut [SecretRule]) {
+    for (rule, ca) in hosts.iter().filter_map(|rule| Some((rule, rule.ca.as_ref()?))) {
+        let held = |header: &&mut HeaderRule| rule.pattern.host.covers(&Host::Name(header.host.clone()));
+        let mut headers = secrets.iter_mut().filter_map(|secret| secret.header.as_mut()).filter(held).peekable();
+        let unused = headers.peek().is_none();
+        let other = headers.any(|header| header.ca.replace(ca.clone()).is_some_and(|other| other != *ca));
+        let message = match () {
+            () if unused => "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the tool's own",
+            () if other => "another entry with this host has another `ca`: write one",
+            () => continue,
+        };
+        document.fault("/network/hosts", format!("`{}`: {message}", rule.pattern));
     }
+}
+
+/// The `ranges` of an entry.
+pub(super) fn ranges(document: &mut Document<'_>, entry: &str) -> Vec<IpNet> {
     let mut found = Vec::new();
-    for (pointer, written) in written.into_iter().take(MAX_RANGES) {
-        match range(&written.value) {
-            Ok(range) if found.contains(&range) => {
-                reader.complain(Code::Conflict, pointer, written.at, format!("`{range}` is named twice"));
-            }
-            Ok(range) => found.push(range),
-            Err(message) => reader.schema(pointer, written.at, message),
+    for (pointer, written) in document.list::<String>(&format!("{entry}/ranges")) {
+        let Some(range) = document.parsed(&pointer, range(&written)) else { continue };
+        if found.contains(&range) {
+            document.conflict(&pointer, format!("`{range}` is named twice"));
         }
+        found.push(range);
     }
-    (reader.problems.len() == before).then_some(found)
+    found
 }
 
 /// A range of addresses that are not public.
@@ -164,4 +177,164 @@ pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
 /// Ranges, or ports, with commas between.
 pub(super) fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What holds a tool to its hosts: a network namespace with our stub and relay only, ports, kinds of sockets.
+pub(super) const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
+
+/// The answer to each ask, and the grants of all.
+pub(super) fn judge(asks: &[HostPattern], policy: &Policy, cap: Option<&Policy>) -> (Vec<Verdict>, Vec<HostGrant>) {
+    let allowed = allowed(policy, cap);
+    let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+    for (index, ask) in asks.iter().enumerate() {
+        if asks[..index].contains(ask) {
+            continue;
+        }
+        let granted = |entry: &HostGrant| Some(HostGrant { asked: ask.to_string(), ..part(entry, ask, None)? });
+        let pieces = least(allowed.iter().filter_map(granted));
+        verdicts.push(verdict(ask, &pieces, policy, cap));
+        grants.extend(pieces);
+    }
+    (verdicts, least(grants))
+}
+
+/// Every entry of the policy, as far as one of the cap holds it too.
+fn allowed(policy: &Policy, cap: Option<&Policy>) -> Vec<HostGrant> {
+    let grant = |rule: &HostRule| HostGrant {
+        pattern: rule.pattern.clone(),
+        ranges: rule.ranges.clone(),
+        asked: String::new(),
+        rule: named(policy, rule),
+        why: rule.why.clone(),
+    };
+    let grants = policy.hosts.iter().map(grant);
+    match cap {
+        None => grants.collect(),
+        Some(cap) => grants
+            .flat_map(|grant| cap.hosts.iter().filter_map(move |most| part(&grant, &most.pattern, Some(&most.ranges))))
+            .collect(),
+    }
+}
+
+fn named(policy: &Policy, rule: &HostRule) -> String {
+    format!("{}: {}", policy.name, rule.pattern)
+}
+
+/// The part of a grant that these hosts are, and of its ranges what lies in `most`.
+pub(super) fn part(grant: &HostGrant, of: &HostPattern, most: Option<&[IpNet]>) -> Option<HostGrant> {
+    let pattern = grant.pattern.overlap(of)?;
+    let mut ranges = match most {
+        Some(most) => common(&grant.ranges, most),
+        None => grant.ranges.clone(),
+    };
+    if let Host::Address(address) = &pattern.host {
+        ranges.retain(|range| range.contains(address));
+    }
+    unreachable(&pattern, &ranges).is_none().then(|| HostGrant { pattern, ranges, ..grant.clone() })
+}
+
+/// The addresses that are in both.
+fn common(ours: &[IpNet], theirs: &[IpNet]) -> Vec<IpNet> {
+    let mut both = Vec::new();
+    for (our, their) in ours.iter().flat_map(|our| theirs.iter().map(move |their| (our, their))) {
+        let inner = if our.contains(their) { their } else { our };
+        if (our.contains(their) || their.contains(our)) && !both.contains(inner) {
+            both.push(*inner);
+        }
+    }
+    both
+}
+
+impl Grantable for HostGrant {
+    fn kind(&self) -> &'static str {
+        "reach"
+    }
+    fn text(&self) -> String {
+        let also = match self.pattern.host {
+            Host::Address(_) => String::new(),
+            _ if self.ranges.is_empty() => String::new(),
+            _ => format!(", also where its address lies in {}", list(&self.ranges)),
+        };
+        format!("{} at {}{also}", host(&self.pattern), ports(&self.pattern.ports()))
+    }
+    fn covers(&self, other: &HostGrant) -> bool {
+        HostGrant::are_covering(std::slice::from_ref(self), other)
+    }
+    /// Each port, and at each the addresses of its ranges.
+    fn are_covering(wide: &[HostGrant], narrow: &HostGrant) -> bool {
+        narrow.pattern.ports().into_iter().all(|port| {
+            let mut at = wide.iter().filter(|other| other.reaches(&narrow.pattern.host, port)).peekable();
+            let ranges: Vec<&IpNet> = at.clone().flat_map(|other| &other.ranges).collect();
+            at.peek().is_some() && narrow.ranges.iter().all(|range| ranges.iter().any(|other| other.contains(range)))
+        })
+    }
+    fn is_near(&self, other: &HostGrant) -> bool {
+        self.pattern.overlap(&other.pattern).is_some()
+    }
+}
+
+fn verdict(ask: &HostPattern, pieces: &[HostGrant], policy: &Policy, cap: Option<&Policy>) -> Verdict {
+    let (narrower, refuses) = match cap {
+        Some(cap) if missing(ask, policy).is_empty() => (Narrower::Host, cap),
+        _ => (Narrower::Policy, policy),
+    };
+    let reason = || reason(ask, refuses);
+    let Some(first) = pieces.first() else {
+        return Verdict::denied(What::Host, ask.to_string(), narrower, reason(), &WALLS);
+    };
+    let each = |field: fn(&HostGrant) -> &String| {
+        let mut texts: Vec<&str> = pieces.iter().map(|piece| field(piece).as_str()).collect();
+        texts.dedup();
+        texts.join("; ")
+    };
+    let place = policy.hosts.iter().find(|rule| named(policy, rule) == first.rule).map(|rule| policy.place(rule.at));
+    let effective: Vec<String> = pieces.iter().map(HostGrant::text).collect();
+    let mut verdict = Verdict::met(What::Host, ask.to_string(), effective.join("; "), &WALLS).because(
+        each(|piece| &piece.rule),
+        each(|piece| &piece.why),
+        place.unwrap_or_default(),
+    );
+    let whole = ask.ports().into_iter().all(|port| pieces.iter().any(|piece| piece.reaches(&ask.host, port)));
+    if !whole {
+        verdict.allowed = false;
+        verdict.narrower = Some(narrower);
+        verdict.reason = Some(format!("only a part is allowed: {}", reason()));
+    }
+    verdict
+}
+
+/// The ports of an ask at which no entry of the policy holds all its hosts.
+fn missing(ask: &HostPattern, policy: &Policy) -> Vec<u16> {
+    let held = |port: &u16| {
+        policy.hosts.iter().any(|rule| rule.pattern.host.covers(&ask.host) && rule.pattern.ports().contains(port))
+    };
+    ask.ports().into_iter().filter(|port| !held(port)).collect()
+}
+
+/// Why a policy does not hold an ask, and which of its entries comes near.
+fn reason(ask: &HostPattern, policy: &Policy) -> String {
+    let hosts = || policy.hosts.iter().map(|rule| &rule.pattern);
+    let parent_of =
+        |pattern: &HostPattern| matches!((&pattern.host, &ask.host), (Host::Below(a), Host::Name(b)) if a == b);
+    let near = if let Some(near) = hosts().find(|pattern| pattern.host.covers(&ask.host)) {
+        format!("; its `{near}` is for {}", ports(&near.ports()))
+    } else if let Some(near) = hosts().find(|pattern| parent_of(pattern)) {
+        format!("; its `{near}` is for names below it, and not for the name itself")
+    } else if matches!(ask.host, Host::Address(_)) && hosts().any(|pattern| pattern.host == Host::Any) {
+        "; its `*` is for names, and an address needs an entry of its own".to_owned()
+    } else if ask.host == Host::Any {
+        "; only an entry `*` does".to_owned()
+    } else {
+        String::new()
+    };
+    let at = ports(&missing(ask, policy));
+    format!("no entry of [network] hosts in policy {} holds {} at {at}{near}", policy.called(), host(ask))
+}
+
+fn host(pattern: &HostPattern) -> String {
+    HostPattern { port: None, ..pattern.clone() }.to_string()
+}
+
+fn ports(ports: &[u16]) -> String {
+    format!("port{} {}", if ports.len() == 1 { "" } else { "s" }, list(ports))
 }

@@ -47,6 +47,7 @@ fn unasked(limit: Limit, ceiling: u64) -> u64 {
 
 fn ceiling(limit: Limit, policy: &Policy) -> (u64, String) {
     match policy.limits.get(&limit) {
+        Some(ceiling) if ceiling.value > limit.most() => (limit.most(), "the largest response".to_string()),
         Some(ceiling) => (ceiling.value, policy.place(ceiling.at)),
         None => (limit.house_default(), "house default".to_string()),
     }

@@ -4,9 +4,10 @@
 //! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
 
 use super::callers::{self, CALLERS_FILE, Callers};
+use super::document::{At, FileProblem};
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::hosts;
-use super::source::{At, FileProblem};
+use super::writable::hard_denials::Protected;
 use super::{SecretSource, disk};
 use crate::base::text;
 use crate::manifest::{Code, Language, Severity};
@@ -52,14 +53,18 @@ pub struct Policies {
     pub(super) callers: Option<Arc<Callers>>,
     /// Files no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
-    pub(super) protected: Arc<BTreeSet<PathBuf>>,
+    pub(super) protected: Arc<Protected>,
     /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
     pub(super) records: Option<PathBuf>,
     /// The folders of the scripts among `protected`.
     pub(super) scripts: Arc<BTreeSet<PathBuf>>,
+    /// Trees that manifests read by `base:`, as far as policy grants them.
+    pub(super) shared: Arc<BTreeSet<PathBuf>>,
     /// Manifests whose scripts lie in folders of other tools: rules relative to such a folder grant them nothing.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
+    /// What is wrong with policies whose tools are known: those tools are refused.
+    faults: Vec<FileProblem>,
 }
 
 impl Policies {
@@ -78,7 +83,8 @@ impl Policies {
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// The policies that can be read, and what is wrong with the others. While anything is wrong, no call is decided.
+    /// The policies, and what stops every call: a file that cannot be read, or not as far as its `tools`, a fault of the cap
+    /// or of the callers, and policies that contradict each other.
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
@@ -95,10 +101,15 @@ impl Policies {
                 continue;
             }
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
-            match file::parse(&text, &file, host, &root) {
-                Ok(policy) if host => policies.host = Some(policy),
-                Ok(policy) => policies.list.push(policy),
-                Err(found) => problems.extend(found.into_iter().map(tell)),
+            let (policy, found) = file::read(&text, &file, host, &root);
+            let found = found.into_iter().map(tell);
+            match policy {
+                None => problems.extend(found),
+                Some(policy) if host => policies.host = Some(policy),
+                Some(policy) => {
+                    policies.list.push(policy);
+                    policies.faults.extend(found);
+                }
             }
         }
         problems.extend(policies.finished());
@@ -123,7 +134,15 @@ impl Policies {
         let rules = self.list.iter().flat_map(|policy| &policy.secrets);
         let callers = self.callers.iter().flat_map(|callers| &callers.list);
         let sources = rules.map(|rule| &rule.from).chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
-        let files: Vec<PathBuf> = sources.flat_map(SecretSource::named_files).map(Path::to_path_buf).collect();
+        let locks = self.list.iter().flat_map(Policy::lock_files);
+        let named = sources.flat_map(SecretSource::named_files).map(Path::to_path_buf);
+        let headers = self.list.iter().flat_map(|policy| &policy.secrets).filter_map(|rule| rule.header.as_ref());
+        let authorities: BTreeSet<PathBuf> = headers.filter_map(|header| header.ca.clone()).collect();
+        for mut problem in authorities.iter().filter_map(|ca| disk::certificates(ca).err()) {
+            problem.problem.severity = Severity::Warning;
+            self.notes.push(problem);
+        }
+        let files: Vec<PathBuf> = named.chain(locks).chain(authorities).collect();
         let resolved: Vec<PathBuf> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
         // Whoever writes there says what the secret is, and what runs to tell it.
         self.protect(files.into_iter().chain(resolved));
@@ -134,7 +153,7 @@ impl Policies {
     fn conflicts(&self) -> Vec<FileProblem> {
         let mut problems = Vec::new();
         let mut names: BTreeMap<&str, &Policy> = BTreeMap::new();
-        for policy in self.list.iter().chain(&self.host) {
+        for policy in self.list.iter().chain(&self.host).filter(|policy| policy.fault.is_none()) {
             if let Some(first) = names.insert(&policy.name, policy) {
                 let message = format!("the name `{}` is also used by {}", policy.name, first.file.display());
                 let at = At { line: 1, column: 1 };
@@ -167,6 +186,14 @@ impl Policies {
         let warning = |policy: &Policy, pointer: &str, at, message: String| {
             FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message)
         };
+        for policy in self.list.iter().chain(&self.host) {
+            for (limit, ceiling) in policy.limits.iter().filter(|(limit, ceiling)| ceiling.value > limit.most()) {
+                let name = limit.policy_name();
+                let message =
+                    format!("`{name}` is clamped to {}, the largest response: write at most that", limit.most());
+                notes.push(warning(policy, &format!("/limits/{name}"), ceiling.at, message));
+            }
+        }
         for policy in &self.list {
             let open = policy.folders.is_empty() && policy.is_wider_than_default();
             let wide = policy.tools.iter().find(|t| !matches!(t.selector, Selector::Exact(_)));
@@ -183,10 +210,13 @@ impl Policies {
                     notes.push(warning(policy, &format!("/network/hosts/{index}/host"), rule.at, message));
                 }
             }
-        }
-        if let Some(host) = self.host.as_ref().filter(|h| h.read.is_empty() && h.write.is_empty()) {
-            let message = "caps every tool and has no [files]: no tool reads anything but its own script. For tools to read their own folder add read = [{ path = \"./**\", why = \"…\" }]";
-            notes.push(warning(host, "/files", At::default(), message.into()));
+            for rule in policy.secrets.iter().filter(|rule| rule.lacks_query) {
+                let message = format!(
+                    "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query = []`",
+                    rule.name
+                );
+                notes.push(warning(policy, "/secrets/grant", rule.at, message));
+            }
         }
         self.notes.extend(notes);
     }
@@ -194,6 +224,11 @@ impl Policies {
     /// Remarks that do not stop the start: ignored files, policies wider than they should be.
     pub fn notes(&self) -> &[FileProblem] {
         &self.notes
+    }
+
+    /// What is wrong with policies, and does not stop other tools than theirs.
+    pub fn faults(&self) -> &[FileProblem] {
+        &self.faults
     }
 
     /// The policy for a tool: the narrowest that names it and whose `folders` hold its manifest.
@@ -241,8 +276,13 @@ impl Policies {
         for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
             let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
             scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
-            protected.insert(path);
+            protected.add(path);
         }
+    }
+
+    /// Sets the trees of code that tools share: no write tree holds one.
+    pub fn share(&mut self, trees: Arc<BTreeSet<PathBuf>>) {
+        self.shared = trees;
     }
 
     /// Sets the manifests that get their script and nothing else of its folder.

@@ -13,56 +13,54 @@ mod capability;
 mod confinement;
 mod decide;
 mod disk;
+mod document;
 mod file;
+mod files;
+mod grantable;
 mod hosts;
-mod judge;
 mod limits;
 mod load;
 pub mod needs;
-mod package_table;
-mod package_use;
 pub mod packages;
-pub mod published;
-mod reach;
 pub mod reports;
-mod rules;
 mod run;
 mod secrets;
 mod services;
-mod source;
-mod uses;
 mod variable;
 mod verdict;
 pub mod versions;
 pub mod writable;
 
-pub use area::{Area, literal, name_matches};
+pub use area::{Area, escape, literal, name_matches, plain_tail};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callers::{
     Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule,
     Takes, ToolLimit,
 };
-pub use capability::{Ask, grantable};
+pub use capability::{Ask, grantable, offerable};
 pub use confinement::*;
 pub use decide::{RUN_CODE, SCRIPT_SERVICE, decide};
+pub use disk::{certificates, lock_file};
+pub use document::{At, FileProblem};
 pub use file::{
     Capability, Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, Tools,
-    is_policy_file, parse,
+    is_policy_file, parse, schema,
 };
+pub use files::Rule;
+pub use grantable::Grantable;
 pub use hosts::{HostRule, range as host_range};
 pub use load::{PassedOver, Policies};
 pub use needs::Need;
-pub use package_table::{PackageEntry, PackageTable, index_name};
-pub use package_use::{Ages, Allowance, PackagesAllowed, refused as refused_packages};
+pub use packages::{
+    Ages, Allowance, PackageEntry, PackageTable, PackagesAllowed, index_name, refused as refused_packages,
+};
 pub use reports::{audit, diff, suggest, who_can};
-pub use rules::Rule;
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
-pub use source::{At, FileProblem};
 pub use variable::Variable;
 pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
-pub use writable::{FolderId, Place, WritablePaths};
+pub use writable::{Place, WritablePaths, WrittenTree};
 
 use crate::manifest::{Handler, Language, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,6 +78,8 @@ pub struct Machine {
     pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
     pub environment: BTreeMap<String, Variable>,
+    /// The capabilities that this host's configuration declares.
+    pub declared: BTreeSet<String>,
     /// The indexes that the host's configuration names, and where each leads, in words.
     pub indexes: BTreeMap<(packages::Ecosystem, String), String>,
     /// Over which broker each service is called, in words; `*`: every other.
@@ -96,6 +96,9 @@ impl Machine {
             capability::Kind::Free if module => Some("a WASI module starts no processes"),
             capability::Kind::Env(name) if !self.environment.contains_key(name) => {
                 Some("this host does not offer it, or it is not set")
+            }
+            capability::Kind::Declared if !self.declared.contains(capability) => {
+                Some("`capabilities` in this host's configuration does not declare it")
             }
             capability::Kind::Later => Some("not built yet"),
             capability::Kind::Unknown => Some("not a word this host knows"),

@@ -5,10 +5,11 @@
 
 use super::area::Area;
 use super::decide::{self, Subject, judge, shape_limits};
-use super::judge::{covers, least, what};
+use super::files::what;
+use super::grantable::{Grantable, least};
+use super::hosts;
 use super::load::Policies;
-use super::package_use;
-use super::reach;
+use super::packages;
 use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
 use super::{Access, Confinement, Grant, HostGrant, Machine, Opening, PerCall, SecretGrant, Variable};
 use crate::fault::{Fault, Kind};
@@ -77,14 +78,14 @@ fn meet(decision: &mut Decision, other: &Decision) {
     }
     let before = std::mem::take(&mut decision.grants);
     let after = overlap(&before, &other.grants, decision.script.as_ref().map(|s| Area::File(s.clone())));
-    for grant in before.iter().filter(|g| !after.iter().any(|a| covers(a, g))) {
+    for grant in before.iter().filter(|g| !Grant::are_covering(&after, g)) {
         let left = after.iter().filter(|a| a.asked == grant.asked).map(|a| Area::of(&a.opening).text()).collect();
         less(decision, what(grant.access), &grant.asked, left, &other.tool);
     }
     decision.grants = after;
     meet_hosts(decision, other);
     meet_secrets(decision, other);
-    package_use::meet(&mut decision.package_rules, other);
+    packages::meet(&mut decision.package_rules, other);
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);
@@ -96,6 +97,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
     let more: Vec<_> = other.confirm.iter().filter(|why| !decision.confirm.contains(why)).cloned().collect();
     decision.confirm.extend(more);
     decision.stderr_is_error |= other.stderr_is_error;
+    decision.text_output |= other.text_output;
     let network = decision.network();
     if let Ok(shape) = &mut decision.shape {
         let shape = Arc::make_mut(shape);
@@ -106,6 +108,7 @@ fn meet(decision: &mut Decision, other: &Decision) {
         shape.require_cgroup = decision.require_cgroup;
         shape.observe = decision.observe;
         shape.stderr_is_error = decision.stderr_is_error;
+        shape.text_output = decision.text_output;
         let theirs = other.shape.as_ref().ok();
         shape.env.retain(|name, value| {
             let kept = !matches!(value, Variable::Host(_)) || theirs.is_some_and(|t| t.env.get(name) == Some(value));
@@ -146,12 +149,12 @@ fn withheld(asked: String, tool: &str, verdicts: &mut [Verdict], notes: &mut Not
 /// Narrows the hosts of `decision` by those of `other`.
 fn meet_hosts(decision: &mut Decision, other: &Decision) {
     let parts = |our: &HostGrant| -> Vec<HostGrant> {
-        other.hosts.iter().filter_map(|their| reach::part(our, &their.pattern, Some(&their.ranges))).collect()
+        other.hosts.iter().filter_map(|their| hosts::part(our, &their.pattern, Some(&their.ranges))).collect()
     };
     let before = std::mem::take(&mut decision.hosts);
-    let after = reach::least(before.iter().flat_map(parts).collect());
-    for grant in before.iter().filter(|grant| !reach::reached(&after, grant)) {
-        let left = after.iter().filter(|a| a.asked == grant.asked).map(reach::text).collect();
+    let after = least(before.iter().flat_map(parts));
+    for grant in before.iter().filter(|grant| !HostGrant::are_covering(&after, grant)) {
+        let left = after.iter().filter(|a| a.asked == grant.asked).map(HostGrant::text).collect();
         less(decision, What::Host, &grant.asked, left, &other.tool);
     }
     decision.hosts = after;

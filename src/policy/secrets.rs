@@ -1,32 +1,39 @@
-//! Secrets: `[secrets]` of a policy: where each comes from, and how a tool may use it.
+//! Secrets: those that a manifest asks for (`secret:NAME`) ∩ the entries of the policy ∩ the names in the cap.
 //!
-//! For: `policy/file.rs`, which reads policies. In: a TOML table. Out: `SecretRule`s. Never: reads a secret; lets a header
-//! go to more than one exact name.
+//! A policy says where each lies and how it is used. A header goes to one exact name; a tool uses no secret in two ways, and
+//! has none that the relay adds.
 
 use super::area::{self, Area};
-use super::rules::plain_path;
-use super::source::{At, Placed, Reader, Table, did_you_mean};
-use super::{HeaderRule, SecretGrant, SecretSource};
+use super::capability::{self, Kind};
+use super::document::{At, Document};
+use super::file::Policy;
+use super::files::plain_path;
+use super::grantable::Grantable;
+use super::verdict::{Narrower, Verdict, What, wall};
+use super::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use crate::base::text;
 use crate::manifest::host::{self, Host};
-use crate::manifest::{Code, environment};
+use crate::manifest::shape::did_you_mean;
+use crate::manifest::{Manifest, environment};
 use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
 /// The port at which a host is reached by TLS where a policy names none.
 const HTTPS: u16 = 443;
-/// Most secrets, words of a command, and methods and paths of a header.
-pub(super) const MOST: usize = 64;
+/// Most words of a command, and methods and paths of a header.
+const MOST: usize = 64;
 /// Longest name of a file, bytes.
 const LONGEST_FILE: usize = 255;
 /// Longest name or text of a header, and longest path, bytes.
-pub(super) const LONGEST: usize = 1000;
+const LONGEST: usize = 1000;
 /// Stands for the name of the caller.
 pub const CALLER: &str = "{caller}";
 /// Headers that say how a message is read or where it goes: no secret is one of them.
 #[rustfmt::skip]
-pub(super) const FRAMING: [&str; 14] = [
+const FRAMING: [&str; 14] = [
     "host", "connection", "content-length", "content-encoding", "transfer-encoding", "te", "trailer", "upgrade", "keep-alive",
     "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
 ];
@@ -38,36 +45,49 @@ pub struct SecretRule {
     pub from: SecretSource,
     /// Added by the relay; `None`: a variable of the tool.
     pub header: Option<HeaderRule>,
+    /// Its header has methods or paths, and no word on queries.
+    pub lacks_query: bool,
     pub why: String,
     pub at: At,
 }
 
+#[derive(Deserialize)]
+struct HeaderEntry {
+    host: String,
+    name: String,
+    value: Option<String>,
+    #[serde(default)]
+    methods: Vec<String>,
+    #[serde(default)]
+    paths: Vec<String>,
+    query: Option<Vec<String>>,
+    request_headers: Option<Vec<String>>,
+}
+
 /// `folder`: of the policy file, where relative paths start.
-pub(super) fn read(reader: &mut Reader<'_>, top: &Table<'_, '_>, folder: &Path) -> Vec<SecretRule> {
+pub(super) fn read(document: &mut Document<'_>, folder: &Path) -> Vec<SecretRule> {
     let mut found: Vec<SecretRule> = Vec::new();
-    let Some(table) = reader.table(top, "secrets") else { return found };
-    reader.only(&table, &["grant"]);
-    let entries = reader.tables(&table, "grant", "{ name = \"API_KEY\", from = \"file:api.key\", why = \"…\" }");
-    few(reader, table.pointer_to("grant"), table.at, entries.len());
-    for entry in entries.into_iter().take(MOST) {
-        let mends = ["name the secret, as the tool asks for it (`secret:NAME`)", "say why the tool may use it"];
-        let named = reader.reasoned_with(&entry, "name", &["from", "header"], mends);
-        let from =
-            reader.said(&entry, "from", "say where it lies: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"");
-        let from = from.and_then(|from| placed(reader, &entry, "from", &from, |text| source(text, folder)));
-        let header = entry.get("header").map(|_| header(reader, &entry));
-        let (Some((name, why)), Some(from)) = (named, from) else { continue };
-        let pointer = entry.pointer_to("name");
-        if let Some(complaint) = environment::refused(&name.value, "") {
-            let shown = text::printable(&text::head(&name.value, 60));
-            reader.schema(pointer, name.at, format!("`{shown}` is no name of a secret: it {complaint}"));
-        } else if found.iter().any(|rule| rule.name == name.value) {
-            reader.complain(Code::Conflict, pointer, name.at, format!("`{}` is named twice", name.value));
-        } else if let Some(other) = header.iter().flatten().find_map(|header| clash(header, &found)) {
-            reader.complain(Code::Conflict, entry.pointer_to("header"), name.at, other);
-        } else if header != Some(None) {
-            found.push(SecretRule { name: name.value, from, header: header.flatten(), why, at: name.at });
+    for (pointer, entry) in document.list::<Value>("/secrets/grant") {
+        let written = |key: &str| entry[key].as_str().map(str::to_owned);
+        let at = |key: &str| format!("{pointer}/{key}");
+        // An entry with another fault still says what no tool may write.
+        let from = written("from").map(|from| document.parsed(&at("from"), source(&from, folder)));
+        let Some(from) = from.flatten() else { continue };
+        let (name, why) = (written("name").unwrap_or_default(), written("why").unwrap_or_default());
+        if let Some(complaint) = environment::refused(&name, "").filter(|_| entry["name"].is_string()) {
+            let shown = text::printable(&text::head(&name, 60));
+            document.fault(&at("name"), format!("`{shown}` is no name of a secret: it {complaint}"));
+        } else if found.iter().any(|rule| rule.name == name) {
+            document.conflict(&at("name"), format!("`{name}` is named twice"));
         }
+        let written: Option<HeaderEntry> = document.get(&at("header"));
+        let says_query = written.as_ref().is_some_and(|header| header.query.is_some());
+        let header = written.and_then(|written| header(document, &at("header"), written));
+        if let Some(other) = header.as_ref().and_then(|header| clash(header, &found)) {
+            document.conflict(&at("header"), other);
+        }
+        let lacks_query = !says_query && header.as_ref().is_some_and(HeaderRule::is_limited);
+        found.push(SecretRule { name, from, header, lacks_query, why, at: document.at(&at("name")) });
     }
     found
 }
@@ -86,23 +106,6 @@ fn clash(header: &HeaderRule, found: &[SecretRule]) -> Option<String> {
         );
         (other.port != *port).then_some(message)
     })
-}
-
-fn few(reader: &mut Reader<'_>, pointer: String, at: At, count: usize) {
-    if count > MOST {
-        reader.schema(pointer, at, format!("more than {MOST} entries"));
-    }
-}
-
-/// The text as `read` understands it; what it says is wrong stands at the text's own place.
-fn placed<T>(
-    reader: &mut Reader<'_>,
-    of: &Table<'_, '_>,
-    key: &str,
-    text: &Placed<String>,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Option<T> {
-    read(&text.value).map_err(|why| reader.schema(of.pointer_to(key), text.at, why)).ok()
 }
 
 /// `folder`: where relative paths start.
@@ -150,45 +153,48 @@ fn caller_file(written: &str, folder: &Path) -> Result<SecretSource, String> {
     }
 }
 
-fn header(reader: &mut Reader<'_>, entry: &Table<'_, '_>) -> Option<HeaderRule> {
-    let table = reader.table(entry, "header")?;
-    reader.only(&table, &["host", "name", "value", "methods", "paths"]);
-    let host = reader.said(&table, "host", "name the one host that gets it");
-    let name = reader.said(&table, "name", "name the header, such as \"Authorization\"");
-    let value = reader.text(&table, "value").unwrap_or_else(|| Placed { value: "{}".to_owned(), at: table.at });
-    let (methods, paths) = (reader.texts(&table, "methods"), reader.texts(&table, "paths"));
-    let host = host.and_then(|host| placed(reader, &table, "host", &host, exact));
-    let name = name.and_then(|name| placed(reader, &table, "name", &name, header_name));
-    let at = value.at;
-    let value = header_value(value.value).map_err(|why| reader.schema(table.pointer_to("value"), at, why)).ok()?;
-    few(reader, table.pointer_to("methods"), table.at, methods.len());
-    few(reader, table.pointer_to("paths"), table.at, paths.len());
-    for key in ["methods", "paths"] {
-        if table.get(key).and_then(|value| value.get_ref().as_array()).is_some_and(|list| list.is_empty()) {
-            reader.schema(
-                table.pointer_to(key),
-                table.at,
-                format!("`{key}` is empty: leave it out where all are meant"),
-            );
-            return None;
+fn header(document: &mut Document<'_>, pointer: &str, written: HeaderEntry) -> Option<HeaderRule> {
+    let HeaderEntry { host, name, value, methods, paths, query, request_headers } = written;
+    let at = |key: &str| format!("{pointer}/{key}");
+    let limited = !methods.is_empty() || !paths.is_empty();
+    for (key, list) in [("query", &query), ("request_headers", &request_headers)] {
+        if list.is_some() && !limited {
+            let message =
+                format!("`{key}` is for a header with `methods` or `paths`; without them every request gets it");
+            document.fault(&at(key), message);
         }
     }
-    for (pointer, method) in &methods {
-        let refused = ["TRACE", "CONNECT"].contains(&method.value.as_str());
-        if refused || !method.value.bytes().all(|b| b.is_ascii_uppercase()) || method.value.is_empty() {
-            reader.schema(pointer, method.at, "a method is written in capitals, and is neither TRACE nor CONNECT");
-            return None;
-        }
+    let mut list = |key: &str, texts: Vec<String>, read: fn(&str) -> Result<String, String>| {
+        let texts = texts.iter().take(MOST).enumerate();
+        let texts = texts.map(|(index, text)| document.parsed(&format!("{}/{index}", at(key)), read(text)));
+        texts.collect::<Option<Vec<String>>>()
+    };
+    let (methods, paths) = (list("methods", methods, method), list("paths", paths, path_pattern));
+    let query = list("query", query.unwrap_or_default(), query_name);
+    let request_headers = list("request_headers", request_headers.unwrap_or_default(), header_name);
+    let value = document.parsed(&at("value"), header_value(value.unwrap_or_else(|| "{}".to_owned())));
+    let name = document.parsed(&at("name"), header_name(&name));
+    let (host, port) = document.parsed(&at("host"), exact(&host))?;
+    let (name, value, methods, paths) = (name?, value?, methods?, paths?);
+    let (query, request_headers) = (query?, request_headers?);
+    Some(HeaderRule { host, port, name, value, methods, paths, query, request_headers, ca: None })
+}
+
+fn method(written: &str) -> Result<String, String> {
+    let capitals = !written.is_empty() && written.bytes().all(|b| b.is_ascii_uppercase());
+    match capitals && !["TRACE", "CONNECT"].contains(&written) {
+        true => Ok(written.to_owned()),
+        false => Err("a method is written in capitals, and is neither TRACE nor CONNECT".to_owned()),
     }
-    for (pointer, path) in &paths {
-        if let Err(why) = path_pattern(&path.value) {
-            reader.schema(pointer, path.at, why);
-            return None;
-        }
+}
+
+/// The name of a field of a query, as it is after decoding.
+fn query_name(written: &str) -> Result<String, String> {
+    let plain = written.bytes().all(|b| b.is_ascii_graphic() && !b"&;=%+#".contains(&b));
+    match plain && !written.is_empty() && written.len() <= LONGEST {
+        true => Ok(written.to_owned()),
+        false => Err("the name of a query field is ASCII without spaces and `&`, `;`, `=`, `%`, `+`, `#`".to_owned()),
     }
-    let texts = |list: Vec<(String, Placed<String>)>| list.into_iter().map(|(_, text)| text.value).collect();
-    let (host, port) = host?;
-    Some(HeaderRule { host, port, name: name?, value, methods: texts(methods), paths: texts(paths) })
 }
 
 /// The text of a header with `{}` where the secret stands.
@@ -220,13 +226,13 @@ pub fn header_name(written: &str) -> Result<String, String> {
         return Err(format!("`{}` is not the name of a header", text::printable(&text::head(written, 60))));
     }
     if FRAMING.contains(&name.as_str()) {
-        return Err(format!("`{name}` says how a message is read or where it goes: no secret stands there"));
+        return Err(format!("`{name}` says how a message is read or where it goes: leave it out"));
     }
     Ok(name)
 }
 
 /// `/exact` or `/below/**`.
-fn path_pattern(written: &str) -> Result<(), String> {
+fn path_pattern(written: &str) -> Result<String, String> {
     let stem = written.strip_suffix("/**").unwrap_or(written);
     let plain = written.starts_with('/')
         && stem.bytes().all(|b| (0x21..0x7F).contains(&b) && !b"*?#%\\".contains(&b))
@@ -234,7 +240,7 @@ fn path_pattern(written: &str) -> Result<(), String> {
         && written.len() <= LONGEST
         && !stem.split('/').any(|part| part == "." || part == "..");
     if plain {
-        Ok(())
+        Ok(written.to_owned())
     } else {
         Err("a path is \"/exact\" or \"/below/**\", without `//`, `.` and `..` as parts, `%`, `?`, `#`, `\\`"
             .to_owned())
@@ -282,7 +288,7 @@ impl SecretSource {
     }
 
     /// All files that its text names: who may change one of them says what the secret is.
-    pub(super) fn named_files(&self) -> Vec<&Path> {
+    pub fn named_files(&self) -> Vec<&Path> {
         match self {
             SecretSource::Command(words) => words.iter().map(Path::new).filter(|word| word.is_absolute()).collect(),
             // Whoever makes a file in that folder says what somebody's secret is.
@@ -294,7 +300,7 @@ impl SecretSource {
 
 /// How a secret is used, for people.
 pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
-    let Some(HeaderRule { host, port, name, value, methods, paths }) = header else {
+    let Some(HeaderRule { host, port, name, value, methods, paths, query, request_headers, ca }) = header else {
         return format!("the variable {name} (never shown)");
     };
     let port = if *port == HTTPS { String::new() } else { format!(":{port}") };
@@ -303,7 +309,9 @@ pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
         true => String::new(),
         false => format!(", {words} {}", list.join(" ")),
     };
-    let only = list("only", methods) + &list("at", paths);
+    let only = list("only", methods) + &list("at", paths) + &list("with query", query);
+    let only = only + &list("with request headers", request_headers);
+    let only = only + &ca.as_ref().map_or_else(String::new, |ca| format!(", trusting {} alone", ca.display()));
     format!("header {name}{what} of {host}{port}{only}, added by toolhost (never shown)")
 }
 
@@ -320,17 +328,24 @@ impl Secret {
     pub fn of(grant: &SecretGrant) -> Secret {
         Secret { name: grant.name.clone(), from: grant.from.to_string(), header: grant.header.clone() }
     }
+}
 
-    pub fn covers(&self, other: &Secret) -> bool {
+impl Grantable for Secret {
+    fn kind(&self) -> &'static str {
+        "secret"
+    }
+    fn text(&self) -> String {
+        format!("{}: {}, from {}", self.name, used(&self.name, self.header.as_ref()), self.from)
+    }
+    fn covers(&self, other: &Secret) -> bool {
         let used = match (&self.header, &other.header) {
             (Some(ours), Some(theirs)) => ours.covers(theirs),
             (ours, theirs) => ours.is_none() && theirs.is_none(),
         };
         used && (&self.name, &self.from) == (&other.name, &other.from)
     }
-
-    pub fn text(&self) -> String {
-        format!("{}: {}, from {}", self.name, used(&self.name, self.header.as_ref()), self.from)
+    fn is_near(&self, other: &Secret) -> bool {
+        self.name == other.name
     }
 }
 
@@ -339,12 +354,134 @@ impl HeaderRule {
     pub(super) fn covers(&self, other: &HeaderRule) -> bool {
         let same =
             (&self.host, self.port, &self.name, &self.value) == (&other.host, other.port, &other.name, &other.value);
+        let same = same && self.ca == other.ca;
         let below = |wide: &String, path: &String| {
             wide == path || wide.strip_suffix("**").is_some_and(|folder| path.starts_with(folder))
         };
         let all = |ours: &[String], theirs: &[String], holds: &dyn Fn(&String, &String) -> bool| {
             ours.is_empty() || !theirs.is_empty() && theirs.iter().all(|their| ours.iter().any(|our| holds(our, their)))
         };
-        same && all(&self.methods, &other.methods, &|a, b| a == b) && all(&self.paths, &other.paths, &below)
+        let all_of = |ours: &[String], theirs: &[String]| theirs.iter().all(|their| ours.contains(their));
+        let extras = all_of(&self.query, &other.query) && all_of(&self.request_headers, &other.request_headers);
+        let requests = all(&self.methods, &other.methods, &|a, b| a == b) && all(&self.paths, &other.paths, &below);
+        same && requests && (extras || !self.is_limited())
     }
+}
+
+/// The port at which the relay adds headers.
+const HTTP: u16 = 80;
+
+/// The grants, in order of name; `hosts` and `files`: what the tool reaches and opens.
+pub(super) fn judge(
+    manifest: &Manifest,
+    policy: &Policy,
+    cap: Option<&Policy>,
+    hosts: &[HostGrant],
+    files: &[Grant],
+    verdicts: &mut Vec<Verdict>,
+) -> Vec<SecretGrant> {
+    let (mut grants, mut seen): (Vec<SecretGrant>, BTreeSet<&str>) = Default::default();
+    for word in &manifest.asks.capabilities {
+        let Kind::Secret(name) = capability::kind(word) else { continue };
+        if !seen.insert(name) {
+            continue;
+        }
+        let listed = policy.secrets.iter().find(|rule| rule.name == name);
+        let wall = if listed.is_some_and(|rule| rule.header.is_some()) { wall::NETWORK } else { wall::ENVIRONMENT };
+        let nowhere = || format!("no entry of [secrets] grant in policy {} names it", policy.called());
+        let judged = listed.ok_or_else(|| (Narrower::Policy, nowhere())).and_then(|rule| {
+            capped(word, cap).or_else(|| conflict(manifest, rule, hosts, files)).map_or(Ok(rule), Err)
+        });
+        verdicts.push(match judged {
+            Ok(rule) => {
+                let grant = grant(policy, rule);
+                let verdict = Verdict::met(What::Capability, word, used(name, rule.header.as_ref()), &[wall]);
+                let verdict = verdict.because(&grant.rule, &rule.why, policy.place(rule.at));
+                grants.push(grant);
+                verdict
+            }
+            Err((narrower, reason)) => Verdict::denied(What::Capability, word, narrower, reason, &[wall]),
+        });
+    }
+    grants.sort_by(|a, b| a.name.cmp(&b.name));
+    grants
+}
+
+fn grant(policy: &Policy, rule: &SecretRule) -> SecretGrant {
+    SecretGrant {
+        name: rule.name.clone(),
+        from: rule.from.clone(),
+        header: rule.header.clone(),
+        rule: format!("{}: {}", policy.name, rule.name),
+        why: rule.why.clone(),
+    }
+}
+
+fn capped(word: &str, cap: Option<&Policy>) -> Option<(Narrower, String)> {
+    let cap = cap.filter(|cap| !cap.capabilities.iter().any(|capability| capability.name == word))?;
+    let reason = format!("no entry of [capabilities] grant in policy {} names {word}", cap.called());
+    Some((Narrower::Host, reason))
+}
+
+/// Why a secret that both allow cannot be used by this tool, with the mend.
+fn conflict(
+    manifest: &Manifest,
+    rule: &SecretRule,
+    hosts: &[HostGrant],
+    files: &[Grant],
+) -> Option<(Narrower, String)> {
+    let name = &rule.name;
+    if let Some(all) = rule.from.all_files()
+        && let Some(open) = files.iter().find(|grant| Area::of(&grant.opening).overlap(&all).is_some())
+    {
+        let reason = format!(
+            "the secrets of all callers lie in {}, and the tool could read them there ({}): put them elsewhere",
+            text::path(all.folder()),
+            open.rule
+        );
+        return Some((Narrower::Policy, reason));
+    }
+    let Some(header) = &rule.header else {
+        let other = match manifest.execution.env.contains_key(name) {
+            true => "sets a variable of that name itself (execution.env)".to_owned(),
+            false => {
+                let asked = manifest.asks.capabilities.iter().find(|word| **word == format!("env:{name}"))?;
+                format!("asks for `{asked}`, too")
+            }
+        };
+        let reason =
+            format!("the secret is the variable {name}, and the manifest {other}: take that out of the manifest");
+        return Some((Narrower::House, reason));
+    };
+    if let SecretSource::File(file) = &rule.from
+        && let spellings = [Some(file.clone()), file.canonicalize().ok()]
+        && let Some(open) =
+            files.iter().find(|grant| spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file)))
+    {
+        let reason = format!(
+            "toolhost adds it so that the tool never has it, and the tool could read the file where it lies ({}): put that file elsewhere",
+            open.rule
+        );
+        return Some((Narrower::Policy, reason));
+    }
+    if let SecretSource::Env(variable) = &rule.from
+        && manifest.asks.capabilities.contains(&format!("env:{variable}"))
+    {
+        let reason = format!(
+            "toolhost adds it so that the tool never has it, and the manifest asks for the same text as `env:{variable}`: take that out"
+        );
+        return Some((Narrower::House, reason));
+    }
+    let host = Host::Name(header.host.clone());
+    if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {
+        return None;
+    }
+    let asks = manifest.asks.hosts.iter().any(|ask| ask.host.covers(&host) && ask.ports().contains(&HTTP));
+    let narrower = if asks { Narrower::Policy } else { Narrower::Manifest };
+    let at = format!("{}:{HTTP}", header.host);
+    let reason = format!(
+        "its header goes to http://{0}, which this tool does not reach: the manifest must ask for `{at}` (allowHosts) and the policy grant it ([network] hosts); the tool speaks http://{0}, and toolhost speaks TLS to the host",
+        header.host
+    );
+    Some((narrower, reason))
 }

@@ -4,19 +4,15 @@
 //! host. Out: `ServiceRule`s; a verdict, and a grant. Never: lets a descriptor choose a queue that no policy names.
 
 use super::Machine;
+use super::document::{At, Document};
 use super::file::Policy;
+use super::grantable::Grantable;
 use super::needs::Need;
-use super::source::{At, Reader, Table};
 use super::verdict::{Narrower, Verdict, What};
 use crate::base::text;
-use crate::manifest::{Code, Manifest, ServiceDescriptor};
+use crate::manifest::{Manifest, ServiceDescriptor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-/// Most entries, and most queues of one.
-pub(super) const MOST: usize = 64;
-const ENTRY: &str =
-    "{ service = \"joke\", request = [\"request:tg:joke\"], response = \"response:tg:joke\", why = \"…\" }";
 
 /// One entry of `[services] call`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +48,13 @@ impl ServiceGrant {
         let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
         format!("{} at {to} of {broker}", self.service)
     }
+}
 
-    /// Without where the grant came from.
-    pub fn text(&self) -> String {
+impl Grantable for ServiceGrant {
+    fn kind(&self) -> &'static str {
+        "service"
+    }
+    fn text(&self) -> String {
         let config = match self.config.is_empty() {
             true => String::new(),
             false => format!(" and {}", Value::Object(self.config.clone())),
@@ -63,41 +63,35 @@ impl ServiceGrant {
         let (place, from) = (self.place(), &self.response);
         format!("{place}, answers from {from}; the arguments{config} and the trace of the call leave this host, {user}")
     }
-
-    /// Whether whoever has this can do all that the other says.
-    pub fn covers(&self, other: &ServiceGrant) -> bool {
+    fn covers(&self, other: &ServiceGrant) -> bool {
         let same = (&self.service, &self.response, &self.broker, &self.config)
             == (&other.service, &other.response, &other.broker, &other.config);
         same && other.request.iter().all(|queue| self.request.contains(queue)) && (self.user || !other.user)
     }
+    fn is_near(&self, other: &ServiceGrant) -> bool {
+        self.service == other.service
+    }
 }
 
-pub(super) fn read(reader: &mut Reader<'_>, top: &Table<'_, '_>) -> Vec<ServiceRule> {
+#[derive(Deserialize)]
+struct Entry {
+    service: String,
+    request: Vec<String>,
+    response: String,
+    #[serde(default)]
+    user: bool,
+    why: String,
+}
+
+pub(super) fn read(document: &mut Document<'_>) -> Vec<ServiceRule> {
     let mut found: Vec<ServiceRule> = Vec::new();
-    let Some(table) = reader.table(top, "services") else { return found };
-    reader.only(&table, &["call"]);
-    let entries = reader.tables(&table, "call", ENTRY);
-    if entries.len() > MOST {
-        reader.schema(table.pointer_to("call"), table.at, format!("more than {MOST} entries"));
-    }
-    for entry in entries.into_iter().take(MOST) {
-        let mends = ["write the id of the service, as its descriptor has it", "say why it is called"];
-        let named = reader.reasoned_with(&entry, "service", &["request", "response", "user"], mends);
-        let request: Vec<String> = reader.texts(&entry, "request").into_iter().map(|(_, queue)| queue.value).collect();
-        if request.is_empty() && !reader.problems.iter().any(|p| p.pointer.starts_with(&entry.pointer)) {
-            let message = "`request` is missing: write the queues of requests, as the descriptor has them, in [ ]";
-            reader.schema(&entry.pointer, entry.at, message);
+    for (pointer, Entry { service, request, response, user, why }) in document.list("/services/call") {
+        let pointer = format!("{pointer}/service");
+        if found.iter().any(|rule| rule.service == service) {
+            let shown = text::printable(&text::head(&service, 80));
+            document.conflict(&pointer, format!("`{shown}` is named twice"));
         }
-        let response = reader.said(&entry, "response", "write the queue of answers, as the descriptor has it");
-        let user = reader.flag(&entry, "user");
-        let (Some((service, why)), Some(response), Some(user)) = (named, response, user) else { continue };
-        if found.iter().any(|rule| rule.service == service.value) {
-            let message = format!("`{}` is named twice", text::printable(&text::head(&service.value, 80)));
-            reader.complain(Code::Conflict, entry.pointer_to("service"), service.at, message);
-            continue;
-        }
-        let (at, service, response) = (service.at, service.value, response.value);
-        found.push(ServiceRule { service, request, response, user, why, at });
+        found.push(ServiceRule { service, request, response, user, why, at: document.at(&pointer) });
     }
     found
 }
@@ -113,28 +107,6 @@ impl ServiceRule {
         };
         Some(format!("its descriptor says {key} queue `{queue}`, which `{key}` of the entry does not name"))
     }
-}
-
-/// Every entry of the policy that the cap allows.
-pub(super) fn allowed(policy: &Policy, cap: Option<&Policy>) -> Vec<ServiceGrant> {
-    let grant = |rule: &ServiceRule| {
-        let same = |other: &&ServiceRule| other.service == rule.service && other.response == rule.response;
-        let capped = cap.map(|cap| cap.services.iter().find(same));
-        let request = |queue: &&String| capped.is_none_or(|cap| cap.is_some_and(|cap| cap.request.contains(queue)));
-        let request: Vec<String> = rule.request.iter().filter(request).cloned().collect();
-        let grant = ServiceGrant {
-            service: rule.service.clone(),
-            request,
-            response: rule.response.clone(),
-            broker: None,
-            config: Map::new(),
-            user: rule.user && capped.is_none_or(|cap| cap.is_some_and(|cap| cap.user)),
-            rule: format!("{}: {}", policy.name, rule.service),
-            why: rule.why.clone(),
-        };
-        Some(grant).filter(|grant| !grant.request.is_empty())
-    };
-    policy.services.iter().filter_map(grant).collect()
 }
 
 /// What the configuration may call a service by, the nearest first: its id, all of a namespace, all.

@@ -8,8 +8,7 @@ use super::callers::CallerGrant;
 use super::capability::{self, Ask};
 use super::load::PassedOver;
 use super::needs::Need;
-use super::package_use::Allowance;
-use super::packages::{Ecosystem, PackageGrant, Wanted};
+use super::packages::{Allowance, Ecosystem, PackageGrant, Wanted};
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, ServiceGrant, Shape, hosts};
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
@@ -294,6 +293,8 @@ pub struct Decision {
     pub confirm: Vec<Confirm>,
     /// Any text on stderr fails the call.
     pub stderr_is_error: bool,
+    /// Output that is not one JSON value is the answer as text.
+    pub text_output: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.
     pub in_process: bool,
     /// It does, and starts scripts, which are held to what is decided here.

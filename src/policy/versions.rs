@@ -5,11 +5,12 @@
 
 use super::packages::Ecosystem;
 use pep440_rs::{Operator, VersionSpecifiers};
-use semver::VersionReq;
 use std::str::FromStr;
 
 /// Longest name, version or range, bytes (npm's own bound for names).
 const LONGEST: usize = 214;
+/// The largest part of a version of Node (`Number.MAX_SAFE_INTEGER`).
+const LARGEST: u64 = (1 << 53) - 1;
 
 /// The name as its index spells it when it compares names; `None`: it is none.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
@@ -56,6 +57,12 @@ pub fn version(ecosystem: Ecosystem, text: &str) -> Option<String> {
     }
 }
 
+/// Whether two texts are one version: to Python `1.0` is `1.0.0`.
+pub fn are_same(ecosystem: Ecosystem, one: &str, other: &str) -> bool {
+    let read = |text: &str| pep440_rs::Version::from_str(text).ok();
+    one == other || (ecosystem == Ecosystem::Python && read(one).is_some_and(|one| Some(one) == read(other)))
+}
+
 pub fn is_range(ecosystem: Ecosystem, text: &str) -> bool {
     match ecosystem {
         Ecosystem::Python => python_range(text).is_some(),
@@ -71,33 +78,43 @@ pub fn holds(ecosystem: Ecosystem, range: &str, version: &str) -> Option<bool> {
             Some(python_range(range)?.contains(&version))
         }
         Ecosystem::Node => {
-            let version = semver::Version::parse(version).ok()?;
-            Some(node_range(range)?.iter().any(|range| range.matches(&version)))
+            let version = nodejs_semver::Version::parse(version).ok()?;
+            Some(node_range(range)?.satisfies(&version))
         }
     }
 }
 
-/// Whether a version lies in the range or, as a pre-release, right before or at a version that does. True for what
-/// cannot be read.
+/// Whether a deny list's range has the version: by the ecosystem's own rule, or by plain order, which also puts
+/// pre-releases, post-releases and local versions below or above a bound. True for what cannot be read.
 pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
     if holds(ecosystem, range, version).unwrap_or(true) {
         return true;
     }
-    let Ok(read) = semver::Version::parse(version) else { return false };
-    if ecosystem != Ecosystem::Node || read.pre.is_empty() {
-        return false;
+    match ecosystem {
+        Ecosystem::Python => {
+            let (Some(range), Ok(version)) = (python_range(range), pep440_rs::Version::from_str(version)) else {
+                return true;
+            };
+            range.iter().all(|one| match one.operator() {
+                Operator::LessThan => version < *one.version(),
+                Operator::GreaterThan => version > *one.version(),
+                _ => one.contains(&version),
+            })
+        }
+        Ecosystem::Node => {
+            let (Some(range), Ok(version)) = (node_range(range), semver::Version::parse(version)) else { return true };
+            // A pre-release stands right before its release, and right after the greatest version below that.
+            let (major, minor, patch) = (version.major, version.minor, version.patch);
+            let before = match (major, minor, patch) {
+                (_, _, 1..) => Some((major, minor, patch - 1)),
+                (_, 1.., 0) => Some((major, minor - 1, LARGEST)),
+                (1.., 0, 0) => Some((major - 1, LARGEST, LARGEST)),
+                (0, 0, 0) => None,
+            };
+            let near = [Some((major, minor, patch)), before].into_iter().flatten();
+            !version.pre.is_empty() && near.into_iter().any(|near| range.satisfies(&near.into()))
+        }
     }
-    let (major, minor, patch) = (read.major, read.minor, read.patch);
-    let before = match (major, minor, patch) {
-        (_, _, 1..) => Some((major, minor, patch - 1)),
-        (_, 1.., 0) => Some((major, minor - 1, u64::MAX)),
-        (1.., 0, 0) => Some((major - 1, u64::MAX, u64::MAX)),
-        (0, 0, 0) => None,
-    };
-    let near = [Some((major, minor, patch)), before].into_iter().flatten();
-    let near = near.map(|(major, minor, patch)| semver::Version::new(major, minor, patch));
-    let ranges = node_range(range).unwrap_or_default();
-    near.into_iter().any(|version| ranges.iter().any(|range| range.matches(&version)))
 }
 
 /// Whether one version at most lies in the range.
@@ -115,63 +132,16 @@ fn python_range(text: &str) -> Option<VersionSpecifiers> {
     VersionSpecifiers::from_str(text).ok().filter(|_| plain)
 }
 
-/// A range as npm reads it: sets between `||`, comparators that all hold between spaces, `a - b`, and a bare version
-/// that stands for itself.
-fn node_range(text: &str) -> Option<Vec<VersionReq>> {
-    if text.len() > LONGEST * 4 {
-        return None;
-    }
-    text.split("||").map(|set| node_set(set.trim())).collect()
-}
-
-fn node_set(set: &str) -> Option<VersionReq> {
-    if let Some((from, to)) = set.split_once(" - ") {
-        let both = [comparator(">=", from.trim())?, comparator("<=", to.trim())?];
-        return requirement(&both);
-    }
-    let (mut found, mut operator) = (Vec::new(), "");
-    for word in set.split_whitespace() {
-        let at = word.find(|c: char| !"<>=~^".contains(c)).unwrap_or(word.len());
-        let (sign, version) = word.split_at(at);
-        if !sign.is_empty() && !operator.is_empty() {
-            return None;
-        }
-        operator = if sign.is_empty() { operator } else { sign };
-        if !version.is_empty() {
-            found.push(comparator(operator, version)?);
-            operator = "";
-        }
-    }
-    if operator.is_empty() { requirement(&found) } else { None }
-}
-
-/// Empty where every version fits.
-fn comparator(operator: &str, version: &str) -> Option<String> {
-    let version = version.strip_prefix('v').unwrap_or(version);
-    let mut parts: Vec<&str> = version.splitn(3, '.').collect();
-    let wild = |part: &&str| matches!(*part, "*" | "x" | "X");
-    if let Some(at) = parts.iter().position(wild) {
-        if !parts[at..].iter().all(wild) {
-            return None;
-        }
-        parts.truncate(at);
-    }
-    let operator = match operator {
-        "" | "=" => "=",
-        "~>" => "~",
-        "<" | ">" | "<=" | ">=" | "~" | "^" => operator,
-        _ => return None,
+fn node_range(text: &str) -> Option<nodejs_semver::Range> {
+    let plain = text.len() <= LONGEST * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    // The library passes over an operator without a version.
+    let operator = |word: &str, all: bool| {
+        let signs = word.bytes().filter(|b| b"<>=~^".contains(b)).count();
+        if all { signs == word.len() } else { word.starts_with(['<', '>', '=', '~', '^']) }
     };
-    match (parts.is_empty(), operator) {
-        (true, "<" | ">") => None,
-        (true, _) => Some(String::new()),
-        (false, _) => Some(format!("{operator}{}", parts.join("."))),
-    }
-}
-
-fn requirement(comparators: &[String]) -> Option<VersionReq> {
-    let told: Vec<&str> = comparators.iter().map(String::as_str).filter(|one| !one.is_empty()).collect();
-    if told.is_empty() { Some(VersionReq::STAR) } else { VersionReq::parse(&told.join(", ")).ok() }
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let broken = words.windows(2).any(|pair| operator(pair[0], true) && operator(pair[1], false));
+    (plain && !broken).then(|| nodejs_semver::Range::parse(text).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -187,6 +157,21 @@ mod tests {
             assert!(denied(range, version), "{range} {version}");
         }
         for (range, version) in [("<2", "2.0.1-a"), ("<2", "3.0.0-a"), ("<2", "2.0.0"), (">=2", "1.9.0-a")] {
+            assert!(!denied(range, version), "{range} {version}");
+        }
+        let denied = |range, version| may_hold(Ecosystem::Python, range, version);
+        for (range, version) in [
+            ("<2", "2.0rc1"),
+            ("<2", "2.0.dev3"),
+            (">1.0", "1.0.post1"),
+            (">1.0", "1.0+local"),
+            ("==1.0", "1.0+local"),
+            ("<=1.0", "1.0+local"),
+            (">=1,<2", "1.5a1"),
+        ] {
+            assert!(denied(range, version), "{range} {version}");
+        }
+        for (range, version) in [("<2", "2.0"), (">1.0", "1.0"), ("==1.0", "1.0.post1"), ("<2,!=1.5", "1.5")] {
             assert!(!denied(range, version), "{range} {version}");
         }
     }

@@ -7,7 +7,6 @@ use super::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::lock;
 use crate::base::text;
 use crate::manifest::{Severity, descriptor};
-use crate::policy;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -120,7 +119,7 @@ impl Source for Announced {
         &self.id
     }
 
-    fn discover(&self, _: &policy::WritablePaths) -> Result<Discovery, String> {
+    fn discover(&self) -> Result<Discovery, String> {
         Ok(lock(&self.now).found.clone())
     }
 }

@@ -4,7 +4,6 @@
 
 use super::{Discovery, Source, Tool, nowhere};
 use crate::manifest;
-use crate::policy;
 use std::sync::{Arc, LazyLock};
 
 /// File name and text of every builtin manifest. A new one is one line here.
@@ -25,7 +24,7 @@ impl Source for Builtin {
         "builtin"
     }
 
-    fn discover(&self, _: &policy::WritablePaths) -> Result<Discovery, String> {
+    fn discover(&self) -> Result<Discovery, String> {
         let tools = READ.iter().map(|manifest| Tool::new(manifest.clone(), nowhere(), self.id())).collect();
         Ok(Discovery { tools, ..Discovery::default() })
     }

@@ -10,7 +10,6 @@ use crate::base::{files, text};
 use crate::fault::Kind;
 use crate::manifest::descriptor::{self, Descriptors};
 use crate::manifest::{self, Code, Handler, Language, Problem, Severity, Site, schema};
-use crate::policy;
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::OFlag;
 use scan::Candidate;
@@ -53,7 +52,7 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
             Claimed::Scripts(Vec::new())
         }
         None => {
-            let places = spelt(bytes).into_iter().filter_map(|named| bases.places(folder, &named));
+            let places = spelt(bytes, "scriptPath").into_iter().filter_map(|named| bases.places(folder, &named));
             Claimed::Scripts(places.flatten().chain([folder.to_path_buf()]).collect())
         }
         Some(named) => match bases.find(Some(folder), named) {
@@ -66,10 +65,10 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     Claim { manifest: manifest.to_path_buf(), what }
 }
 
-/// What follows `scriptPath` in a text, up to sixteen times.
-fn spelt(bytes: &[u8]) -> Vec<String> {
+/// What follows a field's name in a text, up to sixteen times.
+fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
-    let after = text.split("scriptPath").skip(1).take(16);
+    let after = text.split(field).skip(1).take(16);
     let values = after.filter_map(|rest| rest.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':'));
     values.filter_map(|rest| serde_json::Deserializer::from_str(rest).into_iter().next()?.ok()).collect()
 }
@@ -117,7 +116,8 @@ impl DirectToolLoader {
         let read = open_beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES);
         let bytes = read.as_deref().unwrap_or_default();
         let unloaded = |tool, problems| {
-            let report = FileReport { path: path.clone(), status: Status::Skipped, tool, problems };
+            let claims = spelt(bytes, "toolId").into_iter().next();
+            let report = FileReport { path: path.clone(), status: Status::Skipped, tool, claims, problems };
             Read { report, found: Err(claim(&path, bytes, bases)) }
         };
         let skipped = |problems| unloaded(None, problems);
@@ -158,7 +158,8 @@ impl DirectToolLoader {
         warnings.extend(without_connect(&manifest, &site));
         position::locate_in(&mut warnings, bytes);
         warnings.extend(shared::tool(&site));
-        let report = FileReport { path, status: Status::Loaded, tool: Some(reference), problems: warnings };
+        let report =
+            FileReport { path, status: Status::Loaded, tool: Some(reference), claims: None, problems: warnings };
         let tool = Tool::new(Arc::new(manifest), site, self.id());
         Read { report, found: Ok((vec![tool], Vec::new())) }
     }
@@ -171,7 +172,7 @@ impl DirectToolLoader {
         let service = |descriptor| Described { descriptor: Arc::new(descriptor), file: path.clone() };
         let services = found.services.into_iter().map(service).collect();
         let tools = found.tools.into_iter().map(|tool| Tool::new(Arc::new(tool), site.clone(), self.id())).collect();
-        let report = FileReport { path: path.clone(), status: Status::Loaded, tool: None, problems };
+        let report = FileReport { path: path.clone(), status: Status::Loaded, tool: None, claims: None, problems };
         Read { report, found: Ok((tools, services)) }
     }
 
@@ -239,10 +240,10 @@ impl Source for DirectToolLoader {
         "files"
     }
 
-    fn discover(&self, earlier: &policy::WritablePaths) -> Result<Discovery, String> {
+    fn discover(&self) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), earlier, &mut discovery);
-        candidates.extend(self.files.iter().filter_map(|file| scan::one(file, earlier, &mut discovery)));
+        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
+        candidates.extend(self.files.iter().filter_map(|file| scan::one(file)));
         let bases = self.script_bases();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         let share =

@@ -113,12 +113,15 @@ pub struct FileReport {
     pub status: Status,
     /// `id@version`, when it got that far.
     pub tool: Option<String>,
+    /// The id in the text of a manifest that did not.
+    #[serde(skip)]
+    pub claims: Option<String>,
     pub problems: Vec<Problem>,
 }
 
 impl FileReport {
     pub fn skipped(path: PathBuf, problem: Problem) -> FileReport {
-        FileReport { path, status: Status::Skipped, tool: None, problems: vec![problem] }
+        FileReport { path, status: Status::Skipped, tool: None, claims: None, problems: vec![problem] }
     }
 
     /// One more problem; with an error the file counts as skipped.
@@ -127,6 +130,12 @@ impl FileReport {
             self.status = Status::Skipped;
         }
         self.problems.insert(0, problem.clone());
+    }
+
+    /// Whether it would be a tool of this id.
+    fn is_of(&self, id: &str) -> bool {
+        let tool = self.tool.as_deref().and_then(|tool| tool.split('@').next());
+        tool.or(self.claims.as_deref()) == Some(id)
     }
 
     pub fn has_errors(&self) -> bool {
@@ -171,8 +180,6 @@ pub struct Discovery {
     pub unlisted: Vec<PathBuf>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
     pub incomplete: Vec<String>,
-    /// Where tools could write in earlier calls, for places that were renamed since: under their present names.
-    pub moved: Vec<policy::Place>,
 }
 
 impl Discovery {
@@ -186,8 +193,8 @@ impl Discovery {
 /// A place that tools come from.
 pub trait Source: Send + Sync {
     fn id(&self) -> &str;
-    /// Everything the source has now. `earlier`: where tools could write. `Err`: it could not be asked.
-    fn discover(&self, earlier: &policy::WritablePaths) -> Result<Discovery, String>;
+    /// Everything the source has now. `Err`: it could not be asked.
+    fn discover(&self) -> Result<Discovery, String>;
 }
 
 /// The site of a tool without files.

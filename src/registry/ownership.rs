@@ -76,18 +76,16 @@ impl Ownership {
             true => homes.find(|home| home.iter().any(|manifest| naming.contains(manifest.as_path()))),
             false => homes.next(),
         };
-        let near: BTreeSet<&Path> = match home {
-            Some(home) => home.iter().map(PathBuf::as_path).collect(),
+        let near = |manifest: &&Path| match home {
+            Some(home) => home.contains(*manifest),
             // Directly in a base, where scripts of all tools may lie.
-            None => naming.iter().copied().filter(|manifest| manifest.parent() == Some(folder)).collect(),
+            None => manifest.parent() == Some(folder),
         };
-        let both: BTreeSet<&Path> = naming.intersection(&near).copied().collect();
-        if !both.is_empty() {
-            both
-        } else if near.is_empty() {
-            naming
-        } else {
-            near
+        let both: BTreeSet<&Path> = naming.iter().copied().filter(near).collect();
+        match home {
+            Some(home) if both.is_empty() => home.iter().map(PathBuf::as_path).collect(),
+            None if both.is_empty() => naming,
+            _ => both,
         }
     }
 

@@ -7,7 +7,6 @@
 use super::{Discovery, ENDING, FileReport, Status, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity};
-use crate::policy;
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::BTreeSet;
 use std::fs::{DirEntry, read_dir};
@@ -30,29 +29,19 @@ pub(super) struct Base {
 }
 
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
-pub(super) fn all<'a>(
-    bases: impl Iterator<Item = &'a PathBuf>,
-    earlier: &policy::WritablePaths,
-    discovery: &mut Discovery,
-) -> Vec<Candidate> {
-    at_most(MAX_SCAN_ENTRIES, bases, earlier, discovery)
+pub(super) fn all<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
+    at_most(MAX_SCAN_ENTRIES, bases, discovery)
 }
 
 /// One file, without a look at what lies beside it.
-pub(super) fn one(file: &Path, earlier: &policy::WritablePaths, discovery: &mut Discovery) -> Option<Candidate> {
+pub(super) fn one(file: &Path) -> Option<Candidate> {
     let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
     let opened = open_beneath::folder(&folder).ok()?;
-    folder.ancestors().for_each(|above| discovery.moved.extend(earlier.moved(above)));
     Some(Candidate { base: Arc::new(Base { path: folder, folder: opened }), relative: PathBuf::from(name) })
 }
 
-fn at_most<'a>(
-    most: usize,
-    bases: impl Iterator<Item = &'a PathBuf>,
-    earlier: &policy::WritablePaths,
-    discovery: &mut Discovery,
-) -> Vec<Candidate> {
-    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), earlier, discovery };
+fn at_most<'a>(most: usize, bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
+    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), discovery };
     for base in bases {
         if let Some(base) = scan.open(base) {
             scan.base(&base);
@@ -68,8 +57,6 @@ struct Scan<'d> {
     most: usize,
     seen: BTreeSet<PathBuf>,
     candidates: Vec<Candidate>,
-    /// Where tools could write.
-    earlier: &'d policy::WritablePaths,
     discovery: &'d mut Discovery,
 }
 
@@ -78,7 +65,6 @@ impl Scan<'_> {
         let opened = base.canonicalize().and_then(|path| Ok((open_beneath::folder(&path)?, path)));
         match opened {
             Ok((folder, path)) => {
-                path.ancestors().for_each(|above| self.discovery.moved.extend(self.earlier.moved(above)));
                 if let Some(warning) = shared::base(&path) {
                     self.discovery
                         .reports
@@ -198,9 +184,7 @@ impl Scan<'_> {
                 "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
             self.told(&path, Severity::Warning, message.to_owned());
         }
-        let path = Some(path).filter(|_| kind.is_dir())?;
-        self.discovery.moved.extend(self.earlier.moved(&path));
-        Some(path)
+        Some(path).filter(|_| kind.is_dir())
     }
 
     fn told(&mut self, path: &Path, severity: Severity, message: String) {
@@ -227,7 +211,7 @@ mod tests {
             fs::create_dir_all(at(depth)).expect("folder");
             fs::write(at(depth).join("x.tool.json"), "").expect("file");
             let mut discovery = Discovery::default();
-            let found = all([base.clone()].iter(), &policy::WritablePaths::default(), &mut discovery).len();
+            let found = all([base.clone()].iter(), &mut discovery).len();
             (found, discovery.reports.into_iter().map(|report| (report.path, report.problems)).collect::<Vec<_>>())
         };
         assert_eq!(look(MAX_SCAN_DEPTH - 1), (1, Vec::new()), "the control");
@@ -251,7 +235,7 @@ mod tests {
         }
         let among = |bases: &[PathBuf], most| {
             let mut discovery = Discovery::default();
-            let found = at_most(most, bases.iter(), &policy::WritablePaths::default(), &mut discovery);
+            let found = at_most(most, bases.iter(), &mut discovery);
             let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
             (found.join(" "), discovery.incomplete, discovery.reports.len())
         };

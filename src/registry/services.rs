@@ -19,25 +19,29 @@ type Settled = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 /// Settles which descriptors stand, and tells each tool its own; `refused` gets the tools that have none.
 pub(super) fn settled(
     described: Vec<Described>,
-    written: &policy::WritablePaths,
+    recorded: &policy::WritablePaths,
     held: &BTreeMap<String, Described>,
     tools: &mut Vec<Tool>,
     refused: &mut Vec<Refused>,
 ) -> Settled {
-    let (services, mut told) = standing(described, written, held);
+    let (services, mut told) = standing(described, recorded, held);
     told.extend(bind(tools, &services, refused));
     (services, told)
 }
 
-fn standing(described: Vec<Described>, written: &policy::WritablePaths, held: &BTreeMap<String, Described>) -> Settled {
+fn standing(
+    described: Vec<Described>,
+    recorded: &policy::WritablePaths,
+    held: &BTreeMap<String, Described>,
+) -> Settled {
     let (mut services, mut refused) = (BTreeMap::new(), Vec::new());
     let mut by_id: BTreeMap<String, Vec<Described>> = BTreeMap::new();
     let stood = |one: &Described| held.get(&one.descriptor.id).is_some_and(|held| held.file == one.file);
     for one in described {
-        match written.by(&one.file).filter(|_| !stood(&one)) {
+        match recorded.by(&one.file) {
             None => by_id.entry(one.descriptor.id.clone()).or_default().push(one),
             Some(writer) => {
-                let message = writable_tools::why(writer);
+                let message = writable_tools::why(&writer);
                 refused.push((one.file, Problem::new(Severity::Error, Code::Security, "", message)));
             }
         }

@@ -31,7 +31,7 @@ fn warning(place: &Path, take: &[&str; 2]) -> Option<Problem> {
     let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
     let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {
         format!("everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`")
-    } else if !crate::base::files::owners().contains(&facts.uid()) {
+    } else if !crate::base::files::is_of_system(facts.uid(), place) {
         let (uid, me) = (facts.uid(), nix::unistd::geteuid());
         let named = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| format!("{} ", user.name));
         let take = take[usize::from(facts.is_dir())];

@@ -3,7 +3,7 @@
 //! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
 
 use super::ownership::{self, Ownership};
-use super::{Described, FileReport, Status, Tool, conflicts};
+use super::{Described, FileReport, Status, Tool, conflicts, writable_tools};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
@@ -53,10 +53,10 @@ pub struct Snapshot {
     pub sources: Vec<(String, usize)>,
     /// Where tools may or could write; empty of grants until the registry was told the policies.
     pub written: policy::WritablePaths,
-    /// Where tools could write in earlier calls, for places that were renamed since: under their present names.
-    pub moved: Vec<policy::Place>,
-    /// Files of tools that were not loaded because another tool may write them.
-    pub(super) withheld: Vec<PathBuf>,
+    /// Every manifest and script that is registered, loaded or not: no tool is given write access to one.
+    pub files: Vec<PathBuf>,
+    /// Trees that tools read by `base:`.
+    pub(super) shared: Arc<BTreeSet<PathBuf>>,
     pub(super) ownership: Ownership,
     /// Folders below which some manifests may not have been seen, and manifests that may not be read; none that a tool
     /// could write.
@@ -142,22 +142,18 @@ impl Snapshot {
     /// The policies with every file of this snapshot protected: calls and audits decide by these.
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();
-        policies.protect(self.files());
+        policies.protect(self.files.iter().cloned());
+        policies.share(Arc::clone(&self.shared));
         policies.hold_to_script(Arc::clone(&self.guests));
         policies
     }
 
-    /// Every manifest and script that is in use, or withheld because a tool may write it: no tool may be given
-    /// write access to one of them.
-    pub fn files(&self) -> Vec<PathBuf> {
-        let sites = self.tools.values().flatten().map(|tool| &tool.site);
-        let services = self.services.values().map(|service| &service.file);
-        let paths = sites.flat_map(|site| std::iter::once(&site.manifest).chain(&site.script));
-        let paths = paths.chain(services).chain(&self.withheld);
-        let mut files: Vec<_> = paths.filter(|path| !path.as_os_str().is_empty()).cloned().collect();
-        files.sort();
-        files.dedup();
-        files
+    /// Takes the policies: which code tools share, and where they may write now, beside where they could before.
+    pub(super) fn judge(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
+        self.shared = Arc::new(writable_tools::shared(self.tools(), policies, machine));
+        let mut written = writable_tools::written(self.tools(), &self.protect(policies), machine);
+        written.merge(&self.written);
+        self.written = written;
     }
 
     /// The tools that a call of a script below this base answers to. `Err`: a manifest that names it is not loaded, or
@@ -200,6 +196,12 @@ impl Snapshot {
             return Fault::new(Kind::ToolNotFoundError, message)
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
+        let mut skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
+        if known(id) && skipped.any(|report| report.is_of(id)) {
+            let message = format!("The tool '{shown}' is not loaded: its manifest has a fault. Ask the operator.");
+            let fault = Fault::new(Kind::ToolNotFoundError, message);
+            return fault.person(self.unread(id).unwrap_or_default());
+        }
         let near = self.near(id, known);
         let end = match near.as_slice() {
             [] => "The list of tools shows those there are.".to_owned(),
@@ -241,8 +243,7 @@ impl Snapshot {
         let worst = |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
         let mut skipped: Vec<_> = skipped.filter(|report| worst(report) > Some(Severity::Note)).collect();
         skipped.sort_by_key(|report| {
-            let claims = report.tool.as_deref().is_some_and(|tool| tool.split('@').next() == Some(id));
-            (Reverse(worst(report)), !claims && !report.path.to_string_lossy().contains(name))
+            (!report.is_of(id), Reverse(worst(report)), !report.path.to_string_lossy().contains(name))
         });
         let first = skipped.first()?;
         let problem = first.problems.iter().find(|problem| Some(problem.severity) == worst(first))?;

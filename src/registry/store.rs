@@ -3,6 +3,7 @@
 //! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
 //! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
+use super::conflicts::Refused;
 use super::ownership::Ownership;
 use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
 use super::{announced, availability, conflicts, nowhere, services, writable_tools};
@@ -42,6 +43,18 @@ struct Loaded {
     stale: Vec<String>,
 }
 
+/// The tools that own their scripts, and those that were turned away.
+struct Owned {
+    tools: Vec<Tool>,
+    /// They lie where a tool may or could write.
+    fenced: Vec<Refused>,
+    strangers: Vec<Refused>,
+    ownership: Ownership,
+    files: Vec<PathBuf>,
+    /// Where nothing is loaded from.
+    unloaded: policy::WritablePaths,
+}
+
 impl Registry {
     pub fn new() -> Registry {
         Registry::default()
@@ -65,9 +78,9 @@ impl Registry {
     }
 
     /// Tells where tools could write in earlier calls: nothing there is loaded either.
-    pub fn wrote_before<'p>(&self, places: impl IntoIterator<Item = &'p policy::Place>) {
+    pub fn wrote_before(&self, places: &policy::WritablePaths) {
         let mut state = lock(&self.state);
-        places.into_iter().for_each(|place| state.earlier.before(place));
+        state.earlier.merge(places);
         self.publish_beside(&mut state, &conflicts::Held::default());
     }
 
@@ -78,7 +91,7 @@ impl Registry {
         if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
             return Err(format!("there already is a source '{id}'"));
         }
-        let found = source.discover(&state.earlier)?;
+        let found = source.discover()?;
         let files = paths(&found);
         state.sources.push(Loaded { source, found, stale: Vec::new() });
         self.publish(&mut state);
@@ -90,15 +103,13 @@ impl Registry {
     /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = lock(&self.state);
-        let State { sources, earlier, .. } = &mut *state;
-        let Some(entry) = sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
+        let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
         let known = entry.found.incomplete.clone();
-        let outcome = entry.source.discover(earlier).and_then(|found| {
-            match found.incomplete.iter().find(|why| !known.contains(why)) {
+        let outcome =
+            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
-            }
-        });
+            });
         let mut files = BTreeSet::new();
         let result = match outcome {
             Ok(mut found) => {
@@ -118,6 +129,11 @@ impl Registry {
         self.publish(&mut state);
         log(&self.snapshot().reports, &files);
         result
+    }
+
+    /// Takes over what another registry found, for a host of one call that reads its files again.
+    pub fn adopt(&self, other: &Registry) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = other.snapshot();
     }
 
     /// Asks every source again. Returns what failed; each failure keeps that source's old tools.
@@ -172,39 +188,57 @@ impl Registry {
         self.publish_beside(state, &self.held());
     }
 
-    /// The same; `standing`: the tools that stay loaded whatever other tools may write.
-    fn publish_beside(&self, state: &mut State, standing: &conflicts::Held) {
-        let mut tools: Vec<Tool> = self.candidates(state).collect();
-        let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
-        announced::gives_way(&mut tools, &mut described);
-        let moved: Vec<_> = state.sources.iter().flat_map(|entry| entry.found.moved.clone()).collect();
-        moved.iter().for_each(|place| state.earlier.before(place));
-        let written = state.rules.as_ref().map(|(p, m)| writable_tools::written(&tools, p, m)).unwrap_or_default();
-        let written = written.since(&state.earlier);
-        // A running call may still write where its tool no longer may.
-        state.earlier = written.clone();
+    /// Which of these tools own their scripts, where nothing below the trees of `unloaded` counts.
+    fn own(
+        &self,
+        state: &State,
+        mut tools: Vec<Tool>,
+        unloaded: policy::WritablePaths,
+        standing: &conflicts::Held,
+    ) -> Owned {
         // First, so that a file which a tool wrote cannot even conflict with a good tool.
-        let fenced = writable_tools::withhold(&mut tools, &written, standing);
+        let fenced = writable_tools::withhold(&mut tools, &unloaded);
         // A manifest that a tool could write claims no script, not even to deny something.
         let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
         let withheld = fenced.iter().filter_map(|refused| {
             let site = &refused.tool.site;
             Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
         });
-        let claims: Vec<Claim> = found.chain(withheld).filter(|claim| written.by(&claim.manifest).is_none()).collect();
+        let claims: Vec<Claim> = found.chain(withheld).filter(|claim| unloaded.by(&claim.manifest).is_none()).collect();
+        let files = registered(state, &tools, &claims, &unloaded);
         let ownership = Ownership::of(&tools, &claims, &self.snapshot().ownership);
         // Before ids are settled: a manifest that names a script of others claims no id.
         let strangers = ownership.turn_away(&mut tools, standing);
+        Owned { tools, fenced, strangers, ownership, files, unloaded }
+    }
+
+    /// The same; `standing`: the tools that stay loaded whatever other tools may write.
+    fn publish_beside(&self, state: &mut State, standing: &conflicts::Held) {
+        let mut tools: Vec<Tool> = self.candidates(state).collect();
+        let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
+        announced::gives_way(&mut tools, &mut described);
+        let mut owned = self.own(state, tools.clone(), state.earlier.clone(), standing);
+        if let Some((policies, machine)) = &state.rules {
+            let mut policies = (**policies).clone();
+            policies.hold_to_script(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
+            policies.share(Arc::new(writable_tools::shared(owned.tools.iter(), &policies, machine)));
+            let mut unloaded = writable_tools::own_trees(&owned.tools, &policies, machine, standing);
+            if !unloaded.is_empty() {
+                // A running call may still write where its tool no longer may.
+                unloaded.merge(&state.earlier);
+                owned = self.own(state, tools, unloaded, standing);
+            }
+        }
+        let Owned { tools, fenced, strangers, ownership, files, unloaded } = owned;
         let (mut tools, mut refused) = conflicts::settled(tools, &self.held());
         let (services, told) =
-            services::settled(described, &written, &self.snapshot().services, &mut tools, &mut refused);
+            services::settled(described, &unloaded, &self.snapshot().services, &mut tools, &mut refused);
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (index, report) in reports.iter().enumerate() {
             by_path.entry(report.path.clone()).or_insert(index);
         }
-        let withheld = fenced.iter().flat_map(|refused| writable_tools::files(&refused.tool)).collect();
         refused.extend(strangers.into_iter().chain(fenced));
         let mut disabled = BTreeMap::new();
         for refused in refused {
@@ -233,16 +267,33 @@ impl Registry {
             reports,
             warnings: state.sources.iter().flat_map(|entry| entry.stale.clone()).collect(),
             folders: state.sources.iter().flat_map(|entry| entry.found.folders.clone()).collect(),
-            unlisted: unlisted.filter(|folder| written.by(folder).is_none()).cloned().collect(),
-            written,
-            moved,
-            withheld,
+            unlisted: unlisted.filter(|folder| unloaded.by(folder).is_none()).cloned().collect(),
+            written: unloaded,
+            files,
             ownership,
             ..Snapshot::default()
         };
-        let next = Arc::new(rest.with(tools, sources));
+        let mut next = rest.with(tools, sources);
+        if let Some((policies, machine)) = &state.rules {
+            next.judge(policies, machine);
+        }
+        state.earlier.merge(&next.written);
+        let next = Arc::new(next);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
+}
+
+/// Every manifest, whether or not it is loaded, and every script that one names, but what some tool could write.
+fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy::WritablePaths) -> Vec<PathBuf> {
+    let reports = state.sources.iter().flat_map(|entry| &entry.found.reports).map(|report| report.path.clone());
+    let manifests = reports.filter(|path| super::is_manifest_file(&path.to_string_lossy()));
+    let named = claims.iter().flat_map(|claim| match &claim.what {
+        Claimed::Scripts(scripts) => scripts.iter().filter(|script| script.is_file()).cloned().collect(),
+        Claimed::Beside(_) | Claimed::Any => Vec::new(),
+    });
+    let scripts = tools.iter().flat_map(writable_tools::files).chain(named);
+    let files: BTreeSet<PathBuf> = manifests.chain(scripts).filter(|path| unloaded.by(path).is_none()).collect();
+    files.into_iter().collect()
 }
 
 /// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be listed

@@ -6,7 +6,7 @@
 
 use super::trust;
 use crate::base::links;
-use crate::policy::{self, Place, WritablePaths};
+use crate::policy::{self, WritablePaths};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,21 +16,15 @@ use std::path::{Path, PathBuf};
 pub struct OffLimits {
     /// Folders of tools, scripts and policies.
     tools: BTreeSet<PathBuf>,
-    /// Where tools could write; whole folders, also where a tool could write only files of some names.
+    /// Where tools could write.
     written: WritablePaths,
 }
 
 impl OffLimits {
     /// Folders of tools, scripts and policies, and the places where tools could write in earlier calls.
-    pub fn new<'p>(tools: &[PathBuf], written: impl IntoIterator<Item = &'p Place>) -> OffLimits {
-        let mut all = OffLimits::default();
-        all.tools.extend(tools.iter().flat_map(|folder| [links::resolved(folder), folder.clone()]));
-        for place in written {
-            for tree in [links::resolved(&place.tree), place.tree.clone()] {
-                all.written.before(&Place { tree, names: None, ..place.clone() });
-            }
-        }
-        all
+    pub fn new(tools: &[PathBuf], written: WritablePaths) -> OffLimits {
+        let tools = tools.iter().flat_map(|folder| [links::resolved(folder), folder.clone()]).collect();
+        OffLimits { tools, written }
     }
 
     /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
@@ -105,8 +99,10 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn writable(tree: &Path) -> Place {
-        Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, folder: None }
+    fn writable(tree: &Path) -> WritablePaths {
+        let mut all = WritablePaths::default();
+        all.add(policy::Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
+        all
     }
 
     #[test]
@@ -124,7 +120,7 @@ mod tests {
         symlink(at("tree/not/yet"), at("own/later")).expect("linked");
         symlink(at("tree/bin"), at("own/folder")).expect("linked");
         symlink(at("own/bin/python3"), at("own/good")).expect("linked");
-        let off_limits = OffLimits::new(&[], [&writable(&at("tree"))]);
+        let off_limits = OffLimits::new(&[], writable(&at("tree")));
         for name in ["own/through", "own/later", "own/folder/python3", "tree/step", "tree/bin/x"] {
             let why = off_limits.passes(&at(name)).expect_err(name);
             assert!(why.contains("a:b@1.0.0 could write in an earlier call"), "{why}");
@@ -143,7 +139,7 @@ mod tests {
             ("/home/u/results", true),
             ("/opt/results", true),
         ] {
-            let off_limits = OffLimits::new(&[], [&writable(Path::new(tree))]);
+            let off_limits = OffLimits::new(&[], writable(Path::new(tree)));
             let asked = off_limits.near_a_launcher(Path::new("/opt/asdf/shims/python3"), OsStr::new("/home/u"));
             assert_eq!(asked.is_ok(), good, "{tree}: {asked:?}");
         }

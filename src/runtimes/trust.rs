@@ -31,10 +31,9 @@ const TOO_WIDE: [&str; 17] = [
 
 /// Refuses `path` where it, or a folder above it, can be changed by others than root and us.
 pub(super) fn path(path: &Path) -> Result<(), String> {
-    let owners = files::owners();
     for place in path.ancestors() {
         let facts = place.symlink_metadata().map_err(|e| format!("{}: {e}", place.display()))?;
-        if !owners.contains(&facts.uid()) {
+        if !files::is_of_system(facts.uid(), place) {
             return Err(format!("{} belongs to another user (uid {})", place.display(), facts.uid()));
         }
         if facts.file_type().is_symlink() {

@@ -5,14 +5,14 @@
 
 use super::identity;
 use super::inspect::{
-    Totals, check_writable, explain, look, no_code, outside_repositories, refuse, specials, specials_at,
+    Totals, check_writable, check_written, explain, look, outside_repositories, refuse, specials, specials_at,
 };
 use super::protocol::{Mount, Stage};
 use crate::base::files::{self, without_links};
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Grant, Opening, Shape, writable};
+use crate::policy::{Access, Grant, Opening, Shape, WrittenTree};
 use crate::policy::{literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
 use nix::errno::Errno;
@@ -77,7 +77,7 @@ impl Looked {
                     return Ok(());
                 };
                 if grant.access == Access::Write {
-                    let (kept, totals) = check_writable(&folder, path, beside_script(path, shape))?;
+                    let (kept, totals) = check_writable(&folder, path)?;
                     // A kept entry is opened with the rights of the grant's owner, whoever owns the entry.
                     for (place, access, facts) in &kept {
                         let kept = mount(place, *access, facts);
@@ -94,7 +94,7 @@ impl Looked {
                 // Each is bound alone, so mounts beside it open nothing.
                 let files = matching(folder, names, &grant.asked)?;
                 files.iter().try_for_each(|(path, _)| no_mount(path, &self.points))?;
-                for (path, stat) in files.into_iter().filter(|(path, _)| !planted(path, names, shape)) {
+                for (path, stat) in files {
                     insert(&mut self.mounts, mount(&path, Access::Read, &stat));
                 }
             }
@@ -105,10 +105,7 @@ impl Looked {
                     self.missing.push(folder.clone());
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
-                let here = shape.past.unknown.iter().filter(|(at, _)| at == folder);
-                let others = here.map(|(_, names)| names.clone()).collect();
-                let new =
-                    || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false, others };
+                let new = || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false };
                 let stage = self.stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }
@@ -121,10 +118,7 @@ impl Looked {
 fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fault> {
     let mut looked = Looked { points: mount_points(shape)?, ..Looked::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
-    let Looked { mut mounts, stages, mut masks, before, missing, .. } = looked;
-    for tree in &shape.past.checked {
-        no_code(tree)?;
-    }
+    let Looked { mut mounts, stages, masks, before, missing, .. } = looked;
     few(stages.len())?;
     // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
@@ -135,15 +129,13 @@ fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fa
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
         insert(&mut mounts, mount(&built.path, Access::Read, &stat));
     }
-    // A missing path needs no cover, and what is not a folder holds no module of another tool.
-    for tree in shape.past.hidden.iter().filter(|tree| shape.opens_tree(tree)) {
-        masks.extend(lies(tree, SFlag::S_IFDIR)?.then(|| tree.clone()));
-    }
-    masks.extend(unknown(shape)?);
     let mut resolved =
         Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
-    Ok((settled(resolved)?, missing))
+    let resolved = settled(resolved)?;
+    // Last, so that little time is left for another call to write there before this one reads.
+    shape.written.iter().try_for_each(check_written)?;
+    Ok((resolved, missing))
 }
 
 fn script_now(path: &Path) -> Result<FileStat, Fault> {
@@ -171,44 +163,6 @@ fn few(stages: usize) -> Result<(), Fault> {
     Err(refuse(&message, person.to_owned()))
 }
 
-/// Whether a file has a name by which code would be loaded, in a place where another tool could write it.
-fn planted(path: &Path, names: &str, shape: &Shape) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let hidden = || shape.past.hidden.iter().any(|tree| path.starts_with(tree));
-    if writable::code(&name).is_some() {
-        return hidden();
-    }
-    // A name that the tool's own manifest spells is wanted, and shown.
-    let here = |(folder, glob): &(PathBuf, String)| path.parent() == Some(folder) && name_matches(glob, &name);
-    let others = || hidden() || shape.past.unknown.iter().any(here);
-    writable::unknown(&name) && !writable::spells_name(names, &name) && others()
-}
-
-/// Files whose ending is neither code nor data, that other tools could publish and a live grant shows.
-fn unknown(shape: &Shape) -> Result<Vec<PathBuf>, Fault> {
-    let mut found = Vec::new();
-    for (folder, names) in shape.past.unknown.iter().filter(|(folder, _)| shape.opens_tree(folder)) {
-        // What is not a folder any more holds none.
-        if !lies(folder, SFlag::S_IFDIR)? {
-            continue;
-        }
-        let names = listed(folder)?.into_iter().filter(|name| name_matches(names, name) && writable::unknown(name));
-        for path in names.map(|name| folder.join(name)) {
-            if lies(&path, SFlag::S_IFREG)? {
-                found.push(path);
-            }
-        }
-    }
-    if found.len() > MAX_SNAPSHOT_FILES {
-        let person = format!(
-            "{} files that other tools could publish must be covered, {MAX_SNAPSHOT_FILES} may; ask for files by name and not for the folder above",
-            found.len()
-        );
-        return Err(refuse("a granted folder holds too many files without an ending of data", person));
-    }
-    Ok(found)
-}
-
 /// What `resolve` would refuse as the files lie now, and for which grant. Makes and keeps nothing.
 pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
     let first = shape.grants.first()?;
@@ -217,16 +171,21 @@ pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
         Err(fault) => return Some((fault, first)),
     };
     let refused = shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)));
-    let past = |tree: &PathBuf| {
-        let grant = shape.grants.iter().find(|grant| tree.starts_with(grant.opening.folder()))?;
-        Some((no_code(tree).err()?, grant))
+    let written = |written: &WrittenTree| {
+        let near = |grant: &&Grant| {
+            let folder = grant.opening.folder();
+            written.tree.starts_with(folder) || folder.starts_with(&written.tree)
+        };
+        // The grant to write there, where this tool has it.
+        let grant = shape.grants.iter().filter(near).max_by_key(|grant| grant.access)?;
+        Some((check_written(written).err()?, grant))
     };
-    refused.or_else(|| shape.past.checked.iter().find_map(past))
+    refused.or_else(|| shape.written.iter().find_map(written))
 }
 
-/// Whether files written there could be loaded as code, by this script or by another script that lies above.
-fn beside_script(path: &Path, shape: &Shape) -> bool {
-    path.starts_with(&shape.folder) || shape.past.checked.iter().any(|checked| path.starts_with(checked))
+/// Whether a tree that tools write refuses the scripts that would find modules there, as the files lie now.
+pub fn refuses(tree: &Path) -> bool {
+    check_written(&WrittenTree { tree: tree.to_path_buf(), writer: String::new() }).is_err()
 }
 
 /// Sets which staged folders stay visible beside their copies, and covers special files around and below them.
@@ -277,15 +236,6 @@ fn mount(path: &Path, access: Access, stat: &FileStat) -> Mount {
         inode: stat.st_ino,
         uid: stat.st_uid,
         gid: stat.st_gid,
-    }
-}
-
-/// Whether something of this kind lies there, for all that this host and its tools can open.
-fn lies(path: &Path, kind: SFlag) -> Result<bool, Fault> {
-    match look(path) {
-        Ok(stat) => Ok(is(&stat, kind)),
-        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => Ok(false),
-        Err(errno) => Err(explain(path, errno)),
     }
 }
 

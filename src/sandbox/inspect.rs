@@ -1,11 +1,10 @@
-//! Inspect: what a granted folder holds before a call: ways for a write to reach further, and files that others run.
-//!
-//! For: `grants`. In: a folder. Out: a refusal with the mend, or what to cover or show read-only. Never: follows links.
+//! What a granted folder holds before a call: ways for a write to reach further, and files that others run. No link is
+//! followed.
 
 use crate::base::files::without_links;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Access, writable};
+use crate::policy::{Access, WrittenTree, writable};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -15,6 +14,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use walkdir::DirEntry;
 
 /// How much lies in folders.
@@ -116,9 +116,9 @@ pub(super) fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
 /// of their own: a mount point cannot be renamed (EBUSY, rename(2)), so nothing can take the place of these folders.
 type Kept = Vec<(PathBuf, Access, FileStat)>;
 
-/// Refuses a writable tree that holds something through which a write reaches further, or that a later run executes
-/// (`code`: also what a script loads from its folder). Returns the entries to show read-only, and the tree's size.
-pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Result<(Kept, Totals), Fault> {
+/// Refuses a writable tree that holds something through which a write reaches further, or packages. Returns the entries
+/// to show read-only, and the tree's size.
+pub(super) fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(Kept, Totals), Fault> {
     let (mut kept, mut totals): (Kept, _) = (Vec::new(), Totals::default());
     for (seen, entry) in below(folder, path).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
@@ -161,9 +161,6 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path, code: bool) -> Resul
             continue;
         }
         is_harmless(&place, &name, &meta)?;
-        if code {
-            is_no_code(&place, &meta)?;
-        }
     }
     let between = |place: &Path| -> Vec<PathBuf> {
         place.ancestors().skip(1).take_while(|above| *above != path).map(Path::to_owned).collect()
@@ -188,10 +185,9 @@ fn is_harmless(place: &Path, name: &str, facts: &std::fs::Metadata) -> Result<()
         );
         return Err(refuse("a writable folder holds a hard-linked file", person));
     }
-    if writable::definition(name) || ["node_modules", "pyvenv.cfg"].contains(&name) {
-        let person =
-            format!("{shown}: a tool may not write where tools, policies or packages lie; move it out of the grant");
-        return Err(refuse("a writable folder holds a tool, policy or packages", person));
+    if ["node_modules", "pyvenv.cfg"].contains(&name) {
+        let person = format!("{shown}: a tool may not write where packages lie; move it out of the grant");
+        return Err(refuse("a writable folder holds packages", person));
     }
     Ok(())
 }
@@ -208,32 +204,43 @@ fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
 }
 
-/// Refuses a tree that tools could write if it holds code that a script in a folder above would load.
-pub(super) fn no_code(tree: &Path) -> Result<(), Fault> {
+/// Longest look at one tree.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an interpreter
+/// loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
+pub(super) fn check_written(written: &WrittenTree) -> Result<(), Fault> {
+    let tree = &written.tree;
     let folder = match without_links(tree, OFlag::O_PATH) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
         folder => folder.map_err(|errno| explain(tree, errno))?,
     };
+    let (begun, refused) = (Instant::now(), "a writable folder beside the script cannot be looked at");
     for (seen, found) in below(&folder, tree).enumerate() {
-        if seen > MAX_WRITABLE_ENTRIES {
-            let person = format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked", tree.display());
-            return Err(refuse("a folder that the tool could write holds too many files", person));
+        if seen > MAX_WRITABLE_ENTRIES || begun.elapsed() > LOOK {
+            let words = "more entries than can be looked at before a call; take some away";
+            return Err(refuse(refused, format!("{}: {words}", tree.display())));
         }
-        let Some((place, entry)) = seen_at(found, tree)? else { continue };
-        if let Ok(facts) = entry.metadata() {
-            is_no_code(&place, &facts)?;
+        let (place, entry) = match found {
+            Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
+            Err(e) => {
+                let why = e.io_error().map_or_else(|| e.to_string(), ToString::to_string);
+                return Err(refuse(refused, format!("{}: {why}; make it readable, or take it away", tree.display())));
+            }
+            Ok(found) => found,
+        };
+        let kind = entry.file_type();
+        let name = entry.file_name().to_string_lossy();
+        // A folder is no module by its ending.
+        let loads = writable::loaded(&name) && (!kind.is_dir() || !name.contains('.'));
+        if loads {
+            let (place, writer) = (place.display(), &written.writer);
+            let person = format!(
+                "{place}: it lies where {writer}, and the script could load it as code: move it elsewhere, or let the tool write \
+                 outside of the folders where the script's modules lie"
+            );
+            return Err(refuse("a writable folder beside the script holds code", person));
         }
-    }
-    Ok(())
-}
-
-fn is_no_code(path: &Path, facts: &std::fs::Metadata) -> Result<(), Fault> {
-    if !facts.is_dir() && path.file_name().is_some_and(|name| writable::code(&name.to_string_lossy()).is_some()) {
-        let person = format!(
-            "{}: a script could load what the tool wrote there; move the file out of there, or let the tool write in a folder that no script lies above",
-            path.display()
-        );
-        return Err(refuse("a writable folder beside the script holds code", person));
     }
     Ok(())
 }

@@ -142,7 +142,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
     let last_capability = super::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
-    let executable = if own { view::own_program(&executable)? } else { executable };
+    let executable = if own { view::own_program(executable)? } else { executable };
     let view = view::raise(base, &setup)?;
     let sampled = setup.sampled();
     if sampled {
@@ -303,7 +303,7 @@ impl Launcher<'_> {
         if let Some(counters) = &mut self.counters {
             counters.begin()?;
         }
-        let recorder = self.rules.as_ref().map(|rules| Recorder::start(&self.setup, rules)).transpose()?;
+        let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
         let (status, told) =
             nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(Problem::of("namespaces", "pipe2(2)"))?;
         let plan = super::raise(&super::Raising {

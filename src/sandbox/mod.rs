@@ -30,7 +30,7 @@ pub mod written;
 pub use inspect::Totals;
 use problem::moved;
 pub use problem::{About, Problem, Stood};
-pub use recorder::{MOST_BYTES as MOST_RECORDED, WRITABLE};
+pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed, pidfd_open};
 pub use walls::view::is_system;

@@ -124,6 +124,11 @@ pub fn cpu_ms(pid: u32) -> Result<u64, Errno> {
     Ok(process(pid)?.map_or(0, |(_, process)| process.own_ms))
 }
 
+/// The parent of a process.
+pub fn parent(pid: u32) -> Result<u32, Errno> {
+    process(pid)?.map(|(_, process)| process.parent).ok_or(Errno::ESRCH)
+}
+
 fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
     let text = text(&format!("/proc/{pid}/stat"))?;
     // The name may hold anything, so count from its closing parenthesis.

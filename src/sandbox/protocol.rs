@@ -7,7 +7,7 @@ use super::inspect::Totals;
 use super::problem::{About, Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
-use crate::policy::{Access, Limits, name_matches, writable};
+use crate::policy::{Access, Limits, name_matches};
 use crate::quantity::{Limit, MAX_PORTS, MIB};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -51,17 +51,12 @@ pub struct Stage {
     pub inode: u64,
     /// A grant shows the folder itself too, so files that are not copied stay visible.
     pub show_rest: bool,
-    /// Patterns under which other tools could publish there. A file that matches one, and ends neither as code nor as
-    /// data, is not copied unless `names` spells it.
-    pub others: Vec<String>,
 }
 
 impl Stage {
     /// Whether a file of this name is copied.
     pub fn copies(&self, name: &str) -> bool {
-        let others = || self.others.iter().any(|others| name_matches(others, name));
-        let shown = |names: &String| writable::spells_name(names, name) || !writable::unknown(name) || !others();
-        self.names.iter().any(|names| name_matches(names, name) && shown(names))
+        self.names.iter().any(|names| name_matches(names, name))
     }
 }
 
@@ -189,7 +184,7 @@ pub enum Note {
     Attempt(Attempt),
     /// There was no room for more.
     Full,
-    /// Some paths lay in memory that could not be read.
+    /// Some paths lay in memory that could not be read, or that changed meanwhile.
     Unread,
 }
 

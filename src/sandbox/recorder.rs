@@ -1,45 +1,42 @@
-//! Recorder: a process beside the launcher that keeps what a call asked for and was refused.
+//! Recorder: a process beside the launcher that records what a call attempted and was refused.
 //!
-//! It holds the listener of the call's seccomp filter. A call that the filter's rules refuse is answered with the error
-//! of its rule, whatever else is true; one that names a file goes on to the other walls. What is kept depends on the path
-//! alone and on what the view shows, which has nothing of the host that was not granted: so nothing is told of whether a
-//! file exists elsewhere. A path is read while its call waits, but another thread of the tool may change it then: what
-//! is kept is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
-//! of which it would have been told.
+//! It has the listener of the call's seccomp filter, answers what the rules of the filter refuse with their errors, and
+//! lets the rest go on to the other walls. It starts with the three capabilities that reading the tool's memory and entering
+//! its namespaces take. At the tool's first file call it enters the tool's user and mount namespaces and its root, becomes
+//! its user, and keeps the one capability to read processes in there. It
+//! reads a path through /proc/TID/mem while the call waits, and the kernel resolves it (`resolve`); nothing is opened
+//! but as O_PATH. What cannot be read or resolved is recorded as such. Another thread may change a path afterwards: the
+//! record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
+//! that it would have been notified of.
 
-mod shown;
+mod resolve;
 
-pub use shown::WRITABLE;
+pub use resolve::{UNRESOLVED, WRITABLE};
 
 use super::Problem;
+use super::identity::GUEST;
 use super::processes;
-use super::protocol::{Attempt, Note, Operation, Setup};
+use super::protocol::{Attempt, Note, Operation};
 use super::seccomp::recorded::{self, Named, Recorded, Use};
 use super::sys::{self, Heard, Waited};
-use crate::base::messages;
+use crate::base::{files, messages};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
-use shown::{Last, Shown};
+use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
+use resolve::{Last, Task};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{IoSliceMut, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Most entries that are kept of one call, and most bytes of them.
+/// Most entries of one call, and most bytes of them.
 const MOST: usize = 1000;
 pub const MOST_BYTES: u64 = 512 * 1024;
-/// Longest path, as the kernel takes it (PATH_MAX).
-const LONGEST: usize = 4096;
-/// A page, to the end of which memory can be read without touching another.
-const PAGE: usize = 4096;
 /// How long the recorder of a call that is over may take to end, ms.
 const PATIENCE_MS: u16 = 1000;
 
@@ -68,13 +65,12 @@ fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
 
 impl Recorder {
     /// Starts one for the next call of this set-up.
-    pub fn start(setup: &Setup, rules: &Recorded) -> Result<Recorder, Problem> {
+    pub fn start(rules: &Recorded) -> Result<Recorder, Problem> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(failed())?;
         let found = File::from(messages::memory_file(b"").map_err(failed())?);
         let Some(pid) = sys::fork().map_err(failed())? else {
-            let shown = Shown { setup };
-            let code = i32::from(record(ours, &found, &shown, rules).is_err());
+            let code = i32::from(record(ours, &found, rules).is_err());
             std::process::exit(code);
         };
         Ok(Recorder { pid, found, theirs })
@@ -117,20 +113,23 @@ impl Drop for Recorder {
     }
 }
 
-/// The recorder itself. Ends when nothing is left that the filter holds.
-fn record(socket: OwnedFd, found: &File, shown: &Shown, rules: &Recorded) -> Result<(), Errno> {
-    // By this the launcher's look at the processes of the call tells it apart (`processes`).
+/// The recorder itself. Ends when no process has the filter any more.
+fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> {
+    // Before the tool starts: no more than entering its namespaces takes.
+    sys::keep_capabilities(sys::CAP_SYS_ADMIN | sys::CAP_SYS_CHROOT | sys::CAP_SYS_PTRACE)?;
+    // The launcher recognises the recorder among the processes of the call by its session (`processes`).
     nix::unistd::setsid()?;
     nix::unistd::dup2_stdin(&socket)?;
     nix::unistd::dup2_stdout(found)?;
-    // All that the launcher holds, its control socket too, whose end the host waits for, and this socket's other number.
+    // Closes all that the launcher has, its control socket included, whose end the host waits for.
     let _ = socket.into_raw_fd();
     sys::close_range(2, false)?;
-    sys::keep_rights_to_read()?;
     let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));
     let listener = listener(&socket)?;
     drop(socket);
-    let mut kept = Kept { found, bytes: 0, keys: BTreeSet::new(), full: false, unread: false };
+    let proc = files::handle(Path::new("/proc"))?;
+    let mut entries = Entries { found, bytes: 0, keys: BTreeSet::new(), full: false, unread: false };
+    let (mut init, mut inside) = (None, false);
     loop {
         let mut wait = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut wait, PollTimeout::NONE) {
@@ -152,14 +151,38 @@ fn record(socket: OwnedFd, found: &File, shown: &Shown, rules: &Recorded) -> Res
             None if named.is_empty() => Some(libc::EPERM),
             None => None,
         };
-        match errno {
-            Some(errno) => kept.call(heard.number, errno),
-            None if kept.full => {}
-            None => named.iter().for_each(|named| kept.file(&heard, named, shown)),
+        match (errno, init) {
+            // The first call starts the tool. It and the one that starts the init (pid 1 of the call) are our own.
+            (_, None) => init = Some(processes::parent(heard.thread)?),
+            (Some(errno), _) => entries.call(heard.number, errno),
+            (None, Some(init)) if heard.thread != init && !entries.full => {
+                inside = inside || enter(&proc, heard.thread)?;
+                let valid = || sys::is_valid(listener.as_fd(), heard.id);
+                match inside {
+                    true => named.iter().for_each(|named| entries.file(&proc, &heard, named, valid)),
+                    false => entries.unread(),
+                }
+            }
+            (None, Some(_)) => {}
         }
         // Refused where its process was killed meanwhile.
         let _ = sys::answer(listener.as_fd(), heard.id, errno);
     }
+}
+
+/// Enters the namespaces and the root of this task, and becomes its user. `false`: its program's memory may not be read
+/// (the file has no read right), and then its namespaces may not be entered either.
+fn enter(proc: &OwnedFd, task: u32) -> Result<bool, Errno> {
+    let into = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS;
+    let root = Task { proc, thread: task }.open("root");
+    let entered = root.and_then(|root| setns(sys::pidfd_open(task as i32)?, into).map(|()| root));
+    let Ok(root) = entered else { return Ok(false) };
+    fchdir(root)?;
+    chroot(".")?;
+    setresgid(GUEST.into(), GUEST.into(), GUEST.into())?;
+    setresuid(GUEST.into(), GUEST.into(), GUEST.into())?;
+    sys::keep_capabilities(sys::CAP_SYS_PTRACE)?;
+    Ok(true)
 }
 
 /// Waits for the filter's listener.
@@ -175,8 +198,8 @@ fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     rights.next().map(messages::adopt).ok_or(Errno::EBADF)
 }
 
-/// What is kept of one call, each thing once, as lines of JSON in a memory file.
-struct Kept {
+/// What is recorded of one call, each thing once, as lines of JSON in a memory file.
+struct Entries {
     found: File,
     bytes: u64,
     keys: BTreeSet<Attempt>,
@@ -184,8 +207,8 @@ struct Kept {
     unread: bool,
 }
 
-impl Kept {
-    fn keep(&mut self, attempt: Attempt) {
+impl Entries {
+    fn add(&mut self, attempt: Attempt) {
         if self.full || self.keys.contains(&attempt) {
             return;
         }
@@ -203,14 +226,20 @@ impl Kept {
         self.bytes <= most && self.found.write_all(&line).is_ok()
     }
 
+    /// Some path could not be read.
+    fn unread(&mut self) {
+        self.unread = self.unread || self.write(&Note::Unread, u64::MAX);
+    }
+
     fn call(&mut self, number: u32, errno: i32) {
         if !FALLEN_BACK.contains(&i64::from(number)) {
             let rule = format!("{:?}", Errno::from_raw(errno));
-            self.keep(Attempt { operation: Operation::Call, target: recorded::name(number), path: None, rule });
+            self.add(Attempt { operation: Operation::Call, target: recorded::name(number), path: None, rule });
         }
     }
 
-    fn file(&mut self, heard: &Heard, named: &Named, shown: &Shown) {
+    /// `valid`: whether the call still waits, so that what was read was of its own task.
+    fn file(&mut self, proc: &OwnedFd, heard: &Heard, named: &Named, valid: impl Fn() -> bool) {
         let (operation, last) = match named.usage {
             Use::Read => (Operation::Read, Last::Followed),
             Use::ReadItself => (Operation::Read, Last::Itself),
@@ -220,29 +249,34 @@ impl Kept {
             Use::Run => (Operation::Run, Last::Followed),
             Use::Flags(argument) => opens(heard.args[argument]),
         };
-        let folder = || fs::read_link(format!("/proc/{}/cwd", heard.thread)).ok();
-        let asked = path_at(heard.thread, heard.args[named.path]);
-        let whole = asked.as_ref().ok().and_then(|asked| whole(heard, named, asked, folder));
-        let (Ok(asked), Some(whole)) = (&asked, &whole) else {
-            // No path, which is the tool's own error, or one that this process may not read.
-            if asked == Err(Errno::EPERM) && !self.unread {
-                self.unread = self.write(&Note::Unread, u64::MAX);
+        let task = Task { proc, thread: heard.thread };
+        let address = heard.args[named.path];
+        // Without a path, or with an empty one, the call is about a descriptor.
+        let read = if address == 0 { Ok(Vec::new()) } else { task.path_at(address) };
+        let Ok(asked) = &read else {
+            if valid() {
+                self.unread();
             }
             return;
         };
-        if asked.as_os_str().is_empty() {
+        if asked.is_empty() {
             return;
         }
-        if let Some((path, rule)) = shown.refuses(whole, operation, last, folder) {
-            let (target, path) = (text(asked), text(&path));
-            let path = (path != target).then_some(path);
-            self.keep(Attempt { operation, target, path, rule: rule.to_owned() });
+        let folder = named.folder.map(|argument| heard.args[argument] as i32).filter(|fd| *fd != libc::AT_FDCWD);
+        let refused = task.refusal(folder, asked, operation, last);
+        let changed = task.path_at(address) != read;
+        if !valid() {
+            return;
+        }
+        if changed {
+            self.unread();
+        }
+        if let Some((path, rule)) = refused {
+            let target = String::from_utf8_lossy(asked).into_owned();
+            let path = path.map(|path| path.to_string_lossy().into_owned()).filter(|path| *path != target);
+            self.add(Attempt { operation, target, path, rule });
         }
     }
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 /// What open(2) with these flags would do.
@@ -255,37 +289,6 @@ fn opens(flags: u64) -> (Operation, Last) {
         () => Last::Followed,
     };
     (if changes { Operation::Write } else { Operation::Read }, last)
-}
-
-/// The path that lies at this address in the memory of a process.
-fn path_at(thread: u32, address: u64) -> Result<PathBuf, Errno> {
-    let mut bytes: Vec<u8> = Vec::new();
-    let mut address = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
-    while bytes.len() < LONGEST {
-        let mut page = vec![0; PAGE - address % PAGE];
-        let from = [RemoteIoVec { base: address, len: page.len() }];
-        let read = process_vm_readv(Pid::from_raw(thread as i32), &mut [IoSliceMut::new(&mut page)], &from)?;
-        if let Some(end) = page[..read].iter().position(|byte| *byte == 0) {
-            bytes.extend(&page[..end]);
-            return Ok(PathBuf::from(OsStr::from_bytes(&bytes)));
-        }
-        bytes.extend(&page[..read]);
-        address = address.checked_add(read.max(1)).ok_or(Errno::EFAULT)?;
-    }
-    Err(Errno::ENAMETOOLONG)
-}
-
-/// The path from the root: what is relative starts in the folder that the call names, or in the working folder.
-fn whole(heard: &Heard, named: &Named, asked: &Path, folder: impl Fn() -> Option<PathBuf>) -> Option<PathBuf> {
-    if asked.is_absolute() {
-        return Some(asked.to_owned());
-    }
-    let number = named.folder.map(|argument| heard.args[argument] as i32).filter(|number| *number != libc::AT_FDCWD);
-    let start = match number {
-        Some(number) => fs::read_link(format!("/proc/{}/fd/{number}", heard.thread)).ok()?,
-        None => folder()?,
-    };
-    start.is_absolute().then(|| start.join(asked))
 }
 
 /// Whether a process in the launcher's /proc is a recorder: the only child of the launcher that leads a session.

@@ -242,13 +242,23 @@ pub fn answer(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), E
         .map(drop)
 }
 
-/// Gives up all capabilities but those that reading a process takes: CAP_SYS_PTRACE for its memory, CAP_DAC_READ_SEARCH
-/// for the list of its descriptors; and the chance to get others (capabilities(7)).
-pub fn keep_rights_to_read() -> Result<(), Errno> {
+/// Whether a notification still waits for its answer, so that its thread number was not given out again.
+pub fn is_valid(listener: BorrowedFd, id: u64) -> bool {
+    // SAFETY: a live descriptor and a local of the size that is part of the request.
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
+}
+
+/// Reads the memory and enters the root of a process.
+pub const CAP_SYS_PTRACE: u32 = 1 << 19;
+/// Enter the user and mount namespaces of a process (setns(2)).
+pub const CAP_SYS_CHROOT: u32 = 1 << 18;
+pub const CAP_SYS_ADMIN: u32 = 1 << 21;
+
+/// Gives up all capabilities but these, and the chance to get others by running a program (capabilities(7)).
+pub fn keep_capabilities(kept: u32) -> Result<(), Errno> {
     nix::sys::prctl::set_no_new_privs()?;
-    const READING: u32 = 1 << 19 | 1 << 2;
     let header: [u32; 2] = [0x2008_0522, 0]; // _LINUX_CAPABILITY_VERSION_3, ourselves
-    let sets: [u32; 6] = [READING, READING, 0, 0, 0, 0];
+    let sets: [u32; 6] = [kept, kept, 0, 0, 0, 0];
     // SAFETY: both have the layout that this version asks for: two sets of effective, permitted and inheritable bits.
     check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(drop)
 }

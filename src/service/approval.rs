@@ -1,37 +1,30 @@
 //! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
 //!
-//! For: the road; faces, which say who can be asked; operators, who answer. In: a call whose arguments were checked and
-//! whose tool was decided about. Out: who agreed, or the fault that ends the call. Never: one answer for two calls, or for
-//! a tool, script or policy other than the person was shown; a person who waits for ever, or whom it costs others to
-//! wait for; an answer of the caller to itself, where callers can be told apart, unless every policy that asks says so.
+//! One answer is for one call and one decision: the road decides again afterwards, and refuses where anything changed. A
+//! question ends in time and holds up no other call. A caller does not answer itself, where callers can be told apart,
+//! unless every policy that asks says so.
 
-use super::call_record::CallRecord;
-use super::decision_cache::DecisionCache;
+use super::quota::{Limiter, Reservation, Resource};
+use super::record::CallRecord;
 use super::request::{Event, Stream};
-use super::target::{Found, Target};
+use super::target::Target;
 use super::{Caller, Service};
-use crate::base::files::Stamp;
 use crate::base::text::printable;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Confirm};
-use crate::registry;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long a person may take.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Most calls that wait for a person, half of them of one who authenticated, and of those for whom one caller waits.
-const OPEN: usize = 128;
-const OF_ONE: usize = 32;
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 
@@ -94,7 +87,7 @@ pub struct Question {
     pub not_shown: usize,
     /// What the call may touch, a line each.
     pub touches: Vec<String>,
-    /// SHA-256 of caller, tool, script, policies and whole arguments.
+    /// SHA-256 of the whole decision and the whole arguments.
     pub digest: String,
     /// RFC 3339: when the question came, and when it ends unanswered.
     pub asked: String,
@@ -148,6 +141,7 @@ struct Open {
     question: Question,
     but: Option<String>,
     answer: oneshot::Sender<Answer>,
+    _kept: Reservation,
 }
 
 /// Takes the question away when its call is over.
@@ -160,18 +154,16 @@ impl Drop for Listed<'_> {
 }
 
 impl Approvals {
-    async fn ask(&self, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
+    async fn ask(&self, limiter: &Limiter, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
         let (answer, answered) = oneshot::channel();
         {
             let mut open = lock(&self.0);
-            let own = open.values().filter(|open| open.question.caller == question.caller).count();
-            let through = |question: &Question| question.through.as_ref().unwrap_or(&question.caller).clone();
-            let brought = open.values().filter(|open| through(&open.question) == through(question)).count();
-            if open.len() >= OPEN || own >= OF_ONE || brought >= OPEN / 2 || open.contains_key(&question.call) {
-                let message = "Too many calls wait for a person's answer.";
-                return Err(Fault::new(Kind::RateLimitError, message).retryable());
-            }
-            open.insert(question.call.clone(), Open { question: question.clone(), but, answer });
+            let principal = question.through.as_ref().unwrap_or(&question.caller);
+            let kept = limiter.take(Resource::Questions, principal, 1).filter(|_| !open.contains_key(&question.call));
+            let kept = kept.ok_or_else(|| {
+                Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.").retryable()
+            })?;
+            open.insert(question.call.clone(), Open { question: question.clone(), but, answer, _kept: kept });
         }
         let _listed = Listed(self, &question.call);
         Ok(answered.await.unwrap_or(Answer::Nobody))
@@ -199,25 +191,21 @@ impl Service {
         open.remove(call)?.answer.send(answer).ok().map(Ok)
     }
 
-    /// Asks a person and waits; the call gives up its place among those that run meanwhile. Returns when somebody agreed:
-    /// the time until then is not the call's.
+    /// Asks a person and waits; the call gives up its place among those that run meanwhile. Returns when somebody agreed.
     pub(super) async fn agreed(
         &self,
-        found: &Found,
-        target: &mut Target,
+        target: &Target,
         approver: Approver,
         stream: &mut Stream,
         record: &mut CallRecord,
-    ) -> Result<Instant, Fault> {
-        let before = self.decisions()?;
-        target.shown = script_of(target).and_then(|script| Stamp::at(script).ok());
-        let question = self.question(found, target, record);
+    ) -> Result<(), Fault> {
+        let question = self.question(target, record);
         record.step_aside();
         let answer = {
             let asked = async {
                 match approver.for_these(&question.why) {
                     Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
-                    Approver::Operators { but } => self.approvals.ask(&question, but).await,
+                    Approver::Operators { but } => self.approvals.ask(&self.limiter, &question, but).await,
                     Approver::Face(face) => Ok(face.ask(&question).await),
                 }
             };
@@ -258,49 +246,19 @@ impl Service {
             record.denied_by = Some(format!("confirm: {rule}"));
             return Err(fault);
         }
-        record.comes_back(&self.guard, &found.rights.share(&found.tool.manifest.id)).await;
-        if self.stands(found, target, &before)? { Ok(Instant::now()) } else { Err(changed()) }
+        record.comes_back(&self.limiter, &target.found, &target.tools).await
     }
 
-    /// Whether the tool, what its caller may do and what policy decides are as the person was shown.
-    fn stands(&self, found: &Found, target: &Target, before: &Arc<DecisionCache>) -> Result<bool, Fault> {
-        let now = self.decisions()?;
-        if Arc::ptr_eq(&now, before) {
-            return Ok(true);
-        }
-        // Which manifests a script belongs to may be another matter now.
-        let own = Arc::ptr_eq(&target.decided, &found.decided);
-        let (ours, was) = (&found.tool.manifest, &found.decided);
-        let same = |tool: &&Arc<registry::Tool>| {
-            let decided = now.decided(tool);
-            tool.manifest.version == ours.version
-                && tool.manifest.digest == ours.digest
-                && (&decided.decision.digest, &decided.shape_digest) == (&was.decision.digest, &was.shape_digest)
-        };
-        let callers = now.rules.policies.callers() == before.rules.policies.callers();
-        Ok(own && callers && now.snapshot.versions(&ours.id).iter().any(|tool| same(&tool)))
-    }
-
-    fn question(&self, found: &Found, target: &Target, record: &CallRecord) -> Question {
+    fn question(&self, target: &Target, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
         let arguments = printable(&text::head(&whole, SHOWN));
-        let about = json!([
-            record.caller.user,
-            record.through(),
-            found.tool.reference(),
-            found.tool.manifest.digest,
-            target.script.as_ref().map(|script| &script.digest),
-            decision.digest,
-            super::idempotency::sorted(&target.input),
-            target.source,
-            target.env,
-            found.asked_ms,
-        ]);
+        let input = super::idempotency::sorted(&target.input);
+        let about = json!([target.digest(), input, target.source, target.env]);
         let (now, patience) = (jiff::Timestamp::now(), self.parts.settings.patience);
         Question {
             call: record.id.clone(),
-            tool: found.tool.reference(),
+            tool: target.found.tool.reference(),
             caller: printable(&record.caller.user),
             through: record.through().map(printable),
             label: record.label().map(printable),
@@ -313,19 +271,6 @@ impl Service {
             until: now.checked_add(patience).unwrap_or(now).to_string(),
         }
     }
-}
-
-impl Target {
-    /// Refuses a script that is not the one of which a person was told.
-    pub(super) fn is_as_shown(&self) -> Result<(), Fault> {
-        let Some(shown) = self.shown else { return Ok(()) };
-        let now = script_of(self).and_then(|script| Stamp::at(script).ok());
-        if now == Some(shown) { Ok(()) } else { Err(changed()) }
-    }
-}
-
-fn script_of(target: &Target) -> Option<&Path> {
-    target.decided.decision.shape.as_ref().ok()?.script.as_deref()
 }
 
 pub fn changed() -> Fault {

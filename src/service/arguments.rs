@@ -59,16 +59,16 @@ impl Arguments {
     }
 
     /// The value, and how it was written.
-    pub fn decode(self) -> Result<(Value, Written), Fault> {
+    pub fn decode(&self) -> Result<(Value, Written), Fault> {
         match self {
-            Arguments::Value(value) => Ok((value, Written::Json)),
+            Arguments::Value(value) => Ok((value.clone(), Written::Json)),
             Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), Written::Json)),
-            Arguments::Text(text) => Ok((document("Input", &text)?, Written::Json)),
+            Arguments::Text(text) => Ok((document("Input", text)?, Written::Json)),
             Arguments::Strings(pairs) => {
-                let texts = pairs.into_iter().map(|(name, text)| (name, Value::String(text)));
+                let texts = pairs.iter().map(|(name, text)| (name.clone(), Value::String(text.clone())));
                 Ok((Value::Object(texts.collect()), Written::Pairs))
             }
-            Arguments::Inputs { texts, twice } => Ok((texts, Written::Inputs { twice })),
+            Arguments::Inputs { texts, twice } => Ok((texts.clone(), Written::Inputs { twice: twice.clone() })),
         }
     }
 }

@@ -1,53 +1,51 @@
-//! The circuit breaker: a tool that keeps failing for a caller is not called for that one for a while.
+//! The circuit breaker: what keeps failing is not called for a while.
 //!
-//! For: the road. In: a caller and what it calls; how its calls end. Out: an attempt, or how long to wait. Never: lets the
-//! failures of one caller hold back another; counts what the caller or a policy did wrong.
+//! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits and crashes, which arguments can
+//! cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong, and what may be tried again
+//! count for nothing.
 
-use super::rates::Clock;
+use super::quota::Clock;
 use crate::base::lock;
+use crate::base::shares::Shares;
 use crate::fault::{Fault, Kind};
 use crate::policy::Breaker;
 use serde::Serialize;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Most pairs of caller and tool that are remembered; the one that changed longest ago is forgotten first, of one who
-/// authenticated its own once it has half of them.
-const PAIRS: usize = 10_000;
+/// Most rows that are remembered; the one that changed longest ago is forgotten first, of a principal that has half of them its own.
+const ROWS: usize = 10_000;
 /// While the one call that tries again runs, the others are told to wait so long.
 const PROBING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Breakers {
     clock: Clock,
-    known: Mutex<HashMap<Pair, State>>,
+    rows: Mutex<Shares<Key, Row>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Pair {
-    caller: String,
-    tool: String,
-}
+/// What ran, and for whom its failures count: one caller, or all.
+type Key = (Option<String>, String);
 
 #[derive(Debug)]
-struct State {
+struct Row {
     /// In a row.
     failures: u32,
-    /// Who authenticated when it failed first.
-    through: String,
+    /// Which was called when it failed first.
+    tool: String,
     /// Calls are held back until then.
     until: Option<Duration>,
     /// One call is trying again.
     probing: bool,
-    changed: Duration,
 }
 
-/// The breaker of one caller and tool that has failures.
+/// One breaker that has failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BreakerState {
-    pub caller: String,
+    /// For whom; absent: for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
     pub tool: String,
     /// `closed`, `open` or `half-open`.
     pub state: &'static str,
@@ -56,66 +54,66 @@ pub struct BreakerState {
     pub retry_after_ms: Option<u64>,
 }
 
+/// One call, as the breaker sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Called<'a> {
+    pub caller: &'a str,
+    pub principal: &'a str,
+    /// As it is shown.
+    pub tool: String,
+    /// What runs; the same whatever tool names it.
+    pub runs: String,
+    /// The caller brought it: all its failures are that one's.
+    pub is_own: bool,
+}
+
 /// One call that was let through. Dropped without an end it counts as nothing.
 #[derive(Debug)]
 pub(super) struct Attempt {
     breakers: Arc<Breakers>,
-    pair: Pair,
-    through: String,
+    /// Of all callers, then of this one; and whether the call is the one that tries again.
+    keys: Vec<(Key, bool)>,
+    principal: String,
+    tool: String,
     rule: Breaker,
-    probe: bool,
 }
 
 impl Breakers {
-    #[cfg(test)]
-    fn new(clock: Clock) -> Breakers {
-        Breakers { clock, known: Mutex::default() }
-    }
-
-    /// Lets a call through, or refuses it. `through`: who authenticated. `tool`: what runs.
-    pub fn enter(
-        self: &Arc<Self>,
-        (caller, through): (&str, &str),
-        tool: &str,
-        rule: Breaker,
-    ) -> Result<Attempt, Fault> {
-        let pair = Pair { caller: caller.to_owned(), tool: tool.to_owned() };
-        let now = self.clock.time();
-        let mut probe = false;
-        if let Some(state) = lock(&self.known).get_mut(&pair)
-            && let Some(until) = state.until
-        {
-            let left = until.saturating_sub(now);
-            if state.probing || !left.is_zero() {
-                return Err(open(tool, state.failures, if left.is_zero() { PROBING } else { left }));
-            }
-            state.probing = true;
-            probe = true;
-        }
-        Ok(Attempt { breakers: self.clone(), pair, through: through.to_owned(), rule, probe })
-    }
-
-    /// The breakers with failures, of one caller or of all.
-    pub fn states(&self, caller: Option<&str>) -> Vec<BreakerState> {
-        let now = self.clock.time();
-        let known = lock(&self.known);
-        let shown = known.iter().filter(|(pair, _)| caller.is_none_or(|caller| pair.caller == caller));
-        let mut states: Vec<BreakerState> = shown
-            .map(|(pair, state)| {
-                let left = state.until.map(|until| until.saturating_sub(now));
-                BreakerState {
-                    caller: pair.caller.clone(),
-                    tool: pair.tool.clone(),
-                    state: match left {
-                        None => "closed",
-                        Some(left) if left.is_zero() => "half-open",
-                        Some(_) => "open",
-                    },
-                    failures: state.failures,
-                    retry_after_ms: left.map(crate::base::millis),
+    /// Lets a call through, or refuses it.
+    pub fn enter(self: &Arc<Self>, called: Called<'_>, rule: Breaker) -> Result<Attempt, Fault> {
+        let Called { caller, principal, tool, runs, is_own } = called;
+        let (all, own) = ((None, runs.clone()), (Some(caller.to_owned()), runs));
+        let wanted = if is_own { vec![own] } else { vec![all, own] };
+        let (breakers, keys, principal) = (self.clone(), Vec::new(), principal.to_owned());
+        let mut attempt = Attempt { breakers, keys, principal, tool, rule };
+        for key in wanted {
+            let mut probe = false;
+            if let Some(row) = lock(&self.rows).get_mut(&key)
+                && let Some(until) = row.until
+            {
+                let left = until.saturating_sub(self.clock.now());
+                if row.probing || !left.is_zero() {
+                    return Err(open(&attempt.tool, row.failures, if left.is_zero() { PROBING } else { left }));
                 }
-            })
-            .collect();
+                (row.probing, probe) = (true, true);
+            }
+            attempt.keys.push((key, probe));
+        }
+        Ok(attempt)
+    }
+
+    /// The breakers with failures: of one caller, or every one.
+    pub fn states(&self, caller: Option<&str>) -> Vec<BreakerState> {
+        let now = self.clock.now();
+        let rows = lock(&self.rows);
+        let shown = rows.iter().filter(|((of, _), _)| caller.is_none_or(|caller| of.as_deref() == Some(caller)));
+        let state = |((caller, _), row): (&Key, &Row)| {
+            let left = row.until.map(|until| until.saturating_sub(now));
+            let state = left.map_or("closed", |left| if left.is_zero() { "half-open" } else { "open" });
+            let (caller, tool, retry_after_ms) = (caller.clone(), row.tool.clone(), left.map(crate::base::millis));
+            BreakerState { caller, tool, state, failures: row.failures, retry_after_ms }
+        };
+        let mut states: Vec<BreakerState> = shown.map(state).collect();
         states.sort_by(|a, b| (&a.tool, &a.caller).cmp(&(&b.tool, &b.caller)));
         states
     }
@@ -129,51 +127,51 @@ fn open(tool: &str, failures: u32, wait: Duration) -> Fault {
 }
 
 impl Attempt {
-    /// How the call ended: `None`: well.
-    pub fn ended(self, fault: Option<&Fault>) {
-        let now = self.breakers.clock.time();
-        let mut known = lock(&self.breakers.known);
-        match fault {
-            // A call that began before the breaker opened does not close it.
-            None if self.probe || known.get(&self.pair).is_some_and(|state| state.until.is_none()) => {
-                known.remove(&self.pair);
-            }
-            Some(fault) if counts(fault) => {
-                if !known.contains_key(&self.pair) && known.len() >= PAIRS {
-                    let many = known.values().filter(|state| state.through == self.through).count() >= PAIRS / 2;
-                    let own = known.iter().filter(|(_, state)| !many || state.through == self.through);
-                    let oldest = own.min_by_key(|(_, state)| state.changed).map(|(pair, _)| pair.clone());
-                    oldest.and_then(|pair| known.remove(&pair));
-                }
-                let fresh =
-                    State { through: self.through.clone(), failures: 0, until: None, probing: false, changed: now };
-                let state = known.entry(self.pair.clone()).or_insert(fresh);
-                if state.until.is_none() || self.probe {
-                    state.failures = state.failures.saturating_add(1);
-                    state.changed = now;
-                    state.until = (state.failures >= self.rule.failures).then(|| now + self.rule.wait);
+    /// How the call ended; `None`: well. `crashed`: by a signal or a trap.
+    pub fn ended(self, fault: Option<&Fault>, crashed: bool) {
+        let mut rows = lock(&self.breakers.rows);
+        let Some(fault) = fault else {
+            for (key, probe) in &self.keys {
+                // A call that began before the breaker opened does not close it.
+                if *probe || rows.get(key).is_some_and(|row| row.until.is_none()) {
+                    rows.remove(key);
                 }
             }
-            _ => {}
+            return;
+        };
+        let counted = if fault.by_caller || fault.retryable { None } else { self.counts(fault.kind, crashed) };
+        let Some((key, probe)) = counted else { return };
+        let now = self.breakers.clock.now();
+        if rows.get(key).is_none() {
+            let claim = vec![(String::new(), ROWS), (format!("principal {}", self.principal), ROWS / 2)];
+            let fresh = Row { failures: 0, tool: self.tool.clone(), until: None, probing: false };
+            // Each row may go for another one.
+            let _ = rows.put(now, key.clone(), (claim, 1), now, fresh);
+        }
+        rows.keep(key, now);
+        if let Some(row) = rows.get_mut(key).filter(|row| row.until.is_none() || *probe) {
+            row.failures = row.failures.saturating_add(1);
+            row.until = (row.failures >= self.rule.failures).then(|| now + self.rule.wait);
+        }
+    }
+
+    fn counts(&self, kind: Kind, crashed: bool) -> Option<&(Key, bool)> {
+        match kind {
+            Kind::ServiceError | Kind::DependencyError | Kind::InternalError => self.keys.first(),
+            Kind::TimeoutError | Kind::ResourceLimitError => self.keys.last(),
+            _ if crashed => self.keys.last(),
+            _ => None,
         }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if let Some(state) = lock(&self.breakers.known).get_mut(&self.pair).filter(|_| self.probe) {
-            state.probing = false;
+        let mut rows = lock(&self.breakers.rows);
+        for (key, _) in self.keys.iter().filter(|(_, probe)| *probe) {
+            rows.get_mut(key).into_iter().for_each(|row| row.probing = false);
         }
     }
-}
-
-/// The tool's own failures. What may be tried again is the host's, and what the caller can mend the caller's.
-fn counts(fault: &Fault) -> bool {
-    let own = matches!(
-        fault.kind,
-        Kind::ScriptError | Kind::TimeoutError | Kind::ResourceLimitError | Kind::DependencyError | Kind::ServiceError
-    );
-    own && !fault.by_caller && !fault.retryable
 }
 
 #[cfg(test)]
@@ -182,72 +180,51 @@ mod tests {
 
     const RULE: Breaker = Breaker { failures: 5, wait: Duration::from_secs(60) };
 
-    struct Under(Arc<Breakers>);
+    fn enter(under: &Arc<Breakers>, caller: &str, is_own: bool) -> Result<Attempt, Fault> {
+        let (tool, runs) = ("t".to_owned(), "a.py".to_owned());
+        under.enter(Called { caller, principal: "gateway", tool, runs, is_own }, RULE)
+    }
 
-    impl Under {
-        fn call(&self, caller: &str, kind: Option<Kind>) -> bool {
-            let Ok(attempt) = self.0.enter((caller, caller), "t", RULE) else { return false };
-            attempt.ended(kind.map(|kind| Fault::new(kind, "f")).as_ref());
-            true
-        }
-        fn state(&self, caller: &str) -> &'static str {
-            self.0.states(Some(caller)).first().map_or("none", |state| state.state)
-        }
+    fn call(under: &Arc<Breakers>, caller: &str, kind: Option<Kind>) -> bool {
+        let Ok(attempt) = enter(under, caller, false) else { return false };
+        attempt.ended(kind.map(|kind| Fault::new(kind, "f")).as_ref(), false);
+        true
     }
 
     #[test]
     fn five_failures_in_a_row_open_it_and_one_probe_decides() {
         let (clock, pass) = Clock::standing();
-        let under = Under(Arc::new(Breakers::new(clock)));
-        let failed = Some(Kind::ScriptError);
-        for _ in 0..4 {
-            assert!(under.call("a", failed));
+        let under = Arc::new(Breakers { clock, rows: Mutex::default() });
+        let failed = Some(Kind::TimeoutError);
+        assert!((0..4).all(|_| call(&under, "a", failed)) && call(&under, "a", None), "a success before the fifth");
+        for kind in [Kind::ScriptError, Kind::ParameterValidationError, Kind::SecurityError, Kind::CancelledError] {
+            assert!((0..6).all(|_| call(&under, "a", Some(kind))), "{kind} does not count");
         }
-        assert!(under.call("a", None), "a success before the fifth");
-        for kind in [Kind::ScriptError, Kind::TimeoutError, Kind::ResourceLimitError, Kind::DependencyError] {
-            assert!(under.call("a", Some(kind)));
-            // Neither counts, nor ends the row.
-            for kind in [Kind::ParameterValidationError, Kind::SecurityError, Kind::CancelledError] {
-                assert!(under.call("a", Some(kind)));
-            }
-        }
-        assert_eq!(under.state("a"), "closed");
-        assert!(under.call("a", Some(Kind::ServiceError)));
-        assert_eq!(under.state("a"), "open");
-        let fault = under.0.enter(("a", "a"), "t", RULE).expect_err("open");
+        assert!((0..5).all(|_| call(&under, "a", failed)));
+        let fault = enter(&under, "a", false).expect_err("open");
         assert_eq!((fault.kind, fault.retryable, fault.retry_after_ms), (Kind::CircuitOpenError, true, Some(60_000)));
-        assert!(under.call("b", None), "another caller's failures are its own");
-
+        assert!(call(&under, "b", None), "another caller's timeouts are its own");
         pass(Duration::from_secs(60));
-        assert_eq!(under.state("a"), "half-open");
-        let probe = under.0.enter(("a", "a"), "t", RULE).expect("one tries");
-        assert!((0..9).all(|_| under.0.enter(("a", "a"), "t", RULE).is_err()), "and no other meanwhile");
+        let probe = enter(&under, "a", false).expect("one tries");
+        assert!((0..9).all(|_| enter(&under, "a", false).is_err()), "and no other meanwhile");
         drop(probe);
-        assert!(under.call("a", failed), "one that was cancelled decided nothing");
-        assert_eq!(under.state("a"), "open", "a failure opens it again");
+        assert!(call(&under, "a", failed), "one that was cancelled decided nothing");
+        assert!(!call(&under, "a", None), "a failure opens it again");
         pass(Duration::from_secs(60));
-        assert!(under.call("a", None));
-        assert_eq!(under.state("a"), "none", "a success closes it");
+        assert!(call(&under, "a", None) && under.states(None).is_empty(), "a success closes it");
     }
 
     #[test]
-    fn whoever_brings_many_names_has_no_breaker_of_others_forgotten() {
-        let under = Under(Arc::default());
-        let failed = Fault::new(Kind::ScriptError, "f");
-        assert!(under.call("a", Some(Kind::ScriptError)));
-        for name in 0..PAIRS + 100 {
-            let attempt = under.0.enter((&format!("label {name}"), "gateway"), "t", RULE).expect("closed");
-            attempt.ended(Some(&failed));
+    fn what_this_host_or_a_service_fails_at_counts_for_all_and_never_for_source_text() {
+        let under = Arc::<Breakers>::default();
+        for kind in [Kind::ServiceError, Kind::DependencyError, Kind::InternalError] {
+            assert!(call(&under, "a", Some(kind)) && enter(&under, "a", true).is_ok());
         }
-        assert_eq!((under.state("a"), lock(&under.0.known).len()), ("closed", PAIRS));
-    }
-
-    #[test]
-    fn what_is_remembered_is_bounded() {
-        let under = Under(Arc::default());
-        for caller in 0..=PAIRS {
-            under.call(&caller.to_string(), Some(Kind::ScriptError));
+        assert!(call(&under, "b", Some(Kind::ServiceError)) && call(&under, "c", Some(Kind::ServiceError)));
+        assert!(!call(&under, "d", None), "whoever calls");
+        for _ in 0..5 {
+            enter(&under, "a", true).expect("closed").ended(Some(&Fault::new(Kind::InternalError, "f")), false);
         }
-        assert_eq!(lock(&under.0.known).len(), PAIRS);
+        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
     }
 }

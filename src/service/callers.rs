@@ -5,7 +5,7 @@
 //! tool exists which it may not call.
 
 use super::decision_cache::DecisionCache;
-use super::guard::Share;
+use super::quota::{Charge, Limits};
 use super::{BreakerState, Caller, Service};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
@@ -20,15 +20,15 @@ pub(super) struct Rights {
     callers: Option<Arc<Callers>>,
     /// The caller, and whether it is an operator.
     pub caller: Caller,
-    /// Who authenticated: what its calls take of what all share counts as its, whose names they may come under.
-    pub through: String,
+    /// Who authenticated.
+    pub principal: String,
 }
 
 impl Rights {
     /// `label`: the name that the request brings.
     pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
         let Some(callers) = callers else {
-            return Rights { callers: None, caller: caller.clone(), through: caller.user.clone() };
+            return Rights { callers: None, caller: caller.clone(), principal: caller.user.clone() };
         };
         let user = callers.acts_as(&caller.user, label);
         // Whoever acts as another has that one's tools, not its role.
@@ -36,7 +36,7 @@ impl Rights {
         Rights {
             callers: Some(callers.clone()),
             caller: Caller { user: user.to_owned(), operator },
-            through: caller.user.clone(),
+            principal: caller.user.clone(),
         }
     }
 
@@ -75,20 +75,24 @@ impl Rights {
         Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
     }
 
-    pub fn per_minute(&self) -> Option<u32> {
-        self.rule()?.calls_per_minute
-    }
-
-    /// What a call of a tool counts against.
-    pub fn share<'a>(&'a self, id: &'a str) -> Share<'a> {
-        let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
-        Share {
-            caller: &self.caller.user,
-            through: &self.through,
-            tool: id,
+    /// What a call is charged to that belongs to these tools.
+    pub fn charge(&self, tools: &[String]) -> Charge {
+        let entry = |name: &String| {
+            let rule = self.callers.as_ref().and_then(|callers| callers.of(name));
+            let (at_once, per_minute) = rule.map_or((None, None), |rule| (rule.at_once, rule.calls_per_minute));
+            Limits { name: name.clone(), at_once, per_minute }
+        };
+        let tool = |id: &String| {
+            let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
+            let (at_once, per_minute) = limit.map_or((None, None), |limit| (limit.at_once, limit.calls_per_minute));
+            Limits { name: id.clone(), at_once, per_minute }
+        };
+        let other = Some(&self.caller.user).filter(|caller| **caller != self.principal);
+        Charge {
+            principal: self.principal.clone(),
             operator: self.caller.operator,
-            at_once: [self.rule().and_then(|rule| rule.at_once), limit.and_then(|limit| limit.at_once)],
-            per_minute: limit.and_then(|limit| limit.calls_per_minute),
+            entries: [&self.principal].into_iter().chain(other).map(entry).collect(),
+            tools: tools.iter().map(tool).collect(),
         }
     }
 
@@ -141,16 +145,15 @@ impl Service {
         Rights::of(rules.policies.callers(), caller, label).caller
     }
 
-    /// Looks at a request before what it brings is read: how often its caller calls, and whether there is such a tool for
-    /// that one. True: it is counted. Of a caller who may be taken for another neither is known yet.
-    pub fn comes(&self, caller: &Caller, tool: &str) -> Result<bool, Fault> {
+    /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there, unless
+    /// the principal may be taken for another who has more.
+    pub fn arrives(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
-        if rights.rule().is_some_and(|rule| !rule.act_as.is_empty()) {
-            return Ok(false);
-        }
-        self.guard.comes(&rights.share(""), rights.per_minute())?;
-        decisions.find(tool, &rights).map(|_| true)
+        let charge = rights.charge(&[]);
+        self.limiter.arrives(&charge, &charge.entries)?;
+        let tool = tool.filter(|_| rights.rule().is_none_or(|rule| rule.act_as.is_empty()));
+        tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
     }
 
     /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.

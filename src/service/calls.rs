@@ -1,20 +1,18 @@
-//! Calls: those that wait or run, and those that ended lately: each for whom it counts as, and for operators.
-//!
-//! For: the door; transports, which show and cancel them. In: a call as it goes its road. Out: its state.
-//! Never: tells a caller of another's call; keeps what a call answered.
+//! Calls that wait or run, and those that ended lately: each is visible to whom it counts as, to its principal and to
+//! operators.
 
 use super::request::CallRequest;
 use super::{Caller, Service, format};
 use crate::base::lock;
+use crate::base::shares::{IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Most calls that ended and are remembered; of one caller a quarter of them, of one who authenticated a half, once
-/// there are so many.
+/// Most calls that ended and are remembered; once there are so many, the oldest of the principal that has most goes.
 const ENDED: usize = 1000;
 /// Longest text that a request brings, characters.
 const SHOWN: usize = 200;
@@ -49,16 +47,12 @@ pub struct CallState {
     pub ran: bool,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<All>);
+/// Open and ended calls, by number.
+type States = Shares<u64, (CallState, CancellationToken)>;
 
+/// With the last number.
 #[derive(Debug, Default)]
-struct All {
-    next: u64,
-    open: BTreeMap<u64, (CallState, CancellationToken)>,
-    /// The oldest first.
-    ended: VecDeque<CallState>,
-}
+pub(super) struct Calls(Mutex<(States, u64)>);
 
 /// The place of one open call. Dropped without an end, the call was cancelled.
 #[derive(Debug)]
@@ -82,23 +76,27 @@ impl Calls {
             ran: false,
         };
         let mut all = lock(&self.0);
-        all.next += 1;
-        let key = all.next;
-        all.open.insert(key, (state, cancelled.clone()));
+        all.1 += 1;
+        let key = all.1;
+        // How many are open is bounded where they are admitted.
+        let _ = all.0.put(Duration::ZERO, key, (Vec::new(), 0), IN_USE, (state, cancelled.clone()));
         Listed { calls: self.clone(), key, cancelled }
     }
 
     fn seen_by(&self, caller: &Caller, take: &mut dyn FnMut(&CallState, Option<&CancellationToken>)) {
         let own = |state: &CallState| caller.operator || [&state.caller, &state.through].contains(&&caller.user);
         let all = lock(&self.0);
-        all.ended.iter().filter(|state| own(state)).for_each(|state| take(state, None));
-        all.open.values().filter(|(state, _)| own(state)).for_each(|(state, cancel)| take(state, Some(cancel)));
+        for ended in [true, false] {
+            let calls = all.0.iter().map(|(_, call)| call).filter(|(state, _)| own(state));
+            let calls = calls.filter(|(state, _)| (state.phase == Phase::Ended) == ended);
+            calls.for_each(|(state, cancel)| take(state, Some(cancel).filter(|_| !ended)));
+        }
     }
 }
 
 impl Listed {
     pub fn change(&self, change: impl FnOnce(&mut CallState)) {
-        if let Some((state, _)) = lock(&self.calls.0).open.get_mut(&self.key) {
+        if let Some((state, _)) = lock(&self.calls.0).0.get_mut(&self.key) {
             change(state);
         }
     }
@@ -108,20 +106,14 @@ impl Listed {
     }
 
     fn end(&self, outcome: String) {
-        let mut all = lock(&self.calls.0);
-        let Some((state, _)) = all.open.remove(&self.key) else { return };
-        if all.ended.len() >= ENDED {
-            let caller = |other: &CallState| other.caller == state.caller;
-            let through = |other: &CallState| other.through == state.through;
-            let many = |own: &dyn Fn(&CallState) -> bool| all.ended.iter().filter(|other| own(other)).count();
-            let oldest = match (many(&caller) >= ENDED / 4, many(&through) >= ENDED / 2) {
-                (true, _) => all.ended.iter().position(caller),
-                (_, true) => all.ended.iter().position(through),
-                _ => Some(0),
-            };
-            oldest.and_then(|at| all.ended.remove(at));
+        let calls = &mut lock(&self.calls.0).0;
+        if calls.get(&self.key).is_some_and(|(state, _)| state.phase == Phase::Ended) {
+            return;
         }
-        all.ended.push_back(CallState { phase: Phase::Ended, outcome: Some(outcome), ..state });
+        let Some((state, cancel)) = calls.remove(&self.key) else { return };
+        let claim = vec![(String::new(), ENDED), (format!("principal {}", state.through), ENDED)];
+        let state = CallState { phase: Phase::Ended, outcome: Some(outcome), ..state };
+        let _ = calls.put(Duration::ZERO, self.key, (claim, 1), Duration::ZERO, (state, cancel));
     }
 }
 
@@ -168,43 +160,5 @@ impl Service {
             }
         });
         found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Arguments;
-    use super::*;
-
-    #[test]
-    fn a_caller_cannot_have_the_calls_of_others_forgotten() {
-        let calls = Arc::new(Calls::default());
-        let call = |user: &str| {
-            let request = CallRequest::new(Caller::named(user), "t:x", Arguments::Text(String::new()));
-            calls.begin("1", &request).ended(None);
-        };
-        for _ in 0..ENDED / 4 {
-            call("a");
-        }
-        for _ in 0..2 * ENDED {
-            call("b");
-        }
-        let count = |caller: Caller| {
-            let mut count = 0;
-            calls.seen_by(&caller, &mut |_, _| count += 1);
-            count
-        };
-        assert_eq!(count(Caller::operator("x")), ENDED);
-        assert_eq!((count(Caller::named("a")), count(Caller::named("b"))), (ENDED / 4, ENDED - ENDED / 4));
-        // Nor one that brings many names.
-        for name in 0..2 * ENDED {
-            let request = CallRequest::new(Caller::named("gateway"), "t:x", Arguments::Text(String::new()));
-            let listed = calls.begin("1", &request);
-            listed.change(|state| state.caller = format!("label {name}"));
-            listed.ended(None);
-        }
-        assert!(count(Caller::named("a")) + count(Caller::named("b")) >= ENDED / 2);
-        assert_eq!(count(Caller::named("gateway")), ENDED / 2, "it sees what it did as others");
-        assert_eq!(count(Caller::named("label 1999")), 1);
     }
 }

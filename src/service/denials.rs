@@ -1,8 +1,7 @@
 //! Denials: what a call was refused, and what failed on its way to a host, as data and in words.
 //!
-//! For: the road. In: the traffic of a call, what a recorded call attempted, what was decided about its tool. Out:
-//! denials for the outcome; words for whoever called, and for the person. Never: says anything of a host or a file that
-//! the tool did not name itself.
+//! Nothing is said of a host or a file that the tool did not name itself. Whether a file exists on this machine is looked
+//! up for the person who asks for an explanation, and for nobody else.
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
@@ -14,17 +13,25 @@ use crate::policy::base_view::KERNEL;
 use crate::policy::{self, Narrower, Verdict};
 use crate::quantity::Limit;
 use crate::registry;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The operation of a limit that was reached.
 pub const LIMIT: &str = "limit";
 /// Most events of which an error speaks.
 const TOLD: usize = 3;
+/// The system call that every connection begins with.
+const SOCKET: &str = "socket";
 
 /// What ran, and what was decided about it.
 pub(super) struct About<'a> {
     pub site: &'a Site,
     pub decision: &'a policy::Decision,
+    /// The script's own text and the arguments.
+    pub texts: String,
+    /// For a person who asks for an explanation: the files and folders of this host, for which no grant is proposed.
+    pub own: Option<Vec<PathBuf>>,
 }
 
 /// What was refused, each once. Texts are as the tool gave them: secrets are not hidden yet, nothing is cut.
@@ -36,13 +43,44 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &About) -
         let rule = printable(&refusal.to_string());
         let ask = (*refusal == Refusal::NotGranted).then(|| grant(&event.target, about)).flatten();
         let (operation, target) = (operation(event.what).to_owned(), event.target.clone());
-        let denial = Denial { operation, target, rule, narrower, ask };
+        let denial = Denial { operation, target, rule, narrower, ask, ..Denial::default() };
         if !found.contains(&denial) {
             found.push(denial);
         }
     }
-    found.extend(attempts.iter().map(|attempt| attempted(attempt, about)));
+    let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| self::attempted(attempt, about)).collect();
+    let mut hosts = Vec::new();
+    if attempts.iter().any(|attempt| attempt.operation == Operation::Call && attempt.target == SOCKET) {
+        hosts.extend(hosts_in(&about.texts).map(|host| no_network(host, about)));
+    }
+    // What the script itself names comes first, then what its libraries look for, then system calls.
+    attempted.sort_by_key(|denial| (denial.operation == verb(Operation::Call), !denial.named));
+    found.extend(hosts.into_iter().chain(attempted));
     found
+}
+
+/// The hosts of the URLs in a text, each once: the first few.
+fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
+    let after = text.split("://").skip(1).map(move |rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
+    let mut hosts: Vec<&str> = after.filter(|host| host::pattern(host).is_ok()).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    hosts.retain(|host| seen.insert(*host));
+    hosts.into_iter().take(TOLD)
+}
+
+/// A host that the script names, where it was refused the socket that a connection takes.
+fn no_network(host: &str, about: &About) -> Denial {
+    let narrower = asked(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
+    Denial {
+        operation: operation(What::Connection).to_owned(),
+        target: host.to_owned(),
+        rule: "network: no host is granted, so no socket is".to_owned(),
+        narrower: narrower.name().to_owned(),
+        ask: grant(host, about),
+        named: true,
+        ..Denial::default()
+    }
 }
 
 fn operation(what: What) -> &'static str {
@@ -91,6 +129,7 @@ pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, 
         rule: format!("at most {allowed}"),
         narrower: narrower.name().to_owned(),
         ask,
+        ..Denial::default()
     })
 }
 
@@ -102,7 +141,7 @@ fn attempted(attempt: &Attempt, about: &About) -> Denial {
         Operation::Call => {
             let (target, rule) = (attempt.target.clone(), format!("seccomp: {}", attempt.rule));
             let narrower = Narrower::House.name().to_owned();
-            return Denial { operation: "call".to_owned(), target, rule, narrower, ask: None };
+            return Denial { operation: "call".to_owned(), target, rule, narrower, ..Denial::default() };
         }
     };
     let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
@@ -110,14 +149,31 @@ fn attempted(attempt: &Attempt, about: &About) -> Denial {
     let narrower = decided.and_then(|verdict| verdict.narrower).unwrap_or(Narrower::Manifest);
     let own = [Some(&about.site.manifest), about.site.script.as_ref()];
     let own = attempt.operation == Operation::Write && own.contains(&Some(&path.to_owned()));
-    let never = own || NEVER.contains(&attempt.rule.as_str());
+    let never = own || NEVER.iter().any(|rule| attempt.rule.starts_with(rule));
     Denial {
         operation: verb(attempt.operation).to_owned(),
         target: attempt.target.clone(),
         rule: attempt.rule.clone(),
         narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
         ask: (!never).then(|| file_grant(path, what, decided, about)).flatten(),
+        named: path.file_name().is_some_and(|name| about.texts.contains(&*name.to_string_lossy())),
+        absent: about.own.is_some() && what == policy::What::Read && path.symlink_metadata().is_err(),
     }
+}
+
+/// Whether everybody on this machine may read what lies there and look into its folder; of a missing file the nearest
+/// folder above counts. A grant for anything else is for its owner to think of.
+fn is_open_to_all(path: &Path) -> bool {
+    let facts = |path: &Path| path.metadata().ok();
+    let open = |facts: Metadata| match facts.is_dir() {
+        true => facts.mode() & 0o005 == 0o005,
+        false => facts.mode() & 0o004 == 0o004,
+    };
+    let there = path.ancestors().find_map(|path| Some((path, facts(path)?)));
+    there.is_some_and(|(there, found)| {
+        let folder = there.parent();
+        open(found) && folder.is_none_or(|folder| facts(folder).is_some_and(open))
+    })
 }
 
 fn verb(operation: Operation) -> &'static str {
@@ -154,11 +210,11 @@ pub(super) fn spoken_of<'d>(denials: &'d [Denial], words: &str) -> (Vec<&'d Deni
     files.partition(|denial| words.contains(denial.target.as_str()))
 }
 
-/// A few of these denials in words, the last ones; a refused file says more than a system call, which libraries often
-/// only try.
+/// A few of these denials in words, the last of those that say most: what the script names, then other files, then
+/// system calls, which libraries often only try.
 pub(super) fn few(denials: &[&Denial]) -> String {
-    let call = |denial: &&&Denial| denial.operation == verb(Operation::Call);
-    let mut told: Vec<&&Denial> = denials.iter().filter(call).chain(denials.iter().filter(|d| !call(d))).collect();
+    let mut told = denials.to_vec();
+    told.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
     let more = told.len().saturating_sub(TOLD);
     let told: Vec<String> = told
         .split_off(more)
@@ -186,7 +242,9 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
 
 /// The lines that would ask for a few of these, the last ones.
 pub(super) fn asks(denials: &[&Denial]) -> Option<String> {
-    let lines: Vec<String> = denials.iter().rev().filter_map(|denial| denial.ask.clone()).take(TOLD).collect();
+    let mut last: Vec<&Denial> = denials.iter().rev().copied().collect();
+    last.sort_by_key(|denial| !denial.named);
+    let lines: Vec<String> = last.into_iter().filter_map(|denial| denial.ask.clone()).take(TOLD).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
@@ -210,8 +268,16 @@ impl About<'_> {
 
 /// What would ask for this host.
 fn grant(target: &str, about: &About) -> Option<String> {
-    let shown = printable(&host::pattern(target).ok()?.to_string());
-    let allow = format!("[network] hosts = [{{ host = \"{shown}\", why = \"…\" }}] in {}", about.policy_file());
+    use crate::base::address;
+    let pattern = host::pattern(target).ok()?;
+    let shown = printable(&pattern.to_string());
+    let range = match &pattern.host {
+        host::Host::Address(address) => address::special(*address).map(|_| ipnet::IpNet::from(*address).to_string()),
+        host::Host::Name(name) if name == "localhost" => Some("127.0.0.0/8".to_owned()),
+        _ => None,
+    };
+    let ranges = range.map(|range| format!("ranges = [\"{range}\"], ")).unwrap_or_default();
+    let allow = format!("[network] hosts = [{{ host = \"{shown}\", {ranges}why = \"…\" }}] in {}", about.policy_file());
     if let Some(verdict) = asked(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
@@ -224,8 +290,8 @@ fn grant(target: &str, about: &About) -> Option<String> {
     ))
 }
 
-/// What would ask for this file. Nothing for what no policy opens, and for names that would have to be quoted or would
-/// mean more than one file.
+/// What would ask for this file. Nothing for what no policy opens, for what is private or this host's own, and for names
+/// that would have to be quoted or would mean more than one file.
 fn file_grant(file: &Path, what: policy::What, decided: Option<&Verdict>, about: &About) -> Option<String> {
     let text = file.to_str()?;
     let plain = text == printable(text) && !text.contains(['"', '\\', '*', '?', '[', ']', '{', '}', '\u{FFFD}']);
@@ -233,6 +299,11 @@ fn file_grant(file: &Path, what: policy::What, decided: Option<&Verdict>, about:
         return None;
     }
     let own = file.strip_prefix(&about.site.folder).ok().filter(|rest| !rest.as_os_str().is_empty());
+    let ours = about.own.as_ref().is_some_and(|files| files.iter().any(|own| file.starts_with(own)));
+    // Of what lies elsewhere nothing is proposed unless a person asks, and then what everybody may read.
+    if ours || own.is_none() && (about.own.is_none() || !is_open_to_all(file)) {
+        return None;
+    }
     let manifest = path(own.unwrap_or(file));
     let rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
     let (field, key) = if what == policy::What::Write { ("allowWrite", "write") } else { ("allowRead", "read") };

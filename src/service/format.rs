@@ -3,11 +3,13 @@
 //! For: the road, and every transport. In: an ending, its log lines, a report. Out: a value or a
 //! fault; observation, response and content texts. Never: a host path; a catch-all over endings.
 
+use super::shapes::{self, Shape};
 use crate::base::json::Text;
 use crate::base::text;
 use crate::quantity::Limit;
 use crate::{executor, fault};
 use executor::Ending;
+use executor::answer::NOISY;
 use fault::{Fault, Kind};
 use serde_json::Value;
 
@@ -38,7 +40,13 @@ pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<Text
             fault.details = (!head.is_empty()).then(|| format!("InvalidOutput: it began with: {head}"));
             Err(told(fault, logs, &[], ""))
         }
-        Ending::Raised { message } => Err(told(Fault::new(Kind::ScriptError, message), logs, &[], "")),
+        Ending::Raised { message } if message == NOISY => {
+            let message = format!("{message}: {}", tail(logs));
+            Err(told(Fault::new(Kind::ScriptError, message), &[], &[], ""))
+        }
+        Ending::Raised { message } | Ending::Trapped { message } => {
+            Err(told(Fault::new(Kind::ScriptError, message), logs, &[], ""))
+        }
         Ending::Cancelled => Err(cancelled()),
         Ending::Envelope { told, output } => opened(&told, output),
     }
@@ -150,7 +158,6 @@ fn tail(logs: &[String]) -> String {
         if line.len() > room {
             if lines.is_empty() {
                 let start = line.ceil_char_boundary(line.len() - room + '…'.len_utf8());
-                // The mark lets a mask find what the cut left of a secret.
                 lines.push(format!("…{}", &line[start..]));
             }
             break;
@@ -162,15 +169,26 @@ fn tail(logs: &[String]) -> String {
     lines.join("\n").trim().to_owned()
 }
 
-/// The observation of a success: `Tool <id> executed successfully. Output: <json>`.
+/// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Of media in it only the size.
 pub fn succeeded(tool: &str, output: &Text) -> String {
+    let media = matches!(shapes::of(output.as_str()), Ok(Shape::Content(_)));
+    let output = if media { &Text::from(&shapes::without_media(output.value())) } else { output };
     format!("Tool {tool} executed successfully. Output: {output}")
+}
+
+/// A fault as a model reads it: a line for each flaw, without the lines that say the same to programs.
+pub fn for_model(fault: &Fault) -> Fault {
+    let message = if fault.flaws.is_empty() { fault.message.clone() } else { fault.flaws.join("\n") };
+    let lines = fault.details.iter().flat_map(|details| details.lines());
+    let details = lines.filter(|line| !line.starts_with("pointer '")).collect::<Vec<_>>().join("\n");
+    Fault { message, details: Some(details).filter(|details| !details.is_empty()), ..fault.clone() }
 }
 
 /// The observation of a failure. A message that ends in a full stop is not given a second one.
 pub fn failed(tool: &str, fault: &Fault) -> String {
     let message = fault.message.strip_suffix('.').unwrap_or(&fault.message);
-    let mut text = format!("Tool {tool} failed. Error type: {}. Message: {message}.", fault.kind);
+    let end = if message.ends_with('?') { "" } else { "." };
+    let mut text = format!("Tool {tool} failed. Error type: {}. Message: {message}{end}", fault.kind);
     if let Some(details) = fault.details.as_deref().filter(|details| !details.is_empty()) {
         text.push_str(" Details: ");
         text.push_str(details);

@@ -1,9 +1,7 @@
-//! Hints: what is said beside a tool's failure: who set the limit, that there is no network, what a missing package or
-//! file would need.
+//! What is said beside a tool's failure: who set the limit that ended it, what it was refused, which package is missing.
 //!
-//! For: the road. In: a tool, what was decided about it, how its call ended. Out: words for the person, and for anyone.
-//! Never: a host path for an agent; a claim that a file was not granted: to the tool such a file is absent, and nothing
-//! here observes that it looked for one, so the words say "if".
+//! No host path is for an agent. To the tool a file that was not granted is absent, and without `--explain` nothing
+//! observes that it looked for one: the words say "if".
 
 use super::denials;
 use crate::base::text::{path, printable};
@@ -59,28 +57,12 @@ const REFUSED_WORDS: [&str; 10] = [
     "ENOENT",
 ];
 
-/// How runtimes say that the kernel refused them something over a limit (EFBIG, EMFILE, EAGAIN).
-const LIMIT_WORDS: [(&str, &str); 6] = [
-    ("File too large", "fileBytes"),
-    ("EFBIG", "fileBytes"),
-    ("Too many open files", "openFiles"),
-    ("EMFILE", "openFiles"),
-    ("annot fork", "processes"),
-    ("can't start new thread", "processes"),
-];
-
 /// The limit that ended a call, and its value.
 pub(super) fn limit_of(ending: &Ending) -> Option<(Limit, u64)> {
     match ending {
         Ending::TimedOut { limit_ms } => Some((Limit::TimeoutMs, *limit_ms)),
         Ending::OverLimit { limit, allowed } => Some((*limit, *allowed)),
-        Ending::Answered(_)
-        | Ending::Exited { .. }
-        | Ending::Signalled { .. }
-        | Ending::BadOutput { .. }
-        | Ending::Raised { .. }
-        | Ending::Cancelled
-        | Ending::Envelope { .. } => None,
+        _ => None,
     }
 }
 
@@ -163,27 +145,17 @@ pub(super) fn of_failure(
     Hints { anyone: anyone.reduce(join), person: person.reduce(join).or(guessed.person).or(denials::asks(&others)) }
 }
 
-/// From the script's own words. `files`: the words may speak of a file of which nothing else is known.
+/// From the script's own words. `files`: they may speak of a file of which nothing else is known.
 fn guessed(words: &str, files: bool, tool: &registry::Tool, decision: &policy::Decision) -> Hints {
     let spoken = |known: &[&str]| known.iter().any(|word| words.contains(word));
     if spoken(&NETWORK_WORDS) {
         return Hints { anyone: Some(no_network(decision)), person: None };
     }
-    if let Some(name) = reached(words) {
-        let limit = Limit::ALL.into_iter().find(|limit| limit.name() == name);
-        let set = limit.and_then(|limit| self::limit(limit, decision, None));
-        return Hints { anyone: Some(format!("That is how the limit {name} shows.")), person: set };
-    }
     if let Some(package) = missing_package(words) {
         return no_package(&package, tool);
     }
     let files = || (files && spoken(&REFUSED_WORDS)).then(|| self::files(tool, decision)).flatten();
-    let person = typescript(words, tool, decision).or_else(|| semaphore(words, decision)).or_else(files);
-    Hints { anyone: None, person }
-}
-
-fn reached(words: &str) -> Option<&'static str> {
-    LIMIT_WORDS.iter().find(|(word, _)| words.contains(word)).map(|(_, name)| *name)
+    Hints { anyone: None, person: semaphore(words, decision).or_else(files) }
 }
 
 /// Python makes locks between processes by link(2) (sem_open(3)), which a tool with a live write grant may not call.
@@ -225,12 +197,7 @@ fn no_package(package: &str, tool: &registry::Tool) -> Hints {
     let anyone = Some(format!("The package '{package}' is not there: {installed}."));
     let Handler::Script { language, .. } = &tool.manifest.handler else { return Hints { anyone, person: None } };
     let top = package.split(['.', '/']).next().unwrap_or(package);
-    let beside = [format!("{top}.py"), top.to_owned()].into_iter().map(|name| tool.site.folder.join(name));
     let person = match language {
-        Language::Python if beside.into_iter().any(|path| path.exists()) => format!(
-            "'{top}' lies beside the script: if it has '{package}', the tool may not read that; ask for it in \
-             securityContext.fileAccess.allowRead"
-        ),
         Language::Python => format!(
             "write its package into requirements.txt beside the script, and [packages] python into the tool's policy (docs/PACKAGES.md);\n\
              or make a virtual environment that has '{top}', outside the tool folders, and name its interpreter there:\n\
@@ -250,15 +217,6 @@ fn no_package(package: &str, tool: &registry::Tool) -> Hints {
 pub fn strips_types(version: &str) -> bool {
     let version = semver::Version::parse(version.trim_start_matches('v'));
     version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18))
-}
-
-fn typescript(words: &str, tool: &registry::Tool, decision: &policy::Decision) -> Option<String> {
-    let version = &decision.runtime.as_ref()?.version;
-    let typed = Language::of_file_name(tool.site.script.as_deref()?.to_str()?) == [Language::Bun];
-    let Handler::Script { language: Language::Nodejs, .. } = tool.manifest.handler else { return None };
-    let said = words.contains("SyntaxError") || words.contains("ERR_UNKNOWN_FILE_EXTENSION");
-    (typed && said && !strips_types(version))
-        .then(|| format!("Node {version} does not run TypeScript (22.18 and 23.6 do): \"language\": \"bun\" runs it"))
 }
 
 /// How a file is granted, for a tool whose words speak of one that it could not open.

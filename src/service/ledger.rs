@@ -1,19 +1,14 @@
-//! Ledger: where tools could ever write. What lies there is never loaded or run as a tool, a module of another script,
-//! or an interpreter, also after the tool or its grant is gone or a folder above was renamed.
-//!
-//! For: the audit log, which adds the places of a call when its walls stand and before it runs; the road, the registry
-//! and the search for interpreters, which read them. In: a shape. Out: one line of JSON per place, once.
-//! Never: follows a link, or lets a call run whose places it could not keep.
+//! Ledger: where tools could ever write. What lies there is never loaded by this host, also after the tool or its grant
+//! is gone. The places of a call are added when its walls stand and before it runs: one line of JSON each, once.
 
 use super::audit::segments::{self, ascii};
-use crate::base::files::{self, Folder, trustworthy};
+use crate::base::files::{Folder, trustworthy};
 use crate::base::lock;
-use crate::base::text::printable;
+use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
-use crate::policy::{self, FolderId, Place};
-use crate::registry;
+use crate::policy::{self, Place, WritablePaths};
 use nix::fcntl::OFlag;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -39,12 +34,22 @@ struct Known {
     /// Device and inode of the file, and how much of it was read: whole lines.
     file: (u64, u64),
     until: u64,
-    places: BTreeMap<PathBuf, BTreeSet<Place>>,
+    places: WritablePaths,
+    /// Every line: the next of the same tool and area adds nothing.
+    lines: BTreeSet<Line>,
+}
+
+/// Tree, names, and tool without its version.
+type Line = (PathBuf, Option<String>, String);
+
+fn line(place: &Place) -> Line {
+    let id = place.tool.split('@').next().unwrap_or_default().to_owned();
+    (place.tree.clone(), place.names.clone(), id)
 }
 
 /// All that the ledger beside a log holds.
-pub fn read(log: &Path) -> Result<BTreeSet<Place>, String> {
-    Ledger::beside(log).read(|known| known.places.values().flatten().cloned().collect())
+pub fn read(log: &Path) -> Result<WritablePaths, Fault> {
+    Ledger::beside(log).read(|known| known.places.clone())
 }
 
 impl Ledger {
@@ -52,65 +57,19 @@ impl Ledger {
         Ledger { path: segments::folder(log).join(LEDGER), known: Mutex::default() }
     }
 
-    /// The places above and below a folder, as the file says now. The cost grows with the number of places found.
-    pub fn around(&self, folder: &Path) -> Result<Vec<Place>, String> {
-        self.read(|known| {
-            let above = folder.ancestors().skip(1).filter_map(|above| known.places.get(above));
-            let below = known.places.range(folder.to_path_buf()..).take_while(|(tree, _)| tree.starts_with(folder));
-            above.chain(below.map(|(_, places)| places)).flatten().cloned().collect()
-        })
+    /// Refuses a script that lies where a tool may write, or could in an earlier call.
+    pub fn is_planted(&self, script: &Path, granted: &WritablePaths) -> Result<(), Fault> {
+        let earlier = self.read(|known| known.places.by(script))?;
+        granted.by(script).or(earlier).map_or(Ok(()), |who| Err(planted(&who)))
     }
 
-    /// The places of earlier calls above and below a path, under the names that they have by now. `moved`: those that
-    /// were renamed since.
-    pub fn near(&self, path: &Path, moved: &[Place]) -> Result<Vec<Place>, Fault> {
-        let mut places = self.around(path).map_err(|why| {
+    fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, Fault> {
+        let mut known = lock(&self.known);
+        known.refresh(&self.path).map_err(|e| {
             Fault::new(Kind::InternalError, "The call was refused: where tools wrote before is not known.")
-                .person(format!("where tools wrote before is not known: {why}"))
+                .person(format!("where tools wrote before is not known: {}: {e}", self.path.display()))
                 .retryable()
         })?;
-        let near = |place: &&Place| place.tree.starts_with(path) || path.starts_with(&place.tree);
-        places.extend(moved.iter().filter(near).cloned());
-        Ok(places)
-    }
-
-    /// Leaves out of a view what tools could write before; the notes say how much that is. No more than a look at one
-    /// file where no tool ever wrote above or below the script's folder.
-    pub fn leave_out(&self, shape: &mut Arc<policy::Shape>, moved: &[Place]) -> Result<policy::Notes, Fault> {
-        let places = match shape.script {
-            Some(_) => self.near(&shape.folder, moved)?,
-            None => Vec::new(),
-        };
-        if places.is_empty() {
-            return Ok(policy::Notes::default());
-        }
-        let (past, notes) = shape.past(&places).map_err(|who| planted(&who))?;
-        if past != shape.past {
-            Arc::make_mut(shape).past = past;
-        }
-        Ok(notes)
-    }
-
-    /// Narrows a decision by what tools could write before, as a call is narrowed.
-    pub fn looks_back(&self, decision: &mut policy::Decision, moved: &[Place]) {
-        let Ok(shape) = &mut decision.shape else { return };
-        match self.leave_out(shape, moved) {
-            Ok(notes) => decision.notes.extend(notes),
-            Err(fault) => decision.shape = Err(fault),
-        }
-    }
-
-    /// Refuses a script that lies where a tool may write, or could in an earlier call.
-    pub fn is_planted(&self, script: &Path, snapshot: &registry::Snapshot) -> Result<(), Fault> {
-        let places = self.near(script, &snapshot.moved)?;
-        let before = || places.iter().find_map(|place| place.writer_of(script));
-        let who = snapshot.written.by(script).map(str::to_owned).or_else(before);
-        who.map_or(Ok(()), |who| Err(planted(&who)))
-    }
-
-    fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, String> {
-        let mut known = lock(&self.known);
-        known.refresh(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))?;
         Ok(take(&known))
     }
 
@@ -120,17 +79,9 @@ impl Ledger {
         if places.is_empty() {
             return Ok(());
         }
-        for place in &mut places {
-            let folder = files::without_links(&place.tree, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
-            place.folder = Some(FolderId::of(&File::from(folder).metadata()?));
-        }
         let mut known = lock(&self.known);
         known.refresh(&self.path)?;
-        let same = |place: &Place, known: &Place| {
-            (&known.names, &known.folder) == (&place.names, &place.folder) && known.is_of(&place.tool)
-        };
-        let there = |place: &Place| known.places.get(&place.tree).is_some_and(|all| all.iter().any(|k| same(place, k)));
-        places.retain(|place| !there(place));
+        places.retain(|place| !known.lines.contains(&line(place)));
         if places.is_empty() {
             return Ok(());
         }
@@ -141,6 +92,58 @@ impl Ledger {
         (&file).write_all(text.as_bytes())?;
         known.refresh(&self.path)
     }
+}
+
+/// Notes in a shape which trees are looked at before the call: among those of earlier calls, as the file says now, and
+/// those of `written`. No more than a look at one file where no tool wrote around the folders of the script's modules.
+pub fn look_back(
+    shape: &mut Arc<policy::Shape>,
+    ledger: Option<&Ledger>,
+    written: &WritablePaths,
+) -> Result<(), Fault> {
+    let near = |all: &WritablePaths| -> (Option<String>, Vec<Place>) {
+        let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
+        (
+            writer,
+            shape
+                .module_folders()
+                .into_iter()
+                .flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>())
+                .collect(),
+        )
+    };
+    let (mut writer, mut places) = near(written);
+    if let Some(ledger) = ledger {
+        let (earlier, more) = ledger.read(|known| near(&known.places))?;
+        writer = writer.or(earlier);
+        places.extend(more);
+    }
+    if let Some(who) = writer {
+        return Err(planted(&who));
+    }
+    let trees = shape.written_trees(&places);
+    if trees != shape.written {
+        Arc::make_mut(shape).written = trees;
+    }
+    Ok(())
+}
+
+/// Refuses a file that decides for this host and that a tool could write, now or in an earlier call.
+pub fn check_unwritten<'a>(
+    files: impl IntoIterator<Item = &'a Path>,
+    ledger: &Ledger,
+    written: &WritablePaths,
+) -> Result<(), Fault> {
+    for file in files {
+        let earlier = || ledger.read(|known| known.places.on_the_way(file));
+        let writer = written.on_the_way(file).map_or_else(earlier, |known| Ok(Some(known)))?;
+        if let Some((path, who)) = writer {
+            let message = "a secret of this tool comes from a file that a tool could write, so nothing was run";
+            let person = format!("{}: {who}; move the source to a folder that no tool writes", text::path(&path));
+            return Err(Fault::new(Kind::SecurityError, message).person(person));
+        }
+    }
+    Ok(())
 }
 
 impl Known {
@@ -174,9 +177,10 @@ impl Known {
         opened.take(LONGEST).read_to_end(&mut text)?;
         // Another host may still be writing the last line.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        for line in text[..whole].split(|byte| *byte == b'\n') {
-            if let Ok(place) = serde_json::from_slice::<Place>(line) {
-                self.places.entry(place.tree.clone()).or_default().insert(place);
+        for written in text[..whole].split(|byte| *byte == b'\n') {
+            if let Ok(place) = serde_json::from_slice::<Place>(written) {
+                self.lines.insert(line(&place));
+                self.places.add(place);
             }
         }
         self.until += whole as u64;
@@ -205,7 +209,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let (log, path) = (folder.path().join("audit.jsonl"), folder.path().join(LEDGER));
         let ledger = Ledger::beside(&log);
-        let known = || ledger.read(|known| known.places.keys().cloned().collect::<Vec<_>>());
+        let known = || ledger.read(|known| known.places.trees().map(|(tree, _)| tree.to_owned()).collect::<Vec<_>>());
         assert_eq!(known(), Ok(Vec::new()), "nothing was written yet");
         let line = |tree: &str| format!("\n{{\"tree\":\"{tree}\",\"tool\":\"a:x@1.0.0\"}}\n");
         std::fs::write(&path, format!("{}{{\"tree\":\"/t/o", line("/t/out"))).expect("written");
@@ -213,7 +217,7 @@ mod tests {
         mode(0o600);
         assert_eq!(known(), Ok(vec!["/t/out".into()]), "the control; half a line is none");
         mode(0o666);
-        assert!(known().is_err_and(|why| why.contains("others may write it")));
+        assert!(known().is_err_and(|why| why.person.is_some_and(|why| why.contains("others may write it"))));
         mode(0o600);
         // Another host adds to it, and its person takes lines away.
         let mut more = File::options().append(true).open(&path).expect("open");
@@ -226,6 +230,6 @@ mod tests {
         std::fs::write(&path, "").expect("written");
         mode(0o600);
         File::options().write(true).open(&path).and_then(|file| file.set_len(LONGEST + 1)).expect("longer");
-        assert!(known().is_err_and(|why| why.contains("longer than")));
+        assert!(known().is_err_and(|why| why.person.is_some_and(|why| why.contains("longer than"))));
     }
 }

@@ -7,11 +7,12 @@ mod text;
 
 pub use text::Text;
 
-use super::{Caller, Phase, Report, Service, runlog};
+use super::call_ended::{CallEnded, Decision};
+use super::{Caller, Phase, Service, runlog};
 use crate::base::lock;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Upper bounds of the times that are told apart, milliseconds.
 const BOUNDS: [u64; 9] = [10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
@@ -35,23 +36,25 @@ struct Tool {
     denials: BTreeMap<String, u64>,
 }
 
-/// One call. Dropped without an outcome, it was cancelled.
-pub(super) struct Measured<'s> {
-    service: &'s Service,
+/// Counts one call.
+pub(super) struct Meter {
+    metrics: Arc<Metrics>,
     tool: String,
-    began: Instant,
-    outcome: String,
 }
 
-impl Measured<'_> {
-    /// `replayed`: it got the outcome of an earlier call, and ran nothing.
-    pub fn ended(mut self, report: &Report, replayed: bool) {
-        self.outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
-        if replayed {
+impl Meter {
+    pub fn count(self, ended: &CallEnded) {
+        let CallEnded { report, line, took, .. } = ended;
+        let outcome = report.error.as_ref().map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
+        let mut tools = lock(&self.metrics.0);
+        let tool = tools.entry(self.tool).or_default();
+        *tool.outcomes.entry(outcome).or_default() += 1;
+        (tool.calls, tool.took) = (tool.calls + 1, tool.took + *took);
+        let within = BOUNDS.iter().zip(&mut tool.within);
+        within.filter(|(bound, _)| *took <= Duration::from_millis(**bound)).for_each(|(_, count)| *count += 1);
+        if line.decision == Decision::Replayed {
             return;
         }
-        let mut tools = lock(&self.service.metrics.0);
-        let tool = tools.entry(self.tool.clone()).or_default();
         tool.cpu += Duration::from_millis(report.usage.cpu_ms.unwrap_or_default());
         tool.peak = tool.peak.max(report.usage.peak_memory_bytes.unwrap_or_default());
         for denial in &report.denials.observed {
@@ -60,25 +63,12 @@ impl Measured<'_> {
     }
 }
 
-impl Drop for Measured<'_> {
-    fn drop(&mut self) {
-        let took = self.began.elapsed();
-        let mut tools = lock(&self.service.metrics.0);
-        let tool = tools.entry(std::mem::take(&mut self.tool)).or_default();
-        *tool.outcomes.entry(std::mem::take(&mut self.outcome)).or_default() += 1;
-        (tool.calls, tool.took) = (tool.calls + 1, tool.took + took);
-        let within = BOUNDS.iter().zip(&mut tool.within);
-        within.filter(|(bound, _)| took <= Duration::from_millis(**bound)).for_each(|(_, count)| *count += 1);
-    }
-}
-
 impl Service {
     /// `asked`: `id` or `id@range`.
-    pub(super) fn measured(&self, asked: &str) -> Measured<'_> {
+    pub(super) fn meter(&self, asked: &str) -> Meter {
         let id = asked.split('@').next().unwrap_or_default();
         let known = !self.registry().snapshot().versions(id).is_empty();
-        let outcome = crate::fault::Kind::CancelledError.to_string();
-        Measured { service: self, tool: if known { id } else { NONE }.to_owned(), began: Instant::now(), outcome }
+        Meter { metrics: self.metrics.clone(), tool: if known { id } else { NONE }.to_owned() }
     }
 
     /// All of them, as Prometheus reads them.
@@ -94,10 +84,10 @@ impl Service {
         let of = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
         text.gauge("toolhost_calls_running", "Calls whose tool runs.", of(Phase::Running));
         text.gauge("toolhost_calls_waiting", "Calls that wait for a turn, or are being prepared.", of(Phase::Waiting));
-        text.gauge("toolhost_calls_queued", "Calls that wait for their turn.", self.guard.waiting());
+        text.gauge("toolhost_calls_queued", "Calls that wait for their turn.", self.limiter.waiting());
         text.gauge("toolhost_approvals_waiting", "Calls that wait for a person.", self.approvals().len());
         let states = self.breakers.states(None);
-        text.head("toolhost_breakers", "Pairs of caller and tool that failed lately, by state.", "gauge");
+        text.head("toolhost_breakers", "What failed lately, for one caller or for all, by state.", "gauge");
         for state in ["closed", "open", "half-open"] {
             let many = states.iter().filter(|breaker| breaker.state == state).count();
             text.sample("toolhost_breakers", &[("state", state)], many as f64);

@@ -9,7 +9,7 @@ pub mod audit;
 pub mod background;
 mod blocking;
 mod breaker;
-mod call_record;
+mod call_ended;
 mod callers;
 mod calls;
 mod catch_panic;
@@ -17,17 +17,17 @@ pub mod contract;
 mod decision_cache;
 mod denials;
 pub mod format;
-mod guard;
 mod hints;
-mod idempotency;
+pub mod idempotency;
 pub mod ledger;
 pub mod metrics;
 pub mod packages;
 mod parts;
 pub mod preflight;
-mod rates;
+mod quota;
 mod record;
 mod redact;
+mod refusals;
 mod report;
 mod request;
 pub mod requirements;
@@ -38,7 +38,6 @@ mod script_digest;
 mod secrets;
 pub mod shapes;
 mod speakers;
-mod stages;
 mod target;
 mod tools;
 mod traces;
@@ -51,26 +50,26 @@ pub use calls::{CallState, Phase};
 pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
-pub use guard::{RUNNING, Turn, WAITING};
 pub use hints::strips_types;
+pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
 pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
 pub use script_digest::of as digest_of_script;
-pub use secrets::credential;
+pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, Told};
-pub use tools::Effects;
+pub use tools::{Effects, Reread};
 pub use traces::{Collector, TraceContext};
 pub use verbose::Verbose;
 
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
-use call_record::CallRecord;
 use decision_cache::{DecisionCache, InForce};
 use fault::{Fault, Kind};
+use record::CallRecord;
 use request::Stream;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::Duration;
 
 /// The ways this host can run tools. `None`: it has no such way, and refuses calls that need one.
@@ -108,19 +107,20 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { running: guard::RUNNING, waiting: guard::WAITING, patience: approval::PATIENCE }
+        Settings { running: quota::RUNNING, waiting: quota::WAITING, patience: approval::PATIENCE }
     }
 }
 
 /// Runs calls, and holds what they need.
 pub struct Service {
+    me: Weak<Service>,
     parts: Parts,
-    guard: guard::Guard,
+    limiter: Arc<quota::Limiter>,
     approvals: approval::Approvals,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
     keys: Arc<idempotency::Keys>,
-    metrics: metrics::Metrics,
+    metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
     scripts: script_digest::Cache,
     packages: Arc<packages::Packages>,
@@ -131,6 +131,8 @@ pub struct Service {
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
     decisions: Mutex<Option<Arc<DecisionCache>>>,
+    /// How a host of one call reads tools and rules again; a server has them read as they change.
+    reread: OnceLock<Reread>,
     /// Told whenever the tools or rules may have changed.
     changed: tokio::sync::watch::Sender<()>,
 }
@@ -140,23 +142,30 @@ impl Service {
         let Rules { policies, machine } = &parts.rules;
         parts.registry.answers_to(policies.clone(), machine.clone());
         let process = parts.executors.process.clone();
-        Arc::new(Service {
+        Arc::new_cyclic(|me| Service {
+            me: me.clone(),
             packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
-            guard: guard::Guard::new(parts.settings.running, parts.settings.waiting),
             approvals: approval::Approvals::default(),
             breakers: Arc::default(),
             calls: Arc::default(),
             keys: Arc::default(),
-            metrics: metrics::Metrics::default(),
+            limiter: Arc::new(quota::Limiter::new(parts.settings.running, parts.settings.waiting)),
+            metrics: Arc::default(),
             traces: Arc::default(),
             scripts: script_digest::Cache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
             rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),
             decisions: Mutex::default(),
+            reread: OnceLock::new(),
             changed: tokio::sync::watch::Sender::new(()),
             parts,
         })
+    }
+
+    /// The quotas of this host.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
     }
 
     /// What can be called.
@@ -172,8 +181,8 @@ impl Service {
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
     /// its report is dropped (`Report::turn`). Dropping the future cancels, kills, reaps and records.
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
-        let measured = self.measured(&request.tool);
         let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
+        record.meter = Some(self.meter(&request.tool));
         let mut stream = Stream::to(sink);
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
@@ -189,37 +198,12 @@ impl Service {
             Err(words) => Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
                 .person(format!("a panic: {words}; please report it with the call id"))),
         };
-        let (caller, trace) = (record.caller.user.clone(), record.trace());
-        let through = record.through().unwrap_or(&caller).to_owned();
-        let replayed = record.kept.is_some();
-        let report = match record.kept.take() {
-            Some(kept) => record.replay(&kept),
-            None => {
-                self.bounds(&mut record, &through, result.as_ref().err());
-                record.finish(result)
-            }
-        };
-        measured.ended(&report, replayed);
-        self.watches(&caller, &through, &report, trace.as_deref());
+        let principal = record.principal().to_owned();
+        self.samples(&mut record, result.as_ref().err());
+        let ended = record.finish(result);
+        self.alert(&ended, &principal);
         stream.finish().await;
-        report
-    }
-
-    /// Of refusals for the number of calls one a second has a record: whoever asks without pause pushes no record of
-    /// others out of the log.
-    fn bounds(&self, record: &mut CallRecord, through: &str, fault: Option<&Fault>) {
-        if fault.is_some_and(|fault| fault.kind == Kind::RateLimitError) {
-            record.one_of_many(self.guard.recorded(through));
-        }
-    }
-
-    /// Tells the person who runs this host of a caller whom policy keeps refusing.
-    fn watches(&self, caller: &str, through: &str, report: &Report, trace: Option<&str>) {
-        let refused = |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
-        if report.error.as_ref().is_some_and(refused) && self.guard.alarms(caller, through) {
-            let caller = crate::base::text::printable(&crate::base::text::head(caller, 200));
-            tracing::error!(target: "toolhost::alert", caller, call = report.id, trace, "policy keeps refusing this caller");
-        }
+        ended.report
     }
 
     /// Prepares ahead of calls what a tool needs only once (for a WASI module, compiled code).

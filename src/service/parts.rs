@@ -1,13 +1,11 @@
-//! Parts: what a tool tells while it runs, as a face may see it.
-//!
-//! For: the road. In: events of the executor. Out: events of a stream, secrets hidden, also one that was cut into two texts
-//! of the answer. Never: more of an answer than `outputBytes`.
+//! What a tool tells while it runs, secrets hidden, also one that was cut into two texts of the answer. Together the parts
+//! of an answer are at most `outputBytes`.
 
-use super::call_record::CallRecord;
 use super::format;
-use super::redact::Held;
+use super::record::CallRecord;
 use super::request::{Event, Stream};
 use crate::base::json::Text;
+use crate::base::mask::Held;
 use crate::executor::{self, Progress, Told};
 use crate::fault::Fault;
 use crate::{policy, quantity};
@@ -39,7 +37,7 @@ impl Parts {
                     self.rest(record, stream);
                     return Err(format::over_limit(quantity::Limit::OutputBytes, self.allowed));
                 };
-                self.left = left;
+                (self.left, record.parts_came) = (left, true);
                 if stream.is_heard() {
                     self.part(part, record, stream);
                 }

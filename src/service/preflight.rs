@@ -4,8 +4,8 @@
 //! whether its handler can be run. Out: the obstacles; the fault that a call meets first.
 //! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
 
-use super::ledger::Ledger;
-use crate::executor::method::{Methods, tells_of_calls};
+use super::ledger::{self, Ledger};
+use crate::executor::method::Methods;
 use crate::executor::remote::queues;
 use crate::manifest::Handler;
 use crate::policy::Need;
@@ -71,18 +71,23 @@ fn fault(tool: &registry::Tool, decision: &policy::Decision, runs: Result<(), Fa
 }
 
 /// Puts the fault that every call would end with in place of a decision's shape: also a fault that is not policy's (a
-/// service that is not registered, granted files as they lie now). `moved`: places of the ledger under other names.
+/// service that is not registered, granted files as they lie now). `written`: where tools may write; without
+/// a ledger, also where they could.
 pub fn foresee(
     tool: &registry::Tool,
     decision: &mut policy::Decision,
     runs: Result<(), Fault>,
     ledger: Option<&Ledger>,
-    moved: &[policy::Place],
+    written: &policy::WritablePaths,
 ) {
     if let Some(fault) = fault(tool, decision, runs) {
         decision.shape = Err(fault);
     }
-    ledger.iter().for_each(|ledger| ledger.looks_back(decision, moved));
+    if let Ok(shape) = &mut decision.shape
+        && let Err(fault) = ledger::look_back(shape, ledger, written)
+    {
+        decision.shape = Err(fault);
+    }
     if let Some((fault, _)) = decision.shape.as_ref().ok().and_then(|shape| grants::foresee(shape)) {
         decision.shape = Err(fault);
     }
@@ -101,8 +106,6 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
 /// Whether a host that has only what this binary ships can run the handler.
 pub fn shipped(handler: &Handler) -> Result<(), Fault> {
     match handler {
-        // A server has it.
-        handler if tells_of_calls(handler) => Ok(()),
         Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
         Handler::Extension { kind, .. } => Err(no_extension(kind)),
         // `policy::needs` tells of the first that they are not built yet; scripts run in every host.

@@ -1,214 +1,685 @@
-//! What a record of a call is made of, and how long each part may be.
+//! The record of one call: each stage notes what it found out, and the end of the call is one `CallEnded`.
 //!
-//! For: a call's record. In: words of callers, tools and manifests. Out: the fields of one line of the audit log,
-//! which together fit into `audit::ROOM` however they are escaped. Never: decides anything.
+//! Secrets are hidden here, before anything leaves. A call whose audit record cannot be written does not run, and a call
+//! that is dropped is recorded as cancelled.
 
-use super::Digests;
-pub(super) use crate::base::text::cut as cut_to;
+use super::call_ended::{CUT, CallEnded, Decision, Line, PART, Stage, events, few, manifest, rule, violations};
+use super::calls::{Listed, Phase};
+use super::metrics::Meter;
+use super::quota::{Charge, Limiter, Slot};
+use super::redact::{self, Shown};
+use super::report::Report;
+use super::request::{CallRequest, Caller, new_id};
+use super::script_digest::Script;
+use super::target::Found;
+use super::traces::{CallSpan, TraceContext};
+use super::{audit, format, idempotency, runlog};
+use crate::base::json::{self, Text};
+use crate::base::mask::{HIDDEN, Held, Mask};
+use crate::base::text::cut as cut_to;
+use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
-use crate::fault::Kind;
-use crate::manifest::{Language, Site};
-use crate::{executor, policy};
-use serde::Serialize;
+use crate::manifest::{Handler, Language};
+use crate::quantity::Limit;
+use crate::{executor, fault, policy, registry};
+use executor::{Denial, Ending};
+use fault::{Fault, Kind};
 use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-/// Longest text of a caller or tool in a record, bytes.
-const CUT: usize = 2048;
-/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::ROOM`.
-pub(super) const PART: usize = 256;
-/// Most violations in a record; if there were more, the last says how many more.
-const VIOLATIONS: usize = 10;
-/// The kind of that last one.
-pub(super) const MORE: &str = "more";
-/// Most notes in a record or a report; if there were more, the last says how many more.
-const NOTES: usize = 20;
-/// Longest text in an event of a network, bytes.
-const EVENT: usize = 80;
+/// Longest target and longest line that would ask for one, characters.
+const TARGET: usize = 200;
+const ASK: usize = 2000;
+/// Longest beginning of a bad output, characters.
+const BAD_OUTPUT: usize = 200;
+/// Most log lines kept from events, where the outcome brings none.
+const EVENT_LINES: usize = 1000;
+/// Most files in a report: published, and not published. A tool can write as many as it likes.
+const FILES: (usize, usize) = (1000, 50);
 
-/// One line of the audit log.
-#[derive(Serialize)]
-pub(super) struct Record<'a> {
-    pub time: String,
-    pub call: &'a str,
+pub(super) struct CallRecord {
+    pub id: String,
     /// Who the call counts as.
-    pub user: String,
-    /// Who authenticated, where that is another.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub through: Option<String>,
-    /// On whose behalf the request said it came: not an identity.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<&'a str>,
-    /// Who agreed to the call, where a policy has a person asked.
-    #[serde(rename = "approvedBy", skip_serializing_if = "Option::is_none")]
+    pub caller: Caller,
+    /// Who authenticated: written once.
+    principal: String,
+    label: Option<String>,
+    transaction: Option<String>,
+    /// What stood where the tool's id belongs.
+    asked: String,
+    began: jiff::Timestamp,
+    received_at: Instant,
+    /// When each stage began.
+    stages: Vec<(Stage, Instant)>,
+    span: CallSpan,
+    pub meter: Option<Meter>,
+    /// Its place among the calls that are open.
+    pub listed: Option<Listed>,
+    /// Its place under its idempotency key.
+    pub place: Option<idempotency::Place>,
+    /// The outcome of an earlier call, which this one gets.
+    pub kept: Option<Arc<Report>>,
+    /// Its place in the audit log, until its line is written.
+    pub entry: Option<audit::Entry>,
+    /// Its transport could not read it as a call.
+    pub unread: bool,
+    /// What of the file of callers refused it.
+    pub denied_by: Option<String>,
+    /// Who agreed to it, where a policy has a person asked.
     pub approved_by: Option<String>,
-    /// What the caller groups calls by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transaction: Option<&'a str>,
-    /// The id of the trace that the call is part of.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trace: Option<String>,
-    pub tool: &'a str,
-    pub version: Option<String>,
-    /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub manifest: Option<String>,
-    pub digests: &'a Digests,
-    pub decision: &'a str,
-    pub rule: String,
-    /// Where its work was asked for, of a tool of a service elsewhere: nothing of that is in `digests`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    pub limits: Option<&'a policy::Limits>,
-    pub outcome: String,
-    pub message: Option<String>,
-    pub arguments: String,
-    pub usage: &'a executor::Usage,
-    pub notes: &'a [String],
-    pub violations: Vec<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub network: Option<Value>,
+    pub tool: Option<Arc<registry::Tool>>,
+    arguments: ShownArguments,
+    /// The policy that decided, and where the work of a service elsewhere is asked for.
+    decided: Option<(String, Option<String>)>,
+    notes: policy::Notes,
+    confined: Option<Confined>,
+    /// False: whatever happened, nothing of the tool ran.
+    pub ran: bool,
+    /// Parts of its answer came.
+    pub parts_came: bool,
+    /// It died by a signal or a trap.
+    pub crashed: bool,
+    bad_output: String,
+    /// Filled while the call runs, and read however it ends.
+    traffic: Arc<Mutex<Traffic>>,
+    /// What the caller gets, as far as that is known.
+    pub report: Report,
 }
 
-/// One denial, each part cut.
-pub(super) fn denied(denial: &executor::Denial) -> Value {
-    let part = |text: &str| cut_to(text, PART);
-    let (operation, target, rule) = (part(&denial.operation), part(&denial.target), part(&denial.rule));
-    json!({"kind": "denied", "operation": operation, "target": target, "rule": rule, "narrower": denial.narrower})
+/// The arguments, secrets hidden.
+#[derive(Default)]
+struct ShownArguments {
+    mask: Mask,
+    /// Of the secrets that this host gives alone: names of members are searched for them.
+    host: Mask,
+    shown: Shown,
+    /// The argument with the input of a script that the call names: shown once its secrets are known.
+    withheld: Option<(String, Value)>,
 }
 
-/// The first of these violations, and how many more there are.
-pub(super) fn first(mut violations: Vec<Value>) -> Vec<Value> {
-    let more = violations.len().saturating_sub(VIOLATIONS);
-    if more > 0 {
-        violations.truncate(VIOLATIONS - 1);
-        violations.push(json!({"kind": MORE, "count": more + 1}));
+/// What the call may touch.
+struct Confined {
+    shape: Arc<policy::Shape>,
+    limits: policy::Limits,
+    /// The script as it was when its digest was taken; `None`: the executor told the digest of what it ran.
+    script: Option<Script>,
+}
+
+impl CallRecord {
+    pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
+        let (received_at, verbose) = (Instant::now(), request.verbose.then(Box::default));
+        CallRecord {
+            id: request.id.clone().unwrap_or_else(new_id),
+            caller: request.caller.clone(),
+            principal: request.caller.user.clone(),
+            label: request.label.as_deref().map(|label| cut_to(label, PART)),
+            transaction: request.transaction.as_deref().map(|transaction| cut_to(transaction, PART)),
+            asked: cut_to(&request.tool, PART),
+            began: jiff::Timestamp::now(),
+            received_at,
+            stages: vec![(Stage::Turn, received_at)],
+            span,
+            meter: None,
+            listed: None,
+            place: None,
+            kept: None,
+            entry: None,
+            unread: request.refused.is_some(),
+            denied_by: None,
+            approved_by: None,
+            tool: None,
+            arguments: ShownArguments::default(),
+            decided: None,
+            notes: policy::Notes::default(),
+            confined: None,
+            ran: false,
+            parts_came: false,
+            crashed: false,
+            bad_output: String::new(),
+            traffic: Arc::default(),
+            report: Report { verbose, ..Report::default() },
+        }
     }
-    violations
-}
 
-/// The file of a manifest; `None`: it is compiled in.
-pub(super) fn manifest(site: &Site) -> Option<String> {
-    (!site.manifest.as_os_str().is_empty()).then(|| cut(&site.manifest.to_string_lossy()))
-}
+    /// Who the request counts as, by the rules.
+    pub fn calls_as(&mut self, caller: &Caller) {
+        if *caller != self.caller {
+            self.caller.clone_from(caller);
+            self.listed.iter().for_each(|listed| listed.change(|state| state.caller.clone_from(&caller.user)));
+        }
+    }
 
-/// What a call did with its network: the first events, each cut, and all counts.
-pub(super) fn network(traffic: &Traffic) -> Value {
-    let events = traffic.events.iter().map(|event| {
-        let refused = event.refused.as_ref().map(|refusal| match refusal.detail() {
-            Some(detail) => cut_to(&format!("{refusal}: {detail}"), EVENT),
-            None => cut_to(&refusal.to_string(), EVENT),
+    /// Who authenticated.
+    pub fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    /// The same, where that is another.
+    pub fn through(&self) -> Option<&str> {
+        Some(self.principal.as_str()).filter(|principal| *principal != self.caller.user)
+    }
+
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    pub fn enters(&mut self, stage: Stage) {
+        self.stages.push((stage, Instant::now()));
+    }
+
+    /// The trace that the call is part of.
+    pub fn context(&self) -> Option<&TraceContext> {
+        self.span.context()
+    }
+
+    /// Its id.
+    fn trace(&self) -> Option<String> {
+        self.context().map(TraceContext::id)
+    }
+
+    pub fn found(&mut self, tool: Arc<registry::Tool>) {
+        let reference = tool.reference();
+        self.listed.iter().for_each(|listed| listed.change(|state| state.tool.clone_from(&reference)));
+        self.report.digests.manifest = Some(tool.manifest.digest.clone());
+        self.tool = Some(tool);
+    }
+
+    /// As JSON text, secrets hidden.
+    pub fn shown_arguments(&self) -> String {
+        self.masked(&self.arguments.shown.to_string())
+    }
+
+    /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
+    /// Hides the environment for a script that the call names, and its input until the script is found.
+    pub fn given(&mut self, (mask, shown): redact::Masked) {
+        // What was hidden before stays hidden, whatever is decided now.
+        let mut before = std::mem::take(&mut self.arguments);
+        before.mask.join(mask);
+        self.arguments = ShownArguments { shown, withheld: None, ..before };
+        let Some(tool) = &self.tool else { return };
+        let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
+        let ShownArguments { shown: Shown::Tree(Value::Object(arguments)), withheld, .. } = &mut self.arguments else {
+            return;
+        };
+        if service != policy::SCRIPT_SERVICE {
+            return;
+        }
+        for (name, value) in arguments {
+            match parameter_map.get(name).unwrap_or(name).as_str() {
+                "env" => match value {
+                    Value::Object(variables) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
+                    other => *other = HIDDEN.into(),
+                },
+                "inputData" => *withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into()))),
+                _ => {}
+            }
+        }
+    }
+
+    /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
+    pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value) {
+        let ShownArguments { mask, shown: arguments, withheld, .. } = &mut self.arguments;
+        let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
+        for schema in schemas {
+            let (secrets, hidden) = redact::of(schema, &shown);
+            mask.join(secrets);
+            shown = hidden;
+        }
+        if let Shown::Tree(arguments) = arguments
+            && let Some(argument) = arguments.get_mut(&name)
+        {
+            *argument = shown;
+        }
+    }
+
+    /// Policy has decided, for or against the call; the last decision counts.
+    pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
+        self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
+        self.report.verbose.iter_mut().for_each(|verbose| verbose.grants = policy::audit::touches(decision));
+        self.report.digests.policy = Some(decision.digest.clone());
+        self.decided = Some((decision.policy.clone(), decision.service.as_ref().map(policy::ServiceGrant::place)));
+    }
+
+    /// What the last decision says, taken while another is made that may be the same.
+    pub fn notes(&mut self) -> policy::Notes {
+        std::mem::take(&mut self.notes)
+    }
+
+    pub fn says(&mut self, notes: policy::Notes) {
+        self.notes = notes;
+    }
+
+    /// A text that no log, record or answer may show.
+    pub fn hide(&mut self, secret: &str) {
+        self.arguments.mask.add(secret);
+        self.arguments.host.add(secret);
+    }
+
+    /// What the call may touch is settled.
+    pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
+        let shape = &confinement.shape;
+        // No log may show the host's own variables. What the call brings is no secret of this host.
+        shape.env.values().filter_map(policy::Variable::host).for_each(|value| self.hide(value));
+        let mut limits = shape.limits.clone();
+        limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
+        self.report.digests.script = script.as_ref().map(|script| script.digest.clone());
+        self.report.digests.confinement = Some(digest);
+        self.confined = Some(Confined { shape: shape.clone(), limits, script });
+    }
+
+    /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
+    pub fn step_aside(&mut self) {
+        self.report.turn.as_mut().and_then(Arc::get_mut).into_iter().for_each(Slot::step_aside);
+    }
+
+    /// Waits for a place among the calls that run, at most as long as it may run. It then has that until its answer is
+    /// delivered.
+    pub async fn comes_back(&mut self, limiter: &Limiter, found: &Found, tools: &[String]) -> Result<(), Fault> {
+        let Some(turn) = self.report.turn.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
+        limiter.comes_back(turn, &found.rights.charge(tools), found.until.limit).await
+    }
+
+    /// Charges the slot to more tools. False: one of them has no room now.
+    pub fn charge_also(&mut self, limiter: &Limiter, charge: &Charge) -> bool {
+        self.report.turn.as_mut().and_then(Arc::get_mut).is_none_or(|slot| limiter.charge_also(slot, charge))
+    }
+
+    /// Where the executor notes what the call does with its network.
+    pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
+        lock(&self.traffic).principal.clone_from(&self.principal);
+        self.traffic.clone()
+    }
+
+    /// The executor gets this input.
+    pub fn sends(&mut self, input: &Value) {
+        if let Some(mut verbose) = self.report.verbose.take() {
+            verbose.stdin = self.masked(&input.to_string());
+            self.report.verbose = Some(verbose);
+        }
+    }
+
+    /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
+    pub fn running(&mut self) -> Result<(), Fault> {
+        let Some(mut entry) = self.entry.take() else { return Ok(()) };
+        self.ran = true;
+        let killed = "The host ended before this call did; how far the call came is not known.";
+        let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed)), self.network().as_ref()));
+        self.entry = Some(entry);
+        self.ran = begun.is_ok();
+        if self.ran {
+            self.listed
+                .iter()
+                .for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Running, true)));
+            let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
+            self.place.iter_mut().for_each(|place| place.runs(&self.id, &tool));
+        }
+        begun
+    }
+
+    /// The executor began, and was kept from starting anything.
+    pub fn did_not_run(&mut self) {
+        self.ran = false;
+        self.place.iter_mut().for_each(idempotency::Place::did_not_run);
+        self.listed.iter().for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Waiting, false)));
+    }
+
+    /// A text of the tool as a reader may see it.
+    pub fn shown(&self, words: &str) -> String {
+        text::printable(&self.arguments.mask.text(words))
+    }
+
+    /// A line of the log of a call whose outcome has no log of its own. Returns the line, secrets hidden.
+    pub fn log(&mut self, line: &str) -> String {
+        let line = self.shown(line);
+        if self.report.logs.len() < EVENT_LINES {
+            self.report.logs.push(cut_to(&line, CUT));
+        }
+        line
+    }
+
+    /// The same of a line that the tool wrote: the run log has it at once.
+    pub fn heard(&mut self, line: &str) -> String {
+        let line = self.log(line);
+        self.log_at_once(&line);
+        line
+    }
+
+    fn log_at_once(&self, line: &str) {
+        let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
+        runlog::line(&self.id, || self.trace(), tool, line);
+    }
+
+    /// The executor is done. `lost`: lines of the log that nobody took in time. `digest`: of the script that ran, where
+    /// the executor knows it.
+    pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
+        if lost > 0 {
+            let words = format!("toolhost: {lost} more lines came too fast for this log: the outcome has them");
+            self.log_at_once(&words);
+        }
+        if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
+            (self.report.digests.script, confined.script) = (Some(digest.clone()), None);
+        }
+        // The executor looked at the grants, or at the input, and refused: nothing was started.
+        let refused = match ended {
+            Err(fault) => {
+                matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
+            }
+            Ok(outcome) => matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
+        };
+        self.ran &= !refused;
+        if lost > 0 && ended.as_ref().is_ok_and(|outcome| outcome.logs.is_empty()) {
+            self.log(&format!("toolhost: {lost} more lines came faster than they could be taken"));
+        }
+    }
+
+    /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
+    pub fn took(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
+        let script = self.confined.as_mut().and_then(|confined| confined.script.take());
+        if script.is_some_and(|script| !script.stayed()) {
+            // What was hashed need not be what ran.
+            self.report.digests.script = None;
+            self.notes.all.push("the script changed while the call ran: its digest is not known".to_owned());
+        }
+        let mask = &self.arguments.mask;
+        if !outcome.logs.is_empty() {
+            self.report.logs = mask.lines(&outcome.logs);
+        }
+        if let Ending::BadOutput { head, .. } = &mut outcome.ending {
+            *head = text::head(&mask.text(head), BAD_OUTPUT);
+            self.bad_output.clone_from(head);
+        }
+        let printed = mask.lines(&outcome.printed);
+        self.report.streamed = outcome.parts;
+        self.report.usage = outcome.usage.clone();
+        self.report.walls = std::mem::take(&mut outcome.walls);
+        self.report.denials = std::mem::take(&mut outcome.denials);
+        if let Some(mut verbose) = self.report.verbose.take() {
+            verbose.stdout = match &outcome.ending {
+                Ending::Answered(answer) => self.masked(answer.as_str()),
+                Ending::BadOutput { .. } => self.bad_output.clone(),
+                _ => printed.join("\n"),
+            };
+            self.report.verbose = Some(verbose);
+        }
+        self.wrote(std::mem::take(&mut outcome.artifacts));
+        (&self.report.logs, printed)
+    }
+
+    /// Bounds the files in the report.
+    fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
+        artifacts.iter_mut().for_each(|artifact| artifact.path = self.arguments.mask.text(&artifact.path));
+        let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
+        // The failed ones, which fail the call, come first and are cut last.
+        dropped.sort_by_key(|file| !file.failed);
+        for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
+            if files.len() > most {
+                self.notes.narrowed(format!("{} more files {what} published", files.len() - most));
+                files.truncate(most);
+            }
+        }
+        published.append(&mut dropped);
+        self.report.artifacts = published;
+    }
+
+    /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
+    pub fn published(&mut self) -> Result<(), Fault> {
+        let missing = || self.report.artifacts.iter().filter(|artifact| !artifact.published);
+        let lines: Vec<String> = missing()
+            .map(|artifact| {
+                let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
+                text::printable(&format!("not published: {}: {why}", artifact.path))
+            })
+            .collect();
+        let (failed, all) = (missing().any(|artifact| artifact.failed), lines.join("\n"));
+        few(lines).into_iter().for_each(|line| self.notes.narrowed(line));
+        if !failed {
+            return Ok(());
+        }
+        let message = "The tool answered, but not all of its files could be written to their folder.";
+        Err(Fault::new(Kind::InternalError, message).details(all))
+    }
+
+    /// What a tool answers, secrets hidden: a tool may give back what it was given.
+    pub fn hidden(&mut self, answer: Text) -> Text {
+        let Some(shown) = self.changed(answer.as_str()) else { return answer };
+        self.notes_hidden();
+        json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(HIDDEN)))
+    }
+
+    /// A JSON text with the secrets hidden. `None`: there is nothing to hide.
+    fn changed(&self, answer: &str) -> Option<String> {
+        let ShownArguments { mask, host, .. } = &self.arguments;
+        let joined = if self.report.streamed { mask.list(answer) } else { None };
+        joined.or_else(|| mask.answer(answer, host))
+    }
+
+    fn masked(&self, json: &str) -> String {
+        self.changed(json).unwrap_or_else(|| json.to_owned())
+    }
+
+    /// A text of an answer that comes in several, as far as it can be told now; `None`: what stayed back of them.
+    pub fn piece(&mut self, held: &mut Held, text: Option<&str>) -> String {
+        let shown = self.arguments.mask.piece(held, text);
+        if held.hid {
+            self.notes_hidden();
+        }
+        shown
+    }
+
+    fn notes_hidden(&mut self) {
+        let words = format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
+        if !self.notes.told.contains(&words) {
+            self.notes.narrowed(words);
+        }
+    }
+
+    /// Denials that show no secret and no control character, and are not long.
+    pub fn decent_denials(&self, denials: &mut [Denial]) {
+        let decent = |text: &str, most| text::head(&self.shown(text), most);
+        for denial in denials {
+            denial.target = decent(&denial.target, TARGET);
+            denial.rule = decent(&denial.rule, TARGET);
+            denial.ask = denial.ask.take().map(|ask| decent(&ask, ASK));
+        }
+    }
+
+    /// A fault whose words carry no secret and no control character. A call that was cancelled while it ran is not made
+    /// again as if nothing had happened.
+    fn decent(&self, fault: Fault) -> Fault {
+        let midway = self.ran && fault.kind == Kind::CancelledError;
+        let mut fault = if midway { format::cancelled_midway(fault) } else { fault };
+        let block = |text: String| format::shown(&self.arguments.mask.text(&text));
+        fault.message = self.shown(&fault.message);
+        fault.flaws.iter_mut().for_each(|flaw| *flaw = self.shown(flaw));
+        fault.details = fault.details.map(block);
+        fault.person = fault.person.map(block);
+        fault
+    }
+
+    /// A refusal for the number of calls; `before`: how many have no record. `None`: this one has none either.
+    pub fn one_of_many(&mut self, before: Option<u64>) {
+        match before {
+            Some(0) => {}
+            Some(before) => self.notes.all.push(format!("{before} such refusals before this one have no record")),
+            None => drop(self.entry.take()),
+        }
+    }
+
+    /// The call is over. What it holds for others is handed on: its outcome under its key, its state.
+    pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
+        let result = match self.kept.as_deref() {
+            Some(Report { error: Some(fault), .. }) => Err(fault.clone()),
+            Some(Report { output_data, .. }) => Ok(output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
+            None => result.map_err(|fault| self.decent(fault)),
+        };
+        let kept = self.kept.clone();
+        let mut ended = self.end(result);
+        if let Some(kept) = kept.filter(|_| ended.is_recorded) {
+            ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
+        }
+        self.place.take().into_iter().for_each(|place| place.ended(&ended.report));
+        self.listed.take().into_iter().for_each(|listed| listed.ended(ended.report.error.as_ref()));
+        ended
+    }
+
+    /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
+    fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
+        let took = self.received_at.elapsed();
+        if !self.ran || self.report.usage == executor::Usage::default() {
+            self.report.usage.wall_ms = millis(took);
+        }
+        let entry = self.entry.take();
+        let mut ended = self.call_ended(result, took);
+        if let Some(Err(fault)) = entry.map(|entry| entry.write(&ended.line)) {
+            // A call that left no record must not count as a success.
+            ended.is_recorded = false;
+            let report = &mut ended.report;
+            (report.success, report.output_data, report.error) = (false, None, Some(fault));
+        }
+        runlog::call(&ended);
+        self.span.end(&ended);
+        self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
+        let verbose = ended.report.verbose.take();
+        ended.report.verbose = verbose.map(|verbose| Box::new(verbose.of_call(&ended)));
+        ended
+    }
+
+    fn call_ended(&mut self, result: Result<Text, Fault>, took: Duration) -> CallEnded {
+        self.notes.all = few(std::mem::take(&mut self.notes.all));
+        let network = self.network();
+        let line = self.line(result.as_ref().err(), network.as_ref());
+        let (executor, command) = (self.executor(), self.command());
+        let tool = self.tool.as_ref();
+        let mut report = std::mem::take(&mut self.report);
+        report.logs.iter_mut().for_each(|line| *line = text::printable(line));
+        report.id = self.id.clone();
+        report.tool = tool.map_or_else(|| text::printable(&self.asked), |tool| tool.manifest.id.clone());
+        report.version.clone_from(&line.version);
+        report.manifest = tool.map(|tool| tool.manifest.clone());
+        report.success = result.is_ok();
+        (report.output_data, report.error) = match result {
+            Ok(answer) => (Some(answer), None),
+            Err(fault) => (None, Some(fault)),
+        };
+        report.network = network;
+        report.notes = std::mem::take(&mut self.notes.told);
+        let began = self.received_at;
+        let ends = self.stages.iter().skip(1).map(|(_, began)| *began).chain([began + took]);
+        CallEnded {
+            is_recorded: true,
+            caller: self.caller.user.clone(),
+            tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.reference()),
+            policy: self.decided.as_ref().map_or_else(String::new, |(policy, _)| policy.clone()),
+            executor,
+            command,
+            bad_output: std::mem::take(&mut self.bad_output),
+            stages: self.stages.iter().zip(ends).map(|((stage, at), end)| (*stage, *at - began, end - *at)).collect(),
+            took,
+            line,
+            report,
+        }
+    }
+
+    fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> Line {
+        let replayed = self.kept.as_ref().map(|kept| cut_to(&format!("idempotency key of call {}", kept.id), PART));
+        let part = |text: &str| cut_to(text, PART);
+        let decision = match &replayed {
+            Some(_) => Decision::Replayed,
+            None if self.ran => Decision::Allowed,
+            None => Decision::Refused,
+        };
+        let (policy, service) = self.decided.clone().unzip();
+        let policy = policy.map(|policy| format!("policy {policy}"));
+        let rule = replayed.unwrap_or_else(|| match (fault.filter(|_| !self.ran), &self.denied_by) {
+            (None, _) => policy.unwrap_or_else(|| "in-process".to_owned()),
+            (Some(_), Some(denied_by)) => part(denied_by),
+            (Some(fault), None) => match rule(fault.kind) {
+                "policy" => policy.unwrap_or_else(|| "policy".to_owned()),
+                rule => rule.to_owned(),
+            },
         });
-        json!({"what": event.what, "target": cut_to(&event.target, EVENT), "refused": refused})
-    });
-    json!({"events": events.collect::<Vec<_>>(), "totals": traffic.totals, "counted": traffic.counted})
-}
+        let tool = self.tool.as_ref();
+        Line {
+            time: self.began.to_string(),
+            call: self.id.clone(),
+            user: part(&self.caller.user),
+            through: self.through().map(part),
+            label: self.label.clone(),
+            approved_by: self.approved_by.as_deref().map(part),
+            transaction: self.transaction.clone(),
+            trace: self.trace(),
+            tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.manifest.id.clone()),
+            version: tool.map(|tool| tool.manifest.version.to_string()),
+            manifest: tool.and_then(|tool| manifest(&tool.site)),
+            digests: self.report.digests.clone(),
+            decision,
+            rule,
+            service: service.flatten().filter(|_| self.ran).as_deref().map(part),
+            limits: self.confined.as_ref().map(|confined| confined.limits.clone()),
+            outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
+            message: fault.map(|fault| cut_to(&fault.message, CUT)),
+            arguments: cut_to(&self.shown_arguments(), CUT),
+            usage: self.report.usage.clone(),
+            notes: self.notes.all.clone(),
+            violations: violations(fault, &self.report.denials.observed),
+            network: network.map(events),
+        }
+    }
 
-/// Which step of the road refused.
-pub(super) fn rule(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ToolNotFoundError | Kind::VersionMismatchError => "registry",
-        Kind::ParameterValidationError | Kind::ActionParseError => "parameters",
-        Kind::CapabilityError | Kind::DependencyError => "availability",
-        Kind::SecurityError | Kind::AuthorizationError => "policy",
-        Kind::RateLimitError | Kind::CircuitOpenError => "guard",
-        Kind::ResourceLimitError => "limits",
-        Kind::TimeoutError
-        | Kind::ScriptError
-        | Kind::OutputValidationError
-        | Kind::ServiceError
-        | Kind::CancelledError
-        | Kind::InternalError => "host",
+    /// What the call did with its network until now, secrets hidden: of one that may reach hosts, or was seen to try.
+    fn network(&self) -> Option<Traffic> {
+        let networked = self.confined.as_ref().is_some_and(|confined| !confined.shape.network.hosts().is_empty());
+        let mut traffic = lock(&self.traffic).clone();
+        if !networked && traffic.events.is_empty() {
+            return None;
+        }
+        let mask = &self.arguments.mask;
+        for event in &mut traffic.events {
+            event.target = mask.text(&event.target);
+            event.refused = event.refused.take().map(|refusal| refusal.with_text(|text| mask.text(text)));
+        }
+        Some(traffic)
+    }
+
+    fn executor(&self) -> String {
+        let script = self.confined.as_ref().map(|confined| match confined.shape.runtime.language {
+            Language::Wasm => "wasm",
+            Language::Python | Language::Nodejs | Language::Bun => "process",
+        });
+        match (self.tool.as_ref().map(|tool| &tool.manifest.handler), script) {
+            (Some(Handler::ServiceMethod { .. }), Some(script)) => format!("method, {script}"),
+            (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
+            (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
+            (Some(Handler::Document(_)), _) => "document".to_owned(),
+            (Some(Handler::ToolService(_)), _) => "remote".to_owned(),
+            (_, script) => script.unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn command(&self) -> String {
+        if let Some(Confined { shape, .. }) = &self.confined {
+            let program = match &shape.runtime.program {
+                policy::Program::Path(path) => path.display().to_string(),
+                policy::Program::Ourselves { role } => format!("toolhost {role}"),
+            };
+            let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
+            return [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" ");
+        }
+        match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
+            Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
+            Some(Handler::Extension { kind, .. }) => kind.clone(),
+            Some(Handler::ToolService(remote)) => remote.service.clone(),
+            Some(Handler::Script { .. } | Handler::DefinitionOnly | Handler::Document(_)) | None => String::new(),
+        }
     }
 }
 
-/// The first of these notes, each cut, and how many more there are.
-pub(super) fn few(notes: Vec<String>) -> Vec<String> {
-    if notes.len() <= NOTES && notes.iter().all(|note| note.len() <= PART) {
-        return notes;
-    }
-    let more = notes.len().saturating_sub(NOTES);
-    let kept = notes.iter().take(NOTES - usize::from(more > 0)).map(|note| cut_to(note, PART));
-    kept.chain((more > 0).then(|| format!("and {} more", more + 1))).collect()
-}
-
-pub(super) fn cut(words: &str) -> String {
-    cut_to(words, CUT)
-}
-
-/// The name of the executor for scripts of this language.
-pub(super) fn executor_of(language: Language) -> &'static str {
-    match language {
-        Language::Wasm => "wasm",
-        Language::Python | Language::Nodejs | Language::Bun => "process",
-    }
-}
-
-/// What was started, as a person would type it.
-pub(super) fn command(shape: &policy::Shape) -> String {
-    let program = match &shape.runtime.program {
-        policy::Program::Path(path) => path.display().to_string(),
-        policy::Program::Ourselves { role } => format!("toolhost {role}"),
-    };
-    let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
-    let mut words = vec![program];
-    words.extend(shape.runtime.arguments.iter().cloned());
-    words.push(script);
-    words.join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::egress::protocol;
-    use crate::quantity::Limit;
-    use crate::service::audit;
-
-    #[test]
-    fn the_longest_record_fits_its_room() {
-        // The worst case: each byte is written as six.
-        let worst = "\u{1}".repeat(100_000);
-        let many = || few(vec![worst.clone(); 1000]);
-        let digests = Digests {
-            manifest: Some("0".repeat(64)),
-            script: Some("0".repeat(64)),
-            policy: Some("0".repeat(64)),
-            confinement: Some("0".repeat(64)),
-        };
-        let part = cut_to(&worst, PART);
-        let violation =
-            json!({"kind": "denied", "operation": part, "target": part, "rule": part, "narrower": "policy"});
-        // Texts of events are printable: at worst two bytes are written as six.
-        let long = "é".repeat(1000);
-        let refused = Some(protocol::Refusal::Content { why: long.clone() });
-        let event = protocol::Event { what: protocol::What::Connection, target: long, refused };
-        let record = Record {
-            time: "2026-11-21T00:00:00.000000000Z".to_owned(),
-            call: &"0".repeat(36),
-            user: part.clone(),
-            through: Some(part.clone()),
-            label: Some(&part),
-            approved_by: Some(part.clone()),
-            transaction: Some(&part),
-            trace: Some("0".repeat(32)),
-            tool: &part,
-            version: Some("1.0.0".to_owned()),
-            manifest: Some(cut(&worst)),
-            digests: &digests,
-            decision: "allowed",
-            rule: part.clone(),
-            service: Some(part.clone()),
-            limits: Some(&policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
-            outcome: "ParameterValidationError".to_owned(),
-            message: Some(cut(&worst)),
-            arguments: cut(&worst),
-            usage: &executor::Usage::default(),
-            notes: &many(),
-            violations: vec![violation; VIOLATIONS],
-            network: Some(network(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
-        };
-        let line = audit::ascii(&record).expect("JSON");
-        assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());
-        assert_eq!(many().len(), NOTES);
-        assert!(many().last().is_some_and(|last| last == "and 981 more"));
+impl Drop for CallRecord {
+    fn drop(&mut self) {
+        if self.entry.is_some() || self.meter.is_some() {
+            // Nobody waits for an answer any more; the record is all that can be saved.
+            self.end(Err(self.decent(format::cancelled())));
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::shapes::Questions;
 use super::verbose::Verbose;
-use super::{format, guard};
+use super::{format, quota};
 use crate::base::json::Text;
 use crate::egress::Traffic;
 use crate::quantity::LARGE_TEXT_BYTES;
@@ -57,7 +57,7 @@ pub struct Report {
     pub streamed: bool,
     /// Kept until the answer is delivered: no more answers wait for a slow reader than calls may run.
     #[serde(skip)]
-    pub turn: Option<Arc<guard::Turn>>,
+    pub turn: Option<Arc<quota::Slot>>,
 }
 
 /// SHA-256 of what the call ran with; `None` where there was none.
@@ -134,7 +134,7 @@ fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok
 
 impl Report {
     /// Ends the call but for the memory of its arguments, which are kept while its client is asked.
-    pub fn asks_on(mut self) -> Option<Arc<guard::Turn>> {
+    pub fn asks_on(mut self) -> Option<Arc<quota::Slot>> {
         let mut turn = self.turn.take()?;
         Arc::get_mut(&mut turn)?.step_aside();
         Some(turn)

@@ -71,8 +71,10 @@ pub struct CallRequest {
     pub trace: Option<TraceContext>,
     /// What was run, with what, and what it could touch is told with the report: for the person at the command line.
     pub verbose: bool,
-    /// It counts among its caller's calls a minute already, since its receipt was made.
-    pub counted: bool,
+    /// Entries of callers against which it was counted already: the principal's first, then that of whom it acts as.
+    pub counted: usize,
+    /// Whom it was accepted for: it runs as nobody else.
+    pub acts_as: Option<String>,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
     pub refused: Option<Fault>,
 }

@@ -6,6 +6,7 @@
 
 use crate::manifest::{Handler, Language, Site};
 use crate::packages::{self, Place, Wanted};
+use crate::policy::packages::Ecosystem;
 use crate::policy::{Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
 use std::path::Path;
@@ -15,7 +16,7 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let guest = snapshot.is_guest(&tool.site.manifest);
-        add(&mut decision, &tool.site, language, guest, snapshot, machine);
+        add(&mut decision, &tool.site, (language, false), guest, snapshot, machine);
     }
     decision
 }
@@ -23,40 +24,80 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
 /// What policy decides about a tool, as if the lock that toolhost writes were not there.
 pub(super) fn anew(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-    if let Handler::Script { language, .. } = tool.manifest.handler
-        && let Some(found) = beside(&tool.site, language, snapshot.is_guest(&tool.site.manifest), true, snapshot)
-    {
-        decision.wants(found, None, machine);
+    if let Handler::Script { language, .. } = tool.manifest.handler {
+        let (version, guest) =
+            (decision.runtime.as_ref().map(|r| r.version.clone()), snapshot.is_guest(&tool.site.manifest));
+        if let Some(found) = beside(&tool.site, language, version.as_deref(), guest, true, snapshot) {
+            decision.wants(found, None, machine);
+        }
     }
     decision
 }
 
-/// Adds to a decision about a script what the files beside it ask for. `guest`: it lies in a folder of other tools than
+/// What a builtin tool needs for source text of this language, as its policy has it.
+pub(super) fn of_source(
+    tool: &Tool,
+    language: Language,
+    snapshot: &Snapshot,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
+    let site = Site { manifest: "".into(), base: "".into(), script: None, folder: "/tmp".into() };
+    let target = crate::policy::RunTarget { site: site.clone(), language };
+    let mut decision = crate::policy::decide_run(&target, &tool.manifest, &[], policies, machine);
+    add(&mut decision, &site, (language, true), false, snapshot, machine);
+    decision
+}
+
+/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool runs it. `guest`: it lies in a folder of other tools than
 /// those that name it.
 pub(super) fn add(
     decision: &mut Decision,
     site: &Site,
-    language: Language,
+    (language, is_run): (Language, bool),
     guest: bool,
     snapshot: &Snapshot,
     machine: &Machine,
 ) {
-    let Some(found) = beside(site, language, guest, false, snapshot) else { return };
+    let version = decision.runtime.as_ref().map(|runtime| runtime.version.clone());
+    let found = beside(site, language, version.as_deref(), guest, false, snapshot);
+    // A lock beside the script wins; requirements without one are the script's own, too.
+    let found = found.filter(|found| !matches!(found, Ok(None))).or_else(|| of_policy(decision, language, is_run));
+    let Some(found) = found else { return };
     let by_hand = by_hand(decision, site, language);
     decision.wants(found, by_hand, machine);
+}
+
+/// The packages that the policy gives to what has no files beside its script, or to source text.
+fn of_policy(decision: &mut Decision, language: Language, is_run: bool) -> Option<Result<Option<Wanted>, FileProblem>> {
+    let ecosystem = Ecosystem::of(language)?;
+    if !is_run {
+        let named =
+            decision.package_rules.get(&ecosystem).and_then(|allowed| allowed.as_ref().ok()?.lock_file.as_ref());
+        let note =
+            "warning: `lock_file` is for core:run-code and core:execute-*; this tool's lock lies beside its script";
+        decision.notes.all.extend(named.map(|_| note.to_owned()));
+        return None;
+    }
+    let path = decision.package_rules.get(&ecosystem)?.as_ref().ok()?.lock_file.as_ref()?;
+    let version = decision.runtime.as_ref().map_or("", |runtime| runtime.version.as_str());
+    let text = crate::policy::lock_file(path);
+    Some(text.and_then(|text| packages::of_policy(path, &text, ecosystem, version)).map(Some))
 }
 
 /// What the files beside a script ask for. `anew`: without the lock that toolhost writes.
 fn beside(
     site: &Site,
     language: Language,
+    version: Option<&str>,
     guest: bool,
     anew: bool,
     snapshot: &Snapshot,
 ) -> Option<Result<Option<Wanted>, FileProblem>> {
-    let writer = |path: &Path| snapshot.written.over(path);
+    let writer = |path: &Path| snapshot.written.by(path);
     let alone = guest || site.folder == site.base;
-    Some(packages::find(&Place { script: site.script.as_deref()?, language, alone, anew, writer: &writer }))
+    let python = version.filter(|_| language == Language::Python);
+    Some(packages::find(&Place { script: site.script.as_deref()?, language, python, alone, anew, writer: &writer }))
 }
 
 /// Where somebody installed packages already: those of the interpreter that the policy names, or beside the script.

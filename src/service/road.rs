@@ -1,25 +1,31 @@
-//! The road of one call: find → target → decide → confine → run → record.
+//! The road of one call: turn → decide → wait → decide again → confine → run → record.
 //!
-//! For: `Service::call`. In: a request. Out: the answer, or the fault that ends the call; everything else stands in the
-//! record that the stages fill. Never: runs anything that policy did not confine, or that could not be recorded first.
+//! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After every
+//! wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before, refuses.
+//! Everything else stands in the record that the stages fill; nothing runs that could not be recorded first.
 
-use super::call_record::CallRecord;
+use super::approval::changed;
+use super::arguments::{self, Arguments};
+use super::call_ended::Stage;
 use super::parts::Parts;
+use super::record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
-use super::shapes::{self, Client, Shape};
-use super::stages::Stage;
+use super::shapes::{self, Shape};
 use super::target::{Found, Target};
 use super::traces::TraceContext;
-use super::{Service, arguments, blocking, denials, format, hints, idempotency, packages, redact, secrets};
+use super::{Service, blocking, denials, format, hints, idempotency, ledger, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{self, Text, TooMuch};
-use crate::base::lock;
+use crate::base::{files, lock};
 use crate::manifest::Manifest;
 use crate::packages::store::Held;
+use crate::quantity::MIB;
 use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Outcome};
 use fault::{Fault, Kind};
+use nix::fcntl::OFlag;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +34,38 @@ use tokio_util::sync::CancellationToken;
 const CLIENT: &str = "$client";
 /// The member of an envelope that holds the output.
 const OUTPUT_DATA: &str = "outputData";
+
+/// A decision that is older is taken again before anything runs, whatever took the time.
+const FRESH: Duration = Duration::from_millis(100);
+/// So many times a call begins anew with a changed decision.
+const CHANGES: usize = 3;
+
+/// A call on its way, from which the decision about it can be taken again.
+struct Asked {
+    request: CallRequest,
+    /// As they came.
+    arguments: Arc<Arguments>,
+    /// The first call under its key was waited for.
+    followed: bool,
+    /// A person agreed.
+    agreed: bool,
+    environment: Option<Held>,
+    /// The tools among whose calls a minute it counts.
+    counted: Vec<String>,
+    changes: usize,
+    /// The decision was taken again when all was ready, and nothing ran under it.
+    stopped: bool,
+    /// Because it is another one: this.
+    changed: Option<Target>,
+}
+
+/// What a call waited for.
+enum Wait {
+    Nothing,
+    Something,
+    /// An earlier call under its key, whose outcome the record has.
+    Outcome,
+}
 
 impl Service {
     /// The audit log is opened first, so that a refusal is recorded as surely as a run.
@@ -41,126 +79,196 @@ impl Service {
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
-        if !request.counted {
-            self.guard.comes(&rights.share(""), rights.per_minute())?;
-        }
+        let charge = rights.charge(&[]);
+        self.limiter.arrives(&charge, charge.entries.get(request.counted..).unwrap_or_default())?;
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
             let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
             record.denied_by = withheld.then(|| rights.name());
             return Err(fault);
         }
-        let asked = self.found(&request, record).await?;
-        let share = asked.rights.share(&asked.tool.manifest.id);
-        record.turn = Some(Arc::new(self.guard.enter(&mut request, &share).await?));
+        request.acts_as.get_or_insert_with(|| rights.caller.user.clone());
+        let found = self.found(&request, record).await?;
+        let charge = found.rights.charge(std::slice::from_ref(&found.tool.manifest.id));
+        record.report.turn = Some(Arc::new(self.limiter.enter(&mut request, &charge).await?));
+        drop(found);
+        let mut asked = Asked::of(request);
+        let mut target = self.decide(&asked, record).await?;
+        loop {
+            let now = match self.waits(&mut asked, &mut target, stream, record).await? {
+                Wait::Outcome => return Ok(Text::from(&Value::Null)),
+                Wait::Something => self.decide_again(&asked, record).await?,
+                Wait::Nothing => {
+                    let answer = self.attempted(&mut asked, &mut target, stream, record).await;
+                    match asked.changed.take() {
+                        None => return Ok(record.hidden(answer?)),
+                        Some(now) => now,
+                    }
+                }
+            };
+            target = asked.goes_on(target, now, record)?;
+        }
+    }
+
+    /// The whole decision about a call, under the tools and rules of this moment.
+    async fn decide(&self, asked: &Asked, record: &mut CallRecord) -> Result<Target, Fault> {
         record.enters(Stage::Decide);
-        drop(asked);
-        let mut found = self.found(&request, record).await?;
-        let tool = &found.tool;
+        let mut found = self.found(&asked.request, record).await?;
+        let tool = found.tool.clone();
         record.found(tool.clone());
-        self.available(tool, &found.decided.decision)?;
+        self.available(&tool, &found.decided.decision)?;
         let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
-        let mut until = blocking::Until { began: found.came, limit: Duration::from_millis(limit) };
-        let input = checked(&tool.manifest, request.arguments, found.asked_ms, until, record).await?;
+        found.until.limit = Duration::from_millis(limit);
+        let input = checked(&tool.manifest, &asked.arguments, &found, record).await?;
         found
             .rights
             .accepts(&tool.manifest.id, &input)
             .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
-        let input = match &request.idempotency_key {
-            Some(key) => self.first_of(key, &found, input, until, record).await?,
-            None => Some(input),
-        };
-        let Some(input) = input else { return Ok(Text::from(&Value::Null)) };
-        let mut target = self.target(&found, input, record).await?;
-        let mut attempt = target.attempt(&found, &self.breakers)?;
-        if !target.decided.decision.confirm.is_empty() {
-            // Nobody is held back while a person thinks.
-            drop(attempt.take());
-            record.enters(Stage::Confirm);
-            found.came = self.agreed(&found, &mut target, request.approver, stream, record).await?;
-            until.began = found.came;
-            attempt = target.attempt(&found, &self.breakers)?;
-        }
-        self.guard.starts(&found.rights.share(&found.tool.manifest.id))?;
-        let client = std::mem::take(&mut request.client);
-        let may_ask = target.may_ask();
-        if let (Value::Object(input), true) = (&mut target.input, may_ask) {
-            input.insert(CLIENT.to_owned(), client.told());
-        }
-        let answer = self.answer(&found, &mut target, &client, stream, record, until).await;
-        if record.asks.is_some() {
-            // The same request with the answers is no repetition of this one.
-            record.place = None;
-        }
-        attempt.into_iter().for_each(|attempt| attempt.ended(answer.as_ref().err()));
-        Ok(record.hidden(answer?))
+        self.target(found, input, record).await
     }
 
-    /// Takes the place of this request under its key, and gives its input back. `None`: the record has the outcome of the
-    /// first that took it.
-    async fn first_of(
+    /// The same after a wait, with everything read again.
+    async fn decide_again(&self, asked: &Asked, record: &mut CallRecord) -> Result<Target, Fault> {
+        self.read_again().await;
+        self.decide(asked, record).await
+    }
+
+    /// Waits for the next thing that this decision needs: the first call under its key, a person, its packages.
+    async fn waits(
         &self,
-        key: &str,
-        found: &Found,
-        input: Value,
-        until: blocking::Until,
+        asked: &mut Asked,
+        target: &mut Target,
+        stream: &mut Stream,
         record: &mut CallRecord,
-    ) -> Result<Option<Value>, Fault> {
-        let (tool, asked_ms) = (found.tool.reference(), found.asked_ms);
-        let long = found.tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
-        let digest = move || (idempotency::digest(&tool, &input, asked_ms), input);
-        let (asked, input) = until.run(long, digest).await?;
-        let find = || self.keys.find((&found.rights.caller.user, &found.rights.through), key, asked.clone());
-        record.kept = match find()? {
+    ) -> Result<Wait, Fault> {
+        let charge = target.found.rights.charge(&target.tools);
+        if !record.charge_also(&self.limiter, &charge) {
+            // Another tool that owns what runs has no slot now.
+            record.step_aside();
+            record.comes_back(&self.limiter, &target.found, &target.tools).await?;
+            return Ok(Wait::Something);
+        }
+        if asked.request.idempotency_key.is_some() && record.place.is_none() {
+            match self.first_of(asked, target, record).await? {
+                Wait::Nothing => {}
+                waited => return Ok(waited),
+            }
+        }
+        // One that is held back waits for nothing.
+        drop(target.attempt(&self.breakers)?);
+        if !target.decided.decision.confirm.is_empty() && !asked.agreed {
+            record.enters(Stage::Confirm);
+            let approver = std::mem::take(&mut asked.request.approver);
+            self.agreed(target, approver, stream, record).await?;
+            asked.agreed = true;
+            return Ok(Wait::Something);
+        }
+        if asked.environment.is_none()
+            && let Some(need) = packages::Need::of(&target.decided.decision)?
+        {
+            record.enters(Stage::Prepare);
+            let ready = self.furnished(need, target, stream).await?;
+            asked.environment = Some(ready.held);
+            if ready.built {
+                return Ok(Wait::Something);
+            }
+        }
+        Ok(Wait::Nothing)
+    }
+
+    /// Takes the place of this request under its key, or waits for the first that took it.
+    async fn first_of(&self, asked: &mut Asked, target: &mut Target, record: &mut CallRecord) -> Result<Wait, Fault> {
+        let Found { rights, tool, asked_ms, until, .. } = &target.found;
+        let (reference, asked_ms, input) = (tool.reference(), *asked_ms, std::mem::take(&mut target.input));
+        let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
+        let digest = move || (idempotency::digest(&reference, &input, asked_ms), input);
+        let (digest, input) = until.run(long, digest).await?;
+        target.input = input;
+        let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
+        match self.keys.find((&rights.caller.user, &rights.principal), key, digest)? {
+            idempotency::Found::Kept(report) => {
+                record.kept = Some(report);
+                Ok(Wait::Outcome)
+            }
+            _ if asked.followed => {
+                let message = "The first call under this idempotency key did not run. Make the same call again.";
+                Err(Fault::new(Kind::CancelledError, message).retryable())
+            }
             idempotency::Found::First(place) => {
                 record.place = Some(place);
-                return Ok(Some(input));
+                Ok(Wait::Nothing)
             }
-            idempotency::Found::Kept(report) => Some(report),
             idempotency::Found::Open(mut ends) => {
                 // The first has a place to run; whoever waits for it needs none, but counts among those that wait. Its
                 // answer needs one, as every other.
-                drop(input);
+                asked.followed = true;
+                target.input = Value::Null;
                 record.step_aside();
                 let _ = ends.changed().await;
-                record.comes_back(&self.guard, &found.rights.share(&found.tool.manifest.id)).await;
-                match find()? {
-                    idempotency::Found::Kept(report) => Some(report),
-                    _ => {
-                        let message =
-                            "The first call under this idempotency key did not run. Make the same call again.";
-                        return Err(Fault::new(Kind::CancelledError, message).retryable());
-                    }
-                }
+                record.comes_back(&self.limiter, &target.found, &target.tools).await?;
+                Ok(Wait::Something)
             }
-        };
-        Ok(None)
+        }
+    }
+
+    /// Runs what was decided. `asked.changed`: nothing ran, since the decision is another by now.
+    async fn attempted(
+        &self,
+        asked: &mut Asked,
+        target: &mut Target,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+    ) -> Result<Text, Fault> {
+        let attempt = target.attempt(&self.breakers)?;
+        let new: Vec<_> = target.tools.iter().filter(|tool| !asked.counted.contains(tool)).cloned().collect();
+        self.limiter.starts(&target.found.rights.charge(&new))?;
+        asked.counted.extend(new);
+        let may_ask = target.may_ask();
+        if let (Value::Object(input), true) = (&mut target.input, may_ask) {
+            input.insert(CLIENT.to_owned(), asked.request.client.told());
+        }
+        let answer = self.answer(asked, target, stream, record).await;
+        if record.report.asks.is_some() {
+            // The same request with the answers is no repetition of this one.
+            record.place = None;
+        }
+        if !std::mem::take(&mut asked.stopped) {
+            attempt.ended(answer.as_ref().err(), record.crashed);
+        }
+        answer
+    }
+
+    /// The manifests and scripts of this host, and the folder of the policy that decided.
+    fn own_files(&self, decision: &policy::Decision) -> Vec<PathBuf> {
+        let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
+        self.parts.registry.snapshot().files.iter().cloned().chain(policies).collect()
     }
 
     /// Runs the target; its answer, checked.
     async fn answer(
         &self,
-        found: &Found,
+        asked: &mut Asked,
         target: &mut Target,
-        client: &Client,
         stream: &mut Stream,
         record: &mut CallRecord,
-        until: blocking::Until,
     ) -> Result<Text, Fault> {
-        let outcome = self.run(found, target, stream, record).await?;
+        let outcome = self.run(asked, target, stream, record).await?;
+        let (until, client) = (target.found.until, &asked.request.client);
         // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
         let until = blocking::Until { began: until.began.max(used_all), ..until };
-        let (envelope, output) = judged(outcome, target, &found.tool, record)?;
+        let tool = target.found.tool.clone();
+        let own = target.found.explain.then(|| self.own_files(&target.decided.decision));
+        let (envelope, output) = judged(outcome, target, &tool, own, record)?;
         record.published()?;
         let shape = if envelope.is_some() { Shape::Plain } else { shapes::of(output.as_str())? };
         match shape {
-            Shape::Plain => answer_fits(&found.tool.manifest, envelope, output, until).await,
+            Shape::Plain => answer_fits(&tool.manifest, envelope, output, until).await,
             Shape::Content(content) => {
-                if found.tool.manifest.output.is_some() {
+                if tool.manifest.output.is_some() {
                     let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
                     let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
-                    answer_fits(&found.tool.manifest, None, structured, until).await?;
+                    answer_fits(&tool.manifest, None, structured, until).await?;
                 }
                 Ok(output)
             }
@@ -177,63 +285,71 @@ impl Service {
 
     /// The tool that is asked for, under the tools and rules of this moment.
     async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<Found, Fault> {
-        let came = Instant::now();
+        let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
         let decisions = self.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
+        if request.acts_as.as_ref().is_some_and(|name| *name != rights.caller.user) {
+            record.denied_by = Some(rights.name());
+            let message = "The caller that this call was accepted for may no longer be used, so nothing was run.";
+            return Err(Fault::new(Kind::AuthorizationError, message));
+        }
         record.calls_as(&rights.caller);
         let tool = decisions.find(&request.tool, &rights).inspect_err(|_| {
             let id = request.tool.split('@').next().unwrap_or_default();
             record.denied_by = (!rights.may_call(id)).then(|| rights.name());
         })?;
-        let decided = decisions.decided_for(&tool, blocking::Until::usual(came, request.timeout_ms)).await?;
-        Ok(Found { rights, tool, decided, asked_ms: request.timeout_ms, explain: request.explain, came })
+        let decided = decisions.decided_for(&tool, until).await?;
+        let (asked_ms, explain) = (request.timeout_ms, request.explain);
+        Ok(Found { decisions, rights, tool, decided, asked_ms, explain, until })
     }
 
-    /// The built environment of a target that requires packages, held for the call. The time that this takes is not the
-    /// call's: its clock starts when the environment is there, and the policy must be as it was.
+    /// The built environment of a target that requires packages, held for the call.
     async fn furnished(
         &self,
-        found: &Found,
+        need: packages::Need,
         target: &Target,
         stream: &mut Stream,
-    ) -> Result<(Option<Held>, Instant), Fault> {
-        let decision = &target.decided.decision;
-        let Some(need) = packages::Need::of(decision)? else { return Ok((None, found.came)) };
-        let within = Duration::from_millis(policy::time_ms(decision, target.asked_ms)?);
+    ) -> Result<packages::Ready, Fault> {
+        let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.asked_ms)?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
         // A line that finds no room is one of many.
         let ready = self.packages.ready(need, within, move |line| _ = tell.try_send(line));
         tokio::pin!(ready);
-        let ready = loop {
+        loop {
             tokio::select! {
                 biased;
-                ready = &mut ready => break ready?,
+                ready = &mut ready => return ready,
                 Some(line) = lines.recv() => stream.push(Event::Preparing(format!("packages: {line}"))),
                 () = stream.hand_on() => {}
             }
-        };
-        if !ready.built {
-            return Ok((Some(ready.held), found.came));
         }
-        let came = Instant::now();
-        let now = self.decisions()?.decided_for(&found.tool, blocking::Until::usual(came, found.asked_ms)).await?;
-        if now.decision.digest != found.decided.decision.digest {
-            let message =
-                "the policy of this tool changed while its packages were built, so nothing was run; try again";
-            return Err(Fault::new(Kind::ServiceError, message).retryable());
+    }
+
+    /// Whether the tool may start now: an old decision is taken again.
+    async fn starts(&self, asked: &mut Asked, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
+        if target.found.until.began.elapsed() > FRESH {
+            let notes = record.notes();
+            asked.stopped = true;
+            let now = self.decide_again(asked, record).await?;
+            if now.digest() != target.digest() {
+                asked.changed = Some(now);
+                return Err(unsettled());
+            }
+            asked.stopped = false;
+            record.says(notes);
+            record.enters(Stage::Run);
         }
-        Ok((Some(ready.held), came))
+        Ok(())
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
     async fn confined(
         &self,
-        found: &Found,
         target: &mut Target,
-        came: Instant,
         environment: Option<&Held>,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
+        let found = &target.found;
         let decision = &target.decided.decision;
         if decision.in_process {
             return Ok(None);
@@ -242,17 +358,19 @@ impl Service {
         if found.explain && !confinement.shape.observe {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
-        let snapshot = self.parts.registry.snapshot();
-        record.narrowed(self.parts.audit.ledger().leave_out(&mut confinement.shape, &snapshot.moved)?);
+        let written = &found.decisions.snapshot.written;
+        ledger::look_back(&mut confinement.shape, Some(self.parts.audit.ledger()), written)?;
         if let Some(environment) = environment {
             packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
         }
-        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(came.elapsed());
+        let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.until.began.elapsed());
+        let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
+        ledger::check_unwritten(sources, self.parts.audit.ledger(), written)?;
         let values = secrets::values(&confinement.shape.secrets, &record.caller.user, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         for (grant, value) in confinement.shape.secrets.iter().zip(values) {
             let added = grant.header.is_some();
-            record.hide(&value, !added);
+            record.hide(&value);
             let to = if added { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
             to.0.insert(grant.name.clone(), value);
         }
@@ -267,14 +385,14 @@ impl Service {
     /// Confines and runs the target, and handles its events. What runs in this process ends at its time limit here.
     async fn run(
         &self,
-        found: &Found,
+        asked: &mut Asked,
         target: &mut Target,
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         record.enters(Stage::Prepare);
-        let (environment, came) = self.furnished(found, target, stream).await?;
-        let confinement = self.confined(found, target, came, environment.as_ref(), record).await?;
+        let came = target.found.until.began;
+        let confinement = self.confined(target, asked.environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = match confinement {
@@ -283,28 +401,21 @@ impl Service {
         };
         record.sends(&target.input);
         let call = Call {
-            manifest: found.tool.manifest.clone(),
+            manifest: target.found.tool.manifest.clone(),
             site: target.site.clone(),
             input: std::mem::take(&mut target.input),
             confinement,
             service: decision.service.clone(),
             output_bytes: output_bytes(decision),
         };
-        let cancel = CancellationToken::new();
-        let _cancels = cancel.clone().drop_guard();
-        let context = executor::Context {
-            id: record.id.clone(),
-            user: record.caller.user.clone(),
-            cancel,
-            came,
-            ran: Arc::default(),
-            traffic: record.traffic(),
-            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
-            ledger: Some(Arc::new(self.parts.audit.clone())),
-        };
-        target.is_as_shown()?;
-        record.running()?;
+        let (gate, mut passing) = executor::Gate::new();
+        let context = self.context(came, gate, record);
+        let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
+        if limit.is_some() {
+            self.starts(asked, target, record).await?;
+        }
+        record.running()?;
         let mut parts = Parts::of(decision);
         let (events, mut heard) = executor::events();
         let ended = {
@@ -316,6 +427,10 @@ impl Service {
                     biased;
                     // Polled first: events that are always ready would else keep the clock from being looked at.
                     () = &mut clock, if limit.is_some() => break Ok(timed_out(limit.unwrap_or_default())),
+                    Some(passage) = passing.recv() => {
+                        // An executor that is gone by now starts nothing.
+                        let _ = passage.send(self.starts(asked, target, record).await);
+                    }
                     // A reader that is behind is waited for, and the tool waits with us.
                     Some(event) = heard.next(), if !stream.is_behind() => parts.told(event, record, stream)?,
                     () = stream.hand_on() => {}
@@ -323,6 +438,10 @@ impl Service {
                 }
             }
         };
+        if asked.stopped {
+            record.did_not_run();
+            return ended;
+        }
         while let Some(event) = heard.sent() {
             parts.told(event, record, stream)?;
         }
@@ -331,6 +450,67 @@ impl Service {
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
     }
+}
+
+impl Service {
+    fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
+        executor::Context {
+            id: record.id.clone(),
+            user: record.caller.user.clone(),
+            cancel: CancellationToken::new(),
+            came,
+            ran: Arc::default(),
+            traffic: record.traffic(),
+            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
+            ledger: Some(Arc::new(self.parts.audit.clone())),
+            gate,
+        }
+    }
+}
+
+impl Asked {
+    fn of(mut request: CallRequest) -> Asked {
+        Asked {
+            arguments: Arc::new(std::mem::take(&mut request.arguments)),
+            request,
+            followed: false,
+            agreed: false,
+            environment: None,
+            counted: Vec::new(),
+            changes: 0,
+            stopped: false,
+            changed: None,
+        }
+    }
+
+    /// With which decision a call goes on that waited.
+    fn goes_on(&mut self, before: Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
+        if now.digest() == before.digest() {
+            return Ok(now);
+        }
+        self.changes += 1;
+        if self.agreed {
+            return Err(changed());
+        }
+        if self.changes >= CHANGES {
+            return Err(unsettled());
+        }
+        (self.followed, self.environment, record.place) = (false, None, None);
+        Ok(now)
+    }
+}
+
+fn late_service(parts: bool) -> String {
+    match parts {
+        true => "The tool's service sent parts of an answer, and none with `end_of_stream` in time.".to_owned(),
+        false => "The tool's service did not answer in time.".to_owned(),
+    }
+}
+
+fn unsettled() -> Fault {
+    let message =
+        "The tools or policies of this host kept changing while this call waited, so nothing was run; try again.";
+    Fault::new(Kind::ServiceError, message).retryable()
 }
 
 pub(super) fn output_bytes(decision: &policy::Decision) -> u64 {
@@ -351,12 +531,12 @@ fn continues(context: Option<&TraceContext>, confinement: &mut policy::Confineme
 /// The arguments, decoded and checked against the schema. Their secrets are marked before a fault can quote them.
 async fn checked(
     manifest: &Arc<Manifest>,
-    arguments: arguments::Arguments,
-    asked_ms: Option<u64>,
-    until: blocking::Until,
+    arguments: &Arc<Arguments>,
+    &Found { asked_ms, until, .. }: &Found,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
-    let (given, written) = until.run(arguments.are_long(), move || arguments.decode()).await??;
+    let (long, arguments) = (arguments.are_long(), arguments.clone());
+    let (given, written) = until.run(long, move || arguments.decode()).await??;
     let given = arguments::with_timeout(manifest, given, asked_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
     let (tool, of) = (manifest.clone(), manifest.clone());
@@ -371,16 +551,26 @@ async fn checked(
     Ok(input)
 }
 
+/// The text of the script that ran, for what it names; nothing where it cannot be read.
+fn script_text(target: &Target) -> String {
+    let file = target.site.script.as_deref().and_then(|script| files::open(script, OFlag::O_NOFOLLOW).ok());
+    let text = file.and_then(|file| files::whole(file, MIB).ok().flatten()).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 /// What the outcome means: the envelope where the tool speaks one, and the output; or the fault, with what mends it.
 fn judged(
     mut outcome: Outcome,
     target: &Target,
     tool: &registry::Tool,
+    own: Option<Vec<PathBuf>>,
     record: &mut CallRecord,
 ) -> Result<(Option<Value>, Text), Fault> {
     let decision = &target.decided.decision;
     let traffic = lock(&record.traffic()).clone();
-    let about = denials::About { site: &target.site, decision };
+    let texts =
+        if outcome.attempts.is_empty() { String::new() } else { script_text(target) + &record.shown_arguments() };
+    let about = denials::About { site: &target.site, decision, texts, own };
     let reached = hints::limit_of(&outcome.ending);
     let set = reached.and_then(|(limit, _)| hints::limit(limit, decision, target.asked_ms));
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
@@ -393,6 +583,7 @@ fn judged(
         denials: observed,
     };
     outcome.denials.observed.extend(refused.denials.iter().cloned());
+    record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
     let (logs, printed_lines) = record.took(&mut outcome);
     let (printed, parts) = (outcome.usage.output_bytes, outcome.parts);
     let envelope = match &outcome.ending {
@@ -406,16 +597,20 @@ fn judged(
         let details =
             [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(hints.person);
+        let message = match (fault.kind, &decision.service) {
+            (Kind::TimeoutError, Some(_)) => late_service(record.parts_came),
+            _ => fault.message.clone(),
+        };
         // The caller wrote the code of `core:run-code`, and can mend it.
         let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
-        Fault { details, person, by_caller, ..fault }
+        Fault { message, details, person, by_caller, ..fault }
     })?;
-    Ok((envelope, if parts { joined(&tool.manifest, output) } else { output }))
+    Ok((envelope, if parts { joined(&tool.manifest, decision.text_output, output) } else { output }))
 }
 
 /// The parts of a stream as one answer: their list, or one text where the tool's answer is declared as that.
-fn joined(manifest: &Manifest, list: Text) -> Text {
-    let is_text = manifest.output.as_ref().is_some_and(|schema| schema.raw["type"] == "string");
+fn joined(manifest: &Manifest, text_output: bool, list: Text) -> Text {
+    let is_text = text_output || manifest.output.as_ref().is_some_and(|schema| schema.raw["type"] == "string");
     match serde_json::from_str::<Vec<String>>(list.as_str()) {
         Ok(texts) if is_text => Text::from(&Value::String(texts.concat())),
         _ => list,
@@ -429,7 +624,10 @@ async fn answer_fits(
     output: Text,
     until: blocking::Until,
 ) -> Result<Text, Fault> {
-    let Some(schema) = &manifest.output else { return Ok(output) };
+    let Some(schema) = &manifest.output else {
+        let is_null = envelope.is_none() && output.as_str() == "null";
+        return if is_null { manifest.check_output(&Value::Null).map(|()| output) } else { Ok(output) };
+    };
     let any = envelope.is_some() && schema.takes_any(OUTPUT_DATA);
     let tree = move |output: &Text| -> Result<Value, Fault> {
         let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES).map_err(too_many) };

@@ -1,89 +1,82 @@
-//! The run log: one tracing record per call, and one per line of a tool's log, for the person who runs this host.
+//! The run log: one tracing record per call and one per line of a tool's log, on standard error.
 //!
-//! For: the record of a call; `init` for the command line. In: a summary, a line, secrets already hidden.
-//! Out: one line on standard error. Never: standard output (MCP lives there), a raw control
-//! character, or what other crates log (their debug lines would show arguments unmasked); a server that waits for whoever
-//! reads its standard error, or does not.
+//! Nothing of other crates is logged: their debug lines would show arguments unmasked. The lines of a server wait in a
+//! bounded queue for a thread of its own: nobody who logs waits for a pipe that nobody reads.
 
-mod queue;
-
-pub use queue::{lost, say, settle};
-
-use crate::base::text;
-use std::io;
+use super::call_ended::CallEnded;
+use crate::base::{millis, text};
+use crate::fault::{Fault, Kind};
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
 /// Longest part of one field, bytes: enough to see what happened, never a flood.
 const CUT: usize = 2048;
 
-/// How bad it was: decides the level of the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grade {
-    /// It went well, or the tool or its caller failed.
-    Fine,
-    /// The operator may have to mend something: a policy refused, this machine lacks something.
-    Odd,
-    /// This host failed.
-    Grave,
-}
+/// Most bytes that wait; further lines are lost.
+const ROOM: usize = 4 * 1024 * 1024;
 
-#[derive(Clone, Debug)]
-pub struct Summary {
-    pub call: String,
-    /// The trace that it is part of.
-    pub trace: Option<String>,
-    pub user: String,
-    /// On whose behalf the request said it came.
-    pub label: String,
-    pub tool: String,
-    pub parameters: String,
-    /// Which executors were chosen.
-    pub executor: String,
-    pub command: String,
-    pub stdout: String,
-    pub stderr: String,
-    pub duration_ms: u64,
-    pub result: String,
-    /// What the failure says beside its message: for the caller, and for the person alone (path and mend).
-    pub details: String,
-    pub person: String,
-    /// Where the call got less than was asked.
-    pub notes: String,
-}
+static LINES: OnceLock<Sender<Vec<u8>>> = OnceLock::new();
+/// Bytes that wait or are being written.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+static LOST: AtomicU64 = AtomicU64::new(0);
+static JSON: AtomicBool = AtomicBool::new(false);
 
-/// Writes the record, if anybody listens at its level.
-pub fn record(grade: Grade, summary: impl Fn() -> Summary) {
+/// Writes the record of a call that is over, if anybody listens at its level.
+pub(super) fn call(ended: &CallEnded) {
+    let CallEnded { report, line, .. } = ended;
+    let fault = report.error.as_ref();
+    let person = |words: fn(&Fault) -> &Option<String>| fault.and_then(|fault| words(fault).as_deref()).map(shown);
     macro_rules! write_at {
         ($level:ident) => {
             if tracing::enabled!(target: "toolhost::call", tracing::Level::$level) {
-                let summary = summary();
+                let stdout = report.output_data.as_ref().map_or(ended.bad_output.as_str(), |answer| answer.as_str());
+                let result = fault.map(|fault| format!("{}: {}", fault.kind, fault.message));
                 tracing::event!(
                     target: "toolhost::call",
                     tracing::Level::$level,
-                    call = shown(&summary.call),
-                    trace = summary.trace,
-                    user = shown(&summary.user),
-                    label = shown(&summary.label),
-                    tool = shown(&summary.tool),
-                    parameters = shown(&summary.parameters),
-                    executor = shown(&summary.executor),
-                    command = shown(&summary.command),
+                    call = shown(&line.call),
+                    trace = line.trace,
+                    user = shown(&ended.caller),
+                    label = shown(line.label.as_deref().unwrap_or_default()),
+                    tool = shown(&ended.tool),
+                    parameters = text::printable(&line.arguments),
+                    executor = shown(&ended.executor),
+                    command = shown(&ended.command),
                     dependencies = "none installed",
-                    stdout = shown(&summary.stdout),
-                    stderr = shown(&summary.stderr),
-                    duration_ms = summary.duration_ms,
-                    result = shown(&summary.result),
-                    details = shown(&summary.details),
-                    person = shown(&summary.person),
-                    notes = shown(&summary.notes),
+                    stdout = shown(stdout),
+                    stderr = shown(&report.logs.join("\n")),
+                    duration_ms = millis(ended.took),
+                    result = shown(result.as_deref().unwrap_or("success")),
+                    details = person(|fault| &fault.details).unwrap_or_default(),
+                    person = person(|fault| &fault.person).unwrap_or_default(),
+                    notes = shown(&line.notes.join("; ")),
                 )
             }
         };
     }
-    match grade {
-        Grade::Fine => write_at!(INFO),
-        Grade::Odd => write_at!(WARN),
-        Grade::Grave => write_at!(ERROR),
+    match fault.map_or(Level::Info, level) {
+        Level::Error => write_at!(ERROR),
+        Level::Warn => write_at!(WARN),
+        _ => write_at!(INFO),
+    }
+}
+
+/// What the operator must repair is worse than what callers and tools do wrong.
+fn level(fault: &Fault) -> Level {
+    match fault.kind {
+        Kind::SecurityError => Level::Error,
+        Kind::AuthorizationError => Level::Warn,
+        _ if fault.by_caller => Level::Info,
+        Kind::InternalError => Level::Error,
+        Kind::CapabilityError | Kind::DependencyError | Kind::ServiceError => Level::Warn,
+        _ => Level::Info,
     }
 }
 
@@ -139,15 +132,96 @@ impl Level {
 /// for a thread of their own, and are lost where that cannot write them.
 pub fn init(style: Style, queued: bool) {
     if queued {
-        queue::begin(style.json);
+        begin_queue(style.json);
     }
     let filter = EnvFilter::new(format!("off,toolhost={}", style.level.name()));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| -> Box<dyn io::Write> {
-            if queue::is_on() { Box::new(queue::Line) } else { Box::new(io::stderr()) }
+            if is_queued() { Box::new(Queue) } else { Box::new(io::stderr()) }
         })
         .with_ansi(style.colour)
         .log_internal_errors(false);
     let _ = if style.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
+}
+
+/// Starts the thread. Where there can be none, lines are written by whoever logs them. `json`: what else is said becomes
+/// lines of JSON, too.
+fn begin_queue(json: bool) {
+    JSON.store(json, Ordering::Relaxed);
+    // Not through the handle that others share: they would wait for its lock.
+    let Ok(to) = io::stderr().as_fd().try_clone_to_owned() else { return };
+    let (lines, waiting) = channel();
+    let thread = std::thread::Builder::new().name("run log".to_owned()).spawn(move || write(&waiting, to.into()));
+    if thread.is_ok() {
+        let _ = LINES.set(lines);
+    }
+}
+
+fn is_queued() -> bool {
+    LINES.get().is_some()
+}
+
+/// Lines that were lost since this process started.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Has this written, with a line break; `level`: how grave it is, where lines are JSON. False: there is no queue.
+pub fn say(level: &str, line: &str) -> bool {
+    if !is_queued() {
+        return false;
+    }
+    let line = match JSON.load(Ordering::Relaxed) {
+        true => {
+            let time = jiff::Timestamp::now().to_string();
+            json!({"timestamp": time, "level": level, "target": "toolhost", "message": line}).to_string()
+        }
+        false => line.to_owned(),
+    };
+    Queue.write_all(format!("{line}\n").as_bytes()).is_ok()
+}
+
+/// Waits until all is written, at most this long: for a process that is about to exit.
+pub fn settle(longest: Duration) {
+    let until = Instant::now() + longest;
+    while WAITING.load(Ordering::Acquire) > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn write(lines: &Receiver<Vec<u8>>, mut to: File) {
+    let mut told = 0;
+    while let Ok(line) = lines.recv() {
+        let written = to.write_all(&line).is_ok();
+        if !written {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        WAITING.fetch_sub(line.len(), Ordering::Release);
+        let lost = lost();
+        // Where nobody is left to read there is nobody to tell.
+        if written && lost > told && WAITING.load(Ordering::Acquire) < ROOM / 2 {
+            tracing::warn!(target: "toolhost::runlog", lost, "lines of this log were lost: nobody read them in time");
+            told = lost;
+        }
+    }
+}
+
+/// Takes one line, whole.
+struct Queue;
+
+impl Write for Queue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let waiting = WAITING.fetch_add(line.len(), Ordering::AcqRel);
+        let sent = waiting + line.len() <= ROOM && LINES.get().is_some_and(|lines| lines.send(line.to_vec()).is_ok());
+        if !sent {
+            WAITING.fetch_sub(line.len(), Ordering::AcqRel);
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -1,8 +1,5 @@
-//! Script calls: the arguments of `executeScript` and `runCode`, taken apart.
-//!
-//! For: the road, where a call names a script or brings its source. In: arguments under the method's own names, checked
-//! again here whatever the tool's schema took. Out: which script, in which language, with what input.
-//! Never: reads from a file; decides a grant.
+//! The arguments of `executeScript` and `runCode`, under the method's own names: which script, in which language, with what
+//! input. They are checked here whatever the tool's own schema takes.
 
 use crate::base::json;
 use crate::executor::method::ScriptMethod;
@@ -27,59 +24,57 @@ pub(super) struct Given {
 impl Given {
     /// Reads all arguments and reports all faults at once.
     pub fn read(method: ScriptMethod, arguments: Value) -> Result<Given, Fault> {
-        let Value::Object(mut fields) = arguments else {
+        let Value::Object(fields) = arguments else {
             return Err(Fault::new(Kind::ParameterValidationError, "Input must be a JSON object."));
         };
-        let mut faults = Vec::new();
-        let mut given = Given { input: Value::Object(Map::new()), ..Given::default() };
         let needed = match method {
             ScriptMethod::Execute => "scriptPath",
             ScriptMethod::RunCode => "code",
         };
-        match fields.remove(needed) {
-            Some(Value::String(text)) if !text.is_empty() => match method {
-                ScriptMethod::Execute => given.script_path = text,
-                ScriptMethod::RunCode => given.code = text,
-            },
-            Some(_) => faults.push(format!("Input parameter '{needed}' must be a non-empty string.")),
-            None => faults.push(format!("Input parameter '{needed}' is required.")),
+        let mut given = Given { input: Value::Object(Map::new()), ..Given::default() };
+        let mut faults = Vec::new();
+        let at_least = format!("an integer of at least {}", quantity::MIN_TIMEOUT_MS);
+        if !fields.contains_key(needed) {
+            faults.push(format!("Input parameter '{needed}' is required."));
         }
-        given.read_options(method, fields, &mut faults);
-        match faults.len() {
-            0 => Ok(given),
-            1 => Err(Fault::new(Kind::ParameterValidationError, faults.remove(0))),
-            _ => {
-                let first = faults.remove(0);
-                Err(Fault::new(Kind::ParameterValidationError, first).details(faults.join("\n")))
-            }
-        }
-    }
-
-    fn read_options(&mut self, method: ScriptMethod, fields: Map<String, Value>, faults: &mut Vec<String>) {
         for (name, value) in fields {
-            match name.as_str() {
-                "toolId" if value.is_string() => {}
-                "language" => match value.as_str().and_then(Language::from_word) {
-                    Some(language) => self.language = Some(language),
-                    None => faults.push("Input parameter 'language' must be one of: python, nodejs, bun, wasm.".into()),
-                },
-                "inputData" if value.is_object() => self.input = value,
-                "inputData" => faults.push("Input parameter 'inputData' must be an object.".into()),
-                "timeoutMs" => match json::whole(&value) {
-                    Some(ms) if ms >= quantity::MIN_TIMEOUT_MS => self.timeout_ms = Some(ms),
-                    _ => faults.push(format!(
-                        "Input parameter 'timeoutMs' must be an integer of at least {}.",
-                        quantity::MIN_TIMEOUT_MS
-                    )),
-                },
-                "env" if method == ScriptMethod::Execute => match texts(&value) {
-                    Some(env) => self.env = env,
-                    None => faults.push("Input parameter 'env' must be an object of strings.".into()),
-                },
-                _ => faults.push(format!("Input parameter '{}' is not a known parameter.", name.escape_debug())),
+            let text = || value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+            let (is_read, must) = match name.as_str() {
+                "toolId" if value.is_string() => continue,
+                "scriptPath" if name == needed => (set(&mut given.script_path, text()), "a non-empty string"),
+                "code" if name == needed => (set(&mut given.code, text()), "a non-empty string"),
+                "language" => {
+                    let language = value.as_str().and_then(Language::from_word).map(Some);
+                    (set(&mut given.language, language), "one of: python, nodejs, bun, wasm")
+                }
+                "inputData" => (set(&mut given.input, value.is_object().then_some(value)), "an object"),
+                "timeoutMs" => {
+                    let ms = json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS).map(Some);
+                    (set(&mut given.timeout_ms, ms), at_least.as_str())
+                }
+                "env" if method == ScriptMethod::Execute => {
+                    (set(&mut given.env, texts(&value)), "an object of strings")
+                }
+                _ => {
+                    faults.push(format!("Input parameter '{}' is not a known parameter.", name.escape_debug()));
+                    continue;
+                }
+            };
+            if !is_read {
+                faults.push(format!("Input parameter '{name}' must be {must}."));
             }
         }
+        let mut faults = faults.into_iter();
+        let Some(first) = faults.next() else { return Ok(given) };
+        let fault = Fault::new(Kind::ParameterValidationError, first);
+        let more = faults.collect::<Vec<_>>().join("\n");
+        Err(if more.is_empty() { fault } else { fault.details(more) })
     }
+}
+
+/// False: there is nothing to set.
+fn set<T>(place: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *place = value).is_some()
 }
 
 fn texts(value: &Value) -> Option<BTreeMap<String, String>> {

@@ -4,6 +4,7 @@
 //! a file that others may read.
 
 use crate::base::files;
+use crate::base::mask::SHORTEST;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::policy::{SecretGrant, SecretSource};
@@ -17,9 +18,9 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-/// Longest value, bytes, and shortest: a shorter one could not be hidden in what a tool says.
+/// Longest value, bytes.
 const LONGEST: u64 = 32 * 1024;
-const SHORTEST: usize = 4;
+pub const TOO_SHORT: &str = "it has fewer than 8 bytes, too few to be hidden in what a tool says: use a longer one";
 const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8: set it there (an MCP client passes \
                        it in `env`)";
 /// Longest value that is added to requests, bytes.
@@ -39,7 +40,11 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
         reading.spawn(async move {
             let value = tokio::time::timeout(left.min(PATIENCE), value(&secret, &caller)).await;
             let late = || Err(format!("it was not there within {:.1} s", left.min(PATIENCE).as_secs_f64()));
-            (index, value.unwrap_or_else(|_| late()).map_err(|why| fault(&secret, &why)))
+            let value = value.unwrap_or_else(|_| late()).and_then(|value| match value.len() {
+                ..SHORTEST => Err(TOO_SHORT.to_owned()),
+                _ => Ok(value),
+            });
+            (index, value.map_err(|why| fault(&secret, &why)))
         });
     }
     let mut values = vec![String::new(); secrets.len()];
@@ -89,8 +94,8 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
     let value = value.strip_suffix('\n').map_or(value.as_str(), |value| value.strip_suffix('\r').unwrap_or(value));
     // A header's value begins and ends without blanks (RFC 9110, section 5.5).
     let value = if secret.header.is_some() { value.trim() } else { value };
-    if value.len() < SHORTEST {
-        return Err(format!("it has fewer than {SHORTEST} characters, which could not be hidden"));
+    if value.is_empty() {
+        return Err("it is empty".to_owned());
     }
     if secret.header.is_some() && value.len() > LONGEST_HEADER {
         return Err(format!("it is longer than {LONGEST_HEADER} bytes, too long for a header"));
@@ -131,7 +136,10 @@ async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     for path in words.iter().filter(|word| word.starts_with('/')) {
         let facts = std::fs::metadata(path).map(|facts| (facts.mode(), facts.uid()));
         match facts {
-            Ok((mode, owner)) => files::trustworthy(mode, owner).map_err(|why| format!("{path}: {why}"))?,
+            Ok((_, owner)) if !files::is_of_system(owner, std::path::Path::new(path)) => {
+                return Err(format!("{path}: {}", files::foreign(owner)));
+            }
+            Ok((mode, _)) => files::unwritable(mode).map_err(|why| format!("{path}: {why}"))?,
             Err(e) if path == program => return Err(format!("{path}: {e}")),
             Err(_) => {}
         }

@@ -78,11 +78,11 @@ pub enum Shape<'a> {
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Block {
     /// Words.
-    Text { text: String, annotations: Option<Map<String, Value>> },
+    Text { text: String, annotations: Option<Annotations> },
     #[serde(rename_all = "camelCase")]
-    Image { data: String, mime_type: String, annotations: Option<Map<String, Value>> },
+    Image { data: String, mime_type: String, annotations: Option<Annotations> },
     #[serde(rename_all = "camelCase")]
-    Audio { data: String, mime_type: String, annotations: Option<Map<String, Value>> },
+    Audio { data: String, mime_type: String, annotations: Option<Annotations> },
     #[serde(rename_all = "camelCase")]
     ResourceLink {
         uri: String,
@@ -91,10 +91,19 @@ enum Block {
         description: Option<String>,
         mime_type: Option<String>,
         size: Option<u64>,
-        annotations: Option<Map<String, Value>>,
+        annotations: Option<Annotations>,
     },
     /// A file itself.
-    Resource { resource: Embedded, annotations: Option<Map<String, Value>> },
+    Resource { resource: Embedded, annotations: Option<Annotations> },
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "these members are only held to their types")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Annotations {
+    audience: Option<Vec<String>>,
+    priority: Option<f64>,
+    last_modified: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +132,19 @@ pub fn of(answer: &str) -> Result<Shape<'_>, Fault> {
         return Ok(Shape::Asks(questions));
     }
     Ok(Shape::Plain)
+}
+
+/// Content for a reader of text: the number of bytes in place of each picture, sound and file.
+pub fn without_media(mut answer: Value) -> Value {
+    for block in answer["$content"].as_array_mut().into_iter().flatten() {
+        let holder = if block["type"] == "resource" { &mut block["resource"] } else { block };
+        let Value::Object(holder) = holder else { continue };
+        if let Some(data) = holder.remove("data").or_else(|| holder.remove("blob")) {
+            let bytes = data.as_str().and_then(|data| decoded(data).ok()).map_or(0, |data| data.len());
+            holder.insert("bytes".to_owned(), json!(bytes));
+        }
+    }
+    answer
 }
 
 fn wrong(shape: &str, why: &str) -> Fault {
@@ -189,8 +211,13 @@ fn sound(block: Block) -> Result<(), String> {
 
 fn media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
     named(mime)?;
+    let mime = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if !mime.starts_with(kind) {
         return Err(format!("its mimeType does not start with {kind}"));
+    }
+    // It can hold scripts and links.
+    if mime.starts_with("image/svg") {
+        return Err("an SVG is a file: send it as a resource".to_owned());
     }
     let bytes = decoded(data)?;
     let beginning = BEGINNINGS.iter().find(|(known, _)| *known == mime);
@@ -208,8 +235,9 @@ fn decoded(data: &str) -> Result<Vec<u8>, String> {
 fn named(mime: &str) -> Result<(), String> {
     let token =
         |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
-    let bare = mime.split(';').next().unwrap_or_default();
-    match bare.split_once('/').is_some_and(|(kind, of)| token(kind) && token(of)) && mime.len() <= 200 {
+    let (bare, more) = mime.split_once(';').unwrap_or((mime, ""));
+    let plain = more.bytes().all(|b| b.is_ascii_alphanumeric() || b" =-_.+;".contains(&b));
+    match bare.split_once('/').is_some_and(|(kind, of)| token(kind) && token(of)) && plain && mime.len() <= 200 {
         true => Ok(()),
         false => Err("its mimeType is no media type (type/subtype)".to_owned()),
     }
@@ -220,7 +248,7 @@ fn address(uri: &str) -> Result<(), String> {
     let good = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
         && crate::base::text::is_printable(uri)
-        && !["javascript", "data", "vbscript"].contains(&scheme.to_ascii_lowercase().as_str());
+        && !["javascript", "data", "vbscript", "file"].contains(&scheme.to_ascii_lowercase().as_str());
     if good { Ok(()) } else { Err("its uri is no address of a resource".to_owned()) }
 }
 
@@ -244,6 +272,11 @@ mod tests {
         assert_eq!(block(json!({"type": "text", "text": "x"})), "content");
         assert_eq!(block(json!({"type": "image", "data": png, "mimeType": "image/png"})), "content");
         assert_eq!(block(json!({"type": "resource", "resource": {"uri": "test://x", "text": "x"}})), "content");
+        let shown = |block: Value| without_media(json!({ "$content": [block] }))["$content"][0].take();
+        let picture = json!({"type": "image", "mimeType": "image/png", "bytes": 6});
+        assert_eq!(shown(json!({"type": "image", "data": png, "mimeType": "image/png"})), picture);
+        let file = json!({"type": "resource", "resource": {"uri": "test://x", "bytes": 6}});
+        assert_eq!(shown(json!({"type": "resource", "resource": {"uri": "test://x", "blob": png}})), file);
         for (bad, words) in [
             (json!({"type": "image", "data": png, "mimeType": "image/jpeg"}), "its data is no image/jpeg"),
             (json!({"type": "image", "data": png, "mimeType": "png"}), "no media type"),
@@ -252,6 +285,9 @@ mod tests {
             (json!({"type": "resource", "resource": {"uri": "test://x"}}), "text or blob"),
             (json!({"type": "resource_link", "uri": "javascript:alert(1)", "name": "x"}), "no address"),
             (json!({"type": "text", "text": "x", "_meta": {}}), "unknown field"),
+            (json!({"type": "text", "text": "x", "annotations": {"x": 1}}), "unknown field"),
+            (json!({"type": "image", "data": png, "mimeType": "image/SVG+xml"}), "an SVG is a file"),
+            (json!({"type": "resource_link", "uri": "FILE:///etc/passwd", "name": "x"}), "no address"),
             (json!({"type": "video", "data": png}), "unknown variant"),
         ] {
             let why = block(bad.clone());

@@ -1,14 +1,13 @@
-//! The target of a call: what runs, for whom policy decides, and on which executor.
+//! The target of a call: what runs, on which executor, and the whole decision that lets it run.
 //!
-//! For: the road. In: a tool and its checked arguments. Out: a target: the tool's own script, a function of this
-//! process, or the script that the arguments name or bring (`executeScript`, `runCode`).
-//! Never: takes a grant from a call's arguments; passes over a manifest that the script belongs to: policies,
-//! parameters and declared variables of all of them hold here too.
+//! The target is the tool's own script, a function of this process, or the script that the arguments name or bring
+//! (`executeScript`, `runCode`). Of a script that is named, the policies, parameters and declared variables of every
+//! manifest that it belongs to count too.
 
-use super::breaker::{Attempt, Breakers};
-use super::call_record::CallRecord;
+use super::breaker::{Attempt, Breakers, Called};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
+use super::record::CallRecord;
 use super::script_call::{Given, language_of, language_of_source};
 use super::script_digest::Script;
 use super::shapes::{Client, Questions};
@@ -19,17 +18,18 @@ use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::manifest::{Handler, Manifest, Site, arguments, environment};
 use crate::packages::Seen;
-use crate::{fault, policy, quantity, registry, sandbox};
+use crate::{base, fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A tool that was found, and what of its call every later stage needs.
 pub(super) struct Found {
+    /// The tools and rules under which the whole decision is taken.
+    pub decisions: Arc<DecisionCache>,
     /// What the caller may do.
     pub rights: Rights,
     pub tool: Arc<registry::Tool>,
@@ -39,12 +39,17 @@ pub(super) struct Found {
     pub asked_ms: Option<u64>,
     /// What the tool is refused is kept.
     pub explain: bool,
-    /// When it was the call's turn: the one clock of the call runs from there.
-    pub came: Instant,
+    /// When the decision was begun, which is when the clock of the call starts, and the call's time limit.
+    pub until: blocking::Until,
 }
 
-/// What a call leads to.
+/// What a call leads to, and everything that decided so.
 pub(super) struct Target {
+    pub found: Found,
+    /// The tool, and every other one that what runs belongs to: their limits hold as their rights do.
+    pub tools: Vec<String>,
+    /// The manifests that a named script belongs to: their digests, and where they lie.
+    owners: Vec<(String, Site)>,
     /// What policy decided about what runs.
     pub decided: Arc<Decided>,
     pub executor: Arc<dyn Executor>,
@@ -52,19 +57,28 @@ pub(super) struct Target {
     pub input: Value,
     /// The call's own time limit.
     pub asked_ms: Option<u64>,
-    /// The script as it is now, before anybody is asked about the call.
+    /// For the record. The decision counts what the file is: its times and its inode.
     pub script: Option<Script>,
+    stamp: Option<Stamp>,
     /// Source text that comes with the call.
     pub source: Option<String>,
     /// The call's own environment.
     pub env: BTreeMap<String, String>,
     /// The answer is told as an envelope.
     pub enveloped: bool,
-    /// The script's file, as it was when a person was asked about the call.
-    pub shown: Option<Stamp>,
 }
 
 impl Target {
+    /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script, what it may touch.
+    /// Debug text has every member, also those that are added later.
+    pub fn digest(&self) -> String {
+        let Found { decisions: _, rights, tool, decided, asked_ms, explain, until: _ } = &self.found;
+        let tool = (tool.reference(), &tool.manifest.digest, &tool.site, &tool.source);
+        let runs = (&self.owners, &self.decided.decision, &self.site, &self.stamp, self.asked_ms);
+        let whole = format!("{:?}", (rights, tool, &decided.decision, asked_ms, explain, runs));
+        base::sha256_hex(whole.as_bytes())
+    }
+
     /// Whether the tool may ask its client anything.
     pub fn may_ask(&self) -> bool {
         !self.enveloped && !self.decided.decision.asks().is_empty()
@@ -81,7 +95,7 @@ impl Target {
             let person = format!("its manifest must require the capability `{word}`, and a policy grant it");
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
-        record.asks = Some(questions.clone());
+        record.report.asks = Some(questions.clone());
         match asks.iter().find(|ask| !client.can.contains(ask)) {
             None => Ok(()),
             Some(ask) => {
@@ -92,17 +106,22 @@ impl Target {
         }
     }
 
-    /// Whether calls of what runs are held back. Source text is the caller's own, and is never.
-    pub fn attempt(&self, found: &Found, breakers: &Arc<Breakers>) -> Result<Option<Attempt>, Fault> {
-        if self.source.is_some() {
-            return Ok(None);
-        }
-        let own = Arc::ptr_eq(&self.decided, &found.decided);
-        let script = self.site.script.as_ref().filter(|_| !own);
-        let script = script.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
-        let tool = found.tool.reference();
-        let runs = script.map_or_else(|| tool.clone(), |script| format!("{tool} {}", printable(&script)));
-        breakers.enter((&found.rights.caller.user, &found.rights.through), &runs, found.rights.breaker()).map(Some)
+    /// Whether calls of what runs are held back: the script, service or method, whatever tool names it.
+    pub fn attempt(&self, breakers: &Arc<Breakers>) -> Result<Attempt, Fault> {
+        let Found { rights, tool, .. } = &self.found;
+        let script = self.site.script.as_deref();
+        let runs = match &tool.manifest.handler {
+            _ if script.is_some() => script.map(|script| script.to_string_lossy().into_owned()).unwrap_or_default(),
+            Handler::ServiceMethod { service, method, .. } => format!("{service}.{method}"),
+            Handler::ToolService(remote) => format!("service {}", remote.service),
+            _ => tool.reference(),
+        };
+        let named = script.filter(|_| self.enveloped);
+        let named = named.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
+        let shown = named.map_or_else(|| tool.reference(), |path| format!("{} {}", tool.reference(), printable(&path)));
+        let (caller, principal, is_own) =
+            (rights.caller.user.as_str(), rights.principal.as_str(), self.source.is_some());
+        breakers.enter(Called { caller, principal, tool: shown, runs, is_own }, rights.breaker())
     }
 }
 
@@ -111,8 +130,9 @@ type Owner = (Arc<Manifest>, Site);
 
 impl Service {
     /// The target of one call. The record has policy's decision about it by then.
-    pub(super) async fn target(&self, found: &Found, input: Value, record: &mut CallRecord) -> Result<Target, Fault> {
-        let Found { tool, decided, asked_ms, .. } = found;
+    pub(super) async fn target(&self, found: Found, input: Value, record: &mut CallRecord) -> Result<Target, Fault> {
+        let Found { tool, decided, asked_ms, .. } = &found;
+        let (decided, asked_ms) = (decided.clone(), *asked_ms);
         let handler = &tool.manifest.handler;
         let method = match handler {
             Handler::ServiceMethod { .. } => Some(self.parts.executors.methods.find(handler)),
@@ -122,30 +142,34 @@ impl Service {
             Some(Ok(Method::Script(script))) => Some(*script),
             _ => None,
         };
-        record.enveloped = script.is_some();
+        record.report.speaks_envelope = script.is_some();
         let notes = match script {
             // The script is decided about below; these notes are the tool's.
             Some(_) => policy::Notes::default(),
-            None => policy::call_notes(&decided.decision, *asked_ms),
+            None => policy::call_notes(&decided.decision, asked_ms),
         };
         record.decided(&decided.decision, notes);
         not_refused(&decided.decision)?;
         method.transpose()?;
         if let Some(script) = script {
+            let handler = handler.clone();
             let target = self.script_target(script, found, input, record).await;
-            return target.map_err(|fault| method::renamed_back(handler, fault));
+            return target.map_err(|fault| method::renamed_back(&handler, fault));
         }
         Ok(Target {
+            tools: vec![tool.manifest.id.clone()],
             executor: self.executor(handler)?,
+            owners: Vec::new(),
             script: self.scripts.of(&decided.decision),
-            decided: decided.clone(),
+            stamp: stamp(&decided.decision),
+            decided,
             site: tool.site.clone(),
             input,
-            asked_ms: *asked_ms,
+            asked_ms,
             source: None,
             env: BTreeMap::new(),
             enveloped: false,
-            shown: None,
+            found,
         })
     }
 
@@ -154,11 +178,11 @@ impl Service {
     async fn script_target(
         &self,
         method: ScriptMethod,
-        found: &Found,
+        found: Found,
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let Found { tool, asked_ms, came, .. } = found;
+        let Found { decisions, rights, tool, asked_ms, until, .. } = &found;
         let handler = &tool.manifest.handler;
         let fixed = match handler {
             Handler::ServiceMethod { language, .. } => *language,
@@ -167,38 +191,29 @@ impl Service {
         let given = Given::read(method, method::renamed(handler, input))?;
         let (site, language, source) = match method {
             ScriptMethod::Execute => {
-                let site = self.located(&given.script_path, |owners| {
-                    may_run(owners, &found.rights, &given.script_path)
-                        .inspect_err(|_| record.denied_by = Some(found.rights.name()))
+                let site = self.located(&given.script_path, &decisions.snapshot, |owners| {
+                    may_run(owners, rights, &given.script_path).inspect_err(|_| record.denied_by = Some(rights.name()))
                 });
-                let site = site.map_err(|fault| not_there(fault, &found.rights, &given.script_path, record))?;
+                let site = site.map_err(|fault| not_there(fault, rights, &given.script_path, record))?;
                 let language = language_of(fixed, given.language, &given.script_path)?;
                 (site, language, None)
             }
             ScriptMethod::RunCode => (nowhere(), language_of_source(fixed, given.language)?, Some(given.code.clone())),
         };
-        let owners = owners_of(&self.parts.registry.snapshot(), &site)?;
+        let owners = owners_of(&decisions.snapshot, &site)?;
         // First the secrets of the run, so that whatever is said about it is masked.
         let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
-        record.script_found(schemas, &given.input, &given.env.values().map(String::as_str).collect::<Vec<_>>());
+        record.script_found(schemas, &given.input);
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
-        let input = fits_owners(&owners, given.input, asked_ms, *came).await?;
-        // The check may have taken long: policy decides by the tools and rules of now.
-        let decisions = self.decisions()?;
-        let same = |now: &[Owner]| now.iter().map(|(own, _)| &own.digest).eq(owners.iter().map(|(own, _)| &own.digest));
-        if !same(&owners_of(&decisions.snapshot, &site)?) {
-            let message = "The tools of this host changed while the arguments were checked.";
-            return Err(Fault::new(Kind::InternalError, message).retryable());
-        }
-        let rights = decisions.rights(&found.rights.caller, None);
-        may_bring(&owners, &rights, &given.script_path, &input)
+        let until = blocking::Until::usual(until.began, asked_ms);
+        let input = fits_owners(&owners, given.input, until).await?;
+        may_bring(&owners, rights, &given.script_path, &input)
             .inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
         let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
-        let until = blocking::Until::usual(*came, asked_ms);
-        let mut decision = with_packages(decision, target, guest, decisions, until).await?;
+        let mut decision = with_packages(decision, target, guest, decisions.clone(), until).await?;
         leave_out_folders(&mut decision);
         record.decided(&decision, notes(&decision, asked_ms, &given.env));
         not_refused(&decision)?;
@@ -206,8 +221,11 @@ impl Service {
         env_fits(&given.env)?;
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Ok(Target {
+            tools: tools_of(&tool.manifest, &owners),
             executor: self.script_executor(language)?,
+            owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
             script: self.scripts.of(&decision),
+            stamp: stamp(&decision),
             decided: Arc::new(Decided { decision, shape_digest }),
             site,
             input,
@@ -215,18 +233,22 @@ impl Service {
             source,
             env: given.env,
             enveloped: true,
-            shown: None,
+            found,
         })
     }
 
     /// Where the script of a path lies, if a call may run what lies there. `may`: whether its caller may, by its owners.
-    fn located(&self, script_path: &str, may: impl FnOnce(&[Owner]) -> Result<(), Fault>) -> Result<Site, Fault> {
+    fn located(
+        &self,
+        script_path: &str,
+        snapshot: &registry::Snapshot,
+        may: impl FnOnce(&[Owner]) -> Result<(), Fault>,
+    ) -> Result<Site, Fault> {
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok(site) };
-        let snapshot = self.parts.registry.snapshot();
-        let owners = owners_of(&snapshot, &site)?;
+        let owners = owners_of(snapshot, &site)?;
         may(&owners)?;
-        self.parts.audit.ledger().is_planted(script, &snapshot)?;
+        self.parts.audit.ledger().is_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
         let private = || {
@@ -284,6 +306,18 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
     }
 }
 
+/// The tool that was called, and those that own what runs.
+fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
+    let mut tools = vec![tool.id.clone()];
+    let others = owners.iter().map(|(manifest, _)| &manifest.id);
+    others.for_each(|id| {
+        if !tools.contains(id) {
+            tools.push(id.clone())
+        }
+    });
+    tools
+}
+
 /// The input answers to what the caller may bring to each tool that the script belongs to.
 fn may_bring(owners: &[Owner], rights: &Rights, script_path: &str, input: &Value) -> Result<(), Fault> {
     may_run(owners, rights, script_path)?;
@@ -321,8 +355,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 }
 
 /// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], given: Value, asked_ms: Option<u64>, came: Instant) -> Result<Value, Fault> {
-    let until = blocking::Until::usual(came, asked_ms);
+async fn fits_owners(owners: &[Owner], given: Value, until: blocking::Until) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
@@ -345,12 +378,19 @@ async fn with_packages(
     decisions: Arc<DecisionCache>,
     until: blocking::Until,
 ) -> Result<policy::Decision, Fault> {
-    let long = site.script.as_deref().is_some_and(|script| Seen::of(script).is_long());
+    let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
+    let long = decision.package_rules.values().any(named)
+        || site.script.as_deref().is_some_and(|script| Seen::of(script).is_long());
     let added = move || {
-        requirements::add(&mut decision, &site, language, guest, &decisions.snapshot, &decisions.rules.machine);
+        requirements::add(&mut decision, &site, (language, true), guest, &decisions.snapshot, &decisions.rules.machine);
         decision
     };
     until.run(long, added).await
+}
+
+/// What tells the script's file from every other one.
+fn stamp(decision: &policy::Decision) -> Option<Stamp> {
+    Stamp::at(decision.shape.as_ref().ok()?.script.as_deref()?).ok()
 }
 
 /// Source text lies nowhere: it is placed in scratch.

@@ -17,6 +17,9 @@ use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
 
+/// Reads policies and tools from the disk.
+pub type Reread = Arc<dyn Fn() -> Result<(Rules, Arc<registry::Registry>), Fault> + Send + Sync>;
+
 /// What a tool's calls can touch beside reading files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
@@ -38,6 +41,13 @@ impl Service {
         Ok(tool)
     }
 
+    /// Adds a source of tools and loads it, while calls run.
+    pub fn add_source(&self, source: Arc<dyn registry::Source>) -> Result<(), String> {
+        self.parts.registry.add_source(source)?;
+        self.changed.send_replace(());
+        Ok(())
+    }
+
     /// Removes such a tool and its handler; false if there was none. Calls of the tool that run finish.
     pub fn unregister(&self, id: &str) -> bool {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
@@ -50,6 +60,27 @@ impl Service {
         }
         self.changed.send_replace(());
         removed
+    }
+
+    /// Says how tools and rules are read again after a wait.
+    pub fn reads_again(&self, reread: Reread) {
+        let _ = self.reread.set(reread);
+    }
+
+    pub(super) async fn read_again(&self) {
+        let Some(reread) = self.reread.get().cloned() else { return };
+        let read = tokio::task::spawn_blocking(move || reread()).await;
+        let failed = |e: tokio::task::JoinError| {
+            Err(Fault::new(Kind::InternalError, "The tools and policies could not be read again.")
+                .person(e.to_string()))
+        };
+        match read.unwrap_or_else(failed) {
+            Ok((rules, registry)) => {
+                *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
+                self.parts.registry.adopt(&registry);
+            }
+            Err(why) => lock(&self.rules).unread = Some(why),
+        }
     }
 
     /// Hears of every change of the tools and rules.
@@ -155,6 +186,11 @@ impl Service {
         preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 
+    /// Whether a person must agree to each call of a tool.
+    pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
+        self.decisions().is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
+    }
+
     /// What calls of a tool can touch. `None`: nothing confines them, so that nobody knows.
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
@@ -181,7 +217,7 @@ impl Service {
         let tool = decisions.snapshot.find(reference)?;
         let mut decision = decisions.decided(&tool).decision.clone();
         let (runs, ledger) = (self.runs(&tool.manifest.handler), self.parts.audit.ledger());
-        preflight::foresee(&tool, &mut decision, runs, Some(ledger), &decisions.snapshot.moved);
+        preflight::foresee(&tool, &mut decision, runs, Some(ledger), &decisions.snapshot.written);
         let mut report = policy::audit::json(&decision, &tool.manifest);
         report["digests"]["script"] = json!(decision.script.as_deref().and_then(super::digest_of_script));
         report[policy::audit::LAST_DENIALS] = match self.parts.audit.last_denials(&tool, &decision) {

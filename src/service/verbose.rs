@@ -1,12 +1,9 @@
-//! Verbose: what was run, with what, and how long each stage took.
-//!
-//! For: the person who tries a tool (`call --verbose`, `test --verbose`). In: the record of a call. Out: texts with their
-//! secrets hidden, each cut. Never: made where it was not asked for; sent over a network.
+//! What was run, with what, and how long each stage took: for the person who tries a tool (`call --verbose`). Secrets are
+//! hidden, texts are cut; it is made only where it was asked for.
 
-use super::stages::Stage;
+use super::call_ended::CallEnded;
 use crate::base::text::{cut, printable, printable_block};
 use serde::Serialize;
-use std::time::Duration;
 
 /// Longest text, bytes.
 const CUT: usize = 16 * 1024;
@@ -29,27 +26,26 @@ pub struct Verbose {
 }
 
 impl Verbose {
-    pub(super) fn timed(stages: impl Iterator<Item = (Stage, Duration, Duration)>) -> Vec<(&'static str, f64)> {
+    /// Completed with how the call ended; cut, and nothing in it that a terminal would obey.
+    pub(super) fn of_call(self, ended: &CallEnded) -> Verbose {
+        let block = |text: &str| printable_block(&cut(text, CUT));
+        // What runs in this process has no standard output.
+        let answer = ended.report.output_data.as_ref().filter(|_| self.stdout.is_empty());
         let mut timing: Vec<(&'static str, f64)> = Vec::new();
-        for (stage, _, took) in stages {
+        for (stage, _, took) in &ended.stages {
             let ms = (took.as_secs_f64() * 1e5).round() / 100.0;
             match timing.iter_mut().find(|(name, _)| *name == stage.name()) {
                 Some((_, all)) => *all += ms,
                 None => timing.push((stage.name(), ms)),
             }
         }
-        timing
-    }
-
-    /// Cut, and nothing in it that a terminal would obey.
-    pub(super) fn decent(self) -> Verbose {
-        let decent = |text: String| printable_block(&cut(&text, CUT));
         Verbose {
-            command: printable(&cut(&self.command, CUT)),
-            stdin: decent(self.stdin),
-            stdout: decent(self.stdout),
-            stderr: decent(self.stderr),
-            ..self
+            command: printable(&cut(&ended.command, CUT)),
+            stdin: block(&self.stdin),
+            stdout: block(answer.map_or(&self.stdout, |answer| answer.as_str())),
+            stderr: block(&ended.report.logs.join("\n")),
+            grants: self.grants,
+            timing,
         }
     }
 }

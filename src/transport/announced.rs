@@ -115,7 +115,7 @@ impl Announcements {
                 let key =
                     AnnouncerKey::read(&key).await.map_err(|why| format!("the key of announcer {name}: {why}"))?;
                 let source = Arc::new(Announced::new(&name, &namespace));
-                service.registry().add_source(source.clone())?;
+                service.add_source(source.clone())?;
                 known.insert(name.clone(), Known { name, key, source, standing: Mutex::default() });
             }
             let at = format!("{topic} of {terms}");

@@ -5,12 +5,13 @@
 
 pub mod action;
 pub mod announced;
+mod answers;
 pub mod broker;
 pub mod export;
 pub mod http;
 pub mod mcp;
 mod names;
-mod pieces;
+mod patience;
 mod schemas;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -49,6 +49,22 @@ impl Names {
         self.names.get(id).cloned()
     }
 
+    /// A text for a model, with names in place of ids.
+    pub fn in_text(&self, text: &str) -> String {
+        let in_id = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
+        let word = |word: &str| {
+            let id = word.trim_end_matches(['.', ':', '-']);
+            self.names.get(id).map_or_else(|| word.to_owned(), |name| format!("{name}{}", &word[id.len()..]))
+        };
+        let mut named = String::new();
+        for part in text.split_inclusive(|c| !in_id(c)) {
+            let end = part.trim_end_matches(|c| !in_id(c)).len();
+            named += &word(&part[..end]);
+            named += &part[end..];
+        }
+        named
+    }
+
     /// The offered name that is most like this one, where one is.
     pub fn nearest(&self, name: &str) -> Option<&str> {
         suggest::alike(name, self.ids.keys().map(String::as_str), 0.85)
@@ -133,6 +149,7 @@ mod tests {
         assert_eq!(names.nearest("zzz"), None);
         let chosen = Names::of([("a:b", Some("short")), ("a:c", Some("twice")), ("a:d", Some("twice"))].into_iter());
         assert_eq!((chosen.id("short"), chosen.name("a:b").as_deref()), (Some("a:b"), Some("short")));
+        assert_eq!(chosen.in_text("Use a:b. Not a:bc, (a:b)"), "Use short. Not a:bc, (short)");
         assert_eq!((chosen.id("twice"), chosen.name("a:c"), chosen.id("a__b")), (None, None, None));
     }
 }

@@ -1,7 +1,7 @@
 //! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
 
 use super::{Scene, begin, ended, place, state};
-use crate::harness::{Who, as_everyone_with, finish, has, wait_for};
+use crate::harness::{Who, as_everyone_with, finish, has, is_root, skipped, wait_for};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
@@ -320,4 +320,67 @@ fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
         assert_eq!(begin(&web, &scene.alice, "esc:add", &good, json!({})).status, 501);
         assert!(!scene.playground.path("state/elsewhere").exists());
     });
+}
+
+/// A disk that was full for a while is no reason to start the server anew.
+#[test]
+fn a_store_that_could_not_be_written_is_opened_again() {
+    if !has("python", 1) {
+        return;
+    }
+    if !is_root() {
+        return skipped(1, "a small disk of its own needs root");
+    }
+    let scene = Scene::new(Who::Root, "");
+    let state = scene.playground.path("state");
+    let tokens = fs::read_to_string(&scene.file).unwrap();
+    let mount = |arguments: &[&str]| {
+        let done = std::process::Command::new(arguments[0]).args(&arguments[1..]).arg(&state).status().unwrap();
+        assert!(done.success(), "{arguments:?}");
+    };
+    mount(&["/bin/mount", "-t", "tmpfs", "-o", "size=12m,mode=755", "tmpfs"]);
+    fs::write(&scene.file, tokens).unwrap();
+    fs::set_permissions(&scene.file, fs::Permissions::from_mode(0o600)).unwrap();
+    let web = scene.serve();
+    let large = || begin(&web, &scene.alice, "esc:large", &json!({}), json!({}));
+    let first = place(&large());
+    assert_eq!(ended(&web, &scene.alice, &first)["outcome"], "success", "the control: there is room");
+    let filler = state.join("filler");
+    let fill = || drop(fs::write(&filler, vec![0; 16 << 20]));
+    fill();
+    // It may fit into what the store has already, for a while.
+    let refused = (0..20).any(|_| large().status != 202);
+    assert!(refused, "a full disk refuses");
+    fs::remove_file(&filler).unwrap();
+    let mut again = None;
+    wait_for("calls begin again", || {
+        let reply = large();
+        again = (reply.status == 202).then(|| place(&reply));
+        again.is_some()
+    });
+    let again = again.unwrap();
+    assert_eq!(ended(&web, &scene.alice, &again)["outcome"], "success");
+    assert!(web.get(&first, &[&scene.alice]).json()["result"]["outputData"].is_string(), "what was kept is there");
+    drop(web);
+    mount(&["/bin/umount", "-l"]);
+}
+
+/// Whom a call counts as is decided once: a job that waited is refused where its caller may not be that one any more.
+#[test]
+fn a_job_whose_caller_may_not_act_as_another_any_more_is_refused() {
+    if !has("python", 1) {
+        return;
+    }
+    let scene = Scene::new(Who::ours(), "at_once = 1\nact_as = [\"bob\"]\n");
+    let web = scene.serve();
+    let nap = |s: f64| begin(&web, &scene.alice, "esc:nap", &json!({"s": s}), json!({"user": "bob"}));
+    let control = place(&nap(0.0));
+    assert_eq!(ended(&web, &scene.alice, &control)["outcome"], "success", "the control: as long as it may");
+    let (running, waiting) = (place(&nap(6.0)), place(&nap(0.0)));
+    scene.playground.runs("user_scripts/nap/main.py", 1);
+    let file = scene.playground.path("sandbox-policies/callers.policy.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("act_as = [\"bob\"]\n", "");
+    fs::write(&file, text).unwrap();
+    assert_eq!(ended(&web, &scene.alice, &running)["outcome"], "success");
+    assert_eq!(ended(&web, &scene.alice, &waiting)["outcome"], "AuthorizationError");
 }

@@ -33,6 +33,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         (good.replace("[\"esc:echo\"]", "[]"), "tools: name the tools"),
         (good.replace("\"tg\"", "\"\""), "caller: name whom"),
         (format!("{good}at_once = 0\n"), "at_once: from 1 to 1000"),
+        (format!("{good}at_once = 100_000\n"), "at_once: from 1 to 1000"),
         (format!("{good}id = \"a b\"\n"), "id: letters"),
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
         (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: what stands there is no source"),
@@ -77,7 +78,8 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
 #[test]
 fn trustgraph_is_told_of_a_tool() {
     let playground = world(Who::ours());
-    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "how many"}}});
+    let number = json!({"type": "integer", "description": "how many"});
+    let parameters = json!({"type": "object", "required": ["all"], "properties": {"all": number, "n": number}});
     playground.tool("told", "python", "print(1)\n", json!({"parameters": parameters}));
     let good = "url = \"amqp://localhost\"\nservice = \"x\"\ntools = [\"esc:told@1\"]\ncaller = \"tg\"\n";
     let ended = told(&playground, good, &["trustgraph", "export", "esc:told", "--json"]);
@@ -91,7 +93,10 @@ fn trustgraph_is_told_of_a_tool() {
         (&tool["service"], &tool["tool"], &tool["type"]),
         (&service["key"], &json!("esc:told"), &json!("tool-service"))
     );
-    assert_eq!(tool["arguments"], json!([{"name": "n", "type": "integer", "description": "how many"}]));
+    let told_of = |name: &str| json!({"name": name, "type": "integer", "description": "how many"});
+    let mut optional = told_of("n");
+    optional["required"] = json!(false);
+    assert_eq!(tool["arguments"], json!([told_of("all"), optional]));
     let ended = told(&playground, good, &["trustgraph", "export", "esc:told"]);
     let text = String::from_utf8(ended.stdout).unwrap();
     assert!(text.contains("tg-put-config-item --type tool-service --key toolhost-x --stdin"), "{text}");

@@ -2,9 +2,9 @@
 
 use super::clients::{called, served};
 use super::node::free_port;
-use super::secured::{self, certificates, private};
+use super::secured::{self, private};
 use super::{Served, unique, world};
-use crate::harness::{Server, Who, missing, skipped, within};
+use crate::harness::{Server, Who, certificates, missing, skipped, within};
 use crate::tool_services::{self, Peer};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -4,9 +4,8 @@
 use super::held::status;
 use super::node::free_port;
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{PATIENCE, Who, finish, wait_for, within};
+use crate::harness::{PATIENCE, Who, certificates, finish, wait_for, within};
 use crate::tool_services::{self, Peer};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use std::fs;
 use std::net::TcpStream;
@@ -15,19 +14,6 @@ use std::path::Path;
 use toolhost::broker::{Secret, Terms};
 
 const PASSWORD: &str = "se:sa/me@";
-
-/// An authority's certificate (each is called the same), a certificate of 127.0.0.1 by it, and the key of that.
-pub fn certificates() -> [String; 3] {
-    let key = KeyPair::generate().unwrap();
-    let mut root = CertificateParams::new(Vec::new()).unwrap();
-    root.distinguished_name.push(DnType::CommonName, "an authority of the tests");
-    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = root.self_signed(&key).unwrap().pem();
-    let own = KeyPair::generate().unwrap();
-    let host = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-    let host = host.signed_by(&own, &Issuer::new(root, key)).unwrap();
-    [authority, host.pem(), own.serialize_pem()]
-}
 
 /// A file that only this user reads.
 pub fn private(folder: &Path, who: Who, name: &str, text: &str) -> String {

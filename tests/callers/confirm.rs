@@ -48,7 +48,7 @@ fn where_nobody_can_be_asked_nothing_runs() {
 
         // The reports say so; what the cap of the host says no policy takes back.
         let audit = playground.cli(&["audit", "esc:pay"]).text();
-        assert!(audit.contains("confirm  a person is asked before each call (policy pay: it spends money)"), "{audit}");
+        assert!(audit.contains("a person is asked before each call (policy pay: it spends money)"), "{audit}");
         let who_can = playground.cli(&["audit", "--who-can", "call:esc:pay"]).text();
         assert!(who_can.contains("a person agrees to each call"), "{who_can}");
         fs::remove_file(playground.path("sandbox-policies/pay.policy.toml")).unwrap();
@@ -73,7 +73,7 @@ fn where_nobody_can_be_asked_nothing_runs() {
 }
 
 /// What a person sees and types, and the answer on standard output.
-fn at_a_terminal(mut call: Command, early: &str, typed: &str) -> (String, Value) {
+fn at_a_terminal(mut call: Command, early: &str, meanwhile: impl FnOnce(), typed: &str) -> (String, Value) {
     let pty = openpty(None, None).unwrap();
     let slave = File::from(pty.slave);
     let mut child = call.stdin(slave.try_clone().unwrap()).stderr(slave).stdout(Stdio::piped()).spawn().unwrap();
@@ -90,6 +90,7 @@ fn at_a_terminal(mut call: Command, early: &str, typed: &str) -> (String, Value)
         }
     });
     crate::harness::wait_for("the question", || seen.lock().unwrap().contains("anything else does not"));
+    meanwhile();
     // The terminal is read from a moment later.
     std::thread::sleep(Duration::from_millis(100));
     master.write_all(typed.as_bytes()).unwrap();
@@ -109,7 +110,7 @@ fn a_person_at_the_terminal_is_asked() {
         let call = |early: &str, typed: &str| {
             let mut command = playground.host();
             command.args(["call", "esc:pay", "s=a\u{1b}[2Jb", "--json"]);
-            at_a_terminal(command, early, typed)
+            at_a_terminal(command, early, || (), typed)
         };
         let (seen, outcome) = call("", "y\n");
         assert_eq!(outcome["outputData"], json!({"paid": 1}), "{seen} {outcome}");
@@ -126,6 +127,33 @@ fn a_person_at_the_terminal_is_asked() {
             assert_eq!(outcome["error"]["type"], "AuthorizationError", "{early:?} {typed:?}: {seen} {outcome}");
             let record = playground.records().pop().unwrap();
             assert_eq!(record["rule"], json!(format!("confirm: denied by {by}")), "{early:?} {typed:?}");
+        }
+        // What changes while the person thinks is read again; the control is above.
+        let pay = |path: &str| playground.path(&format!("user_scripts/pay/{path}"));
+        let rights = |tools: &str| format!("[[caller]]\nname = \"{}\"\nwhy = \"w\"\ntools = [\"{tools}\"]\n", me(who));
+        let callers = playground.path("sandbox-policies/callers.policy.toml");
+        let more = || fs::write(pay("main.py"), "print('{\"paid\": 2}')\n").unwrap();
+        let wider = || playground.policy("pay", "esc:pay", &format!("confirm = \"for another reason\"\n{FILES}"));
+        let fewer = || {
+            fs::write(&callers, rights("esc:free")).unwrap();
+            playground.settle();
+        };
+        let broken = || fs::write(playground.path("sandbox-policies/pay.policy.toml"), "name = ").unwrap();
+        let cases: [(&dyn Fn(), &str, &str); 4] = [
+            (&more, "ServiceError", "changed while a person was asked"),
+            (&wider, "ServiceError", "changed while a person was asked"),
+            (&fewer, "ToolNotFoundError", "esc:pay"),
+            (&broken, "SecurityError", "policies cannot be read"),
+        ];
+        for (change, kind, words) in cases {
+            let mut command = playground.host();
+            command.args(["call", "esc:pay", "--json"]);
+            let (seen, outcome) = at_a_terminal(command, "", change, "y\n");
+            assert_eq!(outcome["error"]["type"], kind, "{seen} {outcome}");
+            assert!(outcome["error"]["message"].as_str().unwrap().contains(words), "{outcome}");
+            let _ = fs::remove_file(&callers);
+            playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
+            playground.settle();
         }
         // An input that takes standard input leaves nobody to ask.
         let mut command = playground.host();

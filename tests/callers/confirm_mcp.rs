@@ -139,6 +139,28 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     });
 }
 
+/// Who is an operator is said by the file of callers alone, over MCP too: a form shows paths of this host to nobody else.
+#[test]
+fn the_file_of_callers_says_who_is_an_operator() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = playground(Who::ours());
+    let made =
+        ["alice", "ops"].map(|name| token(&playground, name, if name == "alice" { &["--operator"][..] } else { &[] }));
+    let entry = |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");
+    let callers = entry("alice", "") + &entry("ops", "role = \"operator\"\n");
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
+    playground.settle();
+    let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let shown = made.each_ref().map(|(token, _)| {
+        let asked = Newer(&web, bearer(token)).asked("Eve");
+        asked["inputRequests"][KEY]["params"]["message"].as_str().unwrap().contains("user_scripts/pay/out")
+    });
+    assert_eq!(shown, [false, true], "alice's token says operator and the file does not; the control: ops");
+}
+
 #[test]
 fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
     if !has("python", 1) {
@@ -184,9 +206,9 @@ fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
     assert!(audit.contains("the MCP client that calls may ask its person: its person sits beside ours"), "{audit}");
 }
 
-/// Each run of a tool that asks for itself is a call, to which a person agrees; a task asks where it is asked after.
+/// Each run of a tool that asks for itself is a call, to which a person agrees.
 #[test]
-fn tools_that_ask_and_tasks_need_a_yes_too() {
+fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
     if !has("python", 1) {
         return;
     }
@@ -220,23 +242,18 @@ fn tools_that_ask_and_tasks_need_a_yes_too() {
     assert_eq!(done["result"]["content"][0]["text"], "[\n  \"Al\",\n  7\n]", "{done}");
 
     let can = json!({FORM: {}, "extensions": {"io.modelcontextprotocol/tasks": {}}});
-    let ask = |method: &str, params: Value| {
-        let mut client = Client::that_can(&web, true, &[], &can);
-        if let Some(task) = params["taskId"].as_str() {
-            client.headers.push(format!("Mcp-Name: {task}"));
-        }
-        messages(&client.ask(method, params)).pop().unwrap()["result"].clone()
+    // Where a person must agree the client waits for the call, also if it knows tasks.
+    let ask = |more: Value| {
+        let mut params = json!({"name": "esc__slow", "arguments": {}});
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        messages(&Client::that_can(&web, true, &[], &can).ask("tools/call", params)).pop().unwrap()["result"].clone()
     };
     for (given, outcome) in [(yes(), "slow"), (answer("decline", &json!({})), "did not agree")] {
-        let task = json!({"taskId": ask("tools/call", json!({"name": "esc__slow", "arguments": {}}))["taskId"]});
-        let now = || ask("tasks/get", task.clone());
-        wait_for("its question", || now()["status"] == "input_required");
-        let questions = now()["inputRequests"].clone();
-        let key = questions.as_object().unwrap().keys().next().unwrap().clone();
-        assert!(questions[&key]["params"]["message"].as_str().unwrap().contains("esc:slow@1.0.0"), "{questions}");
-        ask("tasks/update", json!({"taskId": task["taskId"], "inputResponses": {key: given}}));
-        wait_for("its end", || now()["status"] == "completed");
-        assert!(now()["result"].to_string().contains(outcome), "{}", now());
+        let asked = ask(json!({}));
+        let question = &asked["inputRequests"][KEY]["params"]["message"];
+        assert!(question.as_str().unwrap().contains("esc:slow@1.0.0"), "{asked}");
+        let ended = ask(json!({"requestState": asked["requestState"], "inputResponses": {KEY: given}}));
+        assert!(ended.to_string().contains(outcome), "{ended}");
     }
 }
 

@@ -19,8 +19,8 @@ const REFUSED: &[(&str, usize, &str, &str, bool)] = &[
     ("[[caller]]\nname = \"a b\"\nwhy = \"w\"\n", 6, "/caller/1/name", "without spaces", true),
     ("[[caller]]\nname = \"a*\"\nwhy = \"w\"\n", 6, "/caller/1/name", "stands alone", true),
     ("role = \"root\"\n", 5, "/caller/0/role", "\"operator\"", true),
-    ("calls_per_minute = 0\n", 5, "/caller/0/calls_per_minute", "from 1 to", true),
-    ("at_once = \"many\"\n", 5, "/caller/0/at_once", "no word for unlimited", true),
+    ("calls_per_minute = 0\n", 5, "/caller/0/calls_per_minute", "the least is 1", true),
+    ("at_once = \"many\"\n", 5, "/caller/0/at_once", "whole number", true),
     ("act_as = [\"b*\"]\n", 5, "/caller/0/act_as/0", "stands alone", true),
     (
         "parameters = [{ tool = \"y:b\", name = \"p\", prefix = \"q\", why = \"w\" }]\n",
@@ -61,7 +61,7 @@ const REFUSED: &[(&str, usize, &str, &str, bool)] = &[
         "parameters = [{ tool = \"x:b\", name = \"p\", values = [], why = \"w\" }]\n",
         5,
         "/caller/0/parameters/0/values",
-        "nothing could be called",
+        "is empty",
         true,
     ),
     (
@@ -78,7 +78,7 @@ const REFUSED: &[(&str, usize, &str, &str, bool)] = &[
         "`callback_secret` is missing",
         true,
     ),
-    ("callback_secret = \"file:k\"\n", 5, "/caller/0/callback_secret", "signs nothing", true),
+    ("callback_secret = \"file:k\"\n", 1, "/caller/0", "`callbacks` is missing", true),
     (
         "callback_secret = \"k\"\ncallbacks = [{ url = \"https://a.test/\", why = \"w\" }]\n",
         5,
@@ -129,16 +129,16 @@ const REFUSED: &[(&str, usize, &str, &str, bool)] = &[
         true,
     ),
     ("[[limit]]\ntools = [\"x:b\"]\nwhy = \"w\"\n", 5, "/limit/0", "`calls_per_minute` or `at_once`", true),
-    ("[[limit]]\ntools = []\nwhy = \"w\"\nat_once = 1\n", 5, "/limit/0", "a limit has `tools`", true),
+    ("[[limit]]\ntools = []\nwhy = \"w\"\nat_once = 1\n", 6, "/limit/0/tools", "is empty", true),
     ("[breaker]\nfailures = 2\n", 5, "/breaker", "`why` is missing", true),
-    ("[breaker]\nfailures = 0\nwhy = \"w\"\n", 6, "/breaker/failures", "from 1 to", true),
+    ("[breaker]\nfailures = 0\nwhy = \"w\"\n", 6, "/breaker/failures", "the least is 1", true),
 ];
 
 #[test]
 fn what_is_wrong_has_its_place_and_a_mend() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let file = folder.path().join(CALLERS_FILE);
-    let schema = jsonschema::validator_for(&callers::schema()).expect("the published schema");
+    let schema = jsonschema::validator_for(callers::schema()).expect("the published schema");
     let published = |text: &str| {
         let document: Value = serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
         schema.is_valid(&document)

@@ -7,6 +7,7 @@ mod file;
 mod keys;
 mod often;
 mod secrets;
+mod waits;
 
 use crate::harness::{Playground, Who};
 use serde_json::json;

@@ -1,9 +1,10 @@
 //! How often, how many at once, and the circuit breaker, over one server.
 
 use super::{playground, put};
-use crate::harness::{Playground, Server, Who, has};
-use crate::http::Web;
+use crate::harness::{Playground, Server, Who, has, processes_of, wait_for};
+use crate::http::{Web, exchanged, request};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 fn serve(playground: &Playground, label: &str) -> Server {
@@ -82,6 +83,67 @@ fn what_cannot_be_read_counts_too() {
     let web = Web::start(&playground, &[]);
     let told = [0; 3].map(|_| web.ask("POST", "/v1/tools/a:one/calls", &[], "{\"a\":1,\"a\":2}").status);
     assert_eq!(told, [400, 400, 429]);
+    let long = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(20_000));
+    for (path, body) in [("/v1/calls", "{\"calls\": 1}"), ("/v1/actions", "[]"), ("/mcp", &long)] {
+        let before = playground.records().len();
+        let web = Web::start(&playground, &[]);
+        let told = [0; 3].map(|_| web.ask("POST", path, &[], body).status);
+        assert_eq!(told, [400, 400, 429], "{path}");
+        let records = playground.records();
+        let outcomes: Vec<_> = records[before..].iter().map(|record| record["outcome"].as_str().unwrap()).collect();
+        let unread = "ParameterValidationError";
+        assert_eq!(outcomes, [unread, unread, "RateLimitError"], "{path}: each leaves its record");
+    }
+}
+
+/// A script that is run by its path belongs to its tool, whose limits hold for it as its rights do.
+#[test]
+fn the_limit_of_a_tool_holds_for_its_script_by_whatever_path() {
+    if !has("python", 1) {
+        return;
+    }
+    let limit = |what: &str| format!("{HEAD}[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\n{what}\n");
+    let playground = playground(Who::ours(), &limit("calls_per_minute = 2"));
+    let slow = "import time\ntime.sleep(1)\nprint('{}')\n";
+    playground.tool_at("b:slow", "python", "bob/slow/main.py", slow, json!({}));
+    playground.tool_at("a:slow", "python", "alice/slow/main.py", slow, json!({}));
+    playground.settle();
+    let script = |path: &str| json!({"scriptPath": path, "inputData": {}});
+    let mut server = serve(&playground, "alice");
+    let run = |server: &mut Server, path: &str| words(&server.called("core:execute-python-script", script(path)));
+    let told = [0; 3].map(|_| run(&mut server, "bob/one/main.py").contains("This tool may be called 2 times a minute"));
+    assert_eq!(told, [false, false, true]);
+    assert!(words(&server.called("b:one", json!({}))).contains("RateLimitError"), "one count for both ways");
+    let others = [0; 4].map(|_| run(&mut server, "alice/one/main.py").contains("Error"));
+    assert_eq!(others, [false; 4], "control: a script of another tool");
+    drop(server);
+    put(&playground, &limit("at_once = 1"));
+    let mut server = serve(&playground, "alice");
+    let mut both = |path: &str| {
+        let began = Instant::now();
+        let ids = [0; 2].map(|_| server.call("core:execute-python-script", script(path)));
+        let answers = server.answers(&ids);
+        assert!(answers.values().all(|answer| answer["result"]["isError"] != true), "{answers:?}");
+        began.elapsed()
+    };
+    let (limited, free) = (both("bob/slow/main.py"), both("alice/slow/main.py"));
+    assert!(limited >= Duration::from_secs(2) && free < limited, "{limited:?}, control {free:?}");
+}
+
+#[test]
+fn whoever_acts_as_others_is_held_to_its_own_entry_too() {
+    let head = HEAD.replacen("act_as", "calls_per_minute = 3\nact_as", 1);
+    let playground = playground(Who::ours(), &head);
+    let mut server = serve(&playground, "alice");
+    let mut as_one = |label: &str| {
+        let params = json!({"name": "a__one", "arguments": {"n": "x"}, "_meta": {"dev.toolhost/user": label}});
+        words(&server.asked("tools/call", params)).contains("You may make 3 calls a minute")
+    };
+    assert_eq!(["alice", "bob", "alice", "bob"].map(&mut as_one), [false, false, false, true]);
+    put(&playground, HEAD);
+    let mut server = serve(&playground, "alice");
+    let refused = (0..5).filter(|_| words(&server.called("a:one", json!({"n": "x"}))).contains("RateLimit")).count();
+    assert_eq!(refused, 0, "control: without that limit");
 }
 
 /// Whoever asks without pause pushes no record of others out of the log.
@@ -97,12 +159,12 @@ fn of_many_refusals_few_have_a_record_which_counts_the_others() {
         answers.values().filter(|answer| words(answer).contains("RateLimitError")).count()
     };
     let refused: usize = (0..10).map(|_| asked(40)).sum();
-    // The next that is recorded, a second later, tells of those that were not.
-    std::thread::sleep(Duration::from_millis(1500));
-    let refused = refused + asked(1);
+    // Those that are only counted yet are recorded before the host ends.
+    drop(server.to.take());
+    wait_for("the host ends", || server.child.try_wait().unwrap().is_some());
     let records = playground.records();
     let refusals: Vec<&Value> = records.iter().filter(|record| record["outcome"] == "RateLimitError").collect();
-    let most = 60 + usize::try_from(began.elapsed().as_secs()).unwrap() + 1;
+    let most = 60 + usize::try_from(began.elapsed().as_secs()).unwrap() + 2;
     assert!((60..=most).contains(&refusals.len()), "{} records of {refused}", refusals.len());
     let left = |record: &&&Value| -> Option<usize> {
         record["notes"][0].as_str()?.strip_suffix(" such refusals before this one have no record")?.parse().ok()
@@ -110,6 +172,109 @@ fn of_many_refusals_few_have_a_record_which_counts_the_others() {
     let unrecorded: usize = refusals.iter().filter_map(|record| left(&record)).sum();
     assert_eq!(refusals.len() + unrecorded, refused, "none is lost");
     assert!(records.len() - refusals.len() >= 5, "control: those within the limit have theirs");
+}
+
+/// A tool of bob, as a generator and as a script, and one of alice: each waits until the file `go` lies beside it.
+fn waiters(limit: &str) -> Playground {
+    let playground = playground(Who::ours(), &format!("{HEAD}{limit}"));
+    let waits = "import os, time\ndef wait():\n  while not os.path.exists(os.path.dirname(__file__) + '/go'):\n    \
+                 time.sleep(0.01)\ndef go():\n  yield 1\n  wait()\n  yield 2\nif __name__ == '__main__':\n  wait()\n  print('{}')\n";
+    let generator = json!({"handler": {"entryPoint": "go"}});
+    playground.tool_at("b:gen", "python", "bob/gen/main.py", waits, generator);
+    playground.tool_at("b:slow", "python", "bob/slow/main.py", waits, json!({}));
+    playground.settle();
+    playground
+}
+
+const ONE_AT_ONCE: &str = "[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\nat_once = 1\n";
+const BY_PATH: &str = "core:execute-python-script";
+
+fn go(playground: &Playground, tool: &str) {
+    std::fs::write(playground.path(&format!("user_scripts/bob/{tool}/go")), "").unwrap();
+}
+
+/// Calls that wait for the limit of one tool hold up no other call, though it comes under the same name by the same tool.
+#[test]
+fn a_full_limit_holds_up_equal_calls_alone() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = waiters(ONE_AT_ONCE);
+    let mut server = serve(&playground, "alice");
+    let script = |path: &str| json!({"scriptPath": path, "inputData": {}});
+    let slow = [0; 3].map(|_| server.call(BY_PATH, script("bob/slow/main.py")));
+    playground.runs("user_scripts/bob/slow/main.py", 1);
+    std::thread::sleep(Duration::from_millis(500));
+    let other = words(&server.called(BY_PATH, script("alice/one/main.py")));
+    assert!(!other.contains("Error"), "{other}");
+    playground.runs("user_scripts/bob/slow/main.py", 1);
+    go(&playground, "slow");
+    let answers = server.answers(&slow);
+    assert!(
+        answers.values().all(|answer| answer["result"]["isError"] != true),
+        "control: equal calls waited: {answers:?}"
+    );
+}
+
+#[test]
+fn a_call_waits_for_the_limit_of_a_tool_as_long_as_it_may_run() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = waiters(ONE_AT_ONCE);
+    let web = Web::start(&playground, &[]);
+    let body = |ms: u64| json!({"arguments": {"scriptPath": "bob/slow/main.py", "inputData": {}}, "config": {"timeoutMs": ms}});
+    let call = |ms: u64| web.call(BY_PATH, &body(ms), &[]).json();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| call(20_000));
+        playground.runs("user_scripts/bob/slow/main.py", 1);
+        let long = scope.spawn(|| call(20_000));
+        let late = call(500);
+        assert_eq!(late["error"]["type"], "RateLimitError", "{late}");
+        assert!(late["error"]["message"].as_str().unwrap().starts_with("No slot for this call"), "{late}");
+        go(&playground, "slow");
+        let ended = [first, long].map(|call| call.join().unwrap()["outputData"].clone());
+        assert_eq!(ended, [json!({}), json!({})], "control: one that may wait longer runs");
+    });
+}
+
+/// A generator has its slot until its stream ends, whoever waits for it by whatever way.
+#[test]
+fn a_stream_has_its_slot_until_it_ends() {
+    if !has("python", 1) {
+        return;
+    }
+    for limit in [ONE_AT_ONCE, ""] {
+        let playground = waiters(limit);
+        let web = Web::start(&playground, &[]);
+        let mut stream = web.connect();
+        let asked = request("POST", "/v1/tools/b:gen/calls", &web.address, &["Accept: text/event-stream"], "{}");
+        stream.write_all(asked.as_bytes()).unwrap();
+        let (mut heard, mut piece) = (String::new(), [0; 4096]);
+        while !heard.contains("event: chunk") {
+            let length = stream.read(&mut piece).unwrap();
+            heard += &String::from_utf8_lossy(&piece[..length]);
+            assert!(length > 0, "{heard}");
+        }
+        let script = json!({"scriptPath": "bob/gen/main.py", "inputData": {}});
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| web.call("b:gen", &json!({}), &[]).json());
+            let by_path = scope.spawn(|| web.call(BY_PATH, &script, &[]).json());
+            if limit.is_empty() {
+                playground.runs("user_scripts/bob/gen/main.py", 3);
+            } else {
+                wait_for("both wait", || web.get("/v1/calls", &[]).body.matches("\"waiting\"").count() == 2);
+                std::thread::sleep(Duration::from_millis(300));
+                let script = playground.path("user_scripts/bob/gen/main.py").display().to_string();
+                assert_eq!(processes_of(&script).len(), 1, "the stream alone runs");
+            }
+            go(&playground, "gen");
+            let ended = [again, by_path].map(|call| call.join().unwrap()["outputData"].clone());
+            assert_eq!(ended, [json!([1, 2]), json!({})], "{limit}");
+        });
+        let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+        assert!(rest.contains("event: end"), "{rest}");
+    }
 }
 
 #[test]
@@ -141,37 +306,48 @@ fn no_more_at_once_than_the_file_says_and_others_pass() {
 }
 
 #[test]
-fn a_tool_that_fails_for_one_caller_is_held_back_from_that_one() {
+fn a_tool_that_times_out_or_crashes_for_one_caller_is_held_back_from_that_one() {
     if !has("python", 1) {
         return;
     }
     let rule = "[breaker]\nfailures = 2\nwait_seconds = 2\nwhy = \"w\"\n";
     let playground = playground(Who::ours(), &format!("{HEAD}{rule}"));
-    let flaky = "import json, sys\nn = json.load(sys.stdin).get('n', 0)\nsys.exit(3) if n else print(n)\n";
-    let more = json!({"parameters": {"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});
+    let flaky = "import json, os, sys, time\nn = json.load(sys.stdin).get('n', 0)\n\
+                 if n == 1: sys.exit(3)\nif n == 2: os.kill(os.getpid(), 11)\nif n == 3: time.sleep(9)\nprint(n)\n";
+    let number = json!({"type": "integer", "description": "d"});
+    let more = json!({"parameters": {"type": "object", "properties": {"n": number}}, "execution": {"timeoutMs": 400}});
     playground.tool("flaky", "python", flaky, more);
     playground.settle();
     let mut server = serve(&playground, "alice");
-    let call = |server: &mut Server, label: &str, arguments: Value| {
-        let params = json!({"name": "esc__flaky", "arguments": arguments, "_meta": {"dev.toolhost/user": label}});
+    let call = |server: &mut Server, label: &str, tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments, "_meta": {"dev.toolhost/user": label}});
         words(&server.asked("tools/call", params))
     };
-    // Neither what the caller did wrong, nor a failure before a success counts.
-    for arguments in [json!({"n": 1}), json!({}), json!({"n": "x"}), json!({"n": "x"}), json!({"n": 1})] {
-        assert!(!call(&mut server, "alice", arguments).contains("CircuitOpenError"));
+    let flaky = |server: &mut Server, label: &str, n: Value| call(server, label, "esc__flaky", json!({ "n": n }));
+    // Neither what the caller did wrong, nor a script that ends with an error, nor a failure before a success counts.
+    for n in [json!(1), json!(1), json!(1), json!("x"), json!("x"), json!(2), json!(0), json!(2)] {
+        assert!(!flaky(&mut server, "alice", n).contains("CircuitOpenError"));
     }
-    assert!(call(&mut server, "alice", json!({"n": 1})).contains("ScriptError"), "the second in a row");
-    let held = call(&mut server, "alice", json!({}));
-    assert!(held.contains("CircuitOpenError") && held.contains("Circuit breaker open for esc:flaky"), "{held}");
+    assert!(flaky(&mut server, "alice", json!(3)).contains("TimeoutError"), "the second in a row");
+    let held = flaky(&mut server, "alice", json!(0));
+    assert!(held.contains("CircuitOpenError") && held.contains("Circuit breaker open for esc__flaky"), "{held}");
     let record = playground.records().pop().unwrap();
     assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("guard")), "nothing ran");
-    assert_eq!(call(&mut server, "bob", json!({})), "0", "another caller's failures are its own");
+    assert_eq!(flaky(&mut server, "bob", json!(0)), "0", "another caller's failures are its own");
+    // Nor by the tool that runs a script by its path, which is itself not held back.
+    let core = |server: &mut Server, path: &str| {
+        call(server, "alice", "core__execute-python-script", json!({"scriptPath": path, "inputData": {}}))
+    };
+    let held = core(&mut server, "flaky/main.py");
+    assert!(held.contains("CircuitOpenError"), "{held}");
+    let ran = core(&mut server, "alice/one/main.py");
+    assert!(!ran.contains("Error"), "{ran}");
     std::thread::sleep(Duration::from_millis(2100));
-    assert!(call(&mut server, "alice", json!({"n": 1})).contains("ScriptError"), "one tries");
-    assert!(call(&mut server, "alice", json!({})).contains("CircuitOpenError"), "and opens it again");
+    assert!(flaky(&mut server, "alice", json!(2)).contains("ScriptError"), "one tries");
+    assert!(flaky(&mut server, "alice", json!(0)).contains("CircuitOpenError"), "and opens it again");
     std::thread::sleep(Duration::from_millis(2100));
-    assert_eq!(call(&mut server, "alice", json!({})), "0");
-    assert_eq!(call(&mut server, "alice", json!({})), "0", "a success closes it");
+    assert_eq!(flaky(&mut server, "alice", json!(0)), "0");
+    assert_eq!(flaky(&mut server, "alice", json!(0)), "0", "a success closes it");
 }
 
 #[test]

@@ -20,6 +20,10 @@ async def used(server, mode):
         assert told == [(1, 2, "half")], told
         answer = await client.call_tool("esc__add", {"a": "x", "b": 3})
         assert answer.is_error and "ParameterValidationError" in answer.content[0].text, answer
+        if mode == "auto":
+            with anyio.fail_after(20):
+                async with client.listen(tools_list_changed=True):
+                    assert (await client.list_tools()).tools
     print(f"ok {mode}")
 
 

@@ -18,7 +18,7 @@ const READ_SECRET: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["sel
 const SECRET_TOO: &str =
     "[files]\nread = [{ path = \"./**\", why = \"t\" }, { path = \"{base}/secret/**\", why = \"t\" }]\n";
 const LESS: &str = "mode = \"narrow\"\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
-const NOTHING: &str = "[limits]\ntimeout_ms = 30000\n";
+const NOTHING: &str = "[limits]\ntimeout_ms = 30000\n[files]\nread = []\n";
 
 /// The control: the same probe under a policy that allows it.
 const fn if_granted(manifest: &'static str, changes: &'static [&'static str]) -> Control {

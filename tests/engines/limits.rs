@@ -221,7 +221,7 @@ pub const LIMITS: &[Case] = &[
     Case {
         name: "more than one answer",
         probe: r#"{"do":"print","path":"1 2"}"#,
-        held: Ends("ScriptError", 1, "found more than one", "found more than one"),
+        held: Ends("ScriptError", 1, "more than one value", "more than one value"),
         ..ENDING
     },
     Case {

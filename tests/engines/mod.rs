@@ -247,7 +247,7 @@ impl Row<'_> {
                     && (message.contains(part) || ended.stderr.contains(part))
             }
             Verdict::Unloaded(part) => {
-                let refused = Verdict::Refused("ToolNotFoundError", 2, "There is no tool");
+                let refused = Verdict::Refused("ToolNotFoundError", 2, "is not loaded: its manifest has a fault");
                 self.fits(refused, ended) && self.problem().contains(part)
             }
             Verdict::WhereCounted(word, kind, code, part) => {

@@ -114,7 +114,7 @@ pub const REFUSALS: &[Case] = &[
         name: "a policy that allows nothing",
         promises: "P5",
         manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]}}}"#,
-        policy: "[limits]\ntimeout_ms = 30000\n",
+        policy: "[limits]\ntimeout_ms = 30000\n[files]\nread = []\n",
         held: Refused("SecurityError", 3, "read ./**: no read rule of policy"),
         ..TOO_MUCH
     },
@@ -175,7 +175,7 @@ pub const REFUSALS: &[Case] = &[
     Case {
         name: "a capability this host does not have",
         manifest: r#"{"securityContext":{"requiredCapabilities":["gpu"]}}"#,
-        held: Refused("CapabilityError", 4, "the capability 'gpu': not built yet"),
+        held: Refused("CapabilityError", 4, "the capability 'gpu': `capabilities`"),
         ..MISSING
     },
     Case {

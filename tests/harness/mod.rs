@@ -1,6 +1,7 @@
 //! What the tests stand on, once: hosts of their own that are run and judged from outside, a running server, and the
 //! service with a pretended executor.
 
+mod certificates;
 #[cfg(feature = "wasi")]
 pub mod components;
 pub mod fake;
@@ -13,6 +14,7 @@ mod server;
 mod service;
 mod who;
 
+pub use certificates::certificates;
 pub use host::{Host, host};
 pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};

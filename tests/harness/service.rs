@@ -18,8 +18,10 @@ pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
     registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
     let policies = policy::Policies::load(&root.join("sandbox-policies"), root).unwrap();
-    let discovered =
-        runtimes::discover(SEARCH_PATH.as_ref(), &runtimes::OffLimits::new(std::slice::from_ref(root), []));
+    let discovered = runtimes::discover(
+        SEARCH_PATH.as_ref(),
+        &runtimes::OffLimits::new(std::slice::from_ref(root), Default::default()),
+    );
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();
     let launchers = Arc::new(Launchers::new(binary.into(), identity::POOL));
     Service::new(Parts {

@@ -167,10 +167,10 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
     adder(&playground);
     playground.tool("other", "python", "print(1)\n", json!({}));
     playground.settle();
-    let (secret, line) = token(&playground, "alice", &[]);
+    let [(secret, line), (other, another)] = ["alice", "bob"].map(|name| token(&playground, name, &[]));
+    let line = format!("{line}\n{another}\n");
     let tokens = private(&playground, "tokens", &line);
-    let policy =
-        "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\nat_once = 1\ncalls_per_minute = 6\n";
+    let policy = "[[caller]]\nname = \"bob\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\n[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"esc:add\"]\nat_once = 1\ncalls_per_minute = 6\n";
     fs::write(playground.path("sandbox-policies/callers.policy.toml"), policy).unwrap();
     playground.settle();
     private(&playground, "tokens", &line);
@@ -187,6 +187,10 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
     let (ids, told) = pieces(&ask(&json!({"calls": [add, add, add, add]}).to_string(), &[]));
     let refused = kinds(&ids, &told).iter().filter(|kind| *kind == "RateLimitError").count();
     assert_eq!(refused, 2, "each counts");
+    // A body that cannot be read counts as well, so another asks.
+    assert_eq!(ask("[]", &[]).status, 429);
+    let other = bearer(&other);
+    let ask = |body: &str, more: &[&str]| web.ask("POST", "/v1/calls", &[&[other.as_str()], more].concat(), body);
     for (body, more, words) in [
         ("{\"calls\": []}", &[][..], "1 to 64 calls"),
         ("{\"calls\": [{\"tool\": \"esc:add\", \"tool\": \"esc:other\"}]}", &[], "not one JSON document"),
@@ -200,7 +204,7 @@ fn a_batch_is_held_to_what_each_call_is_held_to() {
         let reply = ask(body, more);
         assert!(reply.status == 400 && reply.body.contains(words), "{body}: {reply:?}");
     }
-    let act = |body: &str| web.ask("POST", "/v1/actions", &[&alice], body).status;
+    let act = |body: &str| web.ask("POST", "/v1/actions", &[&other], body).status;
     assert_eq!([act("[\"no action\", null]"), act("{\"text\": \"no action\"}")], [400, 200]);
     let reply = web.ask("POST", "/v1/calls", &[], "{}");
     assert_eq!(reply.status, 401);
@@ -243,6 +247,14 @@ fn who_acts_as_another_is_shown_what_that_one_is() {
     let made = ["gate", "alice"].map(|name| token(&playground, name, &[]));
     let tokens = private(&playground, "tokens", &format!("{}\n{}\n", made[0].1, made[1].1));
     let web = Web::start(&playground, &["--token-file", &tokens]);
+    let listed = |secret: &str, query: &str| {
+        let reply = web.get(&format!("/v1/tools{query}"), &[&bearer(secret)]);
+        (reply.status, reply.json()["tools"].as_array().map_or(0, |tools| tools.len()))
+    };
+    let [(gate, _), (alice, _)] = &made;
+    assert_eq!((listed(gate, ""), listed(alice, "")), ((200, 0), (200, listed(gate, "?as=alice").1)));
+    assert!(listed(gate, "?as=alice").1 > 0, "those of the caller that it may act as");
+    assert_eq!([listed(gate, "?as=bob").0, listed(alice, "?as=gate").0, listed(alice, "?as=alice").0], [403, 403, 200]);
     for (secret, _) in &made {
         let caller = bearer(secret);
         let lines = |tool: &str| {

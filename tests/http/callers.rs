@@ -543,3 +543,52 @@ fn who_is_no_operator_reads_no_path_and_no_policy() {
         );
     });
 }
+
+/// In a user namespace one id stands for every user that has none there: nobody is told by it.
+#[test]
+fn an_id_that_stands_for_everybody_is_nobodys() {
+    if !is_root() {
+        return skipped(1, "files and connections of other users need root");
+    }
+    let Some(unshare) = found("unshare") else { return missing(1, "unshare") };
+    let playground = Playground::new(Who::User, "/var/tmp");
+    adder(&playground);
+    let inside = |map: &[&str], arguments: &[&str]| {
+        let mut command = playground.outside(&unshare.display().to_string());
+        command.arg("--user").args(map);
+        let mut command = playground.host_by(command);
+        command.args(arguments);
+        command
+    };
+    let (user, mapped) = (playground.who.uid(), ["--map-user=1000", "--map-group=1000"]);
+    let serve = |map: &[&str]| Web::run(inside(map, &["serve", "--http", "127.0.0.1:0"]), user);
+    let status = |web: &Web, uid: u32| {
+        let asked = request("GET", "/v1/tools", &web.address, &[], "");
+        let answer = super::exchanged(web.connect_as(uid), asked.as_bytes());
+        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    };
+    // The server's own id is the overflow id: because it has none, or because that one was given to it.
+    for map in [&[][..], &["--map-user=65534"]] {
+        let said = serve(map).err().unwrap_or_else(|| panic!("{map:?}: it serves"));
+        assert!(said.contains("stands for everybody") || said.contains("no id of its own"), "{map:?}: {said}");
+    }
+    let web = serve(&mapped).expect("the control: an id of its own");
+    assert!(status(&web, 12345).contains("200"), "the control: its user is served");
+    assert!(status(&web, 12399).contains("403"), "and nobody else");
+    // The client's check: the same words as of a server of another user.
+    let ask = |command: Command| finish(command, b"").stderr;
+    let http = web.address.clone();
+    let told = ask(inside(&[], &["status", "--http", &http]));
+    assert!(told.contains("another user (uid 65534"), "{told}");
+    let mut control = playground.host();
+    control.args(["status", "--http", &http]);
+    assert_eq!(finish(control, b"").code, Some(0), "the control: the same client outside");
+    drop(web);
+    // Files: a policy of another user.
+    let call = || finish(inside(&mapped, &["call", "esc:add", "--json", "--input", "{\"a\":1,\"b\":2}"]), b"");
+    assert_eq!(call().out["outputData"]["sum"], 3, "the control: its own policy");
+    let policy = playground.path("sandbox-policies/default.policy.toml");
+    chown(&policy, Some(12399), Some(12399)).unwrap();
+    let refused = call();
+    assert!(refused.out["success"] != true && refused.stderr.contains("stands for everybody"), "{refused:?}");
+}

@@ -179,8 +179,10 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
         assert!(!twice || began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         assert_eq!(web.ended(PATIENCE), Some(143));
         playground.assert_quiet("a stopped server");
-        let outcome = playground.records()[0]["outcome"].clone();
-        assert_eq!(outcome == "CancelledError", twice, "{outcome}");
+        let records = playground.records();
+        let outcome = |tool: &str| &records.iter().find(|record| record["tool"] == tool).unwrap()["outcome"];
+        assert_eq!(outcome("esc:wait") == "CancelledError", twice, "{records:?}");
+        assert_eq!(outcome("POST /v1/tools/esc:add/calls"), "RateLimitError", "the refused one has its own");
     }
 }
 

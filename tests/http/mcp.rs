@@ -246,8 +246,9 @@ fn a_session_is_its_callers_alone() {
         |method, session: &str, token: &str| web.ask(method, "/mcp", &[BOTH, session, &bearer(token)], &list).status;
     assert_eq!(ask("POST", &session, &bob), 404, "not bob's");
     assert_eq!(ask("GET", &session, &bob), 404);
-    ask("DELETE", &session, &bob);
+    assert_eq!(ask("DELETE", &session, &bob), 404);
     assert_eq!(ask("POST", &session, &alice), 200, "it is there still");
+    assert_eq!(ask("DELETE", &session, &alice), 204, "control");
     assert_eq!(ask("POST", "Mcp-Session-Id: made-up", &alice), 404);
     assert_eq!(web.ask("POST", "/mcp", &[BOTH, &session], &list).status, 401);
     assert_eq!(web.ask("POST", "/mcp", &[BOTH, &session, "Authorization: Bearer th_x"], &list).status, 401);

@@ -147,7 +147,7 @@ fn whoever_brings_many_names_leaves_others_room_for_tasks() {
     let begun: Vec<Value> = (0..30).map(|n| task(&web, &[&gateway], &format!("user-{}", n % 3))).collect();
     let has_begun = |answer: &&Value| answer["result"]["taskId"].is_string();
     assert_eq!(begun.iter().filter(has_begun).count(), 24, "three quarters: {}", begun[29]);
-    assert!(begun[29]["error"]["message"].as_str().unwrap().contains("Too many tasks"), "{}", begun[29]);
+    assert_eq!(begun[29]["result"]["structuredContent"], json!({}), "beyond them a call runs at once: {}", begun[29]);
     let own = task(&web, &[&alice], "alice");
     assert!(has_begun(&&own), "others have room: {own}");
 }

@@ -1,5 +1,6 @@
 //! The HTTP server, spoken to byte by byte: it, who may call it, what it answers, what it refuses.
 
+mod answers;
 mod approvals;
 mod batch;
 mod callers;
@@ -10,6 +11,7 @@ pub mod mcp;
 mod mcp_bounds;
 mod mcp_resume;
 mod odd;
+mod refusals;
 mod reset;
 mod running;
 mod soak;

@@ -39,7 +39,7 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
         // To others it is not there, by any word.
         for (method, word) in [("GET", "no such call"), ("DELETE", "no such open call")] {
             let absent = web.ask(method, "/v1/calls/00000000-0000-7000-8000-000000000000", &[&bob], "");
-            assert!(absent.body.contains(word), "{absent:?}");
+            assert!(absent.body.contains(word) && absent.body.contains("ToolNotFoundError"), "{absent:?}");
             let other = web.ask(method, &path, &[&bob], "");
             assert_eq!((other.status, &other.body), (404, &absent.body));
         }

@@ -1,7 +1,7 @@
 //! Ways round the stub and the relay: each is refused, and nobody outside sees it.
 
 use super::{World, allow, in_both_worlds};
-use crate::harness::{Ended, Server, fits, has};
+use crate::harness::{Ended, Server, finish, fits, has};
 use serde_json::{Value, json};
 
 /// Sends bytes (hex) to a port of the granted host and answers with the beginning of what comes back; "reset" or "closed" where
@@ -12,13 +12,16 @@ const SEND: &str = "import json,socket,sys,time\nout=[]\nfor port,pieces in json
     while len(b)<65536:\n   d=s.recv(65536)\n   if not d: break\n   b+=d\n  out.append(b.decode('latin1') or 'closed')\n \
     except OSError: out.append('reset')\nprint(json.dumps(out))\n";
 
-fn send(world: &World, cases: &[(u16, Vec<Vec<u8>>)]) -> (Vec<String>, Ended, Vec<String>) {
+fn input(cases: &[(u16, Vec<Vec<u8>>)]) -> Value {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    let cases: Vec<Value> =
-        cases.iter().map(|(port, pieces)| json!([port, pieces.iter().map(hex).collect::<Vec<_>>()])).collect();
+    let cases = cases.iter().map(|(port, pieces)| json!([port, pieces.iter().map(hex).collect::<Vec<_>>()]));
+    json!({"cases": cases.collect::<Vec<_>>()})
+}
+
+fn send(world: &World, cases: &[(u16, Vec<Vec<u8>>)]) -> (Vec<String>, Ended, Vec<String>) {
     world.tool("send", "python", SEND, &["api.example.com"], &allow("api.example.com"));
     let mut ended = None;
-    let heard = world.heard(|| ended = Some(world.call("esc:send", &json!({"cases": cases}))));
+    let heard = world.heard(|| ended = Some(world.call("esc:send", &input(cases))));
     let ended = ended.unwrap();
     fits("ok", &ended).unwrap();
     let heard = heard.into_iter().filter(|line| !line.starts_with("dns")).collect();
@@ -134,11 +137,46 @@ fn tls_on_port_443_names_the_host_of_its_connection() {
 }
 
 #[test]
+fn the_hello_after_a_retry_names_the_host_as_well() {
+    in_both_worlds("second hellos", |world| {
+        let share = |key: &[u8]| (51, [&(key.len() as u16).to_be_bytes()[..], key].concat());
+        let hello = |name: &str, key: &[u8]| {
+            let groups = (10, vec![0, 2, 0, 0x1D]);
+            let algorithms = (13, vec![0, 4, 4, 3, 8, 4]);
+            record(&hello(&[server_name(name), (43, vec![2, 3, 4]), groups, algorithms, share(key)]))
+        };
+        let key = [&[0, 0x1D, 0, 32, 9][..], &[0; 31]].concat();
+        let change = vec![20, 3, 3, 0, 1, 1];
+        // Without a key in the first one the host asks for a second.
+        let pieces = |second: &str| vec![hello("api.example.com", &[]), change.clone(), hello(second, &key)];
+        let (own, evil) = (pieces("api.example.com"), pieces("evil.example.net"));
+        let at_once = vec![evil.concat()];
+        let reached = |answer: &str| answer.len() > 500;
+        for (what, pieces, passes) in
+            [("control", own, true), ("another name", evil.clone(), false), ("at once", at_once, false)]
+        {
+            let (out, ended, heard) = send(world, &[(443, pieces)]);
+            assert_eq!((reached(&out[0]), heard), (passes, Vec::new()), "{what}");
+            let events = ended.out["network"]["events"].to_string();
+            assert_eq!(events.contains("names the server evil.example.net"), !passes, "{what}: {events}");
+        }
+        // The control: the host takes the second name.
+        let mut python = world.inside("/usr/bin/python3");
+        python.args(["-c", SEND]);
+        let heard = world.heard(|| {
+            let ended = finish(python, input(&[(443, evil)]).to_string().as_bytes());
+            assert!(reached(&ended.out[0].to_string()), "{ended:?}");
+        });
+        assert!(heard.iter().any(|line| line == "sni evil.example.net"), "{heard:?}");
+    });
+}
+
+#[test]
 fn a_redirect_leads_to_no_other_host() {
     in_both_worlds("redirects", |world| {
         let script = "import json,sys,urllib.request as r\nprint(json.dumps(json.load(r.urlopen(json.load(sys.stdin)['url'],timeout=5))['at']))\n";
         world.tool("go", "python", script, &["api.example.com"], &allow("api.example.com"));
-        let call = |to: &str| world.call("esc:go", &json!({"url": format!("http://api.example.com/redirect?{to}")}));
+        let call = |to: &str| world.call("esc:go", &json!({"url": format!("http://api.example.com/redirect?to={to}")}));
         fits("ok \"45.20.0.1\"", &call("http://api.example.com/there")).unwrap();
         let mut ended = None;
         let heard = world.heard(|| ended = Some(call("http://evil.example.net/")));

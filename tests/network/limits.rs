@@ -1,7 +1,7 @@
 //! Bytes and connections of a call are bounded, the relay's memory is flat, and its end is told as what it is.
 
 use super::{World, allow, in_both_worlds};
-use crate::harness::{Ended, fits, processes_of, within};
+use crate::harness::{Ended, Server, fits, processes_of, within};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -61,6 +61,34 @@ fn connections_at_one_time_are_bounded() {
         let limits = "[limits]\nconnections = 1000\nprocesses = 300\n";
         fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits))
             .unwrap_or_else(|e| panic!("{:?} {e}", world.playground.who));
+    });
+}
+
+/// Begins `hang` connections to a host that never answers, and answers whether another host is reached in 3 s then.
+const HANG: &str = "import json,socket,sys\nn=json.load(sys.stdin)['hang']\nkept=[]\n\
+    at=socket.gethostbyname('closed.example.com') if n else None\n\
+    for i in range(n):\n s=socket.socket(); s.setblocking(False); s.connect_ex((at,7000)); kept.append(s)\n\
+    s=socket.create_connection(('api.example.com',7000),3); s.settimeout(3); s.sendall(b'x')\n\
+    try: print(json.dumps({'reached': bool(s.recv(1))}))\nexcept OSError: print(json.dumps({'reached': False}))\n";
+
+#[test]
+fn a_host_that_never_answers_delays_the_connections_of_its_tool_alone() {
+    in_both_worlds("dials that hang", |world| {
+        let hosts = ["closed.example.com:7000", "api.example.com:7000"];
+        let entries = hosts.map(allow).join(", ");
+        world.tool("hangs", "python", HANG, &hosts, &entries);
+        world.tool("other", "python", HANG, &hosts[1..], &allow(hosts[1]));
+        let mut server = Server::of(world.host());
+        let reached = |answer: &Value| answer["result"]["structuredContent"]["reached"].clone();
+        assert_eq!(reached(&server.called("esc:hangs", json!({"hang": 0}))), json!(true));
+        let hanging: Vec<u64> = (0..8).map(|_| server.call("esc:hangs", json!({"hang": 60}))).collect();
+        std::thread::sleep(Duration::from_millis(1500));
+        let other = server.call("esc:other", json!({"hang": 0}));
+        let mut answers = server.answers(&[&hanging[..], &[other]].concat());
+        assert_eq!(reached(&answers.remove(&other).unwrap()), json!(true), "{answers:?}");
+        // The control: the dials of the tool itself wait.
+        let waited = answers.values().filter(|answer| reached(answer) == json!(false)).count();
+        assert!(waited >= 4, "{answers:?}");
     });
 }
 

@@ -35,6 +35,8 @@ fn names() -> Value {
         "loopback.example.com": ["127.0.0.1", "::1"],
         "mapped.example.com": ["::ffff:10.1.0.5"],
         "own.example.com": ["45.10.0.2"],
+        "routed.example.com": ["45.30.0.7", "2a0c::7"],
+        "broadcast.example.com": ["45.10.0.255"],
         "mixed.example.com": ["10.1.0.5", "45.20.0.1"],
         "turns.example.com": [["45.20.0.1"], ["10.1.0.5"]],
         "silent.example.com": "silent",
@@ -84,6 +86,7 @@ impl World {
         fs::write(folder.join("world.json"), world.to_string()).unwrap();
         fs::write(folder.join("log.txt"), "").unwrap();
         fs::write(folder.join("world.py"), include_str!("world.py")).unwrap();
+        fs::write(folder.join("dressed.py"), include_str!("dressed.py")).unwrap();
         certificates(&folder);
         playground.settle();
         let mut outside = playground.outside("/usr/bin/unshare");
@@ -191,18 +194,23 @@ pub fn allow_inside(host: &str, ranges: &str) -> String {
     format!("{{ host = \"{host}\", ranges = [\"{ranges}\"], why = \"a test\" }}")
 }
 
-/// A root that the world trusts, and a certificate of all its hosts.
+/// A root that the world trusts and one that it does not, and from each a certificate of all its hosts.
 fn certificates(folder: &std::path::Path) {
+    certificate(folder, "ca.pem", "host.pem");
+    certificate(folder, "private-ca.pem", "private.pem");
+}
+
+fn certificate(folder: &std::path::Path, ca: &str, of_hosts: &str) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::new(Vec::new()).unwrap();
-    root.distinguished_name.push(DnType::CommonName, "a root of the tests");
+    root.distinguished_name.push(DnType::CommonName, format!("{ca} of the tests"));
     root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = root.self_signed(&key).unwrap();
-    fs::write(folder.join("ca.pem"), certificate.pem()).unwrap();
+    fs::write(folder.join(ca), certificate.pem()).unwrap();
     let issuer = Issuer::new(root, key);
     let own = KeyPair::generate().unwrap();
     let hosts = ["*.example.com", "*.wild.example", "*.b.wild.example", "evil.example.net", "45.20.0.1"];
     let host = CertificateParams::new(hosts.map(str::to_owned).to_vec()).unwrap().signed_by(&own, &issuer).unwrap();
-    fs::write(folder.join("host.pem"), host.pem() + &own.serialize_pem()).unwrap();
+    fs::write(folder.join(of_hosts), host.pem() + &own.serialize_pem()).unwrap();
 }

@@ -89,6 +89,8 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("loopback.example.com", 80, "reset"),
             ("mapped.example.com", 80, "reset"),
             ("own.example.com", 80, "reset"),
+            ("routed.example.com", 80, "reset"),
+            ("broadcast.example.com", 80, "reset"),
             ("empty.example.com", 80, "reset"),
             ("missing.example.com", 80, "reset"),
             ("turns.example.com", 80, "ok"),
@@ -103,12 +105,24 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
         assert!(heard.iter().all(|line| !line.contains("10.1.0.5") && !line.contains("169.254")), "{heard:?}");
         assert!(heard.iter().all(|line| !line.contains("corp.example")), "no search list: {heard:?}");
         let rule = |target: &str| refused(&ended, target)[0]["refused"]["rule"].clone();
-        for host in ["inside", "inner-alias", "metadata", "loopback", "mapped", "own", "turns"] {
+        for host in ["inside", "inner-alias", "metadata", "loopback", "mapped", "own", "routed", "broadcast", "turns"] {
             assert_eq!(rule(&format!("{host}.example.com:80")), "address", "{host}");
         }
         assert_eq!(rule("missing.example.com:80"), "unresolved");
         assert_eq!(rule("empty.example.com:80"), "unresolved");
         world.control("http://inside.example.com/");
+        // Whoever listens on this machine answers at an address that is only routed to it.
+        let mut server = world.inside("/usr/bin/python3");
+        server.args(["-m", "http.server", "8099", "--directory"]).arg(world.playground.path("world"));
+        let mut server =
+            server.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        crate::harness::within(std::time::Duration::from_secs(10), "routed addresses are this machine", || {
+            let mut curl = world.inside("/usr/bin/curl");
+            curl.args(["-gsf", "--max-time", "5", "http://routed.example.com:8099/log.txt"]);
+            crate::harness::finish(curl, b"").code == Some(0)
+        });
+        server.kill().unwrap();
+        server.wait().unwrap();
         world.control("http://metadata.example.com/");
 
         let entries =
@@ -131,5 +145,81 @@ fn literal_addresses_are_reached_where_they_are_named_as_such() {
         let (out, _, heard) = connect(world, &asked, &entries, &targets);
         assert_eq!(out, ["ok", "ok", "reset", "no name"]);
         assert_eq!(heard.len(), 2, "{heard:?}");
+    });
+}
+
+/// Asks for `url` and answers with the status.
+const STATUS: [(&str, &str, &str); 3] = [
+    (
+        "py-local",
+        "python",
+        "import json,sys,urllib.request as r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n",
+    ),
+    (
+        "curl-local",
+        "python",
+        "import json,subprocess,sys\nurl=json.load(sys.stdin)['url']\n\
+         print(subprocess.run(['curl','-sSo','/dev/null','-w','%{http_code}',url],capture_output=True,check=True).stdout.decode())\n",
+    ),
+    (
+        "node-local",
+        "nodejs",
+        "const {url}=JSON.parse(require('fs').readFileSync(0));fetch(url).then(r=>console.log(r.status));\n",
+    ),
+];
+
+#[test]
+fn localhost_with_its_range_is_reached_by_that_name() {
+    in_both_worlds("localhost", |world| {
+        let mut server = world.inside("/usr/bin/python3");
+        server.args(["-m", "http.server", "8098", "--directory"]).arg(world.playground.path("world"));
+        let mut server =
+            server.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let url = "http://localhost:8098/";
+        crate::harness::within(std::time::Duration::from_secs(10), "the server", || {
+            let mut curl = world.inside("/usr/bin/curl");
+            curl.args(["-sf", url]);
+            crate::harness::finish(curl, b"").code == Some(0)
+        });
+        let host = "localhost:8098";
+        for (name, language, script) in STATUS.into_iter().filter(|(_, language, _)| crate::harness::has(language, 1)) {
+            let call = |allowed: &str| {
+                world.tool(name, language, script, &[host], allowed);
+                world.call(&format!("esc:{name}"), &json!({"url": url}))
+            };
+            fits("ok 200", &call(&allow_inside(host, "127.0.0.0/8"))).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let refused = call(&allow(host));
+            assert_eq!(refused.kind(), "ScriptError", "{name}");
+            assert!(refused.stderr.contains("ranges = [\"127.0.0.1/32\""), "{name}: {}", refused.stderr);
+        }
+        server.kill().unwrap();
+        server.wait().unwrap();
+    });
+}
+
+/// Runs a program and says how much memory it had at most, KiB.
+const MEASURED: &str = "import resource,subprocess,sys\ncode=subprocess.run(sys.argv[1:]).returncode\n\
+    print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)\n";
+
+#[test]
+fn a_long_hosts_file_is_read_once_for_many_connections() {
+    in_both_worlds("a long hosts file", |world| {
+        let lines: String =
+            (0..100_000).map(|n| format!("45.20.{}.{} n{n}.far.example\n", n / 250 % 250, n % 250)).collect();
+        let hosts = world.playground.path("world/hosts");
+        let text = std::fs::read_to_string(&hosts).unwrap() + &lines + "45.20.0.1 last.example.com\n";
+        std::fs::write(&hosts, text).unwrap();
+        let script = "import concurrent.futures as f,json,socket,sys\njson.load(sys.stdin)\ndef one(i):\n \
+            s=socket.create_connection(('last.example.com',7000),20); s.sendall(b'x'); return len(s.recv(1))\n\
+            with f.ThreadPoolExecutor(50) as p: print(sum(p.map(one,range(50))))\n";
+        world.tool("many", "python", script, &["last.example.com:7000"], &allow("last.example.com:7000"));
+        let mut command = world.inside("/usr/bin/python3");
+        command.args(["-c", MEASURED]);
+        let mut command = world.playground.host_by(command);
+        command.args(["call", "esc:many", "--json", "--input", "{}"]);
+        let ended = crate::harness::finish(command, b"");
+        fits("ok 50", &ended).unwrap();
+        let peak = ended.stderr.lines().find_map(|line| line.strip_prefix("peak ")?.parse::<u64>().ok()).unwrap();
+        assert!(peak < 500 << 10, "{peak} KiB");
     });
 }

@@ -11,15 +11,23 @@ const KEY: &str = "s3cret/Key+with=signs-0123456789";
 /// Sends one request with these headers; answers with the status and the body, as text.
 const ASK: &str = "import json,sys,http.client\ng=json.load(sys.stdin)\n\
     kind=http.client.HTTPSConnection if g.get('tls') else http.client.HTTPConnection\n\
-    try:\n c=kind('api.example.com',timeout=8)\n c.request(g.get('method','GET'),g['path'],headers=g.get('headers',{}))\n \
+    try:\n c=kind('api.example.com',timeout=8)\n c.request(g.get('method','GET'),g['path'],g.get('body'),g.get('headers',{}))\n \
     r=c.getresponse()\n print(json.dumps({'status':r.status,'body':r.read().decode(),'headers':dict(r.getheaders())}))\n\
     except OSError as e: print(json.dumps({'status':0,'body':type(e).__name__}))\n";
 
+/// What the key is good for.
+const LIMITS: &str = ", methods = [\"GET\", \"POST\"], paths = [\"/v1/**\", \"/redirect\"], query = [\"page\", \"to\"], \
+                      request_headers = [\"api-version\"]";
+
 fn tool(world: &World, value: &str) {
+    tool_with(world, value, LIMITS);
+}
+
+fn tool_with(world: &World, value: &str, limits: &str) {
     let folder = world.playground.path("sandbox-policies");
     fs::write(folder.join("api.key"), format!("{value}\n")).unwrap();
-    let header = "header = { host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\", \
-                  methods = [\"GET\"], paths = [\"/v1/**\", \"/redirect\"] }";
+    let header =
+        format!("header = {{ host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {{}}\"{limits} }}");
     let rest =
         format!("[secrets]\ngrant = [{{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\", {header} }}]\n");
     let more = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com", "other.example.com"]},
@@ -79,8 +87,30 @@ fn the_host_gets_the_header_and_the_tool_never_does() {
 fn the_header_goes_where_its_rule_says_and_nowhere_else() {
     in_both_worlds("rules of headers", |world| {
         tool(world, KEY);
+        let headers = |name: &str| json!({"path": "/v1/now", "headers": {name: "DELETE"}});
+        // (what, request, what the denial names)
+        let by_rule = [
+            ("another method", json!({"path": "/v1/now", "method": "PUT"}), "PUT /v1/now"),
+            ("a field of the query", json!({"path": "/v1/now?page=2&method=DELETE"}), "`method`"),
+            ("an encoded field", json!({"path": "/v1/now?%5fmethod=DELETE"}), "`_method`"),
+            ("a field after `;`", json!({"path": "/v1/now?page=2;_method=DELETE"}), "`_method`"),
+            ("a path in a header", headers("X-Original-Path"), "`x-original-path`"),
+            ("a method in a header", headers("X-HTTP-Method-Override"), "`x-http-method-override`"),
+            ("a host in a header", headers("X-Forwarded-Host"), "`x-forwarded-host`"),
+            ("dots and a space", json!({"path": "/v1/..%20/x"}), "a path to a host that gets a secret"),
+            ("encoded twice", json!({"path": "/v1/%252e%252e/x"}), "a path to a host that gets a secret"),
+        ];
+        for (what, input, named) in &by_rule {
+            let mut ended = None;
+            let heard = world.heard(|| ended = Some(ask(world, input)));
+            let ended = ended.unwrap();
+            assert_eq!((status(&ended), heard), (403, Vec::new()), "{what}");
+            let denied = &ended.out["denials"]["observed"][0];
+            assert!(denied["rule"].as_str().unwrap().contains(named), "{what}: {denied}");
+        }
+        let good = json!({"path": "/v1/%6eow?page=2&%70age=3", "headers": {"Api-Version": "1", "If-None-Match": "x"}});
+        assert_eq!(status(&ask(world, &good)), 200);
         let refused = [
-            ("another method", json!({"path": "/v1/now", "method": "POST"})),
             ("another path", json!({"path": "/v2/now"})),
             ("dots", json!({"path": "/v1/../v2/now"})),
             ("encoded dots", json!({"path": "/v1/%2e%2e/v2/now"})),
@@ -106,11 +136,148 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         let own = ask(world, &json!({"path": "/v1/now", "tls": true}));
         assert_eq!(status(&own), 0, "its own TLS to that name: {}", own.out["outputData"]);
         assert!(own.out["network"].to_string().contains("http://api.example.com"), "{}", own.out["network"]);
-        let away = ask(world, &json!({"path": "/redirect?https://other.example.com/"}));
+        let away = ask(world, &json!({"path": "/redirect?to=https://other.example.com/"}));
         let to = &away.out["outputData"]["headers"]["location"];
         assert_eq!((status(&away), to), (302, &json!("https://other.example.com/")), "{}", away.out["outputData"]);
-        let back = ask(world, &json!({"path": "/redirect?https://api.example.com/v1/now"}));
+        let back = ask(world, &json!({"path": "/redirect?to=https://api.example.com/v1/now"}));
         assert_eq!(back.out["outputData"]["headers"]["location"], "http://api.example.com/v1/now");
+        // The control: without methods and paths each of them reaches the host.
+        tool_with(world, KEY, "");
+        for (what, input, _) in &by_rule[..7] {
+            assert_eq!(status(&ask(world, input)), 200, "{what}");
+        }
+    });
+}
+
+/// Two requests, one after the other, over one connection where that is possible: the first with a body.
+const SMUGGLE: &str = "import json,socket,ssl,sys\ng=json.load(sys.stdin)\n\
+    def to():\n s=socket.create_connection(('api.example.com',g['port']),8)\n \
+    if g['port']==443: s=ssl.create_default_context().wrap_socket(s,server_hostname='api.example.com')\n s.settimeout(8)\n return s\n\
+    out=[]\ns=to()\nfor text in g['requests']:\n \
+    for turn in (1,2):\n  try:\n   s.sendall(text.encode()); b=s.recv(65536)\n   if b: break\n  except OSError: pass\n  s=to()\n \
+    out.append(b.decode('latin1')[:12])\nprint(json.dumps(out))\n";
+
+#[test]
+fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
+    in_both_worlds("smuggled requests", |world| {
+        tool(world, KEY);
+        let more = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com"]},
+            "requiredCapabilities": ["secret:API_KEY"]}});
+        let policy = world.playground.path("sandbox-policies/keyed.policy.toml");
+        let text = fs::read_to_string(&policy).unwrap().replace("\"esc:keyed\"", "\"esc:keyed\", \"esc:smuggle\"");
+        fs::write(&policy, text).unwrap();
+        world.playground.tool("smuggle", "python", SMUGGLE, more);
+        world.playground.settle();
+        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
+            .unwrap();
+        let hidden = "GET /admin HTTP/1.1\r\nX: ";
+        let request = |method: &str, key: &str| {
+            let head = format!("{method} /v1/overlooks HTTP/1.1\r\nHost: api.example.com\r\n{key}");
+            format!("{head}Content-Length: {}\r\n\r\n{hidden}", hidden.len())
+        };
+        let next = |key: &str| format!("GET /v1/now HTTP/1.1\r\nHost: api.example.com\r\n{key}\r\n");
+        let admin =
+            |heard: &[String]| heard.iter().filter(|line| line.contains(" GET /admin")).cloned().collect::<Vec<_>>();
+        for (method, first) in [("GET", "HTTP/1.1 400"), ("DELETE", "HTTP/1.1 400"), ("POST", "HTTP/1.1 200")] {
+            let mut ended = None;
+            let input = json!({"port": 80, "requests": [request(method, ""), next("")]});
+            let heard = world.heard(|| ended = Some(world.call("esc:smuggle", &input)));
+            let ended = ended.unwrap();
+            fits("ok", &ended).unwrap();
+            assert_eq!(ended.out["outputData"], json!([first, "HTTP/1.1 200"]), "{method}: {heard:?}");
+            assert!(admin(&heard).iter().all(|line| !line.contains("the key")), "{method}: {heard:?}");
+            if method != "POST" {
+                assert_eq!(admin(&heard), Vec::<String>::new(), "{method}");
+                let denied = ended.out["denials"].to_string();
+                assert!(denied.contains(&format!("{method} with a body is refused")), "{denied}");
+            }
+        }
+        // The control: over one connection the host takes the body and the next request for one with the key.
+        let key = format!("Authorization: Bearer {KEY}\r\n");
+        let input = json!({"port": 443, "requests": [request("GET", &key), next(&key)]});
+        let mut python = world.inside("/usr/bin/python3");
+        python.args(["-c", SMUGGLE]);
+        let heard = world.heard(|| assert_eq!(finish(python, input.to_string().as_bytes()).code, Some(0)));
+        assert!(admin(&heard).iter().any(|line| line.contains("with the key")), "{heard:?}");
+    });
+}
+
+#[test]
+fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
+    in_both_worlds("private authorities", |world| {
+        let policies = world.playground.path("sandbox-policies");
+        let private = fs::read_to_string(world.playground.path("world/private-ca.pem")).unwrap();
+        // The policy with `ca` beside the host, and the host's port.
+        let put = |port: u16, ca: &str, mode: u32| {
+            tool(world, KEY);
+            fs::write(policies.join("corp.pem"), &private).unwrap();
+            let file = policies.join("keyed.policy.toml");
+            let text = fs::read_to_string(&file).unwrap();
+            let text = text.replace(
+                "header = { host = \"api.example.com\"",
+                &format!("header = {{ host = \"api.example.com:{port}\""),
+            );
+            let plain = allow("api.example.com");
+            fs::write(&file, text.replace(&plain, &plain.replace(", why", &format!("{ca}, why")))).unwrap();
+            world.playground.settle();
+            fs::set_permissions(policies.join("api.key"), fs::Permissions::from_mode(0o600)).unwrap();
+            fs::set_permissions(policies.join("corp.pem"), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let call = || world.call("esc:keyed", &json!({"path": "/v1/now"}));
+        let ca = ", ca = \"corp.pem\"";
+        put(9443, "", 0o644);
+        let without = call();
+        assert_eq!(status(&without), 502, "{}", without.out["outputData"]);
+        assert!(
+            without.out["network"].to_string().contains("no TLS with api.example.com"),
+            "{}",
+            without.out["network"]
+        );
+        put(9443, ca, 0o644);
+        assert_eq!(status(&ask(world, &json!({"path": "/v1/now"}))), 200);
+        let audit = world.playground.cli(&["audit", "esc:keyed"]);
+        assert!(audit.text().contains("corp.pem alone"), "{}", audit.text());
+        // The machine's own authorities do not count beside it.
+        put(443, ca, 0o644);
+        assert_eq!(status(&call()), 502);
+        put(443, "", 0o644);
+        assert_eq!(status(&call()), 200);
+        // Whoever may write the file says who is trusted.
+        put(9443, ca, 0o666);
+        fits("CapabilityError: chmod go-w", &call()).unwrap();
+        put(9443, ", ca = \"api.key\"", 0o644);
+        fits("CapabilityError: no certificate in PEM", &call()).unwrap();
+        put(9443, ", ca = \"none.pem\"", 0o644);
+        fits("CapabilityError: none.pem", &call()).unwrap();
+        // An entry whose TLS is the tool's own has no use for one.
+        tool_with(world, KEY, "");
+        let file = policies.join("keyed.policy.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let other = allow("other.example.com");
+        fs::write(&file, text.replace(&other, &other.replace(", why", ", ca = \"corp.pem\", why"))).unwrap();
+        let check = world.playground.cli(&["check"]);
+        assert!(check.text().contains("no [secrets] header goes to it"), "{}", check.text());
+    });
+}
+
+/// GETs in turns of ten: with the key, and over TLS of its own and one connection to another host; ms for one of each.
+const COST: &str = "import http.client,json,ssl,sys,time\njson.load(sys.stdin)\n\
+    tls=http.client.HTTPSConnection('other.example.com',timeout=8,context=ssl.create_default_context())\n\
+    keyed=http.client.HTTPConnection('api.example.com',timeout=8)\nspent={keyed:[],tls:[]}\n\
+    for n in range(20):\n for c in spent:\n  t=time.monotonic()\n  \
+    for k in range(10):\n   c.request('GET','/v1/now'); r=c.getresponse(); r.read(); assert r.status==200\n  \
+    spent[c].append((time.monotonic()-t)*100)\n\
+    a,b=(sorted(all)[10] for all in spent.values())\nprint(json.dumps({'keyed':a,'tls':b,'ratio':a/b}))\n";
+
+#[test]
+fn a_connection_for_each_request_with_the_key_costs_some_milliseconds() {
+    in_both_worlds("what a connection costs", |world| {
+        tool(world, KEY);
+        fs::write(world.playground.path("user_scripts/keyed/main.py"), COST).unwrap();
+        let ended = ask(world, &json!({}));
+        let told = &ended.out["outputData"];
+        eprintln!("200 GETs with the key, 200 over one connection, ms each: {told}");
+        assert!(told["keyed"].as_f64().unwrap() < 100.0, "{told}");
     });
 }
 
@@ -160,5 +327,42 @@ fn the_page_about_keys_can_be_followed() {
         fits("ok", &ended).unwrap();
         let came = &ended.out["outputData"]["headers"]["authorization"];
         assert_eq!(*came, format!("Bearer {}", "*".repeat("paste-the-key-here".len())), "{}", ended.out["outputData"]);
+    });
+}
+
+/// Tells backwards what it heard, so that no mask but the relay's finds anything in it.
+const HEARS: &str = "\nimport http.client\nc = http.client.HTTPConnection('api.example.com', timeout=8)\n\
+    c.request('GET', '/v1/dressed')\nr = c.getresponse()\nbody = r.read().decode().split('\\0')\n\
+    heads = [[n, t[::-1]] for n, t in r.getheaders() if n.startswith('X-O')]\n\
+    others = dressed(another('KEY'))\n\
+    print(json.dumps({'body': [t[::-1] for t in body], 'heads': heads, 'others': {n: t[::-1] for n, t in others.items()},\n  \
+    'lengths': {n: len(t) for n, t in dressed('KEY').items()}}))\n";
+
+#[test]
+fn no_dress_of_the_secret_comes_back_from_the_host() {
+    in_both_worlds("dressed secrets of a host", |world| {
+        tool(world, KEY);
+        let script = format!("{}{}", include_str!("dressed.py"), HEARS.replace("KEY", KEY));
+        fs::write(world.playground.path("user_scripts/keyed/main.py"), script).unwrap();
+        world.playground.settle();
+        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
+            .unwrap();
+        let ended = ask(world, &json!({}));
+        let told = &ended.out["outputData"];
+        let forward = |text: &Value| text.as_str().unwrap().chars().rev().collect::<String>();
+        let body: Vec<String> = told["body"].as_array().unwrap().iter().map(forward).collect();
+        assert!(body.len() > 40, "{body:?}");
+        for form in body.chunks(3) {
+            let [name, own, other] = form else { panic!("{form:?}") };
+            assert_eq!(*other, forward(&told["others"][name]), "the control: {name}");
+            // Of base64 what belongs to the text around the secret stays.
+            let stars = own.matches('*').count();
+            assert!(stars >= if name.contains("base64") { KEY.len() } else { own.len() }, "{name}: {own}");
+            assert_eq!(told["lengths"][name], own.len(), "{name}: {own}");
+        }
+        for head in told["heads"].as_array().unwrap() {
+            let (name, text) = (head[0].as_str().unwrap(), forward(&head[1]));
+            assert_eq!(text.matches('*').count() >= KEY.len(), name.starts_with("X-Own"), "{name}: {text}");
+        }
     });
 }

@@ -2,7 +2,7 @@
 
 Started in fresh network and mount namespaces, which become the outside. Makes a second pair, the inside, in which
 toolhost runs: its only way out is the outside. Prints the pid whose namespaces are the inside, and serves until stdin
-ends. Arguments: a folder with world.json, ca.pem, host.pem (certificate and key); log.txt is written there.
+ends. Arguments: a folder with world.json, ca.pem, host.pem (certificate and key), private.pem (of another root); log.txt is written there.
 """
 import asyncio
 import json
@@ -11,6 +11,7 @@ import ssl
 import struct
 import subprocess
 import sys
+from dressed import another, dressed
 
 FOLDER = sys.argv[1]
 WORLD = json.load(open(f"{FOLDER}/world.json"))
@@ -49,6 +50,9 @@ def build():
     within("ip", "route", "add", "default", "via", OUTSIDE)
     within("ip", "-6", "addr", "add", "2a0a::2/64", "dev", "w1", "nodad")
     within("ip", "-6", "route", "add", "default", "via", "2a0a::1")
+    # Addresses that no interface has, and that are this machine's all the same.
+    within("ip", "route", "add", "local", "45.30.0.0/24", "dev", "lo")
+    within("ip", "-6", "route", "add", "local", "2a0c::/64", "dev", "lo")
     open(f"{FOLDER}/resolv.conf", "w").write(f"nameserver {OUTSIDE}\nsearch corp.example\noptions timeout:1 attempts:1\n")
     open(f"{FOLDER}/hosts", "w").write("127.0.0.1 localhost\n" + WORLD.get("hosts", ""))
     for own, place in [("resolv.conf", "/etc/resolv.conf"), ("hosts", "/etc/hosts"),
@@ -118,17 +122,18 @@ async def head(reader):
         lines.append(line.decode("latin1").rstrip("\r\n"))
 
 
-# /bytes/N: N bytes; /redirect?URL: there; /upload: reads the body and says how long it was; /slow: half an answer, and no more;
-# anything else: what came.
+# /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more;
+# /v1/dressed: its key and another, in each dress; anything else: what came.
 async def http(reader, writer, scheme):
     at = writer.get_extra_info("sockname")[0].removeprefix("::ffff:")
     try:
         while lines := await head(reader):
             fields = {k.lower(): v.strip() for k, v in (l.split(":", 1) for l in lines[1:] if ":" in l)}
             path = lines[0].split(" ")[1] if " " in lines[0] else ""
-            log(scheme, at, lines[0], "Host:", fields.get("host"))
+            keyed = ["with the key"] if "Key+with" in str(lines) else []
+            log(scheme, at, lines[0], "Host:", fields.get("host"), *keyed)
             body, status, more = None, "200 OK", ""
-            length = int(fields.get("content-length", 0))
+            length = 0 if path.endswith("/overlooks") else int(fields.get("content-length", 0))
             got = 0
             while got < length:
                 piece = await reader.read(min(65536, length - got))
@@ -148,14 +153,20 @@ async def http(reader, writer, scheme):
                     total -= len(piece)
                     await writer.drain()
                 continue
-            if path.startswith("/redirect?"):
-                status, more = "302 Found", f"Location: {path.split('?', 1)[1]}\r\n"
+            if path.startswith("/redirect?to="):
+                status, more = "302 Found", f"Location: {path.split('?to=', 1)[1]}\r\n"
             if path == "/slow":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
                 await writer.drain()
                 await asyncio.sleep(100)
             told = {"at": at, "request": lines[0], "headers": fields, "lines": lines[1:], "body": got}
             body = json.dumps(told).encode()
+            if path == "/v1/dressed":
+                key = fields.get("authorization", "").removeprefix("Bearer ")
+                own, other = dressed(key), dressed(another(key))
+                more = "".join(f"X-{kind}-{n}: {form}\r\n" for kind, forms in (("Own", own), ("Other", other))
+                               for n, form in enumerate(forms.values()) if "\n" not in form)
+                body = "\0".join(f"{name}\0{own[name]}\0{other[name]}" for name in own).encode()
             writer.write(f"HTTP/1.1 {status}\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
     except (ConnectionError, asyncio.IncompleteReadError, ValueError):
@@ -189,12 +200,16 @@ async def serve(inside):
     loop = asyncio.get_running_loop()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(f"{FOLDER}/host.pem")
+    tls.sni_callback = lambda _, name, __: log("sni", name) if "evil" in str(name) else None
     await loop.create_datagram_endpoint(Names, local_addr=(OUTSIDE, 53))
     for port in (9, 9999):
         await loop.create_datagram_endpoint(lambda port=port: Datagrams(port), local_addr=("0.0.0.0", port))
     await asyncio.start_server(lambda r, w: http(r, w, "http"), ["0.0.0.0", "::"], 80, backlog=2000)
     await asyncio.start_server(lambda r, w: http(r, w, "https"), ["0.0.0.0", "::"], 443, ssl=tls, backlog=2000)
     await asyncio.start_server(lambda r, w: http(r, w, "https"), ["0.0.0.0", "::"], 8443, ssl=tls, backlog=2000)
+    private = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    private.load_cert_chain(f"{FOLDER}/private.pem")
+    await asyncio.start_server(lambda r, w: http(r, w, "https"), ["0.0.0.0", "::"], 9443, ssl=private, backlog=2000)
     for port in (22, 5432, 7000, 8080):
         await asyncio.start_server(echo, ["0.0.0.0", "::"], port, backlog=2000)
     await asyncio.start_server(deaf, ["0.0.0.0", "::"], 9001, limit=1, backlog=2000)

@@ -96,10 +96,10 @@ fn a_lock_is_asked_for_made_and_kept() {
     fs::remove_file(folder.join("pylock.toml")).unwrap();
     fs::write(folder.join("requirements.txt"), "plain\n").unwrap();
     shop.policy("default", "relaxed", false, "");
-    let audit = || finish(shop.host(&["audit", "esc:loose"]), b"").text();
-    assert!(audit().contains("not built yet") && !audit().contains("plain 2.0"), "{}", audit());
+    let kept = || finish(shop.host(&["audit", "esc:loose", "--json"]), b"").out["keptPackages"].clone();
+    assert_eq!(kept(), json!({"resolved": null, "built": null}));
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
-    assert!(audit().contains("kept until `toolhost deps clean`: plain 2.0"), "{}", audit());
+    assert_eq!((&kept()["resolved"][0]["name"], &kept()["resolved"][0]["version"]), (&json!("plain"), &json!("2.0")));
     let asked = shop.log().len();
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
     assert_eq!(shop.log().len(), asked);
@@ -171,17 +171,27 @@ fn many_callers_wait_for_one_build() {
     let folder = shop.python("one", &["plain==1.0"], PLAIN);
     let calls = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| shop.call("esc:one"))).collect();
-        // A lock that is edited while it is built is another build.
+        // A lock that is edited while it is built is another build: whoever waited gets that one.
         wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
         fs::write(folder.join("requirements.txt"), shop.locked("plain==2.0")).unwrap();
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
     for call in &calls {
-        assert_eq!(fits("ok \"1.0\"", call), Ok(()));
+        assert_eq!(fits("ok \"2.0\"", call), Ok(()));
     }
-    let fetched = shop.log().iter().filter(|line| line.contains("plain-1.0-py3")).count();
-    assert_eq!(fetched, 1, "{:?}", shop.log());
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:one")), Ok(()));
+    for version in ["plain-1.0-py3", "plain-2.0-py3"] {
+        let fetched = shop.log().iter().filter(|line| line.contains(version)).count();
+        assert_eq!(fetched, 1, "{version}: {:?}", shop.log());
+    }
+    // So does the policy of now, for a call of the command line, too.
+    let refused = std::thread::scope(|scope| {
+        shop.python("two", &["many==1.0"], &PLAIN.replace("plain", "many"));
+        let call = scope.spawn(|| shop.call("esc:two"));
+        wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/many")));
+        shop.policy("slow", "required", false, "deny = [{ name = \"many\", why = \"a hole\" }]\n");
+        call.join().unwrap()
+    });
+    assert!(refused.kind() == "DependencyError" && refused.text().contains("is denied: a hole"), "{refused:?}");
 }
 
 #[test]
@@ -214,8 +224,7 @@ fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits
     shop.policy("slow", "required", false, "deny = [{ name = \"plain\", why = \"a hole\" }]\n");
     server.hang_up();
     let told = server.answers(&[waiting])[&waiting].to_string();
-    assert!(told.contains("the policy of this tool changed while its packages were built"), "{told}");
-    wait_for("the new policy", || server.called("esc:one", json!({})).to_string().contains("is denied: a hole"));
+    assert!(told.contains("plain 1.0 is denied: a hole"), "it runs under the policy of now: {told}");
     // The control: the build was good, and is used by whoever may.
     shop.policy("slow", "required", false, "");
     let asked = shop.log().len();
@@ -280,4 +289,25 @@ fn small_packages_of_the_public_indexes_work() {
             false => skipped(1, &format!("{host} is not reached from here")),
         }
     }
+}
+
+#[test]
+fn a_recorded_call_says_nothing_of_what_its_packages_look_for() {
+    as_everyone("recorded packages", |who| {
+        let shop = Shop::new(who);
+        shop.python("quiet", &["plain==1.0"], PLAIN);
+        shop.python(
+            "asks",
+            &["plain==1.0"],
+            &PLAIN.replace("print", "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint"),
+        );
+        let observed = |tool: &str| {
+            let ended = finish(shop.host(&["call", tool, "--json", "--explain", "--input", "{}"]), b"");
+            assert_eq!(fits("ok \"1.0\"", &ended), Ok(()));
+            let told = ended.out["denials"]["observed"].as_array().unwrap().clone();
+            told.iter().map(|denial| denial["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(observed("esc:quiet"), Vec::<String>::new(), "{who:?}");
+        assert_eq!(observed("esc:asks"), ["/srv/none"], "{who:?}: the control");
+    });
 }

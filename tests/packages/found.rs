@@ -100,7 +100,6 @@ const REFUSED: &[Case] = &[
     ("nested", "python", &[("requirements.txt", "-r /etc/passwd\n")], BOTH, "DependencyError: `-r` reads another file"),
     ("conf", "python", &[("requirements.txt", "six\n"), ("pip.conf", "[global]\nindex-url=https://h/\n")], BOTH, "DependencyError: pip.conf: the settings of an installer"),
     ("sources", "python", &[("pyproject.toml", "[project]\ndependencies = [\"six\"]\n[tool.uv.sources]\nsix = { path = \"/\" }\n")], BOTH, "DependencyError: pyproject.toml:3: [tool.uv] `sources`"),
-    ("disagree", "python", &[("requirements.txt", "six==1\n"), ("pyproject.toml", "[project]\ndependencies = [\n\"six>2\"]\n")], BOTH, "DependencyError: requirements.txt:1: it and pyproject.toml:3 disagree about `six`"),
     ("alias", "nodejs", &[("package.json", "{\"dependencies\": {\n\"a\": \"npm:b@1\"}}")], BOTH, "DependencyError: package.json:2: `a`: `npm:b@1` is an alias"),
     ("npmrc", "nodejs", &[("package.json", PACKAGE), (".npmrc", "registry=https://h/\n")], BOTH, "DependencyError: .npmrc: the settings of an installer"),
     ("overrides", "nodejs", &[("package.json", "{\"dependencies\": {\"a\": \"1\"},\n\"overrides\": {\"b\": \"file:/\"}}")], BOTH, "DependencyError: package.json:2: `overrides`"),
@@ -190,11 +189,8 @@ fn nobody_else_speaks_for_a_script() {
         let climbing = json!({"scriptPath": "both/../../both/main.py", "inputData": {}}).to_string();
         fits("SecurityError", &playground.call("core:execute-python-script", &climbing)).unwrap();
         fits("DependencyError", &playground.call("core:execute-python-script", &input)).unwrap();
-        let audit = playground.cli(&["audit", "core:execute-python-script"]).text();
-        assert!(
-            audit.contains("packages python, for a script that requires some: from the index `default`"),
-            "{audit}"
-        );
+        let audit = playground.cli(&["audit", "core:execute-python-script", "--json"]).out;
+        assert_eq!(audit["packages"]["allowed"]["python"]["index"], "default", "{audit}");
     });
 }
 
@@ -202,18 +198,25 @@ fn nobody_else_speaks_for_a_script() {
 fn a_tool_cannot_write_what_is_installed_for_a_script() {
     as_everyone("packages", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        for (name, pattern, wanted) in [
-            ("names", "requirements.txt", "SecurityError: says which packages are installed"),
-            ("ending", "*.txt", "SecurityError: says which packages are installed"),
-            ("lock", "uv.lock", "SecurityError: says which packages are installed"),
-            ("below", "out/*.txt", "ok"),
+        for (name, pattern, file) in [
+            ("names", "requirements.txt", "requirements.txt"),
+            ("ending", "*.txt", "requirements.txt"),
+            ("lock", "pylock.toml", "pylock.toml"),
+            ("below", "out/*.txt", "out/requirements.txt"),
         ] {
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
             let folder = playground.tool(name, "python", SCRIPT, asks);
             fs::create_dir_all(folder.join("out")).unwrap();
             playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
             playground.settle();
-            fits(wanted, &playground.call(&format!("esc:{name}"), "{}")).unwrap_or_else(|why| panic!("{name}: {why}"));
+            let call = || playground.call(&format!("esc:{name}"), "{}");
+            fits("ok", &call()).unwrap_or_else(|why| panic!("{name}: {why}"));
+            // What lies there is data, and installs nothing.
+            fs::write(folder.join(file), "evil==1.0\n").unwrap();
+            playground.settle();
+            let ended = call();
+            let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
+            assert_eq!(refused, name != "below", "{name}: {ended:?}");
         }
         // What another tool may write is no requirement.
         let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
@@ -238,7 +241,7 @@ fn packages_that_somebody_installed_need_no_policy() {
         playground.settle();
         for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
             assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
-            let audit = playground.cli(&["audit", &format!("esc:{name}")]).text();
+            let audit = playground.cli(&["audit", &format!("esc:{name}"), "--all"]).text();
             assert!(audit.contains(words), "{audit}");
         }
     });
@@ -280,17 +283,12 @@ fn every_report_says_what_decides() {
         let relaxed = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
         put(&playground, "loose", "python", &[("requirements.txt", "six>=1\n")], Some(relaxed));
         put(&playground, "bare", "python", &[("requirements.txt", "six>=1\n")], None);
-        let audit = playground.cli(&["audit", "esc:locked"]).text();
+        let audit = playground.cli(&["audit", "esc:locked", "--all"]).text();
         let digest = toolhost::base::sha256_hex(lock.as_bytes());
-        for words in [
-            "packages python from the index `default`; lock required, no builds",
-            &format!("requirements.txt sha256:{digest}"),
-            "six 1.16.0",
-            "https://pypi.org/simple/",
-        ] {
+        for words in ["lock required, no builds", &digest, "six 1.16.0", "https://pypi.org/simple/"] {
             assert!(audit.contains(words), "{words}:\n{audit}");
         }
-        let loose = playground.cli(&["audit", "esc:loose"]).text();
+        let loose = playground.cli(&["audit", "esc:loose", "--all"]).text();
         assert!(loose.contains("warning: not pinned") && loose.contains("builds allowed"), "{loose}");
         let check = playground.cli(&["check"]).text();
         assert!(
@@ -349,7 +347,7 @@ fn the_configuration_says_what_an_index_is() {
             "[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n",
         );
         assert_eq!(listed(&playground, "tool")["available"], true);
-        let audit = playground.cli(&["audit", "esc:tool"]).text();
+        let audit = playground.cli(&["audit", "esc:tool", "--all"]).text();
         assert!(
             audit.contains("`inner` (https://pypi.example/simple/, with a credential that toolhost adds)"),
             "{audit}"
@@ -376,6 +374,6 @@ fn the_configuration_says_what_an_index_is() {
         )
         .unwrap();
         playground.settle();
-        assert!(playground.cli(&["audit", "esc:tool"]).text().contains("https://mirror.example/simple/"));
+        assert!(playground.cli(&["audit", "esc:tool", "--all"]).text().contains("https://mirror.example/simple/"));
     });
 }

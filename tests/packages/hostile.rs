@@ -12,7 +12,7 @@ fn code_that_starts_early_runs_inside_the_call_alone() {
         shop.python("early", &["starts==1.0"], script);
         assert_eq!(fits("ok [\"nothing\", \"yes\"]", &shop.call("esc:early")), Ok(()));
         assert_eq!(shop.marks(), Vec::<String>::new());
-        let audit = finish(shop.host(&["audit", "esc:early"]), b"").text();
+        let audit = finish(shop.host(&["audit", "esc:early", "--all"]), b"").text();
         for listed in [shop.deps(&["list"]).text(), shop.deps(&["list", "esc:early"]).text(), audit] {
             assert!(listed.contains("starts.pth") && listed.contains("sitecustomize.py"), "{listed}");
         }

@@ -49,13 +49,13 @@ def tries():
 """
 
 
-def wheel(name, version, files, key="", links=(), tag="py3-none-any", zeros=0):
+def wheel(name, version, files, key="", links=(), tag="py3-none-any", zeros=0, requires=()):
     """`files`: path → text. `key`: `other` for another file of the same name on the other index. `zeros`: MiB of one more file."""
     out = io.BytesIO()
     info = f"{name}-{version}.dist-info"
     files = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(f"Requires-Dist: {each}\n" for each in requires),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -105,10 +105,10 @@ def source(name, version, backend):
     FILES[f"{name}-{version}.tar.gz"] = out.getvalue()
 
 
-def tarball(name, version, files, scripts=None, links=()):
+def tarball(name, version, files, scripts=None, links=(), **more):
     """`links`: path → target, of symbolic links."""
     out = io.BytesIO()
-    manifest = {"name": name, "version": version, "main": "index.js", **({"scripts": scripts} if scripts else {})}
+    manifest = {"name": name, "version": version, "main": "index.js", **more, **({"scripts": scripts} if scripts else {})}
     files = {**files, "package.json": json.dumps(manifest)}
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for path, text in files.items():
@@ -196,9 +196,32 @@ def packages(port):
         "linked": "open(site + '/a', 'w').close(); os.link(site + '/a', site + '/b')",
         "symbolic": "os.symlink('/etc/passwd', site + '/passwd')",
         "setid": "open(site + '/a', 'w').close(); os.chmod(site + '/a', 0o4755)",
+        "sleeps": "import time; time.sleep(100)",
+        "dozes": "import time; time.sleep(100)",
         "deep": "[(os.mkdir('d'), os.chdir('d')) for _ in [os.chdir(site)] + [0] * 80]",
     }.items():
         source(name, "1.0", LEAVES.replace("NAME", name).replace("WORK", work).replace("PORT", str(port)))
+    # Their metadata, or what lies in them, is more than a lock says.
+    origin = f"http://127.0.0.1:{port}"
+    source("runs", "1.0", f"import urllib.request\nurllib.request.urlopen('{origin}/ran')\n" + BACKEND.replace("NAME", "runs").replace("PORT", str(port)))
+    wheel("points", "1.0", {"points/__init__.py": ""}, requires=[f"runs @ {origin}/files/runs-1.0.tar.gz"])
+    wheel("names", "1.0", {"names/__init__.py": ""}, requires=[f"plain @ {origin}/files/plain-1.0-py3-none-any.whl"])
+    described = "Metadata-Version: 2.1\nName: plain\nVersion: 6.6\n"
+    wheel("doubles", "1.0", {"doubles/__init__.py": "", "doubles-1.0.data/purelib/plain-6.6.dist-info/METADATA": described})
+    taken = described.replace("6.6", "1.0")
+    wheel("poses", "1.0", {"poses/__init__.py": "", "plain/__init__.py": "version = '6.6'\n",
+                           "poses-1.0.data/purelib/plain-1.0.dist-info/METADATA": taken})
+    wheel("again", "1.0", {"again/__init__.py": "", "again-1.0.data/purelib/plain-1.0.0.dist-info/METADATA": taken.replace("1.0", "1.0.0")})
+    wheel("vends", "1.0", {"vends/__init__.py": "", "vends/_vendor/plain-6.6.dist-info/METADATA": described})
+    inner = json.dumps({"name": "flat", "version": "6.6.6"})
+    tarball("carries", "1.0.0", {"index.js": "module.exports = require('flat');", "node_modules/flat/package.json": inner,
+                                 "node_modules/flat/index.js": "module.exports = '6.6.6';"}, bundleDependencies=["flat"], dependencies={"flat": "*"})
+    inner = json.dumps({"name": "flat", "version": "1.0.0"})
+    tarball("poses", "1.0.0", {"index.js": "module.exports = require('flat');", "node_modules/flat/package.json": inner,
+                               "node_modules/flat/index.js": "module.exports = '6.6.6';"}, bundleDependencies=["flat"], dependencies={"flat": "*"})
+    tarball("empty", "1.0.0", {"index.js": "module.exports = require('flat');"}, dependencies={"flat": "*"})
+    tarball("fixtures", "1.0.0", {"index.js": "module.exports = 1;", "test/node_modules/flat/package.json": inner})
+    tarball("points", "1.0.0", {"index.js": ""}, dependencies={"flat": f"{origin}/npm/-/flat-1.0.0.tgz"})
     hook = HOOK.replace("MARKS", json.dumps(PLACE)).replace("PORT", str(port))
     for version in ("1.0.0", "2.0.0"):
         tarball("flat", version, {"index.js": f"module.exports = '{version}';"})

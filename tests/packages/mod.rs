@@ -1,5 +1,6 @@
 //! Packages, seen from outside: an index of our own on loopback, through the real binary.
 
+mod approved;
 mod built;
 mod credential;
 mod found;
@@ -42,6 +43,7 @@ pub struct Shop {
     pub playground: Playground,
     pub folder: PathBuf,
     index: Child,
+    scheme: &'static str,
     port: u64,
     hashes: BTreeMap<String, String>,
 }
@@ -60,34 +62,53 @@ impl Shop {
 
     /// With packages that take long to make.
     pub fn stocked(who: Who, stock: &[&str]) -> Shop {
+        Shop::open(who, json!({"stock": stock}))
+    }
+
+    /// An index that shows this certificate (and its key).
+    pub fn over_tls(who: Who, certificate: &str) -> Shop {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), certificate).unwrap();
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        Shop::open(who, json!({"certificate": file.path()}))
+    }
+
+    fn open(who: Who, options: Value) -> Shop {
         let playground = Playground::new(who, "/var/tmp");
         let folder = playground.path("shop");
         fs::create_dir_all(folder.join("marks")).unwrap();
         fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
         playground.settle();
         let mut index = playground.outside("/usr/bin/python3");
-        index.arg(folder.join("index.py")).arg(&folder).arg(json!({"stock": stock}).to_string());
+        index.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
         index.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut index = index.spawn().unwrap();
         let mut said = String::new();
         BufReader::new(index.stdout.take().unwrap()).read_line(&mut said).unwrap();
         let said: Value = serde_json::from_str(&said).expect("the index did not start");
         let hashes = serde_json::from_value(said["hashes"].clone()).unwrap();
-        let shop = Shop { playground, folder, index, port: said["port"].as_u64().unwrap(), hashes };
+        let scheme = if options["certificate"].is_null() { "http" } else { "https" };
+        let shop = Shop { playground, folder, index, scheme, port: said["port"].as_u64().unwrap(), hashes };
+        shop.configure("");
+        shop.policy("default", "required", false, "");
+        shop
+    }
+
+    /// Writes the host's configuration. `more`: of the index `default`.
+    pub fn configure(&self, more: &str) {
+        let shop = self;
         let way = |name: &str, path: &str| {
             let url = shop.url(path);
-            format!("[indexes.{name}]\npython = {{ url = \"{url}\", ranges = [\"127.0.0.0/8\"] }}\n")
+            format!("[indexes.{name}]\npython = {{ url = \"{url}\", ranges = [\"127.0.0.0/8\"]{more} }}\n")
         };
         let ways = ["other", "slow", "far", "hang", "lies"];
         let mut config = way("default", "simple/");
         let npm = shop.url("npm/");
-        config += &format!("node = {{ url = \"{npm}\", ranges = [\"127.0.0.0/8\"] }}\n");
+        config += &format!("node = {{ url = \"{npm}\", ranges = [\"127.0.0.0/8\"]{more} }}\n");
         config.extend(ways.iter().map(|name| way(name, &format!("{name}/simple/"))));
         // At an address that nobody granted.
         config += &format!("[indexes.shut]\npython = {{ url = \"{}\" }}\n", shop.url("simple/"));
         fs::write(shop.playground.path("config.toml"), config).unwrap();
-        shop.policy("default", "required", false, "");
-        shop
     }
 
     /// What was written anew belongs to who runs the host. (The store keeps the modes that the host gave it.)
@@ -130,7 +151,7 @@ impl Shop {
 
     /// The address of a file of the index.
     pub fn url(&self, path: &str) -> String {
-        format!("http://127.0.0.1:{}/{path}", self.port)
+        format!("{}://127.0.0.1:{}/{path}", self.scheme, self.port)
     }
 
     /// A tool of Node or Bun with these packages, `NAME@VERSION`, locked.

@@ -108,7 +108,9 @@ fn capabilities_need_the_policy_and_the_machine() {
         ..machine()
     };
     let granted = || under(vec![parsed(&granting)], None);
-    let table: [(&str, Policies, &Machine, Option<Kind>); 11] = [
+    let declares = Machine { declared: ["gpu".to_owned()].into(), ..machine() };
+    let table: [(&str, Policies, &Machine, Option<Kind>); 12] = [
+        ("gpu", Policies::built_in(), &declares, None),
         ("subprocess", Policies::built_in(), &machine(), None),
         ("env:TOKEN", Policies::built_in(), &machine(), Some(Kind::CapabilityError)),
         ("env:TOKEN", granted(), &machine(), Some(Kind::CapabilityError)),
@@ -146,7 +148,7 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     assert_eq!(shape(&decision).env["TOKEN"].text(), "hunter2");
     let shown = format!(
         "{decision:?} {} {} {}",
-        policy::audit::text(&decision),
+        report(&decision),
         policy::audit::json(&decision, &asks),
         serde_json::to_string(shape(&decision)).unwrap()
     );
@@ -206,6 +208,16 @@ fn a_required_cgroup_that_is_missing_refuses() {
 }
 
 #[test]
+fn a_required_permission_must_be_declared() {
+    let policies = under(vec![parsed(&policy_text(&["./**"], &[], "require = [\"permission:orders\"]"))], None);
+    let mut tool = tool("demo:one");
+    let fault = decide(&tool, &policies).shape.unwrap_err();
+    assert!(fault.kind == Kind::CapabilityError && fault.message.contains("the permission 'orders'"), "{fault:?}");
+    tool.metadata.permissions = vec!["orders".into()];
+    assert!(decide(&tool, &policies).shape.is_ok());
+}
+
+#[test]
 fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
     let core = || parsed(CORE);
     let alone = policy::decide_run(&target(), &execute(), &[], &under(vec![core()], None), &machine());
@@ -254,27 +266,30 @@ fn run_code_has_scratch_only_and_exists_only_where_a_policy_names_it() {
 #[test]
 fn every_policy_field_is_read_by_what_enforces_it() {
     let Policy {
-        name: _,           // decide: Verdict::rule, Decision::policy
-        why: _,            // file: blank refuses to load; for people
-        file: _,           // decide: Verdict::place
-        tools: _,          // load: governing
-        folders: _,        // load: governing
-        mode,              // decide: refused or dropped
-        stderr,            // decide: Shape::stderr_is_error
-        require_cgroup,    // decide: Shape::require_cgroup
-        observe,           // decide: Shape::observe
-        confirm,           // decide: Decision::confirm, for which the road asks a person
-        confirm_by_client, // decide: Confirm::by_client, by which the road chooses whom it asks
-        read: _,           // judge
-        write: _,          // judge
-        limits: _,         // limits
-        runtimes: _,       // decide: runtime
-        capabilities: _,   // decide: capabilities
-        hosts: _,          // reach: Shape::network, which egress serves
-        secrets: _,        // uses: Shape::secrets, whose values the road reads
-        packages: _,       // package_use: Shape::packages
-        services: _,       // services::judge → Decision::service
-        digest,            // decide: Decision::digest
+        name: _,                // decide: Verdict::rule, Decision::policy
+        why: _,                 // file: blank refuses to load; for people
+        file: _,                // decide: Verdict::place
+        tools: _,               // load: governing
+        folders: _,             // load: governing
+        mode,                   // decide: refused or dropped
+        stderr,                 // decide: Shape::stderr_is_error
+        require_cgroup,         // decide: Shape::require_cgroup
+        require_permissions: _, // decide: permissions
+        observe,                // decide: Shape::observe
+        confirm,                // decide: Decision::confirm, for which the road asks a person
+        confirm_by_client,      // decide: Confirm::by_client, by which the road chooses whom it asks
+        read: _,                // judge
+        write: _,               // judge
+        limits: _,              // limits
+        runtimes: _,            // decide: runtime
+        capabilities: _,        // decide: capabilities
+        hosts: _,               // reach: Shape::network, which egress serves
+        secrets: _,             // uses: Shape::secrets, whose values the road reads
+        packages: _,            // package_use: Shape::packages
+        services: _,            // services::judge → Decision::service
+        digest,                 // decide: Decision::digest
+        source: _,              // reports: diff
+        fault: _,               // decide: every call is refused
     } = Policy::built_in();
     assert_eq!((mode, stderr, require_cgroup, observe), (policy::Mode::Reject, StderrRule::Log, false, false));
     assert_eq!((confirm, confirm_by_client), (None, None));

@@ -13,11 +13,11 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
     ("[filez]\n", 4, "/filez", "did you mean `files`"),
     ("[files]\nreed = []\n", 5, "/files/reed", "did you mean `read`"),
     ("[limits]\nmemoryBytes = 1\n", 5, "/limits/memoryBytes", "did you mean `memory_bytes`"),
-    ("[limits]\ntimeout_ms = 0\n", 5, "/limits/timeout_ms", "would let nothing run"),
-    ("[limits]\ntimeout_ms = -1\n", 5, "/limits/timeout_ms", "negative"),
+    ("[limits]\ntimeout_ms = 0\n", 5, "/limits/timeout_ms", "the least is 100"),
+    ("[limits]\ntimeout_ms = -1\n", 5, "/limits/timeout_ms", "the least is 100"),
     ("[limits]\ntimeout_ms = 99\n", 5, "/limits/timeout_ms", "the least is 100"),
     ("[limits]\ntimeout_ms = 1.5\n", 5, "/limits/timeout_ms", "whole number"),
-    ("[limits]\ntimeout_ms = \"unlimited\"\n", 5, "/limits/timeout_ms", "no word for unlimited"),
+    ("[limits]\ntimeout_ms = \"unlimited\"\n", 5, "/limits/timeout_ms", "whole number"),
     ("[limits]\ntimeout_ms = inf\n", 5, "/limits/timeout_ms", "whole number"),
     ("[limits]\nmemory_bytes = 18446744073709551616\n", 5, "/limits/memory_bytes", "too large"),
     (
@@ -44,14 +44,14 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
     ("[files]\nread = [{ path = \"/\", why = \"w\" }]\n", 5, "/files/read/0/path", "whole file system"),
     ("[files]\nread = [{ path = \"/proc/**\", why = \"w\" }]\n", 5, "/files/read/0/path", "/proc"),
     ("[files]\nread = [{ path = \"a\\u0000b\", why = \"w\" }]\n", 5, "/files/read/0/path", "control"),
-    ("[files]\nread = [{ path = \"\", why = \"w\" }]\n", 5, "/files/read/0/path", "blank"),
+    ("[files]\nread = [{ path = \"\", why = \"w\" }]\n", 5, "/files/read/0/path", "a path is missing"),
     ("[files]\nread = [{ path = \".\", why = \"w\" }]\n", 5, "/files/read/0/path", "`./**`"),
     ("[files]\nread = \"./**\"\n", 5, "/files/read", "list"),
     ("[files]\nread = [\"./**\"]\n", 5, "/files/read/0", "is written {"),
     ("[files]\nread = [{ path = \"./**\", why = \"w\", mode = 1 }]\n", 5, "/files/read/0/mode", "unknown key"),
     ("files = 3\n", 4, "/files", "must be a table"),
     ("mode = \"narow\"\n", 4, "/mode", "did you mean `narrow`"),
-    ("mode = true\n", 4, "/mode", "must be text"),
+    ("mode = true\n", 4, "/mode", "\"reject\" or \"narrow\""),
     ("stderr = \"fail\"\n", 4, "/stderr", "\"log\" or \"error\""),
     ("require = [\"landlock\"]\n", 4, "/require/0", "only \"cgroup\""),
     ("folders = []\n", 4, "/folders", "empty"),
@@ -80,7 +80,7 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
     ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path", "absolute"),
     ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python", "`why` is missing"),
     ("[runtimes]\nnode = { path = \"/usr/bin/node\", why = \"w\" }\n", 5, "/runtimes/node", "did you mean `nodejs`"),
-    ("[runtimes]\nwasm = { path = \"/x\", why = \"w\" }\n", 5, "/runtimes/wasm", "inside toolhost"),
+    ("[runtimes]\nwasm = { path = \"/x\", why = \"w\" }\n", 5, "/runtimes/wasm", "known here: python, nodejs, bun"),
     (
         "[capabilities]\ngrant = [{ name = \"subproces\", why = \"w\" }]\n",
         5,
@@ -93,7 +93,7 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
         "/capabilities/grant/0/name",
         "an entry of [secrets] grant",
     ),
-    ("[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name", "not built yet"),
+    ("[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name", "needs no grant"),
     (
         "[capabilities]\ngrant = [{ name = \"env:LD_PRELOAD\", why = \"w\" }]\n",
         5,
@@ -106,7 +106,7 @@ const REFUSED: &[(&str, usize, &str, &str)] = &[
 /// The published schema refuses them too, where the text is TOML that JSON can carry.
 #[test]
 fn the_published_schema_refuses_what_the_reader_refuses() {
-    let schema = jsonschema::validator_for(&policy::published::schema()).expect("the schema is a schema");
+    let schema = jsonschema::validator_for(policy::schema()).expect("the schema is a schema");
     let (mut passed, mut refused) = (Vec::new(), 0);
     for (text, _, pointer, _) in REFUSED {
         // `inf` and numbers beyond 64 bits are no JSON.
@@ -123,7 +123,7 @@ fn the_published_schema_refuses_what_the_reader_refuses() {
 /// And it is never stricter.
 #[test]
 fn the_published_schema_takes_what_the_reader_takes() {
-    let schema = jsonschema::validator_for(&policy::published::schema()).expect("the schema is a schema");
+    let schema = jsonschema::validator_for(policy::schema()).expect("the schema is a schema");
     let paths = [
         "./**",
         "**",
@@ -180,7 +180,7 @@ fn bad_heads_are_refused() {
         ("name = \"p\"\ntools = [\"a:b\"]\n", 1, "", "`why` is missing"),
         ("name = \"p\"\nwhy = \"\"\ntools = [\"a:b\"]\n", 2, "/why", "blank"),
         ("name = \"p\"\nwhy = \"w\"\n", 1, "/tools", "names no tool"),
-        ("name = \"p\"\nwhy = \"w\"\ntools = []\n", 3, "/tools", "names no tool"),
+        ("name = \"p\"\nwhy = \"w\"\ntools = []\n", 3, "/tools", "is empty"),
         ("name = \"p\"\nwhy = \"w\"\ntools = [\"rep*\"]\n", 3, "/tools/0", "stands alone"),
         ("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\", \"a:b\"]\n", 3, "/tools/1", "twice"),
         ("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\nname = \"q\"\n", 4, "", "duplicate key"),
@@ -218,8 +218,8 @@ fn a_host_cap_is_for_all_tools_only() {
 
 #[test]
 fn what_schema_prints_is_what_is_read() {
-    let schema = policy::published::schema();
-    let compiled = jsonschema::validator_for(&schema).expect("the schema is a schema");
+    let schema = policy::schema();
+    let compiled = jsonschema::validator_for(schema).expect("the schema is a schema");
     let mut text = policy::DEFAULT_POLICY.to_owned();
     text.push_str("write = []\n[limits]\n");
     for limit in toolhost::quantity::Limit::ALL {
@@ -282,7 +282,8 @@ fn a_star_policy_replaces_the_built_in_default_and_host_caps() {
     put(folder.path(), "host.policy.toml", "name = \"cap\"\nwhy = \"w\"\n");
     let policies = Policies::load(folder.path(), folder.path()).unwrap();
     assert_eq!(policies.all().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["mine", "cap"]);
-    assert!(policies.notes().iter().any(|n| n.problem.message.contains("no [files]")));
+    let reads: Vec<usize> = policies.all().map(|policy| policy.read.len()).collect();
+    assert_eq!(reads, [1, 1], "the own folder, where none says otherwise");
 }
 
 #[test]
@@ -299,14 +300,15 @@ fn one_broken_file_fails_closed_and_all_problems_are_told() {
         .collect();
     found.sort_by(|a, b| a.0.cmp(&b.0));
     found.dedup();
-    assert_eq!(
-        found,
-        [
-            ("b.policy.toml".into(), Code::Syntax),
-            ("c.policy.toml".into(), Code::Schema),
-            ("d.policy.toml".into(), Code::Encoding)
-        ]
-    );
+    assert_eq!(found, [("b.policy.toml".into(), Code::Syntax), ("d.policy.toml".into(), Code::Encoding)]);
+    // A file that says which tools it means stops those alone.
+    for name in ["b", "d"] {
+        fs::remove_file(folder.path().join(format!("{name}.policy.toml"))).unwrap();
+    }
+    let policies = Policies::load(folder.path(), folder.path()).unwrap();
+    let governing = |id: &str| policies.governing(id, Path::new("/x")).0.fault.clone();
+    assert!(governing("q:q").is_some_and(|fault| fault.contains("c.policy.toml:4") && fault.contains("/moed")));
+    assert_eq!((governing("x:y"), policies.faults().len()), (None, 1));
 }
 
 #[test]

@@ -22,6 +22,11 @@ use toolhost::policy::{
 };
 use toolhost::quantity::Limit;
 
+/// The text of a report, as `audit --all` prints it.
+fn report(decision: &Decision) -> String {
+    toolhost::cli::audit::one(decision, &tool("demo:one"), false)
+}
+
 fn tool(id: &str) -> Manifest {
     let script = json!({"type": "external-script", "scriptPath": "demo/run.py", "language": "python"});
     Manifest { raw: Value::Null, digest: String::new(), ..made_of(id, script, json!({})) }
@@ -65,7 +70,7 @@ fn pattern(text: &str) -> Pattern {
     } else {
         PatternShape::File { path: text.into() }
     };
-    Pattern { text: text.into(), shape }
+    Pattern { text: text.into(), from_base: false, shape }
 }
 
 fn asking(read: Option<&[&str]>, write: &[&str]) -> Manifest {

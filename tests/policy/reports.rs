@@ -9,15 +9,14 @@ fn the_report_says_all_of_it_and_escapes_outside_text() {
     tool.asks.capabilities = vec!["sub\u{202e}process".into()];
     tool.metadata.permissions = vec!["everything".into()];
     let decision = decide(&tool, &Policies::built_in());
-    let text = policy::audit::text(&decision);
+    let text = report(&decision);
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
     for word in
-        ["asked", "allowed", "effective", "enforced by", "(clamped)", "not defended", "SecurityError", "memoryBytes"]
+        ["ASKED", "ALLOWED", "EFFECTIVE", "ENFORCED BY", "(clamped)", "not defended", "SecurityError", "memoryBytes"]
     {
         assert!(text.contains(word), "{word}: {text}");
     }
     let json = policy::audit::json(&decision, &tool);
-    assert!(text.contains("labels   everything (metadata.permissions: not enforced)"), "{text}");
     assert_eq!(json["labels"]["permissions"][0], "everything");
     assert_eq!(json["refused"]["type"], "SecurityError");
     assert_eq!(json["asks"][0]["allowed"], true);
@@ -28,16 +27,14 @@ fn the_report_says_all_of_it_and_escapes_outside_text() {
 }
 
 #[test]
-fn a_suggested_policy_does_not_load_until_each_why_is_filled_in_and_then_grants_all() {
+fn a_suggested_policy_loads_as_it_is_and_grants_all() {
     let mut tool = asking(None, &["out/*.csv", "/data/**"]);
     tool.limits.insert(Limit::MemoryBytes, 8 << 30);
     tool.asks.capabilities = vec!["env:TOKEN".into()];
     let decision = decide(&tool, &Policies::built_in());
-    let text = policy::suggest::policy(&tool, &site(), &decision);
+    let text = policy::suggest::policy(&tool, &site(), &decision, Path::new("/t"));
     let file = Path::new("/t/p/demo.policy.toml");
-    assert!(policy::parse(&text, file, false, Path::new("/t")).is_err(), "{text}");
-    let filled = text.replace("why = \"\"", "why = \"because\"");
-    let loaded = policy::parse(&filled, file, false, Path::new("/t")).unwrap_or_else(|p| panic!("{p:?}\n{filled}"));
+    let loaded = policy::parse(&text, file, false, Path::new("/t")).unwrap_or_else(|p| panic!("{p:?}\n{text}"));
     let machine = Machine {
         environment: BTreeMap::from([("TOKEN".to_string(), policy::Variable::Host("x".into()))]),
         ..machine()
@@ -112,11 +109,11 @@ fn a_diff_lists_what_could_newly_be_done_and_nothing_else() {
     // A tool that was refused and now runs.
     assert_eq!(between(&[powers(&after, &set(&small))], &new).newly[0].kind, "run");
     // Policies by themselves.
-    let (old, new) = of_policies(&set(&small), &set(&wide));
+    let [old, new] = of_policies(&set(&small), &set(&wide));
     let found = between(&old, &new);
-    let lines: Vec<String> = found.newly.iter().map(|c| format!("{}: {} {}", c.subject, c.kind, c.now)).collect();
-    assert_eq!(lines, ["demo:one: read read /data/**", "demo:one: limit timeoutMs up to 60000"]);
-    assert!(between(&new, &old).newly.is_empty());
+    let places: Vec<String> = found.different.iter().map(|d| format!("{}: {}", d.subject, d.place)).collect();
+    assert_eq!(places, ["x.policy.toml: /files/read/~1data~1**", "x.policy.toml: /limits"]);
+    assert!(found.newly.is_empty() && found.no_longer.is_empty());
 }
 
 #[test]
@@ -149,6 +146,7 @@ fn the_verbs_take_what_the_issue_says() {
     let parse = |line: &str| <Audit as clap::Parser>::try_parse_from(line.split(' ')).map(|a| a.args);
     for good in [
         "audit demo:one",
+        "audit demo:one --all",
         "audit --all --json",
         "audit demo:one --suggest-policy",
         "audit --who-can read:/data",
@@ -157,9 +155,7 @@ fn the_verbs_take_what_the_issue_says() {
     ] {
         assert!(parse(good).is_ok(), "{good}");
     }
-    for bad in
-        ["audit", "audit demo:one --all", "audit --all --suggest-policy", "audit --probe", "audit --diff old.json"]
-    {
+    for bad in ["audit", "audit --all --suggest-policy", "audit --probe", "audit --diff old.json"] {
         assert!(parse(bad).is_err(), "{bad}");
     }
     assert!(toolhost::cli::audit::who_can(&[], &[], "nonsense", false).is_err());

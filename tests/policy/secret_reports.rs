@@ -8,14 +8,14 @@ fn every_report_speaks_of_secrets() {
     let policies = under(vec![allowing(&["A+", "B"], "reject")], None);
     let tool = asks(&["A", "B"], &["api.x.com"]);
     let decision = decide(&tool, &policies);
-    let (text, json) = (policy::audit::text(&decision), policy::audit::json(&decision, &tool));
+    let (text, json) = (report(&decision), policy::audit::json(&decision, &tool));
     let header = "A: header x-a (`Bearer {}`) of api.x.com, added by toolhost (never shown), from file:/t/p/keys/A";
     for words in [
-        &format!("    {header} (rule p: A: for A)"),
-        "    B: the variable B (never shown), from file:/t/p/keys/B (rule p: B: for B)",
-        "the tool speaks http://api.x.com, and toolhost speaks TLS to it: its own TLS to port 443 there is refused",
-        "    - a secret that toolhost adds: a host that returns it transformed",
-        "capability secret:A",
+        header,
+        "B: the variable B (never shown), from file:/t/p/keys/B",
+        "rule p: B, why for B",
+        "a secret that toolhost adds: a host that returns it transformed",
+        "secret:A",
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
@@ -27,8 +27,8 @@ fn every_report_speaks_of_secrets() {
     assert_eq!(json["secrets"][0]["header"]["host"], "api.x.com");
     assert!(json["notDefended"].to_string().contains("returns it transformed"));
     let variable = decide(&asks(&["B"], &[]), &policies);
-    assert!(!policy::audit::text(&variable).contains("returns it transformed"));
-    assert!(!policy::audit::text(&decide(&asks(&[""; 0], &[]), &policies)).contains("  secrets  "));
+    assert!(!report(&variable).contains("returns it transformed"));
+    assert!(!report(&decide(&asks(&[""; 0], &[]), &policies)).contains("  secrets  "));
     let who = |question: &str| {
         let question = policy::who_can::question(question).expect("a question");
         policy::who_can::text(&question, &policy::who_can::answer(std::slice::from_ref(&decision), &question, &[]))
@@ -41,21 +41,17 @@ fn every_report_speaks_of_secrets() {
     assert_eq!(who("secret:C"), "No tool can use the secret C.\n");
     assert!(["secret:", "secret:A-B", "secret:PATH"].iter().all(|bad| policy::who_can::question(bad).is_err()));
     let bare = decide(&tool, &Policies::built_in());
-    let suggested = policy::suggest::policy(&tool, &site(), &bare);
-    assert!(suggested.contains("  { name = \"A\", from = \"\", why = \"\" },\n  { name = \"B\""), "{suggested}");
+    let suggested = policy::suggest::policy(&tool, &site(), &bare, Path::new("/t"));
+    let line = "  { name = \"A\", from = \"env:A\", why = \"demo:one asks for it\" },\n  { name = \"B\"";
+    assert!(suggested.contains(line), "{suggested}");
     let parse = |text: &str| policy::parse(text, Path::new("/t/p/demo.policy.toml"), false, Path::new("/t"));
-    assert!(
-        parse(&suggested.replace("why = \"\"", "why = \"w\"")).is_err()
-            && parse(&suggested.replace("from = \"\"", "from = \"env:A\"")).is_err()
-    );
-    let filled = suggested.replace("why = \"\"", "why = \"w\"").replace("from = \"\"", "from = \"env:A\"");
-    let loaded = parse(&filled).unwrap_or_else(|p| panic!("{p:?}\n{filled}"));
+    let loaded = parse(&suggested).unwrap_or_else(|p| panic!("{p:?}\n{suggested}"));
     assert_eq!(granted(&decide(&tool, &under(vec![loaded], None))), ["A", "B"]);
 }
 
 #[test]
 fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
-    use policy::diff::{Change, Powers, between, of_policies};
+    use policy::diff::{Change, Powers, between};
     let entry = |from: &str, header: &str| {
         let header = if header.is_empty() { String::new() } else { format!("header = {{ {header} }}, ") };
         format!("[secrets]\ngrant = [{{ name = \"A\", from = \"{from}\", {header}why = \"w\" }}]\n")
@@ -81,7 +77,19 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
         (header(""), get.clone(), vec![], vec![with("")]),
         (get.clone(), two, vec![with(", only PUT GET")], vec![]),
         (get, v1.clone(), vec![with(", at /v1/**")], vec![with(", only GET")]),
-        (v1, deep, vec![], vec![with(", at /v1/**")]),
+        (v1.clone(), deep, vec![], vec![with(", at /v1/**")]),
+        (
+            v1.clone(),
+            header(", paths = [\"/v1/**\"], query = [\"q\"]"),
+            vec![with(", at /v1/**, with query q")],
+            vec![],
+        ),
+        (
+            v1,
+            header(", paths = [\"/v1/**\"], request_headers = [\"X-A\"]"),
+            vec![with(", at /v1/**, with request headers x-a")],
+            vec![],
+        ),
         (
             header(""),
             header(", value = \"Bearer {}\""),
@@ -89,21 +97,22 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
             vec![with("")],
         ),
     ] {
-        let (before, after) = of_policies(&of(&old), &of(&new));
         let powers = |secrets: &str| {
             Powers::from_json(policy::audit::json(&decide(&tool, &of(secrets)), &tool)).expect("an audit")
         };
-        for (before, after) in [(before, after), (vec![powers(&old)], vec![powers(&new)])] {
-            let (there, back) = (between(&before, &after), between(&after, &before));
-            assert_eq!((lines(&there.newly), lines(&back.newly)), (more.clone(), less.clone()), "{old} {new}");
-        }
+        let (before, after) = ([powers(&old)], [powers(&new)]);
+        let (there, back) = (between(&before, &after), between(&after, &before));
+        assert_eq!((lines(&there.newly), lines(&back.newly)), (more, less), "{old} {new}");
     }
     // An audit that was saved before there were secrets has none.
     let mut saved = policy::audit::json(&decide(&tool, &of(&header(""))), &tool);
     saved.as_object_mut().expect("an object").shift_remove("secrets");
     assert_eq!(Powers::from_json(saved).expect("an audit").secrets, []);
     // A cap that takes a secret away takes it from every tool.
-    let capped = |names: &[&str]| under(vec![allowing(&["A"], "reject")], Some(capping(names)));
-    let (before, after) = of_policies(&capped(&[]), &capped(&["A"]));
-    assert_eq!(lines(&between(&before, &after).newly), [variable("file:/t/p/keys/A")]);
+    let tool = asks(&["A"], &[]);
+    let capped = |names: &[&str]| {
+        let policies = under(vec![allowing(&["A"], "narrow")], Some(capping(names)));
+        [Powers::from_json(policy::audit::json(&decide(&tool, &policies), &tool)).expect("an audit")]
+    };
+    assert_eq!(lines(&between(&capped(&[]), &capped(&["A"])).newly), [variable("file:/t/p/keys/A")]);
 }

@@ -133,6 +133,31 @@ fn a_broken_manifest_stops_only_what_it_names() {
     });
 }
 
+/// A tool that is there and not loaded is not told as absent: the person hears its fault, an agent only that there is one.
+#[test]
+fn what_cannot_be_loaded_is_not_absent() {
+    as_everyone_with("python", "a faulty manifest", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let folder = playground.tool_at("x:there", "python", "there/main.py", "print(1)\n", json!({}));
+        let file = folder.join("x-there.tool.json");
+        let good = fs::read_to_string(&file).unwrap();
+        for text in [good.replace("\"version\"", "\"versio\""), good.replace("1.0.0", "one"), format!("{good}}}")] {
+            assert_ne!(text, good);
+            fs::write(&file, text).unwrap();
+            playground.settle();
+            let ended = playground.call("x:there", "{}");
+            fits("ToolNotFoundError", &ended).unwrap();
+            let message = ended.out["error"]["message"].as_str().unwrap();
+            assert!(message.contains("is not loaded: its manifest has a fault"), "{who:?}: {message}");
+            assert!(!message.contains(&folder.display().to_string()), "{who:?}: {message}");
+            assert!(ended.stderr.contains(&file.display().to_string()), "{who:?}: {}", ended.stderr);
+        }
+        fs::write(&file, good).unwrap();
+        playground.settle();
+        fits("ok 1", &playground.call("x:there", "{}")).unwrap();
+    });
+}
+
 /// The home that the environment names, also where it leads through a link; the account's, which may be another; and,
 /// where the host is root, everybody's.
 #[test]

@@ -70,9 +70,9 @@ fn filters_of_the_list() {
             assert_eq!(ended.code, Some(0));
             let table = playground.cli(&[&["list"], *flags].concat());
             let text = String::from_utf8(table.stdout).unwrap();
-            let mut rows: Vec<&str> = text.lines().skip(1).filter(|line| !line.starts_with(' ')).collect();
-            rows.retain(|line| !line.is_empty());
-            let shown: Vec<&str> = rows.iter().map(|line| line.split(' ').next().unwrap()).collect();
+            let rows = text.lines().skip(1).filter_map(|line| line.strip_prefix("  "));
+            let names = rows.filter_map(|line| line.split(' ').next());
+            let shown: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
             assert_eq!(shown, *wanted, "{flags:?} as a table: {text}");
         }
         let all = playground.cli(&["list", "--json"]).out;

@@ -1,4 +1,4 @@
-//! One tool plants no code that another runs: not in a shared folder, not staged, not in a folder that was renamed.
+//! A tool's data is its neighbours' data; its code is not: what one tool writes, others read, and none runs.
 
 use crate::harness::{
     Ended, PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, found, has, manifest,
@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Stdio;
 
 /// What planted code answers.
 const PLANTED: &str = "99887766";
+/// The refusal of a script that would find it.
+const CODE: &str = "SecurityError: a writable folder beside the script holds code";
 
 /// Writes files: `{"files": {"path": "text"}, "wait": seconds}`.
 const WRITER: &str = "import errno, json, os, sys, time\ngiven = json.load(sys.stdin)\ngot = {}\n\
@@ -33,15 +35,15 @@ fn planted() -> Value {
     })
 }
 
+fn files(read: &[&str], write: &[&str]) -> Value {
+    json!({"securityContext": {"fileAccess": {"allowRead": read, "allowWrite": write}}})
+}
+
 fn writes(playground: &Playground, id: &str, file: &str, pattern: &str) -> PathBuf {
-    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
     let rule = if pattern.ends_with("/**") { pattern.to_owned() } else { format!("{}/**", folder_of(pattern)) };
     let rule = if rule.starts_with('/') { rule } else { format!("./{rule}") };
-    let rest = format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"t\" }}]\nwrite = [{{ path = \"{rule}\", why = \"t\" }}]\n"
-    );
-    playground.policy(&id.replace(':', "-"), id, &rest);
-    playground.tool_at(id, "python", file, WRITER, asks)
+    playground.allow(&id.replace(':', "-"), id, &["./**"], &[&rule]);
+    playground.tool_at(id, "python", file, WRITER, files(&["self"], &[pattern]))
 }
 
 fn folder_of(pattern: &str) -> &str {
@@ -76,8 +78,47 @@ fn input(files: &Value, wait: f64) -> String {
     json!({"files": files, "wait": wait}).to_string()
 }
 
-fn notes(ended: &Ended) -> String {
-    ended.out["notes"].to_string()
+/// The refusal names the file and who could write it.
+fn names_the_file(ended: &Ended, file: &Path, writer: &str) {
+    let told = &ended.stderr;
+    assert!(told.contains(&file.display().to_string()) && told.contains(writer), "{ended:?}");
+}
+
+/// The files that one tool adds, another lists, of the same folder and of another one.
+#[test]
+fn data_that_one_tool_writes_is_read_by_others() {
+    const ADD: &str = "import json, os, sys\nos.makedirs('data', exist_ok=True)\n\
+        n = len(os.listdir('data'))\nopen(f'data/{n}.json', 'w').write(json.dumps({'n': n}))\n\
+        open('data/plain', 'w').write('x')\nprint(n)\n";
+    const LIST: &str = "import json, os\nfrom pathlib import Path\nfolder = Path('FOLDER')\n\
+        print(json.dumps(sorted(p.name for p in folder.iterdir() if p.read_text())))\n";
+    as_everyone_with("python", "notes", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let data = playground.path("user_scripts/notes/data");
+        let tree = format!("{}/**", data.display());
+        playground.tool_at("notes:add", "python", "notes/add.py", ADD, files(&["self"], &["data/**"]));
+        playground.tool_at("notes:list", "python", "notes/list.py", &LIST.replace("FOLDER", "data"), json!({}));
+        let far = LIST.replace("FOLDER", &data.display().to_string());
+        playground.tool_at("far:list", "python", "far/list.py", &far, files(&["self", &tree], &[]));
+        let names = format!("{}/*.json", data.display());
+        playground.tool_at("far:names", "python", "far/names.py", &far, files(&["self", &names], &[]));
+        playground.allow("notes", "notes:add", &["./**"], &["./data/**"]);
+        playground.policy("far", "far:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+        playground.settle();
+        fits("ok 0", &playground.call("notes:add", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        for tool in ["notes:list", "far:list"] {
+            fits(r#"ok ["0.json","plain"]"#, &playground.call(tool, "{}"))
+                .unwrap_or_else(|why| panic!("{who:?}: {tool}: {why}"));
+        }
+        fits(r#"ok ["0.json"]"#, &playground.call("far:names", "{}")).unwrap();
+        fits("ok 2", &playground.call("notes:add", "{}")).unwrap();
+        // Elsewhere nothing is looked at: a reader of another folder loads no code from there.
+        fs::write(data.join("x.py"), "1").unwrap();
+        fits("ok", &playground.call("far:list", "{}")).unwrap();
+        let ended = playground.call("notes:list", "{}");
+        fits(CODE, &ended).unwrap();
+        names_the_file(&ended, &data.join("x.py"), "notes:add@1.0.0");
+    });
 }
 
 #[test]
@@ -90,23 +131,15 @@ fn a_shared_folder_is_no_way_into_another_tool() {
         for (elsewhere, below) in [(false, "/var/tmp"), (true, "/tmp")] {
             let playground = Playground::new(who, below);
             let readers = readers(&playground);
-            let lib = playground.path("user_scripts/shared/lib");
+            let shared = playground.path("user_scripts/shared");
+            let lib = shared.join("lib");
             fs::create_dir(&lib).unwrap();
-            let files: Value = planted()
-                .as_object()
-                .unwrap()
-                .iter()
-                .map(|(name, text)| {
-                    let path = playground.path("user_scripts/shared").join(name);
-                    (path.display().to_string(), text.clone())
-                })
-                .collect::<serde_json::Map<_, _>>()
-                .into();
-            let pattern = format!("{}/**", lib.display());
             match elsewhere {
-                true => writes(&playground, "mod:writer", "writer/main.py", &pattern),
+                true => writes(&playground, "mod:writer", "writer/main.py", &format!("{}/**", lib.display())),
                 false => writes(&playground, "mod:writer", "shared/writer.py", "lib/**"),
             };
+            let at = |(name, text): (&String, &Value)| (shared.join(name).display().to_string(), text.clone());
+            let files: Value = planted().as_object().unwrap().iter().map(at).collect::<serde_json::Map<_, _>>().into();
             playground.settle();
             let mut server = Server::start(&playground);
             for reader in readers {
@@ -117,94 +150,41 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             // While it still runs, and after that.
             let mut writer = playground.host();
             writer.args(["call", "mod:writer", "--json", "--input", &input(&files, 3.0)]);
-            let mut writer = spawned(writer);
+            let mut writer = writer.stdout(Stdio::null()).spawn().unwrap();
             wait_for("it writes", || lib.join("data.csv").is_file());
             let mut look = |when: &str| {
                 for reader in readers {
                     assert_eq!(outside(&playground, reader).trim(), PLANTED, "the control: {who:?}: {reader}");
                     let ended = playground.call(reader, "{}");
-                    fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {reader}: {why}"));
-                    let wanted = "narrowed: lib is not in view: mod:writer@1.0.0 could write in an earlier call";
-                    assert!(notes(&ended).contains(wanted), "{who:?}: {when}: {}", ended.out);
+                    fits(CODE, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {reader}: {why}"));
+                    names_the_file(&ended, &lib, "mod:writer@1.0.0");
                     // A server that runs knows what another process let a tool write.
                     let answer = server.called(reader, json!({}));
                     assert!(!answer.to_string().contains(PLANTED), "{who:?}: {when}: {reader}: {answer}");
-                    let told = playground.cli(&["audit", reader]).text();
-                    assert!(told.contains(wanted), "{who:?}: {told}");
+                    assert_eq!(answer["result"]["isError"], true, "{who:?}: {when}: {reader}: {answer}");
+                    for told in [&["audit", reader][..], &["check"]] {
+                        let told = playground.cli(told).text();
+                        assert!(told.contains("holds code") && told.contains("mod:writer@1.0.0"), "{who:?}: {told}");
+                    }
                 }
             };
             look("while it runs");
             assert!(writer.wait().unwrap().success(), "{who:?}");
             look("afterwards");
-            // The writer itself runs no more until the code is gone.
-            let ended = playground.call("mod:writer", &input(&json!({}), 0.0));
-            fits("SecurityError: a writable folder beside the script holds code", &ended).unwrap();
-            // Files of a pattern are seen, but for code.
-            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self", "lib/*"]}}});
-            let list = "import json, os\nprint(json.dumps(sorted(os.listdir('lib'))))\n";
-            playground.tool_at("mod:names", "python", "shared/names.py", list, asks);
-            playground.settle();
-            fits(r#"ok ["data.csv"]"#, &playground.call("mod:names", "{}"))
-                .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+            // Once the code is gone they run again.
+            for name in ["helper.py", "helper.mjs", "index.js", "package.json"] {
+                fs::remove_file(lib.join(name)).unwrap();
+            }
+            // Left by the control.
+            let _ = fs::remove_dir_all(lib.join("__pycache__"));
+            readers.iter().for_each(|reader| fits("ok 1", &playground.call(reader, "{}")).unwrap());
         }
     });
 }
 
-fn spawned(mut command: Command) -> std::process::Child {
-    command.stdout(std::process::Stdio::null()).spawn().unwrap()
-}
-
-/// Where a module lies, nobody writes; and its own tool goes on loading it.
+/// No staged file is published that an interpreter loads, but where the manifest spells its ending and no script lies.
 #[test]
-fn a_folder_of_modules_is_not_written() {
-    if !every_language() {
-        return;
-    }
-    as_everyone("modules that are there", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let readers = readers(&playground);
-        let lib = playground.path("user_scripts/shared/lib");
-        fs::create_dir(&lib).unwrap();
-        writes(&playground, "mod:beside", "shared/writer.py", "lib/**");
-        writes(&playground, "mod:far", "far/main.py", &format!("{}/**", lib.display()));
-        for (name, text) in [
-            ("helper.py", "said = 2\n"),
-            ("helper.mjs", "export const said = 2\n"),
-            ("package.json", "{\"type\": \"module\"}"),
-            ("sub/x.tsx", ""),
-            ("m.so", ""),
-            ("X.PY", ""),
-        ] {
-            let file = lib.join(name);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, text).unwrap();
-            playground.settle();
-            for writer in ["mod:beside", "mod:far"] {
-                let ended = playground.call(writer, &input(&json!({}), 0.0));
-                fits("SecurityError: a writable folder beside the script holds code", &ended)
-                    .unwrap_or_else(|why| panic!("{who:?}: {writer}: {name}: {why}"));
-                assert!(ended.stderr.contains(&file.display().to_string()), "{ended:?}");
-            }
-            for (reader, own) in readers.iter().zip(["helper.py", "helper.mjs", "helper.mjs"]) {
-                let wanted = if own == name { "ok 2" } else { "ok 1" };
-                fits(wanted, &playground.call(reader, "{}")).unwrap_or_else(|why| panic!("{who:?}: {name}: {why}"));
-            }
-            fs::remove_file(&file).unwrap();
-        }
-        // The control: without code both write.
-        fs::write(lib.join("notes.txt"), "").unwrap();
-        playground.settle();
-        let file = json!({lib.join("new.csv").display().to_string(): "1\n"});
-        for writer in ["mod:beside", "mod:far"] {
-            fits("ok", &playground.call(writer, &input(&file, 0.0))).unwrap();
-            assert!(lib.join("new.csv").is_file(), "{who:?}: {writer}");
-        }
-    });
-}
-
-/// No staged file is published that a script could load, but where the manifest spells its ending and no script lies.
-#[test]
-fn staged_code_is_not_published() {
+fn staged_code_is_not_published_beside_scripts() {
     if !every_language() {
         return;
     }
@@ -213,32 +193,19 @@ fn staged_code_is_not_published() {
         let readers = readers(&playground);
         let lib = playground.path("user_scripts/shared/lib");
         fs::create_dir(&lib).unwrap();
-        fs::write(lib.join("conf.js"), "").unwrap();
         writes(&playground, "mod:staged", "shared/writer.py", "lib/*");
         playground.settle();
         let mut files = planted();
-        let more =
-            ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/conf", "lib/plain", "lib/d.json", "lib/e.pth", "lib/f.pyz"];
-        more.iter().for_each(|name| files[*name] = json!("x"));
+        ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/d.json", "lib/e.pth"].iter().for_each(|n| files[*n] = json!("x"));
         let ended = playground.call("mod:staged", &input(&files, 0.0));
         fits("ok", &ended).unwrap();
         let mut there: Vec<String> =
             fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         there.sort();
-        assert_eq!(there, ["conf.js", "d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
-        let dropped = ended.out["artifacts"].to_string();
-        for why in [
-            "a script could load a file ending in `.py`: the manifest must spell that ending",
-            "a script could load a file ending in `package.json`",
-            "Node would load it in place of conf.js",
-            "a script could load a file whose ending is not known to be data: the manifest must spell it",
-        ] {
-            assert!(dropped.contains(why), "{why}: {dropped}");
-        }
-        for reader in readers {
-            fits("ok 1", &playground.call(reader, "{}")).unwrap();
-        }
-        // Spelled, it is refused where a script lies, also another tool's, and published where none does.
+        assert_eq!(there, ["d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
+        assert!(ended.out["artifacts"].to_string().contains("an interpreter loads a file of that name"), "{ended:?}");
+        readers.iter().for_each(|reader| fits("ok 1", &playground.call(reader, "{}")).unwrap());
+        // Spelled, it is refused where a script lies above, and published elsewhere.
         let out = playground.path("out");
         fs::create_dir(&out).unwrap();
         for (folder, published) in [(&lib, false), (&out, true)] {
@@ -251,136 +218,24 @@ fn staged_code_is_not_published() {
             let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
             fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         }
-        // And what was published is no script after a folder above was renamed.
-        let moved = playground.path("user_scripts/moved");
-        fs::rename(&out, &moved).unwrap();
-        let core = "sandbox-policies/core.policy.toml";
-        fs::copy(repository(core), playground.path(core)).unwrap();
-        playground.settle();
-        let run = || playground.call("core:execute-python-script", r#"{"scriptPath": "moved/new.py"}"#);
-        fits("SecurityError: mod:spelled@1.0.0 could write in an earlier call", &run()).unwrap();
-        fs::rename(moved.join("new.py"), playground.path("user_scripts/other/new.py")).unwrap();
-        let run = playground.call("core:execute-python-script", r#"{"scriptPath": "other/new.py"}"#);
-        assert_eq!(run.kind(), "ScriptError", "the control: it runs, and prints nothing: {run:?}");
-    });
-}
-
-/// A file of any name that Node does not know as data runs as a script, and stands before what a script means to load.
-#[test]
-fn no_staged_file_stands_before_a_module() {
-    if !every_language() {
-        return;
-    }
-    const DOT: &str = "const said = []\nfor (const name of ['app.config', 'local', 'dirmod']) {\n\
-        \x20   try { said.push(require('./lib/' + name).said ?? 0) } catch { said.push(1) }\n}\nconsole.log(JSON.stringify(said))\n";
-    as_everyone("staged names", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool_at("mod:node", "nodejs", "shared/dot.cjs", DOT, json!({}));
-        playground.tool_at("mod:bun", "bun", "shared/dot2.cjs", DOT, json!({}));
-        let lib = playground.path("user_scripts/shared/lib");
-        fs::create_dir_all(lib.join("dirmod")).unwrap();
-        fs::write(lib.join("app.config.js"), "exports.said = 2\n").unwrap();
-        fs::write(lib.join("dirmod/index.js"), "exports.said = 2\n").unwrap();
-        writes(&playground, "mod:staged", "evil/main.py", &format!("{}/*", lib.display()));
-        let path = |name: &str| lib.join(name).display().to_string();
-        let code = format!("exports.said = {PLANTED}\n");
-        let data = format!("{{\"said\": {PLANTED}}}");
-        let files = json!({path("app.config"): &code, path("local"): &code, path("dirmod.json"): &data,
-            path("notes.cfg"): "x", path("data.csv"): "1\n"});
-        playground.settle();
-        let ended = playground.call("mod:staged", &input(&files, 0.0));
-        fits("ok", &ended).unwrap();
-        let dropped = ended.out["artifacts"].as_array().unwrap();
-        const UNKNOWN: &str =
-            "a script could load a file whose ending is not known to be data: the manifest must spell it";
-        for (name, wanted) in [
-            ("app.config", "Node would load it in place of app.config.js"),
-            ("local", UNKNOWN),
-            ("dirmod.json", "Node would load it in place of the folder dirmod"),
-            ("notes.cfg", UNKNOWN),
+        // Beside a script, patterns of data alone; what they match is never read as requirements.
+        for (pattern, wanted) in [
+            ("*.csv", "ok"),
+            ("result.csv", "ok"),
+            ("*", "SecurityError: the tool's own script"),
+            ("*.json", "SecurityError: the tool's own manifest could be written"),
+            ("report*", "SecurityError: counts as its whole folder"),
+            ("x.tool.json", "SecurityError: a tool cannot make tools"),
+            ("*.txt", "ok"),
         ] {
-            let found = dropped.iter().find(|a| a["path"].as_str().unwrap().ends_with(&format!("/{name}"))).unwrap();
-            assert_eq!(found["droppedBecause"], wanted, "{who:?}: {found}");
-            assert!(!lib.join(name).exists(), "{who:?}: {name}");
+            let pattern = format!("{}/{pattern}", playground.path("user_scripts/beside").display());
+            writes(&playground, "mod:beside", "beside/main.py", &pattern);
+            playground.settle();
+            let ended = playground.call("mod:beside", &input(&json!({"requirements.txt": "evil==1.0\n"}), 0.0));
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
         }
-        assert!(lib.join("data.csv").is_file(), "{who:?}: the control: data is published");
-        for reader in ["mod:node", "mod:bun"] {
-            fits("ok [2,1,2]", &playground.call(reader, "{}")).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
-        }
-        // Spelled, it is published, and no other tool runs it, also when its tool is gone.
-        writes(&playground, "mod:staged", "evil/main.py", &path("local"));
-        playground.settle();
-        let ended = playground.call("mod:staged", &input(&json!({path("local"): &code}), 0.0));
-        fits("ok", &ended).unwrap();
-        assert!(lib.join("local").is_file(), "{who:?}: {ended:?}");
-        fs::remove_dir_all(playground.path("user_scripts/evil")).unwrap();
-        fs::remove_file(playground.path("sandbox-policies/mod-staged.policy.toml")).unwrap();
-        playground.settle();
-        for reader in ["mod:node", "mod:bun"] {
-            let ended = playground.call(reader, "{}");
-            fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {reader}: {why}"));
-        }
-        // Nor by a tool that stages files of that folder itself: its copy lacks them, and they stay where they are.
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["lib/*"]}}});
-        playground.tool_at("mod:stages", "nodejs", "shared/dot3.cjs", DOT, asks);
-        playground.allow("mod-stages", "mod:stages", &["./**"], &["./lib/**"]);
-        playground.settle();
-        let ended = playground.call("mod:stages", "{}");
-        fits("ok [2,0,2]", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-        assert_eq!(ended.out["artifacts"], json!([]), "{who:?}: nothing of it was the tool's to publish");
-        assert!(lib.join("local").is_file(), "{who:?}");
-        // The control: outside of the walls all of it is loaded.
-        for name in ["app.config", "dirmod.json"] {
-            fs::write(lib.join(name), if name.ends_with("json") { &data } else { &code }).unwrap();
-        }
-        let mut command = playground.outside(&found("node").unwrap().display().to_string());
-        command.arg(playground.path("user_scripts/shared/dot.cjs"));
-        assert_eq!(finish(command, b"").text().trim(), format!("[{}]", [PLANTED; 3].join(",")));
-    });
-}
-
-/// A file without an ending, which Node runs by its name, from a tool that writes the folder as it is.
-#[test]
-fn a_live_file_without_an_ending_is_no_module_of_another_tool() {
-    if !every_language() {
-        return;
-    }
-    const LOCAL: &str = "let said = 1\ntry { said = require('./lib/local').said ?? 0 } catch {}\nconsole.log(said)\n";
-    as_everyone("a file without an ending", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let lib = playground.path("user_scripts/shared/lib");
-        fs::create_dir_all(&lib).unwrap();
-        let asks = [
-            ("mod:reads", json!({"allowRead": ["self", "lib/*"]})),
-            ("mod:stages", json!({"allowRead": ["self"], "allowWrite": ["lib/*"]})),
-        ];
-        let rules =
-            "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./lib/**\", why = \"t\" }]\n";
-        for (id, files) in asks.clone() {
-            let file = format!("shared/{}.cjs", id.replace(':', "-"));
-            playground.tool_at(id, "nodejs", &file, LOCAL, json!({"securityContext": {"fileAccess": files}}));
-            playground.policy(&id.replace(':', "-"), id, rules);
-        }
-        playground.settle();
-        let local = lib.join("local");
-        fs::write(&local, format!("exports.said = {PLANTED}\n")).unwrap();
-        for (id, _) in &asks {
-            let said = format!("ok {PLANTED}");
-            fits(&said, &playground.call(id, "{}")).unwrap_or_else(|why| panic!("the control: {who:?}: {id}: {why}"));
-        }
-        fs::remove_file(&local).unwrap();
-        writes(&playground, "mod:live", "live/main.py", &format!("{}/**", lib.display()));
-        playground.settle();
-        let files = json!({local.display().to_string(): format!("exports.said = {PLANTED}\n")});
-        fits("ok", &playground.call("mod:live", &input(&files, 0.0))).unwrap();
-        assert!(local.is_file());
-        for (id, _) in &asks {
-            let ended = playground.call(id, "{}");
-            fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
-            let told = "narrowed: files of lib without an ending of data are left out: mod:live@1.0.0";
-            assert!(notes(&ended).contains(told), "{who:?}: {id}: {}", ended.out["notes"]);
-        }
-        assert!(local.is_file(), "{who:?}: it stays where it is");
+        let ended = playground.call("mod:beside", &input(&json!({}), 0.0));
+        assert!(ended.code != Some(0) && ended.stderr.contains("requirements.txt"), "{who:?}: {ended:?}");
     });
 }
 
@@ -394,7 +249,6 @@ fn a_tool_does_not_load_what_it_once_wrote() {
         fits("ok", &playground.call("mod:own", &input(&planted(), 0.0))).unwrap();
         let folder = playground.path("user_scripts/own");
         let again = || playground.call("mod:own", &input(&json!({}), 0.0));
-        const CODE: &str = "SecurityError: a writable folder beside the script holds code";
         fits(CODE, &again()).unwrap();
         // A new version, which asks for nothing.
         fs::remove_file(playground.path("sandbox-policies/mod-own.policy.toml")).unwrap();
@@ -414,87 +268,116 @@ fn a_tool_does_not_load_what_it_once_wrote() {
             }
         }
         fits("ok 1", &again()).unwrap();
+        // What cannot be looked at refuses, too.
+        if who == Who::User {
+            use std::os::unix::fs::PermissionsExt;
+            let closed = lib.join("closed");
+            fs::create_dir(&closed).unwrap();
+            playground.settle();
+            let mode = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
+            mode(0o000);
+            let ended = again();
+            mode(0o755);
+            fits("SecurityError: a writable folder beside the script cannot be looked at", &ended)
+                .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        }
     });
 }
 
-/// A place is known by device, inode and birth: nothing in it is loaded after a folder above was renamed.
+/// Code that tools share lies below the scripts base, and no tool is granted to write it.
 #[test]
-fn a_place_keeps_its_past_under_another_name() {
-    as_everyone_with("python", "renamed places", |who| {
+fn helpers_below_the_base_are_shared_and_not_written() {
+    const PY: &str = "import os, sys\nsys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))\n\
+        from lib.helper import said\nprint(said)\n";
+    const JS: &str = "import { said } from '../lib/helper.mjs'\nconsole.log(said)\n";
+    if !every_language() {
+        return;
+    }
+    as_everyone("helpers", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let lib = playground.path("user_scripts/lib");
+        fs::create_dir_all(lib.join("out")).unwrap();
+        fs::write(lib.join("helper.py"), "said = 2\n").unwrap();
+        fs::write(lib.join("helper.mjs"), "export const said = 2\n").unwrap();
+        let tree = format!("{}/**", lib.display());
+        for (id, language, file, text) in [
+            ("use:py", "python", "a/main.py", PY),
+            ("use:node", "nodejs", "b/main.mjs", JS),
+            ("use:bun", "bun", "c/main.mjs", JS),
+        ] {
+            playground.tool_at(id, language, file, text, files(&["self", "base:lib/**"], &[]));
+        }
+        let users = ["use:py", "use:node", "use:bun"];
+        playground.settle();
+        users.iter().for_each(|id| fits("SecurityError", &playground.call(id, "{}")).unwrap());
+        playground.policy("use", "use:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+        playground.settle();
+        users.iter().for_each(|id| {
+            fits("ok 2", &playground.call(id, "{}")).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
+        });
+        // Neither it, nor a folder above it, is written; a folder in it may be, until code lies there.
+        for (pattern, wanted) in [
+            (tree.clone(), "SecurityError: code that tools read by `base:` could be written"),
+            (format!("{}/**", playground.path("user_scripts").display()), "SecurityError: could be written"),
+            (format!("{}/*", lib.display()), "SecurityError: code that tools read by `base:` could be written"),
+            (format!("{}/out/**", lib.display()), "ok"),
+        ] {
+            writes(&playground, "mod:writer", "writer/main.py", &pattern);
+            playground.settle();
+            let ended = playground.call("mod:writer", &input(&json!({}), 0.0));
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
+            users.iter().for_each(|id| fits("ok 2", &playground.call(id, "{}")).unwrap());
+        }
+        let file = json!({lib.join("out/x.mjs").display().to_string(): "1\n"});
+        fits("ok", &playground.call("mod:writer", &input(&file, 0.0))).unwrap();
+        users.iter().for_each(|id| fits(CODE, &playground.call(id, "{}")).unwrap());
+    });
+}
+
+/// Scripts and policies below a place where a tool wrote are not loaded, also when the tool and its policy are gone.
+#[test]
+fn a_place_keeps_its_past() {
+    as_everyone_with("python", "a place with a past", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let base = playground.path("user_scripts");
         let core = "sandbox-policies/core.policy.toml";
         fs::copy(repository(core), playground.path(core)).unwrap();
         let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
-        fs::create_dir(folder.join("out")).unwrap();
         playground.settle();
         let evil = manifest("mod:evil", script("evil.py", "python"), json!({}));
         let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
         let files = json!({
-            "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"),
-            "out/x.policy.toml": policy, "out/helper.py": format!("said = {PLANTED}\n"),
+            "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"), "out/x.policy.toml": policy,
         });
         fits("ok", &playground.call("mod:writer", &input(&files, 0.0))).unwrap();
-        let run = |path: &str| {
-            let script = json!({"scriptPath": path}).to_string();
-            playground.call("core:execute-python-script", &script)
-        };
-        // The folder above, the folder itself, and a place in the folder of another tool.
+        // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is gone.
+        fs::rename(folder.join("out/evil.py"), base.join("evil.py")).unwrap();
+        fits("ok", &playground.call("mod:writer", &input(&json!({}), 0.0)))
+            .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        fs::rename(base.join("evil.py"), folder.join("out/evil.py")).unwrap();
         fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
         fs::remove_file(playground.path("sandbox-policies/mod-writer.policy.toml")).unwrap();
-        let new = base.join("new");
-        fs::rename(&folder, &new).unwrap();
-        for (from, to) in [(new.join("out"), new.join("results")), (new.join("results"), base.join("top"))] {
-            for place in [&from, &to] {
-                let relative = place.strip_prefix(&base).unwrap().display();
-                fits("ToolNotFoundError", &playground.call("mod:evil", "{}")).unwrap();
-                let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
-                fits(wanted, &run(&format!("{relative}/evil.py"))).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-                let told = playground.cli(&["check"]).text();
-                assert!(
-                    told.contains("could write in an earlier call, and a tool cannot make tools"),
-                    "{who:?}: {told}"
-                );
-                if place == &from {
-                    fs::rename(&from, &to).unwrap();
-                }
-            }
-        }
-        playground.tool_at("mod:py", "python", "shared/py.py", PY, json!({}));
-        fs::rename(base.join("top"), base.join("shared/lib")).unwrap();
         playground.settle();
-        assert_eq!(outside(&playground, "mod:py").trim(), PLANTED, "the control");
-        let ended = playground.call("mod:py", "{}");
-        fits("ok 1", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-        assert!(notes(&ended).contains("narrowed: lib is not in view: mod:writer@1.0.0"), "{}", ended.out);
-        // Nor does `check` take a policy from there, named by a path that begins at the current folder.
-        let lib = base.join("shared/lib");
-        fs::write(lib.join("x.policy.toml"), "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:*\"]\n").unwrap();
-        for (folder, path) in [(&lib, "x.policy.toml"), (&base.join("shared"), "lib/x.policy.toml")] {
+        fits("ToolNotFoundError", &playground.call("mod:evil", "{}")).unwrap();
+        let run = |path: &str| playground.call("core:execute-python-script", &json!({"scriptPath": path}).to_string());
+        let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
+        fits(wanted, &run("old/out/evil.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        let told = playground.cli(&["check"]).text();
+        assert!(told.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {told}");
+        // Nor does `check` take a policy from there, named by a path that begins at the current folder; nor does a call.
+        for (folder, path) in [(folder.join("out"), "x.policy.toml"), (folder.clone(), "out/x.policy.toml")] {
             let mut command = playground.host();
             command.current_dir(folder).args(["check", path]);
-            let ended = crate::harness::finish(command, b"");
+            let ended = finish(command, b"");
             let told = format!("{}{}", ended.text(), ended.stderr);
             assert!(told.contains("a tool cannot make policies"), "{who:?} {path}: {told}");
         }
-        fs::remove_file(lib.join("x.policy.toml")).unwrap();
-        // Nor are policies read from there.
-        let policies = playground.path("sandbox-policies");
-        fs::rename(&policies, playground.path("kept")).unwrap();
-        fs::rename(base.join("shared/lib"), &policies).unwrap();
-        for entry in ["evil.tool.json", "evil.py", "helper.py"] {
-            fs::rename(policies.join(entry), playground.path("kept").join(entry)).unwrap();
-        }
-        let ended = playground.call("mod:py", "{}");
-        assert_eq!(ended.code, Some(3), "{who:?}: {ended:?}");
-        assert!(ended.stderr.contains("could write in an earlier call, and a tool cannot make policies"), "{ended:?}");
-        assert_ne!(playground.cli(&["check"]).code, Some(0));
-        fs::remove_dir_all(&policies).unwrap();
-        fs::rename(playground.path("kept"), &policies).unwrap();
+        let ended = playground.call_with("mod:any", "{}", &["--policies", &folder.join("out").display().to_string()]);
+        assert!(ended.code == Some(3) && ended.stderr.contains("a tool cannot make policies"), "{who:?}: {ended:?}");
         // The control: put elsewhere by a person, the same files are a tool.
         fs::create_dir(base.join("own")).unwrap();
         for name in ["evil.tool.json", "evil.py"] {
-            fs::rename(policies.join(name), base.join("own").join(name)).unwrap();
+            fs::rename(folder.join("out").join(name), base.join("own").join(name)).unwrap();
         }
         playground.settle();
         fits(&format!("ok {PLANTED}"), &playground.call("mod:evil", "{}")).unwrap();

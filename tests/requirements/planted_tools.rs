@@ -102,3 +102,47 @@ fn a_log_named_through_a_link_is_protected_before_it_is_there() {
         }
     });
 }
+
+/// Below a write tree in the tool's own folder nothing is loaded, also before the tool ever ran. A tree elsewhere, with a
+/// tool in it, is not granted.
+#[test]
+fn what_lies_in_a_granted_tree_is_no_tool_before_the_first_call() {
+    as_everyone_with("python", "a granted tree", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let asks = |path: &str| json!({"securityContext": {"fileAccess": {"allowWrite": [path]}}});
+        let folder = playground.tool_at("esc:writer", "python", "writer/main.py", "print(1)\n", asks("out/**"));
+        playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
+        let base = playground.path("user_scripts");
+        fs::create_dir_all(folder.join("out/deep")).unwrap();
+        fs::create_dir(base.join("free")).unwrap();
+        fs::write(base.join("free/evil.py"), "print(99887766)\n").unwrap();
+        // One that claims the writer's id as well, and one that is broken.
+        let planted =
+            |id: &str| crate::harness::manifest(id, crate::harness::script("free/evil.py", "python"), json!({}));
+        fs::write(folder.join("out/deep/evil.tool.json"), planted("esc:backup").to_string()).unwrap();
+        fs::write(folder.join("out/same.tool.json"), planted("esc:writer").to_string()).unwrap();
+        fs::write(folder.join("out/half.tool.json"), "{\"handler\": {\"scriptPath\": \"writer/main.py\"}").unwrap();
+        playground.settle();
+        for _ in 0..2 {
+            let ended = playground.call("esc:backup", "{}");
+            fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+            assert!(ended.stderr.contains("esc:writer@1.0.0 may write"), "{who:?}: {ended:?}");
+            let checked = playground.cli(&["check"]).text();
+            for name in ["evil", "same"] {
+                let at = checked.find(&format!("{name}.tool.json: skipped")).unwrap_or_else(|| panic!("{checked}"));
+                let reason = "esc:writer@1.0.0 may write, and a tool cannot make tools";
+                assert!(checked[at..].lines().nth(1).unwrap().contains(reason), "{who:?} {name}: {checked}");
+            }
+            fits("ok 1", &playground.call("esc:writer", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        }
+        // The control: put elsewhere, it is a tool. There, a tree of the writer is refused, and the tool stays.
+        fs::create_dir(base.join("own")).unwrap();
+        fs::rename(folder.join("out/deep/evil.tool.json"), base.join("own/evil.tool.json")).unwrap();
+        let tree = format!("{}/**", base.join("own").display());
+        playground.tool_at("esc:far", "python", "far/main.py", "print(1)\n", asks(&tree));
+        playground.policy("far", "esc:far", &format!("[files]\nwrite = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+        playground.settle();
+        fits("ok 99887766", &playground.call("esc:backup", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        fits("SecurityError: could be written", &playground.call("esc:far", "{}")).unwrap();
+    });
+}

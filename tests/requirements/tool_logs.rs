@@ -100,8 +100,8 @@ fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> crate::har
         // A traceback, since it has no token: the tool's own fault, and none of the operator's.
         ("info,json", "req:talker", r#"{"n":1}"#, Some("INFO")),
         ("warn,json", "req:talker", r#"{"n":1}"#, None),
-        ("warn,json", "req:greedy", "{}", Some("WARN")),
-        ("error,json", "req:greedy", "{}", None),
+        ("warn,json", "req:greedy", "{}", Some("ERROR")),
+        ("error,json", "req:greedy", "{}", Some("ERROR")),
         ("off,json", "req:greedy", "{}", None),
     ] {
         let ended = call(level, tool, input);

@@ -141,6 +141,7 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     assert_eq!(chunks, ["one", "two", "three"], "{}", streamed.stderr);
     let late = call(&host, "badly:ask", json!({"what": "half"}), &["--timeout-ms", "1500"]);
     assert_eq!(late.kind(), "TimeoutError", "{late:?}");
+    assert!(late.error().1.contains("sent parts of an answer, and none with `end_of_stream`"), "{late:?}");
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn instances_take_turns_and_one_that_is_away_is_skipped() {
     command.args(configured(&host));
     let mut server = Server::of(command);
     let none = server.called("ask", json!({"what": "echo"})).to_string();
-    assert!(none.contains("No instances available for tool turns:ask"), "{none}");
+    assert!(none.contains("No instances available for tool ask"), "{none}");
     // A queue outlives its reader: only an instance that never was is seen to be away.
     let peers: Vec<Peer> = names[..2].iter().map(|queue| Peer::of(terms(&mq.url()), "turns", queue)).collect();
     for _ in 0..6 {

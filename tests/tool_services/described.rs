@@ -105,6 +105,16 @@ fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
     let parameters = json!({"type": "object", "required": ["question"], "properties": {
         "question": {"description": "d", "type": "string"}}});
     assert_eq!(found["parameters"], parameters);
+    fs::write(host.path(SERVICE), json!({"tool-service/rag": service()}).to_string()).unwrap();
+    fs::write(host.path("tool-defs/q.tool.json"), json!({"tool/any": tool()}).to_string()).unwrap();
+    assert!(listed().iter().any(|tool| tool["toolId"] == "rag:query"), "each in a file of its own, under its key");
+    fs::remove_file(host.path("tool-defs/q.tool.json")).unwrap();
+    // An argument that says so may be left out.
+    let mut optional = tool();
+    optional["arguments"][0]["required"] = json!(false);
+    fs::write(host.path(SERVICE), json!({"tool-service/rag": service(), "tool/any": optional}).to_string()).unwrap();
+    let found = listed().into_iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded");
+    assert_eq!(found["parameters"]["required"], json!([]));
     for wrong in [json!({"tool-service/other": service()}), json!({"tool-service/rag": service(), "tools": {}})] {
         fs::write(host.path(SERVICE), wrong.to_string()).unwrap();
         let (code, out, _) = host.run(&["check"]);
@@ -131,10 +141,10 @@ fn what_leaves_this_host_is_audited_compared_and_asked_for() {
         command.args(configured(&host)).args(more);
         String::from_utf8(finish(command, b"").stdout).unwrap()
     };
-    let text = run(&["audit", "audited:ask"]);
+    let text = run(&["audit", "audited:ask", "--all"]);
     let service = "audited at request:tg:audited of amqp://127.0.0.1:9, answers from response:tg:audited; the arguments \
                    and {\"style\":\"pun\"} and the trace of the call leave this host, the caller's name does not";
-    assert!(text.contains(&format!("  service  {service} (rule remote: audited: w)")), "{text}");
+    assert!(text.contains(service) && text.contains("remote: audited"), "{text}");
     assert!(!text.contains("  system ") && text.contains("an answer on a fanout is read by all"), "{text}");
     assert!(run(&["audit", "--who-can", "service:audited"]).contains("audited:ask@1.0.0: without the caller's name"));
     assert!(run(&["audit", "--who-can", "service:other"]).contains("No tool can call the service other."));

@@ -7,7 +7,7 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
     let tool = Tool::new(command("", "(unreachable)"));
     let outcome = tool.call(json!({})).await.expect("an outcome");
     assert!(
-        matches!(&outcome.ending, Ending::Raised { message } if message.contains("trapped") && message.contains("unreachable")),
+        matches!(&outcome.ending, Ending::Trapped { message } if message.contains("trapped") && message.contains("unreachable")),
         "{:?}",
         outcome.ending
     );

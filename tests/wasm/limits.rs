@@ -129,7 +129,7 @@ async fn a_call_to_the_host_passes_so_much_and_no_more() {
     };
     assert_eq!(tool(3).ending(json!({})).await, Ending::answer(&json!(1)), "control");
     let message = "the module trapped: one call to the host passes more than 1114112 bytes; pass them in several calls";
-    assert_eq!(tool(40).ending(json!({})).await, Ending::Raised { message: message.to_owned() });
+    assert_eq!(tool(40).ending(json!({})).await, Ending::Trapped { message: message.to_owned() });
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_file_that_blocks_for_ever_ends_at_the_limit() {
 async fn endless_recursion_is_a_trap() {
     let tool = Tool::new(command("", "(call $main)"));
     let ending = tool.ending(json!({})).await;
-    assert!(matches!(&ending, Ending::Raised { message } if message.contains("call stack exhausted")), "{ending:?}");
+    assert!(matches!(&ending, Ending::Trapped { message } if message.contains("call stack exhausted")), "{ending:?}");
 }
 
 /// A worker lasts for several calls; each has the limit to itself.

@@ -213,6 +213,7 @@ fn context() -> Context {
         traffic: Arc::default(),
         trace: toolhost::broker::Trace::default(),
         ledger: None,
+        gate: toolhost::executor::Gate::default(),
     }
 }
 

@@ -148,7 +148,7 @@ proptest! {
             if let Ok(document) = parse(&bytes, dialect) {
                 document.place("/a/0");
             }
-            let _ = (compact(&bytes), std::str::from_utf8(&bytes).map(leading));
+            let _ = compact(&bytes);
         }
     }
 

@@ -3,8 +3,9 @@
 //! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their
 //! files. Never: judges by itself: the decision is the one that a call is held to.
 
-use crate::base::files;
 use crate::base::json::escape_segment;
+use crate::base::text::{self, printable};
+use crate::base::{files, suggest};
 use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
 use crate::service::preflight::{self, Obstacle};
@@ -12,14 +13,16 @@ use crate::{policy, registry, sandbox, service};
 use nix::fcntl::OFlag;
 use policy::{Verdict, What};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
 const WRITE: &str = "/securityContext/fileAccess/allowWrite";
 const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 const SCRIPT: &str = "/handler/scriptPath";
+/// Longest script that is read, bytes.
+const LONGEST_TEXT: u64 = 4 << 20;
 
 /// Adds to the report of each file what calls of its tool would be refused for.
 pub fn tell(
@@ -30,15 +33,27 @@ pub fn tell(
 ) {
     let policies = snapshot.protect(policies);
     let places: BTreeMap<PathBuf, usize> = reports.iter().enumerate().map(|(at, r)| (r.path.clone(), at)).collect();
-    for tool in snapshot.list(&registry::Filter::default()) {
+    let tools = snapshot.list(&registry::Filter::default());
+    // Of the trees below folders of scripts, each is looked at once: what holds no code refuses nothing.
+    let folders: BTreeSet<&Path> = tools.iter().map(|tool| tool.site.folder.as_path()).collect();
+    let is_below = |tree: &Path| tree.ancestors().any(|above| folders.contains(above));
+    let written = snapshot.written.only(|tree| !is_below(tree) || sandbox::grants::refuses(tree));
+    for tool in &tools {
         let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
-        let decision = service::requirements::decide(&tool, snapshot, &policies, machine);
-        let mut found = asks(&tool, &decision);
-        found.extend(lacks(&tool, &decision));
-        found.extend(files(&tool, &decision));
-        found.extend(no_folder(&tool));
-        found.extend(no_module(&tool));
-        found.extend(not_here(&tool, &decision));
+        let mut decision = service::requirements::decide(tool, snapshot, &policies, machine);
+        let planted = decision.shape.as_mut().ok();
+        let planted = planted.and_then(|shape| service::ledger::look_back(shape, None, &written).err());
+        let mut found = asks(tool, &decision);
+        found.extend(lacks(tool, &decision));
+        found.extend(planted.map(|fault| {
+            let message = format!("every call is refused: {}", fault.person.unwrap_or(fault.message));
+            Problem::new(Severity::Warning, Code::Security, SCRIPT, message)
+        }));
+        found.extend(files(tool, &decision));
+        found.extend(repositories(tool, &decision));
+        found.extend(no_folder(tool));
+        found.extend(script(tool));
+        found.extend(not_here(tool, &decision));
         found.extend(packages(&decision));
         registry::locate(&mut found, &tool.site.manifest);
         report.problems.append(&mut found);
@@ -100,18 +115,62 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
     Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, list, &grant.asked), message))
 }
 
-/// A `.wasm` or `.wat` that begins like neither a module nor its text: no call could run it.
-fn no_module(tool: &registry::Tool) -> Option<Problem> {
-    let Handler::Script { language: Language::Wasm, .. } = &tool.manifest.handler else { return None };
+/// A live write into a repository outside of the tools' own folders: what lies there is code of somebody.
+fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
+    let warning = |grant: &policy::Grant| {
+        let policy::Opening::Live { path } = &grant.opening else { return None };
+        let is_repository = |folder: &&Path| [".git", ".hg"].iter().any(|name| folder.join(name).exists());
+        let repository = path.ancestors().find(is_repository).filter(|_| !path.starts_with(&tool.site.base))?;
+        let message = format!(
+            "it writes live into the repository {}: people and other programs run what lies there (`.git`, `.hg` and \
+             settings of editors and agents stay read-only)",
+            text::path(repository)
+        );
+        Some(Problem::new(Severity::Warning, Code::Security, item(&tool.manifest, WRITE, &grant.asked), message))
+    };
+    let writes = decision.grants.iter().filter(|grant| grant.access == policy::Access::Write);
+    writes.filter_map(warning).collect()
+}
+
+/// What is wrong with the script itself: a module that is none, or a function that the file does not name.
+fn script(tool: &registry::Tool) -> Option<Problem> {
+    let Handler::Script { language, entry_point, .. } = &tool.manifest.handler else { return None };
     let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
-    let mut head = Vec::new();
-    file.take(64).read_to_end(&mut head).ok()?;
-    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    let mut text = Vec::new();
+    file.take(LONGEST_TEXT).read_to_end(&mut text).ok()?;
+    let error = |pointer, message: String| Some(Problem::new(Severity::Error, Code::Dependency, pointer, message));
+    if *language == Language::Wasm {
+        return error(SCRIPT, format!("{}, so every call fails", no_module(&text)?));
+    }
+    let (entry, text) = (entry_point.as_deref()?, String::from_utf8_lossy(&text));
+    let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
+    let named = |word: &str| Some(word) == entry.split('.').next();
+    // A function that the script only imports is refused, so its name stands there; a default export has none.
+    if entry == "default" || text.len() as u64 >= LONGEST_TEXT || text.split(is_part).any(named) {
+        return None;
+    }
+    let near = suggest::hint(entry, text.split(is_part).filter(|word| !word.is_empty()));
+    let message = format!("the script has nothing named '{}', so every call fails{near}", printable(entry));
+    error("/handler/entryPoint", message)
+}
+
+/// Why a file is not a module: the binary form is known by its beginning, the text form is parsed.
+fn no_module(text: &[u8]) -> Option<String> {
+    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    if text.starts_with(b"\0asm") {
+        return None;
+    }
     // A text begins with a parenthesis or, in a comment, with a semicolon (webassembly.github.io/spec/core/text).
-    let begins = head.starts_with(b"\0asm") || matches!(first, Some(b'(' | b';'));
-    let message = "this file is no WebAssembly module: it begins neither with \\0asm nor like the text form (a download \
-                   that went wrong, or a Git LFS pointer?), so every call fails";
-    (!begins).then(|| Problem::new(Severity::Error, Code::Dependency, SCRIPT, message))
+    if !matches!(first, Some(b'(' | b';')) {
+        let begins = "this file is not a WebAssembly module: it begins neither with \\0asm nor like the text form (a \
+                      download that went wrong, or a Git LFS pointer?)";
+        return Some(begins.to_owned());
+    }
+    #[cfg(feature = "wasi")]
+    if (text.len() as u64) < LONGEST_TEXT {
+        return crate::executor::wasm::text_fault(text);
+    }
+    None
 }
 
 /// What the script seems to rely on and this machine does not provide.

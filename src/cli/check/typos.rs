@@ -1,13 +1,13 @@
 //! Typos: what a policy names and is not there: a tool, a folder, a file, an interpreter, a secret. Such a policy still loads.
 //!
 //! For: `check`. In: policies, the tools that are loaded, a machine. Out: warnings with place and "did you mean".
-//! Never: opens what it looks for; warns of a missing path below a tool's own folder that is granted for writing.
+//! Never: opens what it looks for, but short files of secrets; warns of a missing path below a tool's own folder that is
+//! granted for writing.
 
-use crate::base::files;
-use crate::base::suggest;
 use crate::base::text::{self, printable};
+use crate::base::{files, mask, suggest};
 use crate::manifest::{Code, Problem, Severity};
-use crate::{policy, registry};
+use crate::{policy, registry, service};
 use policy::{At, Machine, Policies, Policy, SecretSource, Selector};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -194,28 +194,43 @@ fn indexes(policy: &Policy, machine: &Machine) -> Vec<Problem> {
     unknown.collect()
 }
 
-/// `[secrets]`: files that a call would not read the secret from, and programs that are not there.
+/// `[secrets]`: files that a call would not read the secret from, programs that are not there, and values too short to
+/// be hidden.
 fn secrets(policy: &Policy) -> Vec<Problem> {
     let unusable = policy.secrets.iter().enumerate().filter_map(|(index, rule)| {
-        let folder = rule.from.own_file("any").map(|(folder, _)| folder);
-        let path = rule.from.file().or(folder)?;
-        let shown = text::path(path);
-        let (code, why) = match (std::fs::symlink_metadata(path), &rule.from) {
-            (Err(_), _) => (Code::Dependency, format!("{shown} is not there{}", near(path))),
-            (Ok(facts), SecretSource::CallerFile(_)) if !facts.is_dir() => {
-                (Code::Dependency, format!("{shown} is no folder"))
-            }
-            (Ok(facts), SecretSource::CallerFile(_)) => {
-                let open = files::others_may_write(facts.mode(), facts.uid(), facts.gid());
-                open.then(|| (Code::Security, format!("{shown}: others may write there: chmod go-w")))?
-            }
-            (Ok(_), SecretSource::Command(_)) => return None,
-            (Ok(facts), _) => (Code::Security, format!("{shown}: {}", files::not_private(&facts)?)),
-        };
+        let (code, why) = unusable(&rule.from)?;
         let message = format!("the secret {} cannot be had, so every call that uses it is refused: {why}", rule.name);
         Some(warning(code, format!("/secrets/grant/{index}/from"), rule.at, message))
     });
     unusable.collect()
+}
+
+fn unusable(from: &SecretSource) -> Option<(Code, String)> {
+    let short = |value: &[u8]| value.trim_ascii_end().len() < mask::SHORTEST;
+    let words = |shown: &str| (Code::Schema, format!("{shown}: {}", service::TOO_SHORT));
+    if let SecretSource::Env(name) = from {
+        let value = std::env::var(name).ok()?;
+        return short(value.as_bytes()).then(|| words(&format!("the host's variable {}", text::printable(name))));
+    }
+    let folder = from.own_file("any").map(|(folder, _)| folder);
+    let path = from.file().or(folder)?;
+    let shown = text::path(path);
+    Some(match (std::fs::symlink_metadata(path), from) {
+        (Err(_), _) => (Code::Dependency, format!("{shown} is not there{}", near(path))),
+        (Ok(facts), SecretSource::CallerFile(_)) if !facts.is_dir() => {
+            (Code::Dependency, format!("{shown} is no folder"))
+        }
+        (Ok(facts), SecretSource::CallerFile(_)) => {
+            let open = files::others_may_write(facts.mode(), facts.uid(), facts.gid());
+            open.then(|| (Code::Security, format!("{shown}: others may write there: chmod go-w")))?
+        }
+        (Ok(_), SecretSource::Command(_)) => return None,
+        (Ok(facts), _) => match files::not_private(&facts) {
+            Some(why) => (Code::Security, format!("{shown}: {why}")),
+            None if facts.len() > 64 || !short(&std::fs::read(path).ok()?) => return None,
+            None => words(&shown),
+        },
+    })
 }
 
 /// A name that lies where the first missing part of a path should, if it is nearly the same.

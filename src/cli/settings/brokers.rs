@@ -1,13 +1,13 @@
-//! Brokers: `[[broker]]` of a config file: which tools are served where, for whom.
-//!
-//! For: `settings`. In: the config file. Out: `Broker`s. Never: a credential in the file itself; one caller's secret for all.
+//! `[[broker]]` of a config file: which tools are served over which broker, for whom; and `[[tool_services]]`: over which
+//! broker the services of descriptors are called. No credential stands in the file.
 
 use super::guarded_text;
-use super::tool_services::{announcer_key, one_for_all, plain, secret};
-use crate::broker::{Terms, Topic};
-use crate::policy::SecretSource;
+use crate::broker::{Secret, Terms, Topic};
+use crate::executor::remote::Reached;
+use crate::policy::{SecretSource, secret_source};
 use crate::registry::MOST_ANNOUNCED;
-use crate::transport::announced::{self, Announcing};
+use crate::service;
+use crate::transport::announced::{self, Announcer, Announcing};
 use crate::transport::broker::Entry;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub(super) struct Given {
     ca: Option<PathBuf>,
     #[serde(default)]
     insecure: bool,
-    at_once: Option<u16>,
+    at_once: Option<i64>,
     announce: Option<Announce>,
 }
 
@@ -138,10 +138,9 @@ fn one(given: Given, folder: &Path) -> Result<Broker, String> {
     if given.caller.is_empty() {
         return Err("caller: name whom these calls count as in callers.policy.toml and in records".to_owned());
     }
-    let at_once = given.at_once.unwrap_or(AT_ONCE);
-    if !(1..=MOST_AT_ONCE).contains(&at_once) {
-        return Err(format!("at_once: from 1 to {MOST_AT_ONCE} calls at once"));
-    }
+    let at_once = given.at_once.map_or(Ok(AT_ONCE), u16::try_from).ok();
+    let at_once = at_once.filter(|at_once| (1..=MOST_AT_ONCE).contains(at_once));
+    let at_once = at_once.ok_or_else(|| format!("at_once: from 1 to {MOST_AT_ONCE} calls at once"))?;
     let subscription = format!("{id}-request");
     let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
     if given.announce.is_some() && tools.len() > MOST_ANNOUNCED {
@@ -165,4 +164,136 @@ fn announcing(announce: Announce, folder: &Path) -> Result<(Announcing, Option<P
     let topic = Topic::parse(topic.as_deref().unwrap_or(announced::TOPIC)).map_err(|why| format!("topic: {why}"))?;
     let (key, file) = announcer_key(&key, folder)?;
     Ok((Announcing { name: announcer, topic, key, ttl }, file))
+}
+
+/// An entry of `[[tool_services]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    #[serde(default)]
+    services: Vec<String>,
+    announced: Option<Announced>,
+    url: String,
+    user: Option<String>,
+    credentials: Option<String>,
+    ca: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
+}
+
+/// What other hosts may announce there.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announced {
+    topic: Option<String>,
+    from: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    announcer: String,
+    namespace: String,
+    key: String,
+}
+
+/// Services of one broker, and the files that its entry names: no tool may write them.
+#[derive(Clone, Debug)]
+pub struct Called {
+    pub reached: Reached,
+    pub announced: Option<announced::Entry>,
+    pub files: Vec<PathBuf>,
+}
+
+/// `folder`: of the config file, where its relative paths start.
+pub(super) fn services(written: Vec<Written>, folder: &Path) -> Result<Vec<Called>, String> {
+    let mut found: Vec<Called> = Vec::new();
+    for (number, mut entry) in written.into_iter().enumerate() {
+        let at = |why: String| format!("[[tool_services]] {}: {why}", number + 1);
+        let from = entry.announced.as_ref().map_or_else(Default::default, |announced| announced.from.as_slice());
+        // They are called over the broker that they are announced on.
+        entry.services.extend(from.iter().map(|from| format!("{}.*", from.namespace)));
+        if entry.services.is_empty() {
+            return Err(at("`services` names none: write ids of descriptors, or [\"*\"] for all others".to_owned()));
+        }
+        let named = |id: &&String| found.iter().any(|other| other.reached.services.contains(id));
+        if let Some(twice) = entry.services.iter().find(named) {
+            return Err(at(format!("the service '{}' is called over another broker already", twice.escape_debug())));
+        }
+        let mut files = Vec::new();
+        let from = entry.credentials.as_deref().map(|from| one_for_all(from, folder, "a broker has one credential"));
+        let from = from.transpose().map_err(|why| at(format!("credentials: {why}")))?;
+        files.extend(from.as_ref().and_then(|from| from.file().map(Path::to_path_buf)));
+        let secret = from.map(secret);
+        let mut terms =
+            Terms::new(&entry.url, entry.user, secret, entry.insecure).map_err(|why| at(format!("url: {why}")))?;
+        let certificates = entry.ca.map(|path| {
+            let path = folder.join(path);
+            files.push(path.clone());
+            guarded_text(&path).map_err(|why| at(format!("ca {}: {why}", path.display())))
+        });
+        terms.ca = certificates.transpose()?;
+        let announced = entry.announced.map(|announced| heard(announced, &terms, folder, &mut files));
+        let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
+        let names = |entry: &announced::Entry| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
+        let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
+        if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
+            return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
+        }
+        found.push(Called { reached: Reached { services: entry.services, terms }, announced, files });
+    }
+    Ok(found)
+}
+
+fn heard(
+    announced: Announced,
+    terms: &Terms,
+    folder: &Path,
+    files: &mut Vec<PathBuf>,
+) -> Result<announced::Entry, String> {
+    let topic = announced.topic.as_deref().unwrap_or(announced::TOPIC);
+    let topic = Topic::parse(topic).map_err(|why| format!("topic: {why}"))?;
+    let mut from: Vec<Announcer> = Vec::new();
+    for Listed { announcer, namespace, key } in announced.from {
+        if !plain(&announcer) || !plain(&namespace) {
+            let words = "an announcer and its namespace have small letters, digits and `-`, at most 32";
+            return Err(format!("'{}': {words}", announcer.escape_debug()));
+        }
+        if from.iter().any(|other| other.name == announcer || other.namespace == namespace) {
+            return Err(format!("'{announcer}': another one has this name or this namespace"));
+        }
+        let (key, file) = announcer_key(&key, folder)?;
+        files.extend(file);
+        from.push(Announcer { name: announcer, namespace, key });
+    }
+    if from.is_empty() {
+        return Err("`from` lists no announcer: { announcer, namespace, key }".to_owned());
+    }
+    Ok(announced::Entry { terms: terms.clone(), topic, from })
+}
+
+/// As an announcer or a namespace may be called: without a dot, which ends a namespace.
+fn plain(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')
+}
+
+/// A source of what is the same for every caller; `what`: the words that say so.
+pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<SecretSource, String> {
+    match secret_source(written, folder)? {
+        SecretSource::CallerFile(_) => Err(format!("{what}, the same for every caller")),
+        from => Ok(from),
+    }
+}
+
+/// What is read there, anew each time.
+fn secret(from: SecretSource) -> Secret {
+    Secret::new(move || Box::pin(service::credential(from.clone())))
+}
+
+/// Where a key is read, and its file.
+fn announcer_key(from: &str, folder: &Path) -> Result<(Secret, Option<PathBuf>), String> {
+    let from = one_for_all(from, folder, "an announcer has one key").map_err(|why| format!("key: {why}"))?;
+    let file = from.file().map(Path::to_path_buf);
+    Ok((secret(from), file))
 }

@@ -1,9 +1,8 @@
-//! Indexes: `[indexes.NAME]` of a config file: what the index that a policy names means on this host.
+//! `[indexes.NAME]` of a config file: what the index that a policy names means on this host.
 //!
-//! For: `settings`. In: the config file; where it says so, how pip, uv and npm are set up for this user and machine. Out:
-//! `Index`es. Never: starts one of those programs; a setting from the current folder, or from a file that others write.
+//! Where the file says `machine`, the settings of pip, uv and npm are read. Those programs are not started.
 
-use super::tool_services::one_for_all;
+use super::brokers::one_for_all;
 use super::{Variables, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
@@ -42,6 +41,7 @@ struct Given {
     #[serde(default)]
     ranges: Vec<String>,
     credential: Option<GivenCredential>,
+    ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,7 +106,7 @@ pub(super) fn all(written: Written, folder: &Path, variable: Variables<'_>) -> R
 }
 
 fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
-    let Given { url, hosts, ranges, credential } = match meaning {
+    let Given { url, hosts, ranges, credential, ca } = match meaning {
         Meaning::Given(given) => given,
         Meaning::Machine => {
             let usual = Index::built_in(of);
@@ -126,7 +126,20 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
         Ok(Credential { from, header, value })
     });
     let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
-    Index::new(name, of, &url, &hosts, &ranges, credential)
+    if ca.is_some() && credential.is_some() {
+        return Err(
+            "ca: not beside a credential, which the relay adds: it trusts the machine's authorities alone".to_owned()
+        );
+    }
+    let ca = ca.map(|path| folder.join(path)).map(|path| {
+        let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
+        match text.contains("-----BEGIN CERTIFICATE-----") {
+            true => Ok((path, text)),
+            false => Err(format!("ca {}: it holds no certificate in PEM", path.display())),
+        }
+    });
+    let index = Index::new(name, of, &url, &hosts, &ranges, credential)?;
+    Ok(Index { ca: ca.transpose()?, ..index })
 }
 
 /// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the machine.

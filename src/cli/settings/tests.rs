@@ -77,8 +77,8 @@ fn what_is_named_must_be_there_and_be_ours() {
     assert_eq!(settings(&flags, &[]).unwrap().tool_ids, 200_000..200_016);
     std::fs::write(&config, "[tool_ids]\nfirst = 1000\ncount = 16\n").unwrap();
     assert!(settings(&flags, &[]).unwrap_err().to_string().contains("[tool_ids]: first must be at least 65536"));
-    std::fs::write(&config, "capabilities = [\"gpu\"]\n").unwrap();
-    assert!(settings(&flags, &[]).unwrap_err().to_string().contains("`gpu` is not built yet"));
+    std::fs::write(&config, "capabilities = [\"long-running\"]\n").unwrap();
+    assert!(settings(&flags, &[]).unwrap_err().to_string().contains("`long-running` is not built yet"));
     std::fs::write(&config, "rot = \"/\"\n").unwrap();
     assert!(settings(&flags, &[]).unwrap_err().to_string().contains("rot"));
 }

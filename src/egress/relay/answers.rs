@@ -1,10 +1,9 @@
-//! Answers: what a host that gets a secret answers, as the tool sees it.
-//!
-//! For: http. In: a response. Out: the same with the secrets hidden, and with links to that host that lead back through the
-//! relay; or why it is refused. Never: passes on what cannot be searched.
+//! What a host that gets a secret answers, as the tool sees it: without the secrets, and with links to that host that
+//! lead back through the relay. What cannot be searched is refused.
 
 use super::http::{OF_ONE_CONNECTION, OF_THE_MESSAGE, in_connection};
-use super::masking::{Mask, Masked};
+use super::masking::{self, Masked};
+use crate::base::mask::Finder;
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -22,7 +21,7 @@ pub fn of_host(
     mut response: Response<Incoming>,
     name: &str,
     ports: &[u16],
-    mask: Arc<Mask>,
+    finder: Arc<Finder>,
 ) -> Result<Response<Masked<Incoming>>, &'static str> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err("it switched protocols unasked");
@@ -45,11 +44,11 @@ pub fn of_host(
             values.iter_mut().for_each(|value| lead_back(value, name, ports));
         }
     }
-    mask.headers(headers);
+    masking::headers(&finder, headers);
     if closes {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response.map(|body| Masked::new(body, mask)))
+    Ok(response.map(|body| Masked::new(body, finder)))
 }
 
 /// Whether the bytes of the body are those of the content.
@@ -68,46 +67,33 @@ fn is_as_it_is(headers: &HeaderMap) -> bool {
     all(header::CONTENT_ENCODING, "identity") && all(header::TRANSFER_ENCODING, "chunked") && whole
 }
 
-/// `https://NAME` becomes `http://NAME`.
+/// `https://NAME` becomes `http://NAME` where a URL begins.
 fn lead_back(value: &mut HeaderValue, name: &str, ports: &[u16]) {
-    const HTTPS: &[u8] = b"https://";
-    let (bytes, mut written, mut at) = (value.as_bytes(), Vec::new(), 0);
-    while at < bytes.len() {
-        let rest = &bytes[at..];
-        let after = rest.get(..HTTPS.len()).filter(|scheme| scheme.eq_ignore_ascii_case(HTTPS));
-        let after = after.filter(|_| begins_url(&bytes[..at]));
-        match after.and_then(|scheme| authority(&rest[scheme.len()..], name, ports)) {
-            Some(length) => {
-                written.extend_from_slice(b"http://");
-                written.extend_from_slice(name.as_bytes());
-                at += HTTPS.len() + length;
-            }
-            None => {
-                written.push(rest[0]);
-                at += 1;
-            }
+    const HTTPS: &str = "https://";
+    let Ok(text) = value.to_str() else { return };
+    let (lower, mut written, mut done) = (text.to_ascii_lowercase(), String::new(), 0);
+    for (at, _) in lower.match_indices(HTTPS).filter(|(at, _)| begins_url(&lower[..*at])) {
+        if let Some(length) = authority(&lower[at + HTTPS.len()..], name, ports) {
+            written = written + &text[done..at] + "http://" + name;
+            done = at + HTTPS.len() + length;
         }
     }
-    if let Ok(changed) = HeaderValue::from_bytes(&written) {
-        *value = changed;
-    }
+    *value = HeaderValue::from_str(&(written + &text[done..])).unwrap_or(HeaderValue::from_static(""));
 }
 
-/// Whether a URL of its own follows these bytes, rather than a part of another one.
-fn begins_url(before: &[u8]) -> bool {
-    let named = before.to_ascii_lowercase().ends_with(b"url=") && !before.contains(&b'?');
-    named || before.last().is_none_or(|last| b"<\"'".contains(last))
+/// Whether a URL of its own follows this text, rather than a part of another one.
+fn begins_url(before: &str) -> bool {
+    before.is_empty() || before.ends_with(['<', '"', '\'']) || before.ends_with("url=") && !before.contains('?')
 }
 
 /// The length of this name, with one of these ports, where the text begins with it.
-fn authority(text: &[u8], name: &str, ports: &[u16]) -> Option<usize> {
-    let inside = |b: &u8| !b"/?#<>\"' ,;\t".contains(b);
-    let length = text.iter().take_while(|b| inside(b)).count();
-    let (host, port) = match text[..length].iter().position(|b| *b == b':') {
-        Some(colon) => (&text[..colon], std::str::from_utf8(&text[colon + 1..length]).ok()?.parse().ok()?),
+fn authority(text: &str, name: &str, ports: &[u16]) -> Option<usize> {
+    let length = text.find(|c| "/?#<>\"' ,;\t".contains(c)).unwrap_or(text.len());
+    let (host, port) = match text[..length].split_once(':') {
+        Some((host, port)) => (host, port.parse().ok()?),
         None => (&text[..length], 443),
     };
-    (host.eq_ignore_ascii_case(name.as_bytes()) && ports.contains(&port)).then_some(length)
+    (host == name && ports.contains(&port)).then_some(length)
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
-//! Call: what a relay knows of one call: names, totals, limits, events told, sockets asked for, tasks.
-//!
-//! For: every other part of the relay. In: what they saw. Out: messages to the host, each bounded in number and length.
-//! Never: outlives its call.
+//! What a relay knows of one call: names, totals, limits, events, sockets that were asked for, tasks.
 
 use super::Control;
 use super::names::Names;
 use super::secrets::Secrets;
 use super::stream::Stream;
-use crate::base::{lock, text};
+use crate::base::{lock, mask, text};
 use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, Totals, What};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
-use std::collections::HashMap;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -20,13 +19,17 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
+/// Longest text of a tool in a reason, bytes.
+const QUOTED: usize = 80;
+
 /// A place among the connections that a call has at one time.
 pub type Slot = Arc<OwnedSemaphorePermit>;
 
 pub struct Call {
     pub lease: Arc<Served>,
     pub secrets: Secrets,
-    pub trust: Option<Trust>,
+    /// Whom it trusts to vouch for each host that gets a secret.
+    pub trust: BTreeMap<String, Trust>,
     control: Arc<Control>,
     state: Mutex<State>,
     /// Its connections, each on its own.
@@ -34,6 +37,8 @@ pub struct Call {
     slots: Arc<Semaphore>,
     sent_limit: u64,
     received_limit: u64,
+    cpu_limit: u64,
+    cpu_before: u64,
     passed: OnceLock<Limit>,
     passing: Notify,
 }
@@ -48,12 +53,19 @@ pub struct State {
 }
 
 impl Call {
-    pub(super) fn new(lease: Arc<Served>, control: Arc<Control>, secrets: Secrets, trust: Option<Trust>) -> Arc<Call> {
+    pub(super) fn new(
+        lease: Arc<Served>,
+        control: Arc<Control>,
+        secrets: Secrets,
+        trust: BTreeMap<String, Trust>,
+    ) -> Arc<Call> {
         let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
             sent_limit: limit(Limit::SentBytes),
             received_limit: limit(Limit::ReceivedBytes),
+            cpu_limit: limit(Limit::CpuMs),
+            cpu_before: cpu_ms(),
             lease,
             secrets,
             trust,
@@ -159,6 +171,13 @@ impl Call {
         good
     }
 
+    /// Compares the CPU time of this process with what the call may use.
+    pub fn look_at_cpu(&self) {
+        if cpu_ms().saturating_sub(self.cpu_before) > self.cpu_limit {
+            self.pass(Limit::CpuMs);
+        }
+    }
+
     fn pass(&self, limit: Limit) {
         if self.passed.set(limit).is_ok() {
             self.passing.notify_one();
@@ -183,7 +202,7 @@ impl Call {
     pub async fn end(&self) -> Totals {
         self.stop().await;
         self.state().dials.clear();
-        self.state().totals
+        Totals { cpu_ms: cpu_ms().saturating_sub(self.cpu_before), ..self.state().totals }
     }
 
     async fn stop(&self) {
@@ -192,14 +211,20 @@ impl Call {
     }
 }
 
+/// CPU time of this process so far.
+fn cpu_ms() -> u64 {
+    let ms = |time: TimeVal| time.num_milliseconds().max(0) as u64;
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| ms(usage.user_time()) + ms(usage.system_time()))
+}
+
 /// The first `TEXT` bytes.
 fn bounded(text: &str) -> String {
-    text[..text.floor_char_boundary(TEXT)].to_owned()
+    mask::head(text, TEXT)
 }
 
 /// Text of a tool for a reason: printable and short.
 pub fn quoted(bytes: &[u8]) -> String {
-    text::printable(&text::head(&String::from_utf8_lossy(bytes), 80))
+    text::printable(&mask::head(&String::from_utf8_lossy(bytes), QUOTED))
 }
 
 #[cfg(test)]
@@ -211,8 +236,8 @@ mod tests {
     async fn a_panic_of_one_connection_ends_no_other() {
         let (socket, _host) = UnixDatagram::pair().expect("a pair");
         let control = Arc::new(Control { socket, next: Default::default() });
-        let lease = Served { grants: Vec::new(), ports: Vec::new(), headers: Vec::new(), limits: Default::default() };
-        let call = Call::new(Arc::new(lease), control, Secrets::default(), None);
+        let lease = Served::default();
+        let call = Call::new(Arc::new(lease), control, Secrets::default(), BTreeMap::new());
         let (say, said) = oneshot::channel();
         let own = Arc::clone(&call);
         call.spawn(async move {

@@ -1,7 +1,4 @@
-//! Connections: each connection of a tool, from its acceptance to its end.
-//!
-//! For: the relay. In: a listening socket. Out: a connection to the granted host that the tool named, or a reset.
-//! Never: asks for a host that no grant reaches at that port; passes on TLS for another name, or for one that gets a secret.
+//! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
 
 use super::call::{Call, Slot};
 use super::stream::{BUFFER, Stream};
@@ -50,11 +47,14 @@ async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
 
 /// The host that stands behind an address, or the target as told and why it is refused.
 fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, Refusal)> {
+    let localhost = Host::Name("localhost".to_owned());
     let host = match call.state().names.name(address) {
         Some(name) => Host::Name(name.to_owned()),
         None if names::synthetic(address) => {
             return Err((SocketAddr::new(address, port).to_string(), Refusal::NoName));
         }
+        // What the tool's own hosts file calls localhost is this machine's.
+        None if address.is_loopback() && call.granted(&localhost, Some(port)) => localhost,
         None => Host::Address(address),
     };
     if !call.granted(&host, Some(port)) {
@@ -71,23 +71,42 @@ pub fn target(host: &Host, port: u16) -> String {
     HostPattern { host: host.clone(), port: Some(port) }.to_string()
 }
 
-async fn serve(connection: Connection, tool: Stream) {
+async fn serve(connection: Connection, mut tool: Stream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
         port if secrets::keeps(&connection.call.lease, &connection.host, port) => refuse_tls(&connection, tool).await,
         443 => tls(connection, tool).await,
-        _ => pass_through(&connection, tool, &[]).await,
+        _ => {
+            if let Some(mut upstream) = connection.dial().await {
+                copy(&mut tool, &mut upstream).await;
+            }
+        }
     }
 }
 
-/// TLS of the tool itself, whose first message names the host.
+/// TLS of the tool itself, whose ClientHello names the host.
 async fn tls(connection: Connection, mut tool: Stream) {
     let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.host)).await;
-    match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
-        Ok(hello) => pass_through(&connection, tool, &hello).await,
+    let hello = match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
+        Ok(hello) => hello,
         Err(why) => {
             drop(tool);
-            connection.refuse(What::Connection, Refusal::Content { why }).await;
+            return connection.refuse(What::Connection, hello::content(why)).await;
+        }
+    };
+    let Some(mut upstream) = connection.dial().await else { return };
+    if upstream.write_all(&hello).await.is_err() {
+        return;
+    }
+    match hello::watch(&mut tool, &mut upstream, &connection.host).await {
+        Ok(()) => copy(&mut tool, &mut upstream).await,
+        Err(refusal) => {
+            if matches!(refusal, Refusal::Tls { .. }) {
+                // An alert of the host still arrives.
+                let _ = tool.shutdown().await;
+            }
+            drop((tool, upstream));
+            connection.refuse(What::Connection, refusal).await;
         }
     }
 }
@@ -100,11 +119,8 @@ async fn refuse_tls(connection: &Connection, tool: Stream) {
     connection.refuse(What::Connection, Refusal::Secret { why }).await;
 }
 
-async fn pass_through(connection: &Connection, mut tool: Stream, first: &[u8]) {
-    let Some(mut upstream) = connection.dial().await else { return };
-    if upstream.write_all(first).await.is_ok() {
-        let _ = copy_bidirectional_with_sizes(&mut tool, &mut upstream, BUFFER, BUFFER).await;
-    }
+async fn copy(tool: &mut Stream, upstream: &mut Stream) {
+    let _ = copy_bidirectional_with_sizes(tool, upstream, BUFFER, BUFFER).await;
 }
 
 impl Connection {

@@ -1,16 +1,28 @@
-//! Hello: the TLS ClientHello (RFC 8446, 4.1.2) of a connection, for the name in it.
-//!
-//! For: connections at port 443. In: the first bytes of a tool. Out: these bytes, if they name exactly the host of the
-//! connection. Never: passes on what it did not understand whole.
+//! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the connection, and so must
+//! the second one that a host may ask for.
 
 use super::call::quoted;
+use super::stream::Stream;
+use crate::egress::protocol::Refusal;
 use crate::manifest::host::Host;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// Longest TLS record, bytes.
+/// Longest content of a TLS record, and what encryption may add to it, bytes (RFC 8446, 5.1, 5.2).
 const RECORD: usize = 16 * 1024;
+const ENCRYPTION: usize = 256;
+const HEADER: usize = 5;
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: usize = 1;
+const SERVER_HELLO: u8 = 2;
+/// Where the random of a ServerHello stands in its record, after type, length and version.
+const RANDOM: std::ops::Range<usize> = HEADER + 6..HEADER + 38;
+/// The random that makes a ServerHello a HelloRetryRequest (RFC 8446, 4.1.3).
+pub const RETRY: [u8; 32] = [
+    0xCF, 0x21, 0xAD, 0x74, 0xE5, 0x9A, 0x61, 0x11, 0xBE, 0x1D, 0x8C, 0x02, 0x1E, 0x65, 0xB8, 0x91, 0xC2, 0xA2, 0x11,
+    0x16, 0x7A, 0xBB, 0x8C, 0x5E, 0x07, 0x9E, 0x09, 0xE2, 0xC8, 0xA8, 0x33, 0x9C,
+];
 const SERVER_NAME: usize = 0;
 const ENCRYPTED_CLIENT_HELLO: usize = 0xFE0D;
 /// More extensions than any program sends.
@@ -18,21 +30,74 @@ const EXTENSIONS: usize = 256;
 
 /// Reads one record, and nothing after it. The error says what is wrong with it.
 pub async fn read(from: &mut (impl AsyncRead + Unpin), host: &Host) -> Result<Vec<u8>, String> {
-    let ended = |_| "the connection ended before its ClientHello was there".to_owned();
-    let mut bytes = vec![0; 5];
-    from.read_exact(&mut bytes).await.map_err(ended)?;
-    let [kind, major, _, high, low] = bytes[..] else { return Err(malformed()) };
-    let length = usize::from(u16::from_be_bytes([high, low]));
-    if kind != HANDSHAKE || major != 3 {
+    let bytes = record(from, "ClientHello").await?;
+    if bytes[0] != HANDSHAKE {
         return Err("it does not begin with a TLS ClientHello".to_owned());
     }
-    if length > RECORD {
-        return Err("its ClientHello is longer than a TLS record".to_owned());
-    }
-    bytes.resize(5 + length, 0);
-    from.read_exact(&mut bytes[5..]).await.map_err(ended)?;
-    check(&bytes[5..], host)?;
+    check(&bytes[HEADER..], host)?;
     Ok(bytes)
+}
+
+async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Vec<u8>, String> {
+    let ended = |_| format!("the connection ended before its {awaited} was there");
+    let mut bytes = vec![0; HEADER];
+    from.read_exact(&mut bytes).await.map_err(ended)?;
+    if bytes[1] != 3 {
+        return Err(format!("it does not begin with a TLS {awaited}"));
+    }
+    let length = usize::from(u16::from_be_bytes([bytes[3], bytes[4]]));
+    if length > RECORD + if bytes[0] == HANDSHAKE { 0 } else { ENCRYPTION } {
+        return Err(format!("its {awaited} is longer than a TLS record"));
+    }
+    bytes.resize(HEADER + length, 0);
+    from.read_exact(&mut bytes[HEADER..]).await.map_err(ended)?;
+    Ok(bytes)
+}
+
+/// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool sends
+/// is passed on up to that, only if it names the host, and the host is watched again. An error is the host's (TLS), or
+/// the tool's (content).
+pub async fn watch(tool: &mut Stream, upstream: &mut Stream, host: &Host) -> Result<(), Refusal> {
+    let of_host = |why: String| Refusal::Tls { why };
+    while asks_again(tool, upstream).await.map_err(of_host)? {
+        loop {
+            let next = record(tool, "second ClientHello").await.map_err(content)?;
+            let is_hello = next[0] == HANDSHAKE;
+            if is_hello {
+                check(&next[HEADER..], host).map_err(content)?;
+            }
+            upstream.write_all(&next).await.map_err(|e| of_host(e.to_string()))?;
+            if is_hello {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub fn content(why: String) -> Refusal {
+    Refusal::Content { why }
+}
+
+/// Passes on records of the host up to its ServerHello; whether that is a HelloRetryRequest.
+async fn asks_again(tool: &mut Stream, upstream: &mut Stream) -> Result<bool, String> {
+    loop {
+        tokio::select! {
+            _ = upstream.ended() => {}
+            // It cannot send another one.
+            () = tool.closed() => return Ok(false),
+        }
+        let answer = record(upstream, "ServerHello").await?;
+        match (answer[0], answer.get(HEADER), answer.get(RANDOM)) {
+            (HANDSHAKE, Some(&SERVER_HELLO), None) => return Err("its ServerHello is split over records".to_owned()),
+            (HANDSHAKE, Some(&SERVER_HELLO), _) | (CHANGE_CIPHER_SPEC | ALERT, ..) => {}
+            _ => return Err("it does not answer with a TLS ServerHello".to_owned()),
+        }
+        tool.write_all(&answer).await.map_err(|e| e.to_string())?;
+        if answer[0] == HANDSHAKE {
+            return Ok(answer[RANDOM] == RETRY);
+        }
+    }
 }
 
 /// Whether this content of a record is one ClientHello for this host.

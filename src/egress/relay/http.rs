@@ -1,8 +1,7 @@
-//! HTTP: the requests of a tool at port 80, each parsed, judged and written anew.
+//! The requests of a tool at port 80, each parsed, judged and written anew.
 //!
-//! For: connections. In: HTTP/1 of a tool. Out: requests for exactly the host of the connection to that host, its
-//! responses to the tool; to a host that gets a secret, over TLS. Never: passes on bytes that it did not parse, except
-//! after the switch to WebSocket.
+//! A request that gets a secret, or that has a body, is the only one of its connection to the host: a host that takes a
+//! part of it for a second request has nothing of ours to join to that part.
 //!
 //! hyper parses and writes on both sides. It drops Content-Length where Transfer-Encoding stands beside it, and one of
 //! two equal ones, and closes the connection after such a request (RFC 9112, 6.3): the host never sees two lengths.
@@ -16,7 +15,7 @@ use super::stream::{BUFFER, Stream};
 use crate::base::{lock, text};
 use crate::egress::protocol::{Refusal, What};
 use crate::egress::tls;
-use crate::manifest::host::{self, Host};
+use crate::manifest::host::{self, Host, HostPattern};
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
@@ -31,6 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::task::JoinSet;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 /// Longest head of a request or response, bytes. hyper takes at most 100 headers.
@@ -39,6 +39,8 @@ const HEAD: usize = 64 * 1024;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long a host may take to agree on TLS.
 const TLS: Duration = Duration::from_secs(10);
+/// Methods whose requests may have a body. A host may overlook the body of any other and take it for a request.
+const BODIED: [&str; 6] = ["POST", "PUT", "PATCH", "PROPFIND", "REPORT", "QUERY"];
 /// Headers about one connection, which end with it (RFC 9110, 7.6.1).
 pub const OF_ONE_CONNECTION: [&str; 6] =
     ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
@@ -58,16 +60,16 @@ enum Broken {
     Upstream(#[from] hyper::Error),
 }
 
-/// One connection of a tool, and the one to the host that its first good request opens.
+/// One connection of a tool.
 struct Exchange {
     connection: Connection,
     /// The host gets a secret.
     guard: Option<Guard>,
-    /// And its port.
-    upstream: tokio::sync::Mutex<Option<(u16, SendRequest<Incoming>)>>,
-    /// Drives the connection to the host.
-    driver: Mutex<JoinSet<()>>,
-    /// The connection to the host ended.
+    /// The connection to the host of the requests that need none of their own.
+    upstream: tokio::sync::Mutex<Option<SendRequest<Incoming>>>,
+    /// Drive the connections to the host.
+    drivers: Mutex<JoinSet<()>>,
+    /// A connection to the host ended.
     gone: CancellationToken,
     /// Both ends, after the switch to another protocol.
     switched: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
@@ -78,7 +80,7 @@ pub async fn serve(connection: Connection, tool: Stream) {
         guard: Guard::of(&connection.call.lease, &connection.host),
         connection,
         upstream: Default::default(),
-        driver: Default::default(),
+        drivers: Default::default(),
         gone: CancellationToken::new(),
         switched: Default::default(),
     });
@@ -117,7 +119,7 @@ pub async fn serve(connection: Connection, tool: Stream) {
 
 impl Exchange {
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Reply, Broken> {
-        let Connection { call, host, port, .. } = &self.connection;
+        let Connection { call, host, .. } = &self.connection;
         call.state().totals.requests += 1;
         let switch = match judge(&request, host) {
             Ok(switch) => switch,
@@ -127,13 +129,19 @@ impl Exchange {
             return self.guarded(guard, request).await;
         }
         let tool = switch.then(|| hyper::upgrade::on(&mut request));
-        rewrite(&mut request, switch);
+        rewrite(&mut request, switch, canonical(host)?);
+        if !request.body().is_end_stream() {
+            let stream = self.connection.dial().await.ok_or(Broken::Undialled)?;
+            let response = self.only_request(stream, request).await?;
+            let asked = response.status() != StatusCode::SWITCHING_PROTOCOLS;
+            return asked.then(|| response.map(|body| Either::Left(Either::Left(body)))).ok_or(Broken::Unasked);
+        }
         let mut upstream = self.upstream.lock().await;
         let sender = match &mut *upstream {
-            Some((_, sender)) => sender,
+            Some(sender) => sender,
             none => {
                 let stream = self.connection.dial().await.ok_or(Broken::Undialled)?;
-                &mut none.insert((*port, self.open(stream).await?)).1
+                none.insert(self.open(stream).await?)
             }
         };
         sender.ready().await?;
@@ -149,39 +157,45 @@ impl Exchange {
     /// A request for a host that gets a secret.
     async fn guarded(&self, guard: &Guard, mut request: Request<Incoming>) -> Result<Reply, Broken> {
         let Connection { call, host, port, .. } = &self.connection;
-        let Admitted { port: tls_port, mask, replaced } = match guard.admit(&mut request, &call.secrets) {
+        let Admitted { port: tls_port, finder, replaced } = match guard.admit(&mut request, &call.secrets) {
             Ok(admitted) => admitted,
             Err(wrong) => return Ok(self.refuse(wrong).await),
         };
         for header in replaced {
             call.saw(What::Replaced, &format!("{} {header}", target(host, *port)), None).await;
         }
-        let mut upstream = self.upstream.lock().await;
-        if upstream.as_ref().is_none_or(|(port, _)| *port != tls_port) {
-            *upstream = None;
-            match self.open_tls(&guard.name, tls_port).await? {
-                Ok(sender) => *upstream = Some((tls_port, sender)),
-                Err(why) => return Ok(self.failed(tls_port, format!("no TLS with {}: {why}", guard.name)).await),
-            }
-        }
-        let (_, sender) = upstream.as_mut().ok_or(Broken::Undialled)?;
-        sender.ready().await?;
-        let response = sender.send_request(request).await?;
-        match answers::of_host(response, &guard.name, &guard.ports().collect::<Vec<_>>(), mask) {
+        let stream = match self.open_tls(&guard.name, tls_port).await? {
+            Ok(stream) => stream,
+            Err(why) => return Ok(self.failed(tls_port, format!("no TLS with {}: {why}", guard.name)).await),
+        };
+        let response = self.only_request(stream, request).await?;
+        match answers::of_host(response, &guard.name, &guard.ports().collect::<Vec<_>>(), finder) {
             Ok(response) => Ok(response.map(|body| Either::Left(Either::Right(body)))),
             Err(why) => Ok(self.refuse(wrong(StatusCode::BAD_GATEWAY, why)).await),
         }
     }
 
-    /// Speaks HTTP over TLS with exactly this name, or says why it does not trust who answers.
-    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<SendRequest<Incoming>, String>, Broken> {
+    /// Sends the only request of a connection, which ends with the response, and so does the tool's.
+    async fn only_request<S>(&self, stream: S, mut request: Request<Incoming>) -> Result<Response<Incoming>, Broken>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let close = || HeaderValue::from_static("close");
+        request.headers_mut().insert(header::CONNECTION, close());
+        let mut response = self.open(stream).await?.send_request(request).await?;
+        response.headers_mut().insert(header::CONNECTION, close());
+        Ok(response)
+    }
+
+    /// Speaks TLS with exactly this name, or says why it does not trust who answers.
+    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<Stream>, String>, Broken> {
         let Connection { call, host, .. } = &self.connection;
         let stream = self.connection.dial_at(port).await.ok_or(Broken::Undialled)?;
-        let Some(trust) = &call.trust else { return Err(Broken::Undialled) };
+        let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
         match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {
             Ok(Ok(stream)) => {
                 call.saw(What::Connection, &target(host, port), None).await;
-                Ok(Ok(self.open(stream).await?))
+                Ok(Ok(stream))
             }
             Ok(Err(error)) => Ok(Err(text::printable(&error.to_string()))),
             Err(_) => Ok(Err(format!("no answer in {} s", TLS.as_secs()))),
@@ -208,7 +222,7 @@ impl Exchange {
             .handshake(TokioIo::new(stream))
             .await?;
         let gone = self.gone.clone();
-        lock(&self.driver).spawn(async move {
+        lock(&self.drivers).spawn(async move {
             let _ = driver.with_upgrades().await;
             gone.cancel();
         });
@@ -239,8 +253,8 @@ impl Exchange {
             return;
         }
         self.upstream.lock().await.take();
-        let mut driver = std::mem::take(&mut *lock(&self.driver));
-        let _ = tokio::time::timeout(FAREWELL, driver.join_next()).await;
+        let mut drivers = std::mem::take(&mut *lock(&self.drivers));
+        let _ = tokio::time::timeout(FAREWELL, async { while drivers.join_next().await.is_some() {} }).await;
     }
 }
 
@@ -295,9 +309,14 @@ fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Wrong> {
     if !coding || codings.next().is_some() {
         return Err(wrong(StatusCode::BAD_REQUEST, "the only Transfer-Encoding is chunked"));
     }
+    if !request.body().is_end_stream() && !BODIED.contains(&request.method().as_str()) {
+        let method = quoted(request.method().as_str().as_bytes());
+        let why = format!("{method} with a body is refused: only {} may have one", BODIED.join(", "));
+        return Err(wrong(StatusCode::BAD_REQUEST, why));
+    }
     let switch = is_websocket(headers) && request.version() == Version::HTTP_11;
-    if switch && (request.method() != Method::GET || !request.body().is_end_stream()) {
-        return Err(wrong(StatusCode::BAD_REQUEST, "a switch to WebSocket is a GET without a body"));
+    if switch && request.method() != Method::GET {
+        return Err(wrong(StatusCode::BAD_REQUEST, "a switch to WebSocket is a GET"));
     }
     Ok(switch)
 }
@@ -333,14 +352,21 @@ pub fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
     values.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
+/// The host as its header has it.
+fn canonical(host: &Host) -> Result<HeaderValue, Broken> {
+    let pattern = HostPattern { host: host.clone(), port: None };
+    HeaderValue::try_from(pattern.to_string()).map_err(|_| Broken::Undialled)
+}
+
 /// The request as it goes to the host: with a path, and without headers about the tool's own connection.
-pub fn rewrite<B>(request: &mut Request<B>, switch: bool) {
+pub fn rewrite<B>(request: &mut Request<B>, switch: bool, host: HeaderValue) {
     *request.uri_mut() = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
     let named: Vec<HeaderName> = in_connection(headers).filter(|name| !OF_THE_MESSAGE.contains(name)).collect();
     named.iter().for_each(|name| drop(headers.remove(name)));
     OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(*name)));
+    headers.insert(header::HOST, host);
     if switch {
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));

@@ -1,10 +1,5 @@
-//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time.
-//!
-//! For: the front door, which enters it under the role `relay`. In: orders of the host and sockets, on descriptor 3; what
-//! a tool says to the stub and to the listening sockets. Out: answers to names, requests to dial, bytes between two
-//! sockets, events. Never: makes a socket or a connection itself; keeps anything of one call for the next.
-//!
-//! A panic in one connection resets that connection; anywhere else it ends the process.
+//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time. It makes
+//! no socket itself. A panic in one connection resets that connection; anywhere else it ends the process.
 
 mod answers;
 mod call;
@@ -23,6 +18,8 @@ use crate::base::messages::{self, adopt};
 use call::Call;
 use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
 use secrets::Secrets;
+use std::cell::LazyCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::net;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -40,6 +37,9 @@ const CONTROL: i32 = 3;
 const LEASE: u64 = 1024 * 1024;
 /// How long a loop waits after an error that may pass, such as too few descriptors.
 const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// How often the CPU time of a call is looked at.
+const CPU_LOOK: Duration = Duration::from_millis(50);
 
 /// The whole life of a relay.
 pub fn main() -> ExitCode {
@@ -97,12 +97,6 @@ struct Running {
     loops: JoinSet<()>,
 }
 
-/// Something that happens to a call by itself.
-enum Turn {
-    LimitPassed,
-    LoopEnded,
-}
-
 /// Serves until the host closes its end. `trust`: instead of the machine's roots.
 async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()> {
     let control = Arc::new(Control { socket, next: AtomicU64::new(0) });
@@ -119,23 +113,26 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
                 Some((order, descriptors)) => relay.obey(&mut running, order, descriptors).await?,
                 None => return Ok(()),
             },
-            turn = turn(&mut running) => match (turn, &running) {
+            over = over_limit(&mut running) => {
+                let call = over?;
                 // Beside the orders, which must be heard whether or not the host takes this.
-                (Turn::LimitPassed, Some(Running { call, .. })) => {
-                    let call = Arc::clone(call);
-                    tokio::spawn(async move { call.over().await });
-                }
-                _ => return Err(io::Error::other("a loop that accepts ended")),
-            },
+                tokio::spawn(async move { call.over().await });
+            }
         }
     }
 }
 
-async fn turn(running: &mut Option<Running>) -> Turn {
+/// The call, once it passes a limit.
+async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
     let Some(Running { call, loops }) = running else { return std::future::pending().await };
-    tokio::select! {
-        () = call.limit_passed() => Turn::LimitPassed,
-        _ = loops.join_next() => Turn::LoopEnded,
+    // Orders that come often must not keep the clock below from ending.
+    call.look_at_cpu();
+    loop {
+        tokio::select! {
+            () = call.limit_passed() => return Ok(Arc::clone(call)),
+            _ = loops.join_next() => return Err(io::Error::other("a loop that accepts ended")),
+            () = tokio::time::sleep(CPU_LOOK) => call.look_at_cpu(),
+        }
     }
 }
 
@@ -188,8 +185,13 @@ impl Relay {
 
     fn begin(&self, secrets: Secrets) -> Running {
         // The roots are read for each call that may need them: one that is not trusted any more counts no longer.
-        let trust = || self.trust.clone().unwrap_or_else(tls::of_machine);
-        let trust = (!self.lease.headers.is_empty()).then(trust);
+        let of_machine = LazyCell::new(|| self.trust.clone().unwrap_or_else(tls::of_machine));
+        let of_host = |host: &String| match self.lease.authorities.get(host) {
+            Some(pem) => tls::of_one_call(&tls::of_authority(pem)),
+            None => tls::of_one_call(&of_machine),
+        };
+        let hosts: BTreeSet<&String> = self.lease.headers.iter().map(|(_, rule)| &rule.host).collect();
+        let trust = hosts.into_iter().map(|host| (host.clone(), of_host(host))).collect();
         let call = Call::new(Arc::clone(&self.lease), Arc::clone(&self.control), secrets, trust);
         let mut loops = JoinSet::new();
         loops.spawn(stub::over_udp(Arc::clone(&call), Arc::clone(&self.udp)));

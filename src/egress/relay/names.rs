@@ -1,7 +1,4 @@
-//! Names: the synthetic address of each name that a call asked for.
-//!
-//! For: stub and connections. In: canonical names. Out: addresses of 198.18.0.0/15 (RFC 2544), which no host has.
-//! Never: gives an address to a name that was not granted, which the stub checks before; gives one to two names.
+//! The synthetic address of each name that a call asked for, of 198.18.0.0/15 (RFC 2544), which no host has.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -39,25 +36,4 @@ impl Names {
 /// Whether an address is one of those that stand for names.
 pub fn synthetic(address: IpAddr) -> bool {
     matches!(address, IpAddr::V4(address) if matches!(address.octets(), [RANGE, 18 | 19, ..]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_address_for_each_name_and_no_more_than_fit() {
-        let mut names = Names::default();
-        let first = names.address("a.test").expect("an address");
-        assert_eq!(first.octets()[1..], [18, 1, 0]);
-        assert_ne!(names.address("b.test"), Some(first));
-        assert_eq!(names.address("a.test"), Some(first));
-        assert_eq!(names.name(first.into()), Some("a.test"));
-        let given = (0..1000).filter_map(|n| names.address(&format!("n{n}.test"))).count();
-        assert_eq!(given, NAMES - 2);
-        assert_eq!(names.address("n999.test"), None);
-        assert_eq!(names.address("a.test"), Some(first));
-        assert!(synthetic(first.into()) && !synthetic("127.0.0.1".parse().expect("an address")));
-        assert_eq!(names.name("::1".parse().expect("an address")), None);
-    }
 }

@@ -1,54 +1,46 @@
-//! Secrets: which requests get the header of a secret, and how they go out with it.
+//! Which requests get the header of a secret, and how they go out with it.
 //!
-//! For: http. In: the rules of a lease, the values of a call, a request that is for the rules' host. Out: the request as
-//! that host gets it, or why it is refused. Never: lets a request out without its header; keeps a value for another call.
-//!
-//! What is refused could reach the host as another request than the one that a rule allows: paths that may be read in two
-//! ways, another protocol. Headers by which some servers take another method or path go (`OVERRIDES`).
+//! What is refused could reach the host as another request than the one that a rule allows: a path that may be read in two
+//! ways, another protocol, a field or a header that names another method or path.
 
 use super::call::quoted;
 use super::http::{Wrong, in_connection, not_by_rule, rewrite, wrong};
-use super::masking::Mask;
 use crate::base::hidden::Hidden;
+use crate::base::mask::{Finder, Mask, SHORTEST};
 use crate::base::messages;
 use crate::egress::protocol::Served;
 use crate::manifest::host::Host;
 use crate::policy::HeaderRule;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, StatusCode, Version};
-use percent_encoding::percent_decode;
+use percent_encoding::{percent_decode, percent_decode_str};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Longest text of all values, bytes.
 const VALUES: u64 = 4 * 1024 * 1024;
-/// Other spellings of a method or a path.
-const OVERRIDES: [&str; 8] = [
-    "x-http-method-override",
-    "x-http-method",
-    "x-method-override",
-    "x-original-method",
-    "x-original-url",
-    "x-original-uri",
-    "x-rewrite-url",
-    "x-forwarded-uri",
+/// Headers that a request may have whose rule has methods or paths. None of them changes method, path or host.
+#[rustfmt::skip]
+const STANDARD: [&str; 52] = [
+    "accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "baggage", "cache-control",
+    "connection", "content-digest", "content-disposition", "content-encoding", "content-language", "content-length", "content-location", "content-type", "cookie", "date", "dnt",
+    "expect", "from", "host", "if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since",
+    "keep-alive", "origin", "pragma", "prefer", "priority", "proxy-connection", "range", "referer", "sec-ch-ua",
+    "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "sec-fetch-user",
+    "sec-gpc", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade-insecure-requests",
+    "user-agent", "repr-digest", "want-content-digest", "want-repr-digest",
 ];
-/// The same as a field of the query.
-const METHOD_FIELD: &str = "_method";
 /// A part of an answer, or an answer in another encoding, could hold a secret unseen; what follows the body is no place
 /// for headers.
 const UNWANTED: [&str; 7] = ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
-
-/// How often a path may be encoded.
-const DECODED: usize = 4;
 
 /// The values of a call's secrets, by name.
 #[derive(Default)]
 pub struct Secrets {
     values: Hidden<BTreeMap<String, String>>,
-    mask: OnceLock<Option<Arc<Mask>>>,
+    mask: Mask,
 }
 
 impl Secrets {
@@ -56,14 +48,16 @@ impl Secrets {
     pub fn read(file: Option<OwnedFd>) -> io::Result<Secrets> {
         let Some(file) = file else { return Ok(Secrets::default()) };
         let text = Hidden(messages::read_memory_file(file, VALUES)?);
-        let values = serde_json::from_slice(&text).map_err(|_| io::Error::other("the secrets cannot be read"))?;
-        Ok(Secrets { values: Hidden(values), mask: OnceLock::new() })
+        let values: BTreeMap<String, String> =
+            serde_json::from_slice(&text).map_err(|_| io::Error::other("the secrets cannot be read"))?;
+        let mut mask = Mask::default();
+        values.values().for_each(|value| mask.add(value));
+        Ok(Secrets { values: Hidden(values), mask })
     }
 
-    /// Hides all of them; `None`: they cannot be hidden.
-    pub fn mask(&self) -> Option<Arc<Mask>> {
-        let made = || Mask::of(self.values.values().map(String::as_str)).map(Arc::new);
-        self.mask.get_or_init(made).clone()
+    /// Finds all of them; `None`: they cannot be hidden.
+    pub fn finder(&self) -> Option<Arc<Finder>> {
+        self.values.values().all(|value| value.len() >= SHORTEST).then(|| self.mask.finder())?
     }
 }
 
@@ -86,7 +80,7 @@ pub struct Guard {
 pub struct Admitted {
     /// Where the host speaks TLS.
     pub port: u16,
-    pub mask: Arc<Mask>,
+    pub finder: Arc<Finder>,
     /// Headers of the tool that were replaced.
     pub replaced: Vec<HeaderName>,
 }
@@ -112,14 +106,14 @@ impl Guard {
             let (name, value) = header_of(secret, rule, secrets)?;
             added.entry(name).or_insert(value);
         }
-        let mask = secrets.mask().ok_or_else(|| {
+        let finder = secrets.finder().ok_or_else(|| {
             wrong(
                 StatusCode::BAD_GATEWAY,
-                "the secrets of this call are together too long to be hidden in an answer: fewer or shorter ones",
+                "the secrets of this call are too short, or together too long, to be hidden in an answer",
             )
         })?;
         let replaced = self.write(request, port, added)?;
-        Ok(Admitted { port, mask, replaced })
+        Ok(Admitted { port, finder, replaced })
     }
 
     fn judge<B>(&self, request: &Request<B>) -> Result<(), Wrong> {
@@ -131,53 +125,78 @@ impl Guard {
         if headers.contains_key(header::UPGRADE) || headers.contains_key("http2-settings") {
             return refused("a host that gets a secret switches to no other protocol");
         }
-        let named = |name: HeaderName| self.rules.iter().any(|(_, rule)| alike(&name, &rule.name));
-        if in_connection(headers).any(named) {
+        if in_connection(headers).any(|name| self.adds(&name)) {
             return refused("the Connection header names the header that is added");
         }
         let sane = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
         if !headers.get_all(header::EXPECT).iter().all(sane) {
             return Err(wrong(StatusCode::EXPECTATION_FAILED, "the only Expect is 100-continue"));
         }
-        if !is_plain(request.uri().path()) {
-            return refused(
-                "a path to a host that gets a secret has no `.` or `..`, `//`, `\\`, encoded `/` or the like",
-            );
-        }
         Ok(())
     }
 
     /// The rules for this request; never none.
     fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, Wrong> {
-        let (method, path) = (request.method().as_str(), request.uri().path());
-        let applies = |rule: &HeaderRule| {
-            (rule.methods.is_empty() || rule.methods.iter().any(|allowed| allowed == method))
-                && (rule.paths.is_empty() || rule.paths.iter().any(|pattern| is_in(path, pattern)))
+        let Some(path) = decoded(request.uri().path()) else {
+            let why =
+                "a path to a host that gets a secret has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, or the like";
+            return Err(not_by_rule(why.to_owned()));
         };
-        let rules: Vec<_> = self.rules.iter().filter(|(_, rule)| applies(rule)).collect();
+        let method = request.method().as_str();
+        let reaches = |rule: &HeaderRule| {
+            (rule.methods.is_empty() || rule.methods.iter().any(|allowed| allowed == method))
+                && (rule.paths.is_empty() || rule.paths.iter().any(|pattern| is_in(&path, pattern)))
+        };
+        let (mut rules, mut extra) = (Vec::new(), None);
+        for named in self.rules.iter().filter(|(_, rule)| reaches(rule)) {
+            match self.extra(request, &named.1) {
+                None => rules.push(named),
+                Some(what) => extra = extra.or(Some(what)),
+            }
+        }
         if rules.is_empty() {
             let (method, path) = (quoted(method.as_bytes()), quoted(path.as_bytes()));
-            let why = format!("{method} {path} is not among the requests that get the secret of {}", self.name);
+            let which = extra.map_or_else(|| format!("{method} {path}"), |what| format!("{method} {path} with {what}"));
+            let why = format!("{which} is not among the requests that get the secret of {}", self.name);
             return Err(not_by_rule(why));
         }
-        let limited = self.rules.iter().any(|(_, rule)| !rule.methods.is_empty());
-        if limited && request.uri().query().is_some_and(|query| query.to_ascii_lowercase().contains(METHOD_FIELD)) {
-            return Err(not_by_rule(format!("a query of a host with limited methods has no `{METHOD_FIELD}`")));
-        }
         Ok(rules)
+    }
+
+    /// A field of the query or a header that the methods and paths of this rule leave no place for, with the fix.
+    fn extra<B>(&self, request: &Request<B>, rule: &HeaderRule) -> Option<String> {
+        if !rule.is_limited() {
+            return None;
+        }
+        let fields = request.uri().query().unwrap_or_default().split(['&', ';']).filter(|field| !field.is_empty());
+        let names = fields.map(|field| field.split('=').next().unwrap_or_default().replace('+', " "));
+        let mut names = names.map(|name| percent_decode(name.as_bytes()).collect::<Vec<u8>>());
+        if let Some(name) = names.find(|name| !rule.query.iter().any(|allowed| allowed.as_bytes() == name)) {
+            return Some(format!("the query field `{}` (`query` of the policy does not list it)", quoted(&name)));
+        }
+        let known = |name: &str| STANDARD.contains(&name) || rule.request_headers.iter().any(|allowed| allowed == name);
+        let mut headers = request.headers().keys().filter(|name| !self.adds(name));
+        let header = headers.find(|name| !known(name.as_str()))?;
+        Some(format!(
+            "the header `{}` (`request_headers` of the policy does not list it)",
+            quoted(header.as_str().as_bytes())
+        ))
+    }
+
+    /// Whether servers could take this header for one that is added.
+    fn adds(&self, name: &HeaderName) -> bool {
+        self.rules.iter().any(|(_, rule)| alike(name, &rule.name))
     }
 
     fn write<B>(&self, request: &mut Request<B>, port: u16, added: HeaderMap) -> Result<Vec<HeaderName>, Wrong> {
         let host = if port == 443 { self.name.clone() } else { format!("{}:{port}", self.name) };
         let host = HeaderValue::try_from(host).map_err(|_| wrong(StatusCode::BAD_REQUEST, "the host has no name"))?;
-        rewrite(request, false);
+        let unwanted = |name: &&HeaderName| UNWANTED.contains(&name.as_str());
+        let replaced: Vec<HeaderName> =
+            request.headers().keys().filter(|name| self.adds(name) || unwanted(name)).cloned().collect();
+        rewrite(request, false, host);
         let headers = request.headers_mut();
-        let own = |name: &&HeaderName| self.rules.iter().any(|(_, rule)| alike(name, &rule.name));
-        let replaced: Vec<HeaderName> = headers.keys().filter(own).cloned().collect();
-        let gone = |name: &&HeaderName| OVERRIDES.iter().chain(&UNWANTED).any(|other| alike(name, other));
-        let gone: Vec<HeaderName> = headers.keys().filter(gone).cloned().collect();
-        replaced.iter().chain(&gone).for_each(|name| drop(headers.remove(name)));
-        headers.insert(header::HOST, host);
+        replaced.iter().for_each(|name| drop(headers.remove(name)));
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.extend(added);
         Ok(replaced)
@@ -208,35 +227,51 @@ fn is_in(path: &str, pattern: &str) -> bool {
     }
 }
 
-/// Whether all servers read the same path, however often they decode it.
-fn is_plain(path: &str) -> bool {
-    let mut text = path.as_bytes().to_ascii_lowercase();
-    for _ in 0..DECODED {
-        if !is_clear(&text) {
-            return false;
+/// The path as every server reads it; `None`: servers could differ, or decode it once more.
+fn decoded(path: &str) -> Option<String> {
+    let parts = path.is_ascii().then(|| path.strip_prefix('/'))??.split('/');
+    let count = parts.clone().count();
+    let mut whole = String::new();
+    for (index, part) in parts.enumerate() {
+        let part = percent_decode_str(part).decode_utf8().ok()?;
+        // Some servers leave out what follows `;`, or spaces.
+        let name: String = part.split(';').next()?.split_whitespace().collect();
+        let is_last = index + 1 == count;
+        let read_twice =
+            |c: char| if c.is_ascii() { c.is_control() || "/\\%?#".contains(c) } else { !c.is_alphanumeric() };
+        if name == "." || name == ".." || (part.is_empty() && !is_last) || part.contains(read_twice) {
+            return None;
         }
-        let decoded = percent_decode(&text).collect::<Vec<u8>>().to_ascii_lowercase();
-        if decoded == text {
-            return path.is_ascii() && std::str::from_utf8(&text).is_ok();
-        }
-        text = decoded;
+        whole = whole + "/" + &part;
     }
-    // Encoded more often than anybody means.
-    false
-}
-
-fn is_clear(path: &[u8]) -> bool {
-    let holds = |part: &[u8]| path.windows(part.len()).any(|window| window == part);
-    let ambiguous = [&b"//"[..], b"\\", b"%2f", b"%5c", b"%u"].into_iter().any(holds);
-    // Some servers leave out what follows `;`.
-    let name = |part: &[u8]| part.split(|b| *b == b';').next().is_some_and(|name| name == b"." || name == b"..");
-    let dots = path.split(|b| *b == b'/').any(name);
-    path.first() == Some(&b'/') && !ambiguous && !dots && !path.iter().any(|b| b.is_ascii_control())
+    Some(whole)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_decoded_once_or_refused() {
+        for (path, read) in [
+            ("/", "/"),
+            ("/v1/a.b/..a/...", "/v1/a.b/..a/..."),
+            ("/%76%31/%20x;b=c", "/v1/ x;b=c"),
+            ("/v1/%c3%a9/", "/v1/é/"),
+        ] {
+            assert_eq!(decoded(path).as_deref(), Some(read));
+        }
+        #[rustfmt::skip]
+        let bad = [
+            "*", "", "/v1/../a", "/v1/..", "/.", "/v1/%2e%2E/a", "/v1/.%2e", "/v1/%252e%252e/a", "/v1/a%2fb", "/v1/a%2Fb",
+            "/v1/a%5Cb", "/v1/a%255cb", "/v1/a\\b", "//v1", "/v1//a", "/v1/..;/a", "/v1/%2e.;x=y/a", "/v1/%00", "/v1/.%09./a",
+            "/v1/é", "/v1/%25252e%25252e/a", "/v1/%c0%ae%c0%ae/a", "/v1/%u002e%u002e/a", "/v1/..%20/x", "/v1/%20../x",
+            "/v1/.%20./x", "/v1/..%c2%a0/x", "/v1/..%3b/x", "/v1/%ef%bc%8e%ef%bc%8e/x", "/v1/a%3fb", "/v1/a%23b", "/v1/%7f", "/v1/%",
+        ];
+        for bad in bad {
+            assert_eq!(decoded(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn a_path_is_below_or_exact() {
@@ -249,25 +284,8 @@ mod tests {
             ("/", "/**", true),
             ("/v1", "/v1", true),
             ("/v1/", "/v1", false),
-            ("/%76%31", "/v1", false),
         ] {
             assert_eq!(is_in(path, pattern), expected, "{path} in {pattern}");
-        }
-    }
-
-    #[test]
-    fn a_path_that_could_be_another_is_refused() {
-        for good in ["/", "/v1/a.b", "/v1/..a", "/v1/...", "/v1/%20x", "/v1/a;b=c", "/v1/%c3%a9"] {
-            assert!(is_plain(good), "{good}");
-        }
-        #[rustfmt::skip]
-        let bad = [
-            "*", "", "/v1/../a", "/v1/..", "/.", "/v1/%2e%2E/a", "/v1/.%2e", "/v1/%252e%252e/a", "/v1/a%2fb", "/v1/a%2Fb",
-            "/v1/a%5Cb", "/v1/a%255cb", "/v1/a\\b", "//v1", "/v1//a", "/v1/..;/a", "/v1/%2e.;x=y/a", "/v1/%00", "/v1/.%09./a",
-            "/v1/é", "/v1/%25252e%25252e/a", "/v1/%c0%ae%c0%ae/a", "/v1/%u002e%u002e/a",
-        ];
-        for bad in bad {
-            assert!(!is_plain(bad), "{bad}");
         }
     }
 
@@ -276,8 +294,9 @@ mod tests {
         let file = messages::memory_file(b"{\"KEY\": [\"s3cret-value\"]}").expect("a file");
         let error = Secrets::read(Some(file)).err().expect("not an object of texts");
         assert_eq!(format!("{error} {error:?}").find("s3cret"), None);
-        let (name, methods, paths) = ("a".to_owned(), Vec::new(), Vec::new());
-        let rule = HeaderRule { host: "a.test".into(), port: 443, name, value: "{}".into(), methods, paths };
+        let rule =
+            serde_json::json!({"host": "a.test", "port": 443, "name": "a", "value": "{}", "methods": [], "paths": []});
+        let rule: HeaderRule = serde_json::from_value(rule).expect("a rule");
         let secrets =
             Secrets { values: Hidden(BTreeMap::from([("KEY".into(), "s3cret-value".into())])), ..Default::default() };
         let (name, value) = header_of("KEY", &rule, &secrets).expect("a header");

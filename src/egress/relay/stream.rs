@@ -1,7 +1,4 @@
-//! Stream: one TCP connection, which is reset when it is dropped before it was shut down.
-//!
-//! For: connections and http. In: a socket. Out: its bytes, those of an upstream counted. Never: sends more than the call
-//! may; passes on what it received beyond that.
+//! One TCP connection, which is reset when it is dropped before it was shut down, and whose bytes are counted.
 
 use super::call::Call;
 use nix::libc::linger;
@@ -43,6 +40,18 @@ impl Stream {
     fn new(socket: TcpStream, counted: Option<Arc<Call>>) -> io::Result<Stream> {
         reset_on_close(&socket, true)?;
         Ok(Stream { socket, counted })
+    }
+
+    /// Returns when the other end closed its half; never where it sent more.
+    pub async fn closed(&self) {
+        if !self.ended().await {
+            std::future::pending().await
+        }
+    }
+
+    /// Waits for more from the other end; whether there is none.
+    pub async fn ended(&self) -> bool {
+        !matches!(self.socket.peek(&mut [0]).await, Ok(1..))
     }
 
     /// The address that the other end connected to.

@@ -1,8 +1,4 @@
-//! Stub: the name server of a call, which knows the granted names and no others.
-//!
-//! For: the relay. In: DNS queries over UDP and TCP (RFC 1035). Out: for a granted name its synthetic address, or nothing
-//! of the type that was asked for; for any other name that there is none. Never: asks anybody; answers longer than 512
-//! bytes.
+//! The name server of a call (RFC 1035), which knows the granted names and no others, and asks no other server.
 
 use super::BACK_OFF;
 use super::call::Call;

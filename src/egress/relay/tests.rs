@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 
 /// Longest wait for anything.
@@ -79,7 +79,8 @@ fn rig_with(
     let (stub, stub_tcp) = (udp.local_addr().expect("an address"), address(&tcp));
     let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
     let begins = headers.is_empty();
-    let lease = Served { grants, ports, headers, limits: limits.iter().copied().collect() };
+    let limits = limits.iter().copied().collect();
+    let lease = Served { grants, ports, headers, limits, authorities: Default::default() };
     let lease = messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
     let mut fds = vec![lease.as_fd(), udp.as_fd(), tcp.as_fd()];
     fds.extend(listeners.iter().map(AsFd::as_fd));
@@ -244,6 +245,57 @@ fn query(name: &str, kind: RecordType) -> Vec<u8> {
     let mut message = Message::query();
     message.add_query(Query::query(Name::from_str(name).expect("a name"), kind));
     message.to_vec().expect("bytes")
+}
+
+/// Serves a connection, and notes of each request its method, path, hosts and authorization.
+async fn note<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, seen: Arc<Mutex<Vec<String>>>) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let all = |name: &str| {
+            let values = request.headers().get_all(name).iter().map(|value| value.to_str().expect("text"));
+            values.collect::<Vec<_>>().join(" and ")
+        };
+        let (method, path) = (request.method(), request.uri().path());
+        let line = format!("{method} {path} {} {}", all("host"), all("authorization"));
+        seen.lock().expect("seen").push(line);
+        async { Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new())) }
+    });
+    let stream = hyper_util::rt::TokioIo::new(stream);
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, service).await;
+}
+
+/// Sends requests made of these beginnings, headers and bodies, and judges each that the host sees.
+fn fuzz(
+    runtime: &tokio::runtime::Runtime,
+    rig: &Rig,
+    seen: &Mutex<Vec<String>>,
+    parts: [&[&str]; 3],
+    good: impl Fn(&str) -> bool,
+) {
+    let address = runtime.block_on(rig.resolve("a.test."));
+    let texts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+    let [lines, headers, bodies] = parts.map(|parts| prop::sample::select(texts(parts)));
+    let headers = prop::collection::vec(headers, 0..3).prop_map(|headers| headers.concat());
+    let request = (lines, headers, bodies).prop_map(|(line, headers, body)| format!("{line}{headers}\r\n{body}"));
+    let bytes = prop_oneof![
+        6 => prop::collection::vec(request, 1..5).prop_map(|requests| requests.concat().into_bytes()),
+        1 => prop::collection::vec(any::<u8>(), 0..300),
+    ];
+    let passed = std::cell::Cell::new(0);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(300));
+    let outcome = runner.run(&bytes, |bytes| {
+        runtime.block_on(async {
+            let mut stream = rig.connect_to(address, 80).await;
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.shutdown().await;
+            let _ = read_all(&mut stream).await;
+        });
+        let seen = std::mem::take(&mut *seen.lock().expect("seen"));
+        passed.set(passed.get() + seen.len());
+        prop_assert!(seen.iter().all(|line| good(line)), "{seen:?}");
+        Ok(())
+    });
+    outcome.expect("good requests alone, no panic");
+    assert!(!rig.relay.is_finished() && passed.get() > 20, "{passed:?} requests passed");
 }
 
 /// A query for these labels as they are.

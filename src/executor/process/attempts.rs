@@ -1,12 +1,10 @@
-//! Attempts: what a recorded call was refused, less what its interpreter asks for by itself.
-//!
-//! For: scripts. In: what a recorder kept, a runtime. Out: attempts, bounded, and what is not among them, in words.
-//! Never: costs a call its time limit.
+//! Attempts: what a recorded call was refused, less what an empty script with the same interpreter and packages is
+//! refused as well.
 
 use super::{Launchers, Scripts};
 use crate::base::{lock, messages};
 use crate::executor::{Attempt, Ending, Events};
-use crate::policy::{Confinement, PerCall, Runtime, Shape};
+use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::sandbox::MOST_RECORDED;
 use crate::sandbox::protocol::Note;
 use std::collections::BTreeSet;
@@ -17,6 +15,7 @@ use std::time::Instant;
 
 /// The first and the last attempts of a call that are told.
 const TOLD: usize = 50;
+const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another thread changed meanwhile";
 /// The folder of a script that comes with a call.
 const FOLDER: &str = "/tmp";
 /// Longest run of an empty script, ms. The call is over by then, but nobody has its answer yet.
@@ -50,9 +49,7 @@ impl Kept {
             match note {
                 Note::Attempt(attempt) => attempts.push(attempt),
                 Note::Full => miss("what came later: there was no room for more"),
-                Note::Unread => {
-                    miss("files that a program asked for whose memory may not be read (its file has no read right)")
-                }
+                Note::Unread => miss(UNREAD),
             }
         }
         kept.attempts = attempts;
@@ -64,7 +61,7 @@ impl Kept {
         if self.attempts.is_empty() {
             return self;
         }
-        match launchers.noise(&shape.runtime).await {
+        match launchers.noise(shape).await {
             Some(noise) => self.attempts.retain(|attempt| !asks(&noise, attempt, &shape.folder)),
             None => self.missing.push("which of these the interpreter asks for by itself".to_owned()),
         }
@@ -89,17 +86,24 @@ fn asks(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
     noise.contains(attempt) || noise.iter().any(same)
 }
 
-/// What empty scripts were refused, by runtime.
+/// A runtime with packages, and what an empty script with them was refused.
+type Refused = (Runtime, Option<Built>, Arc<BTreeSet<Attempt>>);
+
+/// What empty scripts were refused, by runtime and packages.
 #[derive(Debug, Default)]
-pub struct Noise(Mutex<Vec<(Runtime, Arc<BTreeSet<Attempt>>)>>);
+pub struct Noise(Mutex<Vec<Refused>>);
 
 impl Launchers {
-    /// What an empty script of this runtime was refused: found out once. `None` where it does not run.
-    async fn noise(self: &Arc<Launchers>, runtime: &Runtime) -> Option<Arc<BTreeSet<Attempt>>> {
-        if let Some((_, known)) = lock(&self.noise.0).iter().find(|(of, _)| of == runtime) {
+    /// What an empty script with this runtime and these packages was refused: found out once. `None` where it does not
+    /// run.
+    async fn noise(self: &Arc<Launchers>, shape: &Shape) -> Option<Arc<BTreeSet<Attempt>>> {
+        let Shape { runtime, built, .. } = shape;
+        let same = |(of, with, _): &&Refused| of == runtime && with == built;
+        if let Some((.., known)) = lock(&self.noise.0).iter().find(same) {
             return Some(Arc::clone(known));
         }
-        let shape = Shape { observe: true, ..Shape::bare("toolhost:noise@1.0.0", runtime.clone()) };
+        let bare = Shape::bare("toolhost:noise@1.0.0", runtime.clone());
+        let shape = Shape { observe: true, built: built.clone(), ..bare };
         let source = match runtime.language {
             crate::manifest::Language::Python => "print(0)\n",
             _ => "console.log(0)\n",
@@ -114,7 +118,7 @@ impl Launchers {
         let found: Arc<BTreeSet<Attempt>> = Arc::new(kept?.attempts.into_iter().collect());
         let mut known = lock(&self.noise.0);
         if known.len() < MOST {
-            known.push((runtime.clone(), Arc::clone(&found)));
+            known.push((runtime.clone(), built.clone(), Arc::clone(&found)));
         }
         Some(found)
     }

@@ -287,8 +287,9 @@ fn depth(opening: &Opening, path: &Path) -> Option<usize> {
         }
         Opening::Staged { folder, names } => {
             let name = path.strip_prefix(folder).ok()?.to_str()?;
-            let inside = name.is_empty() || (!name.contains('/') && name_matches(names, name));
-            inside.then(|| length(folder))
+            let matches = !name.contains('/') && name_matches(names, name);
+            // The copy of a file lies over one that is granted by its name.
+            (name.is_empty() || matches).then(|| length(path))
         }
     }
 }
@@ -314,6 +315,7 @@ mod tests {
         let grants = vec![
             live(Access::Read, "/t"),
             live(Access::Write, "/t/out"),
+            live(Access::Read, "/t/made/b.csv"),
             grant(Access::Read, one("kept.csv")),
             grant(Access::Write, staged),
         ];
@@ -326,6 +328,7 @@ mod tests {
             ("/t/out/kept.csv", true, false),
             ("/t/made", true, true),
             ("/t/made/a.csv", true, true),
+            ("/t/made/b.csv", true, true),
             ("/t/made/a.txt", true, false),
             ("/t-other", false, false),
             ("/opt/python/lib", true, false),

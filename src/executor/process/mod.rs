@@ -30,8 +30,8 @@ use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::shims;
-use crate::sandbox::SESSIONS;
 use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
+use crate::sandbox::{SESSIONS, limits};
 use attempts::Kept;
 use capture::{Captured, Pipes};
 use launcher::Launcher;
@@ -117,13 +117,16 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
         });
-        let came = context.map_or(started, |context| context.came);
-        let clock = Clock::new(came, per_call.timeout_ms);
+        let clock = Clock::new(context.map_or(started, |context| context.came), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let extra = Extra { own_source: source.is_some(), ..Extra::default() };
-        let ready = || clock.prepare(RAISING, self.launchers.ready(&shape, &extra));
+        let ready = async || {
+            let launcher = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
+            let Some(context) = context else { return Ok::<_, Unready>(launcher) };
+            context.opens(&shape).await?;
+            Ok(launcher)
+        };
         let mut launcher = ready().await?;
-        context.map_or(Ok(()), |context| context.opens(&shape))?;
         let brings = Brings { source, environment: Some(&per_call.env), secrets: Some(&per_call.secrets), third: None };
         let mut followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
         if let Err(Lost::Before) = followed {
@@ -140,8 +143,9 @@ impl Scripts {
                 "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
             ));
         }
-        let over = lock(traffic).over;
+        let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
+        starved(&ending, &logs).map_or(Ok(()), Err)?;
         let mut outcome = outcome(ending, started);
         outcome.logs = logs;
         let answer = captured.answer;
@@ -149,7 +153,7 @@ impl Scripts {
             outcome.printed = answer::last_lines(&answer.rest);
         }
         outcome.parts = answer.is_list();
-        outcome.usage.cpu_ms = Some(exited.cpu_ms);
+        outcome.usage.cpu_ms = Some(cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = answer.total;
         outcome.walls = launcher.walls.clone();
@@ -167,6 +171,21 @@ impl Scripts {
         outcome.usage.wall_ms = millis(started);
         Ok((outcome, kept))
     }
+}
+
+/// The CPU time of a call with that of its relay, and the limit that its traffic or both passed.
+fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
+    let relay_ms = traffic.totals.cpu_ms;
+    let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
+    (cpu_ms + relay_ms, traffic.over.or(passed.then_some(Limit::CpuMs)))
+}
+
+/// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.
+fn starved(ending: &Ending, logs: &[String]) -> Option<Fault> {
+    let Ending::Signalled { signal: 4..=6 } = ending else { return None };
+    let person = format!("{}: start it without that limit. {}", limits::address_space()?, logs.join(" / "));
+    let message = "the interpreter gave up, most likely for want of address space";
+    Some(Fault::new(Kind::CapabilityError, message).person(person))
 }
 
 /// Why a call has no result.
@@ -304,7 +323,8 @@ async fn follow(
                 () = &mut passed_a_limit, if !killed => {}
             }
             killed = true;
-            launcher.say(&ToLauncher::Kill, &[])?;
+            // A launcher that is gone by now has said how the call ended, or its closed socket says that it was lost.
+            let _ = launcher.say(&ToLauncher::Kill, &[]);
         }
     };
     // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
@@ -371,7 +391,7 @@ fn judge(
     {
         return complaint;
     }
-    captured.answer.judged()
+    captured.answer.judged(shape.text_output)
 }
 
 /// What a recorder does not see.

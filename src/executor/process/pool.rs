@@ -103,7 +103,7 @@ impl Launchers {
         }
         let before = resolved.before;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
-        let served = relay::served(shape);
+        let served = relay::served(shape)?;
         while let Some(mut launcher) = self.idle.take(|(setup, lease)| *setup == wanted && *lease == served) {
             // A launcher that somebody killed is passed over.
             if launcher.waits() {
@@ -135,7 +135,8 @@ impl Launchers {
             Some(served) => {
                 let (mut launcher, relay) = tokio::try_join!(starting, relay::start(self, shape))?;
                 let sockets = std::mem::take(&mut launcher.sockets);
-                launcher.relay = Some(Relay::serve(relay, served, sockets, self.proxy.clone()).await?);
+                launcher.relay =
+                    Some(Relay::serve(relay, served, sockets, shape.tool.clone(), self.proxy.clone()).await?);
                 launcher
             }
         };
@@ -226,7 +227,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
         Opening::Snapshot { folder, names } => policy::literal(names).is_none() || elsewhere(folder),
         Opening::Staged { .. } => true,
     };
-    if !shape.grants.iter().any(waits) && shape.past.is_empty() {
+    if !shape.grants.iter().any(waits) && shape.written.is_empty() {
         return grants::resolve(shape, script);
     }
     let place = places_to_look(shape).acquire_owned().await;

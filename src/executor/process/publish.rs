@@ -37,15 +37,14 @@ pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Art
     };
     let (most, most_bytes) = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
     let own = folder.clone();
-    let below: Vec<bool> = stages.iter().map(|stage| shape.below_script(&stage.folder)).collect();
     // File work, so not on the threads that other calls run on.
     let done = tokio::task::spawn_blocking(move || {
         let mut artifacts = too_much(&pairs, &own, most_bytes);
         if !artifacts.is_empty() {
             return artifacts;
         }
-        for (number, (stage, copy)) in pairs.iter().enumerate() {
-            if let Err(why) = one(stage, copy, &own, (most, below[number]), &mut artifacts) {
+        for (stage, copy) in &pairs {
+            if let Err(why) = one(stage, copy, &own, most, &mut artifacts) {
                 artifacts.push(self::dropped(shown(&stage.folder, &own), 0, &why));
             }
         }
@@ -98,8 +97,8 @@ fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> 
     told.collect()
 }
 
-/// `rules`: most bytes of a file, and whether a script lies above the folder.
-fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut Vec<Artifact>) -> Result<(), Why> {
+/// `most`: bytes of a file.
+fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), Why> {
     let wrong = |e: Errno| Why { text: e.desc().to_owned(), failed: true };
     let to = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
@@ -125,7 +124,7 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, rules: (u64, bool), out: &mut 
         let path = crate::base::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
         let bytes = size(copy, &name);
         let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
-        match file(copy, &to, &name, stage, rules, (stat.st_uid, stat.st_gid)) {
+        match file(copy, &to, &name, stage, most, (stat.st_uid, stat.st_gid)) {
             Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),
             Ok(None) => continue,
             Err(why) => (artifact.dropped_because, artifact.failed) = (Some(why.text), why.failed),
@@ -153,7 +152,7 @@ fn file(
     to: &OwnedFd,
     name: &CStr,
     stage: &Stage,
-    (most, below): (u64, bool),
+    most: u64,
     owner: (u32, u32),
 ) -> Result<Option<u64>, Why> {
     let text = name.to_str().map_err(|_| "its name is not UTF-8".to_owned())?;
@@ -198,38 +197,12 @@ fn file(
     if policy::writable::obeyed(text) {
         return Err("other programs run or obey a file of that name".to_owned().into());
     }
-    if let Some(why) = could_be_loaded(to, text, &globs, below) {
-        return Err(why.into());
+    if policy::writable::loaded(text) && !globs.iter().any(|glob| policy::writable::spells_loaded(glob)) {
+        return Err("an interpreter loads a file of that name: the manifest must spell its ending".to_owned().into());
     }
     // Never writable by others, whatever the tool set.
     let published = files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644));
     published.map(|()| Some(size)).map_err(|e| Why { text: e.to_string(), failed: true })
-}
-
-/// Why a file that a script in a folder above could load as a module is not published: no pattern spells its ending of
-/// code (those that do are granted only where no script lies), Node would run it because its ending is unknown, or Node
-/// would load it in place of a module. `below`: a script lies above.
-fn could_be_loaded(to: &OwnedFd, name: &str, globs: &[&String], below: bool) -> Option<String> {
-    let ending = policy::writable::code(name);
-    if let Some(ending) = ending.filter(|ending| !globs.iter().any(|glob| policy::writable::spells(glob, ending))) {
-        return Some(format!("a script could load a file ending in `{ending}`: the manifest must spell that ending"));
-    }
-    // Node looks for the full name first, then for the endings in order, then for a folder.
-    let there = |name: &str, flags: OFlag| open_at(to, name, flags | OFlag::O_PATH).is_ok();
-    let mut modules =
-        ["js", "cjs", "mjs", "ts", "tsx", "jsx", "node", "json"].map(|end| format!("{name}.{end}")).into_iter();
-    if let Some(module) = modules.find(|module| there(module, OFlag::empty())) {
-        return Some(format!("Node would load it in place of {module}"));
-    }
-    let folder = name.strip_suffix(".json").filter(|folder| below && there(folder, OFlag::O_DIRECTORY));
-    if let Some(folder) = folder {
-        return Some(format!("Node would load it in place of the folder {folder}"));
-    }
-    let spelled = || globs.iter().any(|glob| policy::writable::spells_name(glob, name));
-    let unknown = below && policy::writable::unknown(name) && !spelled();
-    unknown.then(|| {
-        "a script could load a file whose ending is not known to be data: the manifest must spell it".to_owned()
-    })
 }
 
 /// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
@@ -265,7 +238,7 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
         let Ok(stat) = fstatat(to, name, nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
         let regular = files::is(stat.st_mode, SFlag::S_IFREG);
         // Only the kernel sets a ctime.
-        let made = stat.st_uid == nix::unistd::geteuid().as_raw() || stat.st_uid == owner;
+        let made = files::is_me(stat.st_uid) || stat.st_uid == owner;
         if regular && made && stat.st_nlink == 1 && now - stat.st_ctime >= age {
             let _ = unlinkat(to, name, UnlinkatFlags::NoRemoveDir);
         }
@@ -317,7 +290,7 @@ mod tests {
             let folder = self.shape.folder.join(name);
             let facts = fs::metadata(&folder).expect("there");
             let (device, inode) = (facts.dev(), facts.ino());
-            Stage { folder, names: vec![names.to_owned()], device, inode, show_rest: false, others: Vec::new() }
+            Stage { folder, names: vec![names.to_owned()], device, inode, show_rest: false }
         }
 
         fn copy(&self, name: &str) -> OwnedFd {

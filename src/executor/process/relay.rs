@@ -8,7 +8,7 @@ use super::{Brings, Extra, Launchers};
 use crate::base::Counted;
 use crate::egress::{Dialler, Lease, Traffic, protocol};
 use crate::fault::{Fault, Kind};
-use crate::policy::{Runtime, SecretGrant, Shape};
+use crate::policy::{self, Runtime, SecretGrant, Shape};
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -72,13 +72,22 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
 }
 
 /// What the relay of this shape serves; `None`: the shape names no hosts.
-pub fn served(shape: &Shape) -> Option<protocol::Served> {
+pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
     let grants = shape.network.hosts().to_vec();
     let header = |secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?));
-    let headers = shape.secrets.iter().filter_map(header).collect();
+    let headers: Vec<_> = shape.secrets.iter().filter_map(header).collect();
+    let mut authorities = BTreeMap::new();
+    for (rule, file) in headers.iter().filter_map(|(_, rule)| Some((rule, rule.ca.as_ref()?))) {
+        // Read for each call: a certificate that is taken out counts no longer.
+        let text = policy::certificates(file).map_err(|problem| {
+            let message = format!("the certificates for {} cannot be used, so nothing was run", rule.host);
+            Fault::new(Kind::CapabilityError, message).person(problem.to_string())
+        })?;
+        authorities.insert(rule.host.clone(), text);
+    }
     let limits = protocol::LIMITS.map(|limit| (limit, shape.limits.get(limit))).into();
     let ports = shape.network.ports();
-    (!grants.is_empty()).then_some(protocol::Served { grants, ports, headers, limits })
+    Ok((!grants.is_empty()).then_some(protocol::Served { grants, ports, headers, authorities, limits }))
 }
 
 impl Relay {
@@ -87,10 +96,12 @@ impl Relay {
         started: Started,
         served: protocol::Served,
         sockets: Vec<OwnedFd>,
+        tool: String,
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
         let Started { process, control } = started;
-        let dialler = Dialler { grants: served.grants.clone(), headers: served.headers.clone(), proxy };
+        let (grants, headers) = (served.grants.clone(), served.headers.clone());
+        let dialler = Dialler { payer: [String::new(), tool], grants, headers, proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
         Ok(Relay { lease, served, _process: Box::new(process), _counted: Counted::by(&LEASES) })
     }

@@ -6,7 +6,7 @@
 
 mod line;
 
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
+use super::{Call, Context, Ending, Events, Executor, Gate, Outcome, Running};
 use crate::base::{json, lock, millis, text};
 use crate::broker::{Request, Terms, Topic, Trace, Unsent};
 use crate::fault::{Fault, Kind};
@@ -96,7 +96,7 @@ impl Remote {
         };
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;
-        let asked = Asked { body: request.encode(), trace: &context.trace, room };
+        let asked = Asked { gate: &context.gate, body: request.encode(), trace: &context.trace, room };
         let (waiter, since) = match sent(&lines, &asked, tool).await? {
             Sent::To(waiter, since) => (waiter, since),
             Sent::TooLarge => {
@@ -190,6 +190,7 @@ fn no_topic(queue: &str, why: &str) -> Fault {
 }
 
 struct Asked<'a> {
+    gate: &'a Gate,
     body: Vec<u8>,
     trace: &'a Trace,
     /// Bytes that its answer may have.
@@ -231,6 +232,7 @@ async fn sent(lines: &[Arc<Line>], asked: &Asked<'_>, tool: &str) -> Result<Sent
 
 /// `None`: nobody reads there.
 async fn put(line: &Arc<Line>, asked: &Asked<'_>) -> Result<Option<Sent>, Fault> {
+    asked.gate.pass().await?;
     let waiter = line::Waiter::new(line, asked.room);
     match line.ask(waiter.id(), &asked.body, asked.trace).await {
         Ok(since) => Ok(Some(Sent::To(waiter, since))),

@@ -37,7 +37,7 @@ pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     let binary: Cow<'_, [u8]> = if module.starts_with(b"\0asm") {
         module.into()
     } else if std::str::from_utf8(module).is_ok() {
-        wat::parse_bytes(module).map_err(|e| format!("the text is not WebAssembly: {}", placed(&e)))?
+        wat::parse_bytes(module).map_err(|error| not_text(&error))?
     } else {
         return Err(format!("the file is neither WebAssembly nor its text form; {ACCEPTED}"));
     };
@@ -51,6 +51,15 @@ pub fn component(module: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     wrap(binary.into_owned())
         .map(Cow::Owned)
         .map_err(|e| format!("the module cannot be linked to WASI preview 1: {e:#}"))
+}
+
+/// What is wrong with a module in text form, which is only parsed.
+pub fn text_fault(module: &[u8]) -> Option<String> {
+    wat::parse_bytes(module).err().map(|error| not_text(&error))
+}
+
+fn not_text(error: &wat::Error) -> String {
+    format!("the text is not WebAssembly: {}", placed(error))
 }
 
 /// One line: what is wrong and where, without the picture that follows it.

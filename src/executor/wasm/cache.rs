@@ -9,7 +9,6 @@
 use crate::base::files::{self, Folder, Lock};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
-use nix::unistd::geteuid;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fs::File;
@@ -137,7 +136,7 @@ impl Cache {
         let mut file = self.folder.file(key, OFlag::O_RDONLY).ok()?;
         let stat = fstat(&file).ok()?;
         let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
-        let private = stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0;
+        let private = files::is_me(stat.st_uid) && stat.st_mode & 0o077 == 0;
         let size = u64::try_from(stat.st_size).ok()?;
         if !regular || !private || stat.st_nlink != 1 || !(CODE_AT..=MAX_CODE_BYTES + CODE_AT).contains(&size) {
             return None;
@@ -184,7 +183,7 @@ impl Cache {
         for name in names {
             let Some(stat) = self.folder.stat(&name) else { continue };
             let regular = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
-            if !regular || stat.st_uid != geteuid().as_raw() {
+            if !regular || !files::is_me(stat.st_uid) {
                 continue;
             }
             if is_key(name.strip_suffix(".refused").unwrap_or(&name)) {
@@ -274,7 +273,7 @@ mod tests {
         std::fs::write(&file, bytes).expect("writable");
         assert!(cache.get("k").is_none(), "damaged");
         assert_eq!(text(&cache.put("k", b"new").expect("replaced")), b"new");
-        if geteuid().is_root() {
+        if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::chown(&file, Some(65534), None).expect("chown");
             assert!(cache.get("k").is_none(), "somebody else's");
             std::os::unix::fs::chown(&file, Some(0), None).expect("chown");

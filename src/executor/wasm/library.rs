@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 const MAX_REMEMBERED: usize = 256;
 /// Compilers at once, each of another tool; each may use several threads.
 const COMPILERS: usize = 2;
+/// Compilers of modules that take longer than `QUICK`, besides: such modules wait for one another, and others for none.
+const SLOW_COMPILERS: usize = 2;
+const QUICK: Duration = Duration::from_secs(2);
 /// Modules that are read at once to tell what they are, each of another tool.
 const READERS: usize = 4;
 /// Most modules that are being compiled or wait for a compiler, and as many that are being read.
@@ -57,7 +60,10 @@ pub struct Library {
     refused: Mutex<HashMap<String, (Refusal, Instant)>>,
     compiling: Arc<Shared<Result<Prepared, Fault>>>,
     reading: Arc<Shared<Result<String, Fault>>>,
+    /// Each tool has one module compiled at a time.
+    tools: Arc<Places>,
     compilers: Arc<Places>,
+    slow_compilers: Arc<Places>,
     readers: Arc<Places>,
 }
 
@@ -98,7 +104,9 @@ impl Library {
             refused: Mutex::default(),
             compiling: Shared::new(UNDER_WAY),
             reading: Shared::new(UNDER_WAY),
+            tools: Places::new(usize::MAX, 1),
             compilers: Places::new(COMPILERS, 1),
+            slow_compilers: Places::new(SLOW_COMPILERS, 1),
             readers: Places::new(READERS, 1),
         }
     }
@@ -151,9 +159,28 @@ impl Library {
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
-        let _place = self.compilers.enter(&shape.tool).await;
+        let _tool = self.tools.enter(&shape.tool).await;
+        let place = self.compilers.enter(&shape.tool).await;
         let key = found.key.clone();
-        match self.compile(workers, shape, found).await {
+        let again = found.clone();
+        let mut compiling = Box::pin(self.compile(workers, shape, found));
+        let compiled = match tokio::time::timeout(QUICK, &mut compiling).await {
+            Ok(compiled) => compiled,
+            Err(_) => {
+                let free = self.slow_compilers.try_enter(&shape.tool);
+                if free.is_none() {
+                    // Begun anew once there is a place: dropping the future ends its compiler.
+                    compiling = Box::pin(self.compile(workers, shape, again));
+                }
+                drop(place);
+                let _place = match free {
+                    Some(place) => place,
+                    None => self.slow_compilers.enter(&shape.tool).await,
+                };
+                compiling.await
+            }
+        };
+        match compiled {
             Ok(code) => Ok(Prepared { key, code }),
             Err(Failure::Failed(fault)) => Err(fault),
             Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),

@@ -30,6 +30,7 @@ mod trusted_code;
 mod watch;
 mod worker;
 
+pub use adapt::text_fault;
 pub use cache::Cache;
 pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Starting, Worker, Workers};
 
@@ -164,7 +165,7 @@ impl Wasm {
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };
-            context.opens(shape)?;
+            context.opens(shape).await?;
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
             let calling = session.call(&input, per_call, clock.left(), &mut heard);
@@ -239,11 +240,11 @@ fn conclude(
     };
     let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
     let ending = match answer.end {
-        End::Exit { code: 0 } => printed.judged(),
+        End::Exit { code: 0 } => printed.judged(shape.text_output),
         End::Exit { code } => Ending::Exited { code },
-        End::Returned => answer::judge_returned(&output),
+        End::Returned => answer::judge("the returned text", &output, shape.text_output),
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&output)) },
-        End::Trapped { message } => Ending::Raised { message: format!("the module trapped: {message}") },
+        End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
         // The limits that a worker itself holds its guest to.
         End::OverLimit {

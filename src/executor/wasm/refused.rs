@@ -159,7 +159,7 @@ impl Seen {
                 target: "a table of the module".to_owned(),
                 rule: "wasm: more elements than a module may have".to_owned(),
                 narrower: "house".to_owned(),
-                ask: None,
+                ..Denial::default()
             }),
         }
         Ok(())

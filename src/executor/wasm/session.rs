@@ -16,8 +16,8 @@ use crate::executor::stdout::Stdout;
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
+use crate::sandbox::limits;
 use crate::{fault, policy};
-use nix::sys::resource::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -273,14 +273,9 @@ fn openings(shape: &policy::Shape) -> Vec<Opening> {
 
 /// The fault where wasmtime did not start, most likely because the address space is limited.
 pub fn unable(why: &str) -> fault::Fault {
-    let limit = match getrlimit(Resource::RLIMIT_AS) {
-        Ok((soft, _)) if soft != nix::libc::RLIM_INFINITY => format!(
-            "; toolhost was started with at most {} MiB of address space (`ulimit -v`), and a worker reserves 70 GiB of it",
-            soft / MIB
-        ),
-        _ => String::new(),
-    };
-    fault::Fault::new(fault::Kind::InternalError, "wasm cannot run on this machine as toolhost was started")
+    let limit = limits::address_space()
+        .map_or_else(String::new, |limit| format!("; {limit}, and a worker reserves 70 GiB of it"));
+    fault::Fault::new(fault::Kind::CapabilityError, "wasm cannot run on this machine as toolhost was started")
         .person(format!("wasmtime does not start: {why}{limit}"))
 }
 

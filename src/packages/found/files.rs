@@ -1,7 +1,4 @@
-//! Files: the files beside a script, opened and read so that none can hold up, fool or flood the host.
-//!
-//! For: `found`. In: where a script lies, a name. Out: a text with its digest; problems with file and line. Never: a link,
-//! a pipe, a folder, a file of another size than its kind has, or one that a tool could have written.
+//! The files beside a script, opened and read in bounded memory: never a link, a pipe, or what a tool can write.
 
 use super::Place;
 use crate::base::{files, text};
@@ -16,10 +13,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The largest file that is read, bytes: ten times the lock of a large application.
-const LARGEST: u64 = 8 * 1024 * 1024;
+/// The largest file that is read, bytes: several times the lock of a large application.
+pub(super) const LARGEST: u64 = 4 << 20;
 /// The same, of what a person writes.
-const LARGEST_WRITTEN: u64 = 1024 * 1024;
+const LARGEST_WRITTEN: u64 = 1 << 20;
 const WRITTEN: [&str; 2] = ["package.json", "pyproject.toml"];
 /// The most packages of one lock, and the most requirements of one file.
 pub(super) const MOST: usize = 5000;
@@ -66,54 +63,45 @@ impl<'a> Folder<'a> {
             return Err(bad("it is a symbolic link, and links are not followed: put the file itself here".to_owned()));
         }
         if !files::is(facts.st_mode, SFlag::S_IFREG) {
-            return Err(bad("it is no regular file".to_owned()));
+            return Err(bad("it is not a regular file".to_owned()));
         }
         if let Some(who) = (self.writer)(&path) {
-            return Err(bad(format!(
-                "{who} here, and a tool cannot choose packages: if you know who made it, move it and its script elsewhere"
-            )));
+            let fix = "if you know who made it, move it and its script elsewhere";
+            return Err(bad(format!("{who} here, and a tool cannot choose packages: {fix}")));
         }
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
             .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
         let most = if WRITTEN.contains(&name) { LARGEST_WRITTEN } else { LARGEST };
         let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
-        let sha256 = crate::base::sha256_hex(&bytes);
-        let text = String::from_utf8(bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
-        Ok(Some(Text { path, text, sha256, lines: OnceLock::new() }))
+        let text = std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
+        Ok(Some(Text::of(path.clone(), &bytes, text)))
     }
 
     /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
     pub fn script(&self, name: &str) -> Option<Text> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), LARGEST).ok()??;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        Some(Text { path: self.path.join(name), text, sha256: crate::base::sha256_hex(&bytes), lines: OnceLock::new() })
+        Some(Text::of(self.path.join(name), &bytes, &String::from_utf8_lossy(&bytes)))
     }
 
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
-        match settings.iter().find(|name| self.has(name)) {
-            None => Ok(()),
-            Some(name) => Err(problem(
-                &self.path.join(name),
-                0,
-                "the settings of an installer beside a script are not obeyed: where packages come from is said by the \
-                 policy and this host's configuration; take the file away",
-            )),
-        }
+        let why = "the settings of an installer beside a script are not obeyed: where packages come from is said by the \
+                   policy and this host's configuration; take the file away";
+        let found = settings.iter().find(|name| self.has(name));
+        found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }
 }
 
 impl Text {
     /// A text that lies nowhere yet.
     pub fn new(name: &str, text: &str) -> Text {
-        Text {
-            path: PathBuf::from(name),
-            text: text.to_owned(),
-            sha256: crate::base::sha256_hex(text.as_bytes()),
-            lines: OnceLock::new(),
-        }
+        Text::of(PathBuf::from(name), text.as_bytes(), text)
+    }
+
+    fn of(path: PathBuf, bytes: &[u8], text: &str) -> Text {
+        Text { path, text: text.to_owned(), sha256: crate::base::sha256_hex(bytes), lines: OnceLock::new() }
     }
 
     pub fn source(&self) -> Source {
@@ -122,11 +110,6 @@ impl Text {
 
     pub fn name(&self) -> String {
         text::printable(&self.path.file_name().unwrap_or_default().to_string_lossy())
-    }
-
-    /// Where a line stands, for people: `requirements.txt:3`.
-    pub fn place(&self, line: usize) -> String {
-        format!("{}:{line}", self.name())
     }
 
     /// The line of a byte.
@@ -139,16 +122,16 @@ impl Text {
         problem(&self.path, line, message)
     }
 
-    /// The text as TOML, read into plain data.
-    pub fn toml<T: serde::de::DeserializeOwned>(&self) -> Result<T, FileProblem> {
-        toml::from_str(&self.text).map_err(|error| {
-            let line = error.span().map_or(0, |span| self.line(span.start));
-            self.problem(line, format!("it cannot be read: {}", error.message()))
+    /// TOML of this file, read into plain data; `above`: the lines of the file before it.
+    pub fn toml<T: serde::de::DeserializeOwned>(&self, text: &str, above: usize) -> Result<T, FileProblem> {
+        toml::from_str(text).map_err(|error| {
+            let line = error.span().and_then(|span| text.get(..span.start)).map_or(0, |t| t.matches('\n').count() + 1);
+            self.problem(above + line, format!("it cannot be read: {}", error.message()))
         })
     }
 }
 
-pub(super) fn problem(path: &Path, line: usize, message: impl AsRef<str>) -> FileProblem {
+fn problem(path: &Path, line: usize, message: impl AsRef<str>) -> FileProblem {
     let at = At { line, column: usize::from(line > 0) };
     FileProblem::new(path, Severity::Error, Code::Dependency, "", at, text::printable(message.as_ref()))
 }

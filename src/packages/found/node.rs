@@ -1,105 +1,312 @@
-//! Node: which files say what a script of Node or Bun requires, and which of them wins.
-//!
-//! For: `found`. In: the script's folder. Out: `Wanted`. Never: a file that was not checked whole, whether it wins or not.
+//! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
 
-use super::agree;
-use super::files::{Folder, Text};
-use super::tree::{self, Tree};
-use super::{bun_lock, npm_lock, package_json};
-use crate::policy::FileProblem;
-use crate::policy::packages::{Ecosystem, Required, Source, Wanted};
-use crate::policy::versions;
+use super::files::{Folder, MOST, Text, shown};
+use crate::base::json::{self, Dialect, Document, escape_segment};
+use crate::policy::packages::{Ecosystem, Package, Required, Source, Wanted};
+use crate::policy::{FileProblem, versions};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// All names that say something, beside the folder that `npm install` fills.
+#[rustfmt::skip]
 pub(super) const NAMES: [&str; 10] = [
-    "package.json",
-    "npm-shrinkwrap.json",
-    "package-lock.json",
-    "bun.lock",
-    "bun.lockb",
-    ".npmrc",
-    ".yarnrc",
-    ".yarnrc.yml",
-    "bunfig.toml",
-    "node_modules",
+    "package.json", SHRINKWRAP, LOCK, FOREIGN, "bun.lockb", ".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml", "node_modules",
 ];
+const SHRINKWRAP: &str = "npm-shrinkwrap.json";
 const LOCK: &str = "package-lock.json";
+/// A lock that is only translated, by the installer.
+const FOREIGN: &str = "bun.lock";
 const SETTINGS: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
-/// The first that is there wins, as npm has it; bun's comes last.
-type Reader = fn(&Text) -> Result<Tree, FileProblem>;
-const LOCKS: [(&str, Reader); 3] =
-    [("npm-shrinkwrap.json", npm_lock::read), (LOCK, npm_lock::read), ("bun.lock", bun_lock::read)];
+/// Most packages below each other.
+const DEEPEST: usize = 32;
+/// Fields of a place that lead to other packages, and those that say where it is for.
+const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
+const ONLY: [&str; 3] = ["os", "cpu", "libc"];
+/// Fields of package.json that change what its names and ranges mean.
+#[rustfmt::skip]
+const REFUSED: [&str; 10] = [
+    "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies", "bundledDependencies",
+    "patchedDependencies", "trustedDependencies",
+];
+/// Scripts that an installer would run for the folder itself.
+const HOOKS: [&str; 7] = ["preinstall", "install", "postinstall", "preprepare", "prepare", "postprepare", "prepublish"];
+
+/// One place of a lock, as the installer is given it.
+#[derive(Clone, Debug, Serialize)]
+struct Entry {
+    #[serde(flatten)]
+    package: Package,
+    /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for it.
+    bundled: bool,
+    /// An installer may do without it where it is for other machines.
+    optional: bool,
+    /// `os`, `cpu`, `libc`.
+    only: BTreeMap<&'static str, Value>,
+}
+
+/// By place: `node_modules/a/node_modules/b`.
+type Tree = BTreeMap<String, Entry>;
+
+/// Versions, and whether a machine may do without, by name.
+type Asked = BTreeMap<String, (String, bool)>;
 
 /// `anew`: as if there were no package-lock.json.
 pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<Wanted>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
-    let asked = package_json::read(&file)?;
+    let document = parse(&file)?;
+    let asked = asked(&file, &document)?;
     if asked.is_empty() {
         return Ok(None);
     }
     folder.without(&SETTINGS)?;
-    let mut locks: Vec<(Text, Tree)> = Vec::new();
-    for (name, read) in LOCKS.into_iter().filter(|(name, _)| !(anew && *name == LOCK)) {
-        if let Some(file) = folder.read(name)? {
-            let tree = read(&file)?;
-            locks.push((file, tree));
-        }
-    }
-    if locks.is_empty() && folder.has("bun.lockb") {
-        let why = "the lock beside it, bun.lockb, is no text: `bun install --save-text-lockfile` writes bun.lock";
-        return Err(file.problem(0, why));
-    }
-    let top = |tree: &Tree| {
-        let places = tree.iter().filter(|(place, _)| tree::names(place).is_some_and(|names| names.len() == 1));
-        places.map(|(place, entry)| (place["node_modules/".len()..].to_owned(), entry.version.clone())).collect()
-    };
-    let pins: Vec<(&Text, agree::Pins)> = locks.iter().map(|(file, tree)| (file, top(tree))).collect();
-    agree::same_pins(&pins)?;
-    wanted(&file, &asked, &locks).map(Some)
-}
-
-/// `asked`: a package.json. Every requirement is held to the lock.
-pub(super) fn of_lock(asked: &Text, lock: Text) -> Result<Wanted, FileProblem> {
-    let tree = npm_lock::read(&lock)?;
-    wanted(asked, &package_json::read(asked)?, &[(lock, tree)])
-}
-
-fn wanted(file: &Text, asked: &[package_json::Required], locks: &[(Text, Tree)]) -> Result<Wanted, FileProblem> {
-    let (ecosystem, lock_file) = (Ecosystem::Node, LOCK.to_owned());
-    let sources: Vec<Source> =
-        std::iter::once(file).chain(locks.iter().map(|(file, _)| file)).map(Text::source).collect();
-    let requires = asked.iter().map(|required| Required {
-        name: required.name.clone(),
-        versions: required.versions.clone(),
-        pinned: versions::pins(ecosystem, &required.versions),
-        place: file.place(required.line),
+    let requires = asked.iter().map(|(name, (versions, _))| Required {
+        name: name.clone(),
+        versions: versions.clone(),
+        pinned: versions::pins(Ecosystem::Node, versions),
+        place: file.name(),
     });
     let requires: Vec<Required> = requires.collect();
-    let Some((lock, tree)) = locks.first() else {
-        let inputs = tree::inputs(asked, None);
-        return Ok(Wanted { ecosystem, sources, packages: Vec::new(), locked: false, lock_file, inputs, requires });
-    };
-    for required in asked {
-        met(file, required, lock, tree)?;
+    // The first that is there wins, as npm has it.
+    for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(anew && *name == LOCK)) {
+        if let Some(lock) = folder.read(name)? {
+            let tree = tree(&lock)?;
+            for (wanted, (range, optional)) in &asked {
+                is_met(wanted, range, *optional, &tree).map_err(|why| {
+                    let words = format!("`{wanted} {range}` is required, and {} {why}: lock anew", lock.name());
+                    file.problem(line(&document, wanted), words)
+                })?;
+            }
+            return Ok(Some(locked(vec![file.source(), lock.source()], requires, &tree)));
+        }
     }
-    let needed = tree::needed(tree, asked, lock)?;
-    let packages = tree::packages(tree, &needed);
-    let inputs = tree::inputs(asked, Some((tree, &needed)));
-    Ok(Wanted { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
+    let foreign = folder.read(FOREIGN)?;
+    if foreign.is_none() && folder.has("bun.lockb") {
+        let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` writes bun.lock";
+        return Err(file.problem(0, why));
+    }
+    let sources = [&file].into_iter().chain(&foreign).map(Text::source).collect();
+    let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
+    inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
+    let (ecosystem, lock_file, packages) = (Ecosystem::Node, LOCK.to_owned(), Vec::new());
+    Ok(Some(Wanted { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }))
+}
+
+/// A lock that nothing beside it speaks for: the places at the top are what is required.
+pub(super) fn of_lock(lock: &Text) -> Result<Wanted, FileProblem> {
+    let tree = tree(lock)?;
+    let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
+    let requires = top.map(|(place, entry)| Required {
+        name: place["node_modules/".len()..].to_owned(),
+        versions: entry.package.version.clone(),
+        pinned: true,
+        place: lock.name(),
+    });
+    Ok(locked(vec![lock.source()], requires.collect(), &tree))
+}
+
+fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> Wanted {
+    let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
+    packages.sort();
+    packages.dedup();
+    let inputs = vec![("places.json".to_owned(), json!(tree).to_string())];
+    let (ecosystem, lock_file) = (Ecosystem::Node, LOCK.to_owned());
+    Wanted { ecosystem, sources, packages, locked: true, lock_file, inputs, requires }
+}
+
+/// The package.json that a resolver is given: names and ranges alone.
+fn manifest(asked: &Asked) -> String {
+    let part = |optional| -> Map<String, Value> {
+        let members = asked.iter().filter(|(_, (_, soft))| *soft == optional);
+        members.map(|(name, (range, _))| (name.clone(), json!(range))).collect()
+    };
+    json!({"name": "packages", "private": true, "dependencies": part(false), "optionalDependencies": part(true)})
+        .to_string()
+}
+
+fn parse(file: &Text) -> Result<Document<'_>, FileProblem> {
+    json::parse(file.text.as_bytes(), Dialect::Strict)
+        .map_err(|bad| file.problem(bad.line, format!("it cannot be read: {}", bad.message)))
+}
+
+/// The line of a requirement.
+fn line(document: &Document<'_>, name: &str) -> usize {
+    let fields = ["dependencies", "optionalDependencies"].iter();
+    let pointers = fields.map(|field| format!("/{field}/{}", escape_segment(name)));
+    pointers.map(|pointer| document.place_of_key(&pointer).0).find(|line| *line > 0).unwrap_or_default()
+}
+
+fn asked(file: &Text, document: &Document<'_>) -> Result<Asked, FileProblem> {
+    let mut asked = Asked::new();
+    for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
+        let listed = match &document.value[field] {
+            Value::Null => continue,
+            Value::Object(listed) if listed.len() <= MOST => listed,
+            _ => return Err(file.problem(0, format!("`{field}` is not an object of at most {MOST} packages"))),
+        };
+        for (name, range) in listed {
+            let bad = |why: String| Err(file.problem(line(document, name), format!("`{}`: {why}", shown(name))));
+            let Some(read) = versions::name(Ecosystem::Node, name) else {
+                return bad("this is not the name of a package".to_owned());
+            };
+            let range = range.as_str().unwrap_or_default();
+            if !versions::is_range(Ecosystem::Node, range) {
+                return bad(no_range(range));
+            }
+            // What stands in both is optional, as npm has it.
+            asked.insert(read, (range.to_owned(), optional));
+        }
+    }
+    if asked.is_empty() {
+        return Ok(asked);
+    }
+    let is_filled = |value: &Value| {
+        !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]) && *value != json!({})
+    };
+    let refused = |pointer: String, why: &str| {
+        Err(file.problem(document.place_of_key(&pointer).0, format!("`{}` {why}: take it out", &pointer[1..])))
+    };
+    if let Some(field) = REFUSED.iter().find(|field| is_filled(&document.value[**field])) {
+        return refused(format!("/{field}"), "changes what is installed, and only names and versions count here");
+    }
+    match HOOKS.iter().find(|hook| document.value["scripts"].get(hook).is_some()) {
+        Some(hook) => refused(format!("/scripts/{hook}"), "would be run by an installer, and nothing here runs it"),
+        None => Ok(asked),
+    }
 }
 
 /// The lock holds it under its own name, at a version that fits.
-fn met(file: &Text, required: &package_json::Required, lock: &Text, tree: &Tree) -> Result<(), FileProblem> {
-    let held = tree.get(&format!("node_modules/{}", required.name));
-    let why = match held {
-        None if required.optional => return Ok(()),
-        None => "does not hold it".to_owned(),
-        Some(entry) if entry.name != required.name => format!("holds `{}` in its place", entry.name),
-        Some(entry) => match versions::holds(Ecosystem::Node, &required.versions, &entry.version) {
-            Some(true) => return Ok(()),
-            _ => format!("holds {}", entry.version),
+fn is_met(name: &str, range: &str, optional: bool, tree: &Tree) -> Result<(), String> {
+    match tree.get(&format!("node_modules/{name}")).map(|entry| &entry.package) {
+        None if optional => Ok(()),
+        None => Err("does not hold it".to_owned()),
+        Some(package) if package.name != *name => Err(format!("holds `{}` in its place", package.name)),
+        Some(package) => match versions::holds(Ecosystem::Node, range, &package.version) {
+            Some(true) => Ok(()),
+            _ => Err(format!("holds {}", package.version)),
         },
+    }
+}
+
+/// The names along a place; `None`: it is not one.
+fn names(place: &str) -> Option<Vec<&str>> {
+    let names: Vec<&str> = place.strip_prefix("node_modules/")?.split("/node_modules/").collect();
+    let good = names.len() <= DEEPEST && names.iter().all(|name| versions::name(Ecosystem::Node, name).is_some());
+    good.then_some(names)
+}
+
+fn tree(file: &Text) -> Result<Tree, FileProblem> {
+    let document = parse(file)?;
+    let version = document.value["lockfileVersion"].as_u64();
+    let places = document.value["packages"].as_object().filter(|_| matches!(version, Some(2 | 3)));
+    let places = places.ok_or_else(|| {
+        file.problem(0, "its lockfileVersion is not read: `npm install --package-lock-only` of npm 7 or later writes 3")
+    })?;
+    if places.len() > MOST {
+        return Err(file.problem(0, format!("more than {MOST} packages")));
+    }
+    let mut tree = Tree::new();
+    // Sorted, so that a place comes after the place around it.
+    for (place, said) in places.iter().filter(|(place, _)| !place.is_empty()).collect::<BTreeMap<_, _>>() {
+        let line = || document.place_of_key(&format!("/packages/{}", escape_segment(place))).0;
+        let entry = entry(place, said, &tree);
+        let entry = entry.map_err(|why| file.problem(line(), format!("`{}`: {why}", shown(place))))?;
+        // What only development needs is checked like the rest, and not installed.
+        tree.extend(entry.filter(|_| said["dev"] != true).map(|entry| (place.clone(), entry)));
+    }
+    Ok(tree)
+}
+
+fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String> {
+    let names = names(place).ok_or("packages outside node_modules (workspaces) are not supported")?;
+    if said["link"] == true {
+        return Err("it is a link to a folder, and packages come from the policy's index alone".to_owned());
+    }
+    let is_elsewhere = |url: &&str| !url.starts_with("https://") && !url.starts_with("http://");
+    if let Some(url) = said["resolved"].as_str().filter(is_elsewhere) {
+        return Err(no_range(url));
+    }
+    EDGES.iter().try_for_each(|field| edges(&said[*field]))?;
+    let above = place.rsplit_once("/node_modules/").map(|(above, _)| above);
+    let bundled = said["inBundle"] == true && above.is_some();
+    let hashes = match (said["integrity"].as_str(), bundled) {
+        (_, true) => match above.and_then(|above| tree.get(above)) {
+            Some(around) => around.package.hashes.clone(),
+            None if said["dev"] == true => return Ok(None),
+            None => return Err("the package that bundles it is missing".to_owned()),
+        },
+        (Some(text), false) => integrity(text)?,
+        (None, false) => return Err("it has no `integrity`: lock again with an index that tells it".to_owned()),
     };
-    let words = format!("`{} {}` is required, and {} {why}: lock anew", required.name, required.versions, lock.name());
-    Err(file.problem(required.line, words))
+    let name = said["name"].as_str().or(names.last().copied()).unwrap_or_default();
+    let name = versions::name(Ecosystem::Node, name)
+        .ok_or_else(|| format!("`{}` is not the name of a package", shown(name)))?;
+    let version = said["version"].as_str().unwrap_or_default();
+    let version = versions::version(Ecosystem::Node, version).ok_or_else(|| no_range(version))?;
+    let is_plain = |word: &Value| {
+        word.as_str().is_some_and(|word| word.bytes().all(|b| b.is_ascii_alphanumeric() || b"!_-".contains(&b)))
+    };
+    let mut only = BTreeMap::new();
+    for field in ONLY {
+        let words = match &said[field] {
+            Value::Null => continue,
+            Value::Array(words) => words.clone(),
+            word => vec![word.clone()],
+        };
+        if !words.iter().all(is_plain) {
+            return Err(format!("`{field}` is not a list of short words"));
+        }
+        only.insert(field, Value::Array(words));
+    }
+    let optional = said["optional"] == true || said["devOptional"] == true;
+    Ok(Some(Entry { package: Package { name, version, hashes }, bundled, optional, only }))
+}
+
+/// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.
+fn edges(said: &Value) -> Result<(), String> {
+    let members = match said {
+        Value::Null => return Ok(()),
+        Value::Object(members) => members,
+        _ => return Err("what it requires is not an object".to_owned()),
+    };
+    let is_tag = |text: &str| {
+        !text.is_empty() && text.len() < 40 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    for (name, range) in members {
+        let range = range.as_str().unwrap_or_default();
+        let plain = match range.strip_prefix("npm:") {
+            Some(alias) => alias.rfind('@').filter(|at| *at > 0).map_or("", |at| &alias[at + 1..]),
+            None => range,
+        };
+        if !is_tag(plain) && !versions::is_range(Ecosystem::Node, plain) {
+            return Err(format!("it requires `{}`: {}", shown(name), no_range(range)));
+        }
+    }
+    Ok(())
+}
+
+/// `sha512-…` and the like, the strong ones of a list.
+fn integrity(text: &str) -> Result<Vec<String>, String> {
+    let is_strong = |hash: &&str| {
+        let Some((kind, digits)) = hash.split_once('-') else { return false };
+        let length = [("sha256", 44), ("sha384", 64), ("sha512", 88)].contains(&(kind, digits.len()));
+        length && digits.trim_end_matches('=').bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
+    };
+    let found: Vec<String> = text.split_ascii_whitespace().filter(is_strong).map(str::to_owned).collect();
+    match found.is_empty() {
+        true => Err(format!("`{}`: unsupported hash; use sha512, sha384 or sha256", shown(text))),
+        false => Ok(found),
+    }
+}
+
+fn no_range(text: &str) -> String {
+    let what = if text.starts_with("npm:") {
+        "an alias"
+    } else {
+        "not a version or a set of them (a tag, a URL, a git or file reference)"
+    };
+    format!(
+        "`{}` is {what}, and packages come from the policy's index by name and version alone: write for example `^1.2.0`",
+        shown(text)
+    )
 }

@@ -1,17 +1,14 @@
-//! Pyproject: `[project] dependencies` of a pyproject.toml, and the block of a script that says the same (PEP 723).
-//!
-//! For: `python`. In: a text. Out: requirements. Never: reads `[tool]` for more than to refuse what says where from.
+//! `[project] dependencies` of a pyproject.toml, and the block of a script that says the same (PEP 723).
 
 use super::files::{MOST, Text};
-use super::requirement::{self, Requirement};
-use crate::policy::FileProblem;
+use super::requirement::{Environment, Requirement};
 use crate::policy::packages::Ecosystem;
-use crate::policy::versions;
+use crate::policy::{FileProblem, versions};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Spanned, Value};
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize)]
 struct Document {
     project: Option<Project>,
     /// Of a block in a script.
@@ -20,21 +17,22 @@ struct Document {
     tool: Tool,
 }
 
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Tool {
+    uv: Settings,
+    poetry: Settings,
+    pdm: Settings,
+}
+
+type Settings = BTreeMap<String, Spanned<Value>>;
+
 #[derive(Deserialize)]
 struct Project {
     name: Option<String>,
     dependencies: Option<Vec<Spanned<String>>>,
-    dynamic: Option<Spanned<Vec<String>>>,
-}
-
-#[derive(Deserialize, Default)]
-struct Tool {
     #[serde(default)]
-    uv: BTreeMap<String, Spanned<Value>>,
-    #[serde(default)]
-    poetry: BTreeMap<String, Spanned<Value>>,
-    #[serde(default)]
-    pdm: BTreeMap<String, Spanned<Value>>,
+    dynamic: Vec<String>,
 }
 
 /// Keys of `[tool.uv]` that change nothing of what is required; every other one is refused.
@@ -52,81 +50,64 @@ pub(super) struct Asked {
 }
 
 /// Of a pyproject.toml; `None`: it names no requirement.
-pub(super) fn read(file: &Text) -> Result<Option<Asked>, FileProblem> {
-    let document: Document = file.toml()?;
-    let listed = document.project.as_ref().and_then(|project| project.dependencies.as_ref());
-    let dynamic = document.project.as_ref().and_then(|project| project.dynamic.as_ref());
-    if let Some(dynamic) = dynamic.filter(|dynamic| dynamic.get_ref().iter().any(|word| word == "dependencies")) {
-        let line = file.line(dynamic.span().start);
-        return Err(file.problem(
-            line,
-            "`dependencies` is dynamic, so a build would say what is required: list them in [project]",
-        ));
+pub(super) fn read(file: &Text, environment: &Environment) -> Result<Option<Asked>, FileProblem> {
+    let Document { project, tool, .. } = file.toml(&file.text, 0)?;
+    let (name, listed, dynamic) = project.map(|p| (p.name, p.dependencies, p.dynamic)).unwrap_or_default();
+    if dynamic.iter().any(|word| word == "dependencies") {
+        let why = "`dependencies` is dynamic, so a build would say what is required: list them in [project]";
+        return Err(file.problem(0, why));
     }
     let Some(listed) = listed.filter(|listed| !listed.is_empty()) else {
-        let others = [("poetry", &document.tool.poetry)];
-        let elsewhere = others.iter().find_map(|(tool, table)| Some((tool, table.get("dependencies")?)));
-        return match elsewhere {
+        return match tool.poetry.get("dependencies") {
             None => Ok(None),
-            Some((tool, value)) => Err(file.problem(
-                file.line(value.span().start),
-                format!("[tool.{tool}] is not read: list the requirements in [project] dependencies"),
-            )),
+            Some(value) => {
+                let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
+                Err(file.problem(file.line(value.span().start), why))
+            }
         };
     };
-    settings(file, &document.tool, 0)?;
-    let requirements = requirements(file, listed, 0)?;
-    let name = document.project.as_ref().and_then(|project| project.name.as_deref());
-    let name = name.and_then(|name| versions::name(Ecosystem::Python, name));
-    Ok(Some(Asked { name, requirements }))
+    let name = name.and_then(|name| versions::name(Ecosystem::Python, &name));
+    asked(file, &listed, &tool, |offset| file.line(offset), environment)
+        .map(|requirements| Some(Asked { name, requirements }))
 }
 
-fn requirements(file: &Text, listed: &[Spanned<String>], above: usize) -> Result<Vec<Requirement>, FileProblem> {
+fn asked<'t>(
+    file: &Text,
+    listed: &[Spanned<String>],
+    tool: &'t Tool,
+    line: impl Fn(usize) -> usize,
+    environment: &Environment,
+) -> Result<Vec<Requirement>, FileProblem> {
+    let uv = tool.uv.iter().find(|(key, _)| !HARMLESS.contains(&key.as_str())).map(|found| ("uv", found));
+    let source = |name, table: &'t Settings| Some((name, table.get_key_value("source")?));
+    if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
+        let why = format!(
+            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the index, and \
+             this host's configuration its address; take it out"
+        );
+        return Err(file.problem(line(value.span().start), why));
+    }
     if listed.len() > MOST {
         return Err(file.problem(0, format!("more than {MOST} requirements")));
     }
     let one = |written: &Spanned<String>| {
-        // In a block, offsets count from its first line.
-        let line = match above {
-            0 => file.line(written.span().start),
-            _ => above,
-        };
-        requirement::parse(written.get_ref(), line).map_err(|why| file.problem(line, why))
+        let line = line(written.span().start);
+        environment.requirement(written.get_ref(), line).map_err(|why| file.problem(line, why))
     };
     listed.iter().map(one).collect()
 }
 
-fn settings(file: &Text, tool: &Tool, above: usize) -> Result<(), FileProblem> {
-    let refused =
-        tool.uv.iter().filter(|(key, _)| !HARMLESS.contains(&key.as_str())).map(|(key, value)| ("uv", key, value));
-    let sources = |name, table: &'_ BTreeMap<String, Spanned<Value>>| {
-        table.get_key_value("source").map(|(key, value)| (name, key.clone(), value.span().start))
-    };
-    let first = refused.map(|(name, key, value)| (name, key.clone(), value.span().start)).next();
-    let first = first.or_else(|| sources("poetry", &tool.poetry)).or_else(|| sources("pdm", &tool.pdm));
-    let Some((name, key, at)) = first else { return Ok(()) };
-    let line = if above == 0 { file.line(at) } else { above };
-    Err(file.problem(
-        line,
-        format!(
-            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the index, and \
-             this host's configuration its address; take it out"
-        ),
-    ))
-}
-
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
-pub(super) fn block(script: &Text) -> Result<Option<Asked>, FileProblem> {
-    let mut found: Option<(usize, String)> = None;
-    let lines: Vec<&str> = script.text.lines().map(|line| line.trim_end_matches('\r')).collect();
-    let mut number = 0;
+pub(super) fn block(script: &Text, environment: &Environment) -> Result<Option<Vec<Requirement>>, FileProblem> {
+    let lines: Vec<&str> = script.text.lines().collect();
+    let (mut found, mut number): (Option<(usize, String)>, usize) = (None, 0);
     while number < lines.len() {
         if lines[number].trim_end() != "# /// script" {
             number += 1;
             continue;
         }
-        let body: Vec<&str> =
-            lines[number + 1..].iter().take_while(|line| **line == "#" || line.starts_with("# ")).copied().collect();
+        let rest = lines[number + 1..].iter();
+        let body: Vec<&str> = rest.take_while(|line| **line == "#" || line.starts_with("# ")).copied().collect();
         // The last closing line of the comment counts (PEP 723).
         let Some(end) = body.iter().rposition(|line| line.trim_end() == "# ///") else {
             return Err(script.problem(number + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
@@ -139,11 +120,7 @@ pub(super) fn block(script: &Text) -> Result<Option<Asked>, FileProblem> {
         number += end + 2;
     }
     let Some((line, text)) = found else { return Ok(None) };
-    let document: Document = toml::from_str(&text).map_err(|error| {
-        let at = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        script.problem(line + at, format!("the block `# /// script` cannot be read: {}", error.message()))
-    })?;
+    let document: Document = script.toml(&text, line)?;
     let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
-    settings(script, &document.tool, line)?;
-    Ok(Some(Asked { name: None, requirements: requirements(script, &listed, line)? }))
+    asked(script, &listed, &document.tool, |_| line, environment).map(Some)
 }

@@ -1,191 +1,333 @@
-//! Python: which files say what a script of Python requires, and which of them wins.
-//!
-//! For: `found`. In: the script's folder. Out: `Wanted`. Never: a file that was not checked whole, whether it wins or not.
+//! Python: which files beside a script say what it requires, and the locks that hold it: `pylock.toml` (PEP 751) and a
+//! `requirements.txt` of which every entry has a hash.
 
-use super::agree;
-use super::files::{Folder, Text};
-use super::markers::Marker;
-use super::requirement::Requirement;
-use super::{Place, pylock, pyproject, requirements, uv_lock};
+use super::files::{Folder, MOST, Text, shown};
+use super::requirement::{Environment, Requirement};
+use super::{Place, pyproject};
 use crate::manifest::Language;
-use crate::policy::FileProblem;
-use crate::policy::packages::{Ecosystem, Package, Required, Source, Wanted};
-
-/// One package that a lock holds.
-#[derive(Clone, Debug)]
-pub(super) struct Pin {
-    pub name: String,
-    pub version: String,
-    pub hashes: Vec<String>,
-    pub marker: Option<Marker>,
-    pub line: usize,
-}
-
-pub(super) struct Asks {
-    pub file: Text,
-    pub requirements: Vec<Requirement>,
-}
-
-pub(super) struct Lock {
-    pub file: Text,
-    pub pins: Vec<Pin>,
-}
+use crate::policy::packages::{Ecosystem, Package, Required, Wanted};
+use crate::policy::{FileProblem, versions};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Value;
 
 /// All names that say something, beside the script's own.
-pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", "uv.lock", LOCK, "pip.conf", "uv.toml"];
+pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", FOREIGN, LOCK, "pip.conf", "uv.toml"];
 /// The lock of a folder.
 const LOCK: &str = "pylock.toml";
+/// A lock that is only translated, by the installer; and the project that it locks, among the inputs.
+const FOREIGN: &str = "uv.lock";
+const PROJECT: &str = "project";
 const SETTINGS: [&str; 2] = ["pip.conf", "uv.toml"];
 
+struct Asks {
+    file: Text,
+    requirements: Vec<Requirement>,
+}
+
+struct Lock {
+    file: Text,
+    /// Those for this interpreter.
+    packages: Vec<Package>,
+}
+
 pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
-    let (mut asks, mut locks): (Vec<Asks>, Vec<Lock>) = Default::default();
+    let environment = Environment::new(place.python);
     let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let (own, mut writes) = (own_lock(name), LOCK.to_owned());
-    let script = if place.language == Language::Python { folder.script(name) } else { None };
-    let block = script.map(|script| Ok(pyproject::block(&script)?.map(|asked| (script, asked.requirements))));
+    let (own, is_python) = (own_lock(name), place.language == Language::Python);
+    let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
+    let script = if is_python { folder.script(name) } else { None };
+    let block =
+        script.map(|file| Ok(pyproject::block(&file, &environment)?.map(|requirements| Asks { file, requirements })));
     match block.transpose()?.flatten() {
         // The script says it itself: what the folder's project requires is for others.
-        Some((file, requirements)) => {
-            asks.push(Asks { file, requirements });
+        Some(block) => {
+            asks.push(block);
             if !place.anew {
-                locks.extend(pylock(folder, &own)?);
+                lock = pylock(folder, &own, &environment)?;
             }
-            if let Some(file) = folder.read(&format!("{name}.lock"))? {
-                let pins = uv_lock::read(&file, None)?;
-                locks.push(Lock { file, pins });
+            if lock.is_none() {
+                foreign = folder.read(&format!("{name}.lock"))?.map(|file| (file, None));
             }
             writes = own;
         }
         None if place.alone => return Ok(None),
         None => {
-            if place.language == Language::Python {
-                locks.extend(pylock(folder, &own)?);
+            if is_python {
+                lock = pylock(folder, &own, &environment)?;
             }
-            if !place.anew {
-                locks.extend(pylock(folder, LOCK)?);
+            if lock.is_none() && !place.anew {
+                lock = pylock(folder, LOCK, &environment)?;
             }
-            project(folder, &mut asks, &mut locks)?;
-            entries(folder, &mut asks, &mut locks)?;
+            if let Some(file) = folder.read("pyproject.toml")?
+                && let Some(asked) = pyproject::read(&file, &environment)?
+            {
+                asks.push(Asks { file, requirements: asked.requirements });
+                if lock.is_none() {
+                    foreign = folder.read(FOREIGN)?.map(|file| (file, Some(asked.name.unwrap_or_default())));
+                }
+            }
+            if let Some(file) = folder.read("requirements.txt")? {
+                let (requirements, packages) = entries(&file, &environment)?;
+                match packages {
+                    Some(packages) => lock = lock.or(Some(Lock { file, packages })),
+                    None if requirements.is_empty() => {}
+                    None => asks.push(Asks { file, requirements }),
+                }
+            }
         }
     }
-    if asks.is_empty() && locks.is_empty() {
+    if asks.is_empty() && lock.is_none() {
         return Ok(None);
     }
     folder.without(&SETTINGS)?;
-    agree::python(&asks, &locks)?;
-    Ok(Some(wanted(&asks, &locks, writes)))
+    let Some(lock) = lock else { return Ok(Some(unlocked(&asks, foreign, writes))) };
+    asks.iter().try_for_each(|asks| is_met(asks, &lock))?;
+    locked(&asks, &lock, writes).map(Some)
 }
 
-/// The lock of one script, by the name that PEP 751 gives to a lock for one of many: a dot in it would be no name there.
+/// The lock of one script, by the name that PEP 751 gives to a lock for one of many, where a dot may not stand.
 pub(super) fn own_lock(script: &str) -> String {
     let name = script.rsplit_once('.').map_or(script, |(name, _)| name);
     format!("pylock.{}.toml", name.replace('.', "-"))
 }
 
-fn pylock(folder: &Folder<'_>, name: &str) -> Result<Option<Lock>, FileProblem> {
-    let Some(file) = folder.read(name)? else { return Ok(None) };
-    let pins = pylock::read(&file)?;
-    Ok(Some(Lock { file, pins }))
+fn pylock(folder: &Folder<'_>, name: &str, environment: &Environment) -> Result<Option<Lock>, FileProblem> {
+    folder.read(name)?.map(|file| Ok(Lock { packages: pinned(&file, environment)?, file })).transpose()
 }
 
-fn project(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> Result<(), FileProblem> {
-    let Some(file) = folder.read("pyproject.toml")? else { return Ok(()) };
-    let Some(asked) = pyproject::read(&file)? else { return Ok(()) };
-    asks.push(Asks { file, requirements: asked.requirements });
-    if let Some(file) = folder.read("uv.lock")? {
-        let pins = uv_lock::read(&file, Some(asked.name.as_deref().unwrap_or_default()))?;
-        locks.push(Lock { file, pins });
-    }
-    Ok(())
+/// What a lock of PEP 751 holds.
+pub(super) fn of_lock(file: &Text, environment: &Environment) -> Result<Wanted, FileProblem> {
+    locked(&[], &Lock { file: file.clone(), packages: pinned(file, environment)? }, file.name())
 }
 
-/// A lock of PEP 751.
-pub(super) fn of_lock(file: &Text) -> Result<Wanted, FileProblem> {
-    let pins = pylock::read(file)?;
-    Ok(wanted(&[], &[Lock { file: file.clone(), pins }], file.name()))
+/// Requirements that lie in no file.
+pub(super) fn named(requirements: Vec<Requirement>, lock_file: String) -> Wanted {
+    let asks = Asks { file: Text::new("(the command line)", ""), requirements };
+    Wanted { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) }
 }
 
-/// A lock where every entry has a hash; half of one is refused.
-fn entries(folder: &Folder<'_>, asks: &mut Vec<Asks>, locks: &mut Vec<Lock>) -> Result<(), FileProblem> {
-    let Some(file) = folder.read("requirements.txt")? else { return Ok(()) };
-    let entries = requirements::read(&file)?;
-    let hashed = entries.iter().filter(|entry| !entry.hashes.is_empty()).count();
-    if hashed == 0 {
-        if !entries.is_empty() {
-            let requirements = entries.into_iter().map(|entry| entry.requirement).collect();
-            asks.push(Asks { file, requirements });
-        }
-        return Ok(());
-    }
-    let pins = pinned(&file, entries)?;
-    locks.push(Lock { file, pins });
-    Ok(())
-}
-
-fn pinned(file: &Text, entries: Vec<requirements::Entry>) -> Result<Vec<Pin>, FileProblem> {
-    let mut pins = Vec::new();
-    for requirements::Entry { requirement, hashes } in entries {
-        let line = requirement.line;
-        let bad = |why: &str| Err(file.problem(line, format!("`{}` {why}", requirement.name)));
-        let Some(version) = requirement.pin() else {
-            return bad(
-                "is not pinned (`==`), and other entries have hashes: `uv pip compile --generate-hashes` writes all of them",
-            );
+/// Everything that is required here stands in the lock, at a version that fits.
+fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
+    let pins: BTreeMap<&str, &str> =
+        lock.packages.iter().map(|pin| (pin.name.as_str(), pin.version.as_str())).collect();
+    for required in asks.requirements.iter().filter(|required| required.here) {
+        let has = match pins.get(required.name.as_str()) {
+            None => "does not hold it".to_owned(),
+            Some(version) => match versions::holds(Ecosystem::Python, &required.versions, version) {
+                Some(true) => continue,
+                _ => format!("holds {version}"),
+            },
         };
-        if hashes.is_empty() {
-            return bad("has no hash, and other entries do: `uv pip compile --generate-hashes` writes all of them");
-        }
-        pins.push(Pin { name: requirement.name, version, hashes, marker: requirement.marker, line });
+        let why = format!("`{}` is required, and {} {has}: lock anew", required.text, lock.file.name());
+        return Err(asks.file.problem(required.line, why));
     }
-    Ok(pins)
+    Ok(())
 }
 
-/// The first lock wins; without one, all that is asked for.
-fn wanted(asks: &[Asks], locks: &[Lock], lock_file: String) -> Wanted {
-    let ecosystem = Ecosystem::Python;
-    let files = asks.iter().map(|asks| &asks.file).chain(locks.iter().map(|lock| &lock.file));
-    let sources: Vec<Source> = files.map(Text::source).collect();
-    let asked = asks.iter().flat_map(|asks| asks.requirements.iter().map(move |required| (&asks.file, required)));
-    let mut requires: Vec<Required> = asked
-        .clone()
-        .map(|(file, required)| Required {
-            name: required.name.clone(),
-            versions: required.versions.clone(),
-            pinned: required.pin().is_some(),
-            place: file.place(required.line),
-        })
-        .collect();
-    let Some(lock) = locks.first() else {
-        let mut lines: Vec<String> = asked.map(|(_, required)| required.text() + "\n").collect();
-        lines.dedup();
-        let inputs = vec![("requirements.txt".to_owned(), lines.concat())];
-        return Wanted { ecosystem, sources, packages: Vec::new(), locked: false, lock_file, inputs, requires };
+fn required(asks: &[Asks]) -> Vec<Required> {
+    let one = |file: &Text, required: &Requirement| Required {
+        name: required.name.clone(),
+        versions: required.versions.clone(),
+        pinned: required.pin().is_some(),
+        place: format!("{}:{}", file.name(), required.line),
     };
-    let line = |pin: &Pin| {
-        let marker = pin.marker.as_ref().map_or_else(String::new, |marker| format!(" ; {marker}"));
-        let hashes: String = pin.hashes.iter().map(|hash| format!(" --hash={hash}")).collect();
-        format!("{}=={}{marker}{hashes}\n", pin.name, pin.version)
+    asks.iter().flat_map(|asks| asks.requirements.iter().map(move |required| one(&asks.file, required))).collect()
+}
+
+/// What is required, to be resolved; or a lock of another format (and the project it is for), to be translated.
+fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: String) -> Wanted {
+    let files = asks.iter().map(|asks| &asks.file).chain(foreign.iter().map(|(file, _)| file));
+    let (sources, requires) = (files.map(Text::source).collect(), required(asks));
+    let mut lines: Vec<String> =
+        asks.iter().flat_map(|asks| &asks.requirements).map(|required| required.text.clone() + "\n").collect();
+    lines.dedup();
+    let mut inputs = vec![("requirements.txt".to_owned(), lines.concat())];
+    if let Some((file, project)) = foreign {
+        inputs.push((FOREIGN.to_owned(), file.text));
+        inputs.extend(project.map(|project| (PROJECT.to_owned(), project)));
+    }
+    let (ecosystem, packages) = (Ecosystem::Python, Vec::new());
+    Wanted { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }
+}
+
+/// What the lock holds. The installer is given these lines, which have no marker: it has nothing to decide.
+fn locked(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<Wanted, FileProblem> {
+    let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
+    for package in &lock.packages {
+        let (name, version) = (&package.name, &package.version);
+        if let Some(other) = packages.insert(name, package).filter(|other| other.version != *version) {
+            let why = format!("`{name}` is locked at {} and {version} for one interpreter: lock anew", other.version);
+            return Err(lock.file.problem(0, why));
+        }
+    }
+    let packages: Vec<Package> = packages.into_values().cloned().collect();
+    let line = |package: &Package| {
+        let hashes: String = package.hashes.iter().map(|hash| format!(" --hash={hash}")).collect();
+        format!("{}=={}{hashes}\n", package.name, package.version)
     };
-    let inputs = vec![("requirements.txt".to_owned(), lock.pins.iter().map(line).collect())];
-    // What is for other machines is not fetched here: nothing is asked of it.
-    let here = |pin: &&Pin| pin.marker.as_ref().is_none_or(|marker| marker.may_hold());
-    let package =
-        |pin: &Pin| Package { name: pin.name.clone(), version: pin.version.clone(), hashes: pin.hashes.clone() };
+    let inputs = vec![("requirements.txt".to_owned(), packages.iter().map(line).collect())];
+    let mut requires = required(asks);
     if requires.is_empty() {
-        requires.extend(lock.pins.iter().map(|pin| Required {
-            name: pin.name.clone(),
-            versions: format!("=={}", pin.version),
+        requires.extend(packages.iter().map(|package| Required {
+            name: package.name.clone(),
+            versions: format!("=={}", package.version),
             pinned: true,
-            place: lock.file.place(pin.line),
+            place: lock.file.name(),
         }));
     }
-    Wanted {
-        ecosystem,
-        sources,
-        packages: lock.pins.iter().filter(here).map(package).collect(),
-        locked: true,
-        lock_file,
-        inputs,
-        requires,
+    let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(Text::source).collect();
+    Ok(Wanted { ecosystem: Ecosystem::Python, sources, packages, locked: true, lock_file, inputs, requires })
+}
+
+fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result<Package, String> {
+    let name = versions::name(Ecosystem::Python, name).ok_or("this is not the name of a package")?;
+    let version = version.and_then(|text| versions::version(Ecosystem::Python, text));
+    let version = version.ok_or("it has no version that can be read")?;
+    if hashes.is_empty() {
+        return Err("it has no hash (sha256, sha384 or sha512)".to_owned());
     }
+    hashes.sort();
+    hashes.dedup();
+    Ok(Package { name, version, hashes })
+}
+
+/// `sha256:` and as many hexadecimal digits as that has.
+fn hash(text: &str) -> Result<String, String> {
+    let is_good = text.split_once(':').is_some_and(|(name, hex)| {
+        [("sha256", 64), ("sha384", 96), ("sha512", 128)].contains(&(name, hex.len()))
+            && hex.bytes().all(|b| b.is_ascii_hexdigit())
+    });
+    let bad = || format!("`{}`: unsupported hash; use sha512, sha384 or sha256", shown(text));
+    is_good.then(|| text.to_ascii_lowercase()).ok_or_else(bad)
+}
+
+#[derive(Deserialize)]
+struct Pylock {
+    #[serde(rename = "lock-version")]
+    version: String,
+    #[serde(default)]
+    packages: Vec<Locked>,
+}
+
+#[derive(Deserialize)]
+struct Locked {
+    name: String,
+    version: Option<String>,
+    marker: Option<String>,
+    vcs: Option<Value>,
+    directory: Option<Value>,
+    archive: Option<Value>,
+    sdist: Option<Hashed>,
+    #[serde(default)]
+    wheels: Vec<Hashed>,
+}
+
+#[derive(Deserialize)]
+struct Hashed {
+    #[serde(default)]
+    hashes: BTreeMap<String, String>,
+}
+
+/// What a lock of PEP 751 holds for this interpreter; the rest is checked as well.
+fn pinned(file: &Text, environment: &Environment) -> Result<Vec<Package>, FileProblem> {
+    let lock: Pylock = file.toml(&file.text, 0)?;
+    if lock.version != "1.0" && !lock.version.starts_with("1.") {
+        return Err(file.problem(0, format!("lock-version `{}` is not known here: 1.0 is", shown(&lock.version))));
+    }
+    if lock.packages.len() > MOST {
+        return Err(file.problem(0, format!("more than {MOST} packages")));
+    }
+    let mut found = Vec::new();
+    for Locked { name, version, marker, vcs, directory, archive, sdist, wheels } in &lock.packages {
+        let bad = |why: String| file.problem(0, format!("`{}`: {why}", shown(name)));
+        let is_here = environment.marker(marker.as_deref()).map_err(bad)?;
+        if vcs.is_some() || directory.is_some() || archive.is_some() {
+            let why = "it is a `vcs`, a `directory` or an `archive`, and packages come from the policy's index alone";
+            return Err(bad(why.to_owned()));
+        }
+        let all = sdist.iter().chain(wheels).flat_map(|file| &file.hashes);
+        let known = all.filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
+        let hashes = known.map(|(kind, digits)| hash(&format!("{kind}:{digits}"))).collect::<Result<_, _>>();
+        let package = package(name, version.as_deref(), hashes.map_err(bad)?).map_err(bad)?;
+        found.extend(is_here.then_some(package));
+    }
+    Ok(found)
+}
+
+/// `requirements.txt`: its requirements, and what it locks where its entries have hashes; half of a lock is refused.
+fn entries(file: &Text, environment: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
+    let mut entries = Vec::new();
+    for (line, text) in logical_lines(&file.text) {
+        let text = text.trim();
+        if !text.is_empty() && text != "--require-hashes" {
+            entries.push(entry(text, line, environment).map_err(|why| file.problem(line, why))?);
+        }
+        if entries.len() > MOST {
+            return Err(file.problem(line, format!("more than {MOST} requirements")));
+        }
+    }
+    if entries.iter().all(|(_, hashes)| hashes.is_empty()) {
+        return Ok((entries.into_iter().map(|(requirement, _)| requirement).collect(), None));
+    }
+    let mut packages = Vec::new();
+    for (requirement, hashes) in entries {
+        let bad = |why: &str| {
+            let others = "and other entries have hashes: `uv pip compile --generate-hashes` writes all of them";
+            file.problem(requirement.line, format!("`{}` {why}, {others}", requirement.name))
+        };
+        let version = requirement.pin().ok_or_else(|| bad("is not pinned (`==`)"))?;
+        let package = package(&requirement.name, Some(&version), hashes).map_err(|_| bad("has no hash"))?;
+        packages.extend(requirement.here.then_some(package));
+    }
+    Ok((Vec::new(), Some(packages)))
+}
+
+/// Lines without comments, those that end with `\` joined with the next; each with the number of its first.
+fn logical_lines(text: &str) -> Vec<(usize, String)> {
+    let (mut lines, mut open): (Vec<(usize, String)>, bool) = Default::default();
+    for (number, line) in text.lines().enumerate() {
+        let plain = match line.trim_start().starts_with('#') {
+            true => "",
+            false => line.split(" #").next().and_then(|line| line.split("\t#").next()).unwrap_or_default().trim_end(),
+        };
+        let continues = plain.ends_with('\\');
+        let plain = plain.strip_suffix('\\').unwrap_or(plain).trim();
+        match lines.last_mut().filter(|_| open) {
+            Some((_, last)) => last.extend([" ", plain]),
+            None => lines.push((number + 1, plain.to_owned())),
+        }
+        open = continues;
+    }
+    lines
+}
+
+/// A requirement, and its hashes; of all options only `--hash` counts.
+fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requirement, Vec<String>), String> {
+    if line.contains("${") {
+        return Err("a variable of the environment stands here, and none is read: write the text itself".to_owned());
+    }
+    let at = if line.starts_with('-') { 0 } else { line.find(" -").unwrap_or(line.len()) };
+    let mut hashes = Vec::new();
+    let mut words = line[at..].split_whitespace();
+    while let Some(word) = words.next() {
+        let text = match word.strip_prefix("--hash") {
+            Some("") => words.next().unwrap_or_default(),
+            Some(joined) if joined.starts_with('=') => &joined[1..],
+            _ => return Err(option(word.split('=').next().unwrap_or_default())),
+        };
+        hashes.push(hash(text)?);
+    }
+    Ok((environment.requirement(&line[..at], number)?, hashes))
+}
+
+fn option(name: &str) -> String {
+    let why = match name {
+        "-e" | "--editable" => "installs a folder in place: name a package of the index instead",
+        _ if name.starts_with("-r") || name.starts_with("-c") || ["--requirement", "--constraint"].contains(&name) => {
+            "reads another file: write its lines here (`uv pip compile` does)"
+        }
+        _ => "says where packages come from or how they are installed, which policy and configuration do: take it out",
+    };
+    format!("`{}` {why}", shown(name))
 }

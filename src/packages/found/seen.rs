@@ -1,8 +1,4 @@
-//! Seen: whether anything beside a script changed since its files were read, at the price of a look at the folder, the
-//! script and the few files that were there.
-//!
-//! For: who keeps what was found between calls. In: a script. Out: facts that move with every write, new name or removal.
-//! Never: trusts facts that are younger than the clock of a file system is exact.
+//! Whether anything beside a script changed since its files were read: device, inode, size and times of each.
 
 use super::{node, python};
 use std::fs::Metadata;

@@ -10,9 +10,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// Longest URL, bytes.
-pub(super) const LONGEST: usize = 2000;
-/// Most entries of one caller.
-pub(super) const MOST: usize = 64;
+const LONGEST: usize = 2000;
 
 /// One entry of a caller's `callbacks`: this URL and everything below its path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

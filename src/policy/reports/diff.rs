@@ -1,34 +1,25 @@
-//! Diff: what NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
+//! What NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
 //!
-//! For: the `diff` verb. In: entries of `audit --json`, or policies. Out: a `Diff`, as text or JSON.
-//! Never: calls a change harmless: a power that OLD did not cover is listed, and facts without an order (a schema, an
-//! entry point, the bytes of a script) are listed as different. Every field but those in `MEANT` is compared.
+//! Two audit documents are compared. A power that OLD did not cover is listed; facts without an order (a schema, an entry
+//! point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `MEANT` is compared.
 
-pub use super::diff_text::text;
-use super::diff_written::written;
-use super::packages;
 use crate::base::json::escape_segment;
-use crate::manifest::StderrRule;
-use crate::policy::Area;
-use crate::policy::file::{HOST_FILE, Mode, Policy, Selector};
-use crate::policy::judge::{covers, what};
+use crate::base::text::{self, head, json as visible, printable};
+use crate::policy::grantable::Grantable;
 use crate::policy::load::Policies;
-use crate::policy::package_use;
-use crate::policy::packages::{Ecosystem, PackageGrant};
-use crate::policy::reach;
+use crate::policy::packages::PackageGrant;
 use crate::policy::secrets::Secret;
-use crate::policy::services;
-use crate::policy::uses;
-use crate::policy::{Access, CALLERS_FILE, CallerGrant, Callers, Grant, HostGrant, Network, ServiceGrant};
+use crate::policy::{CallerGrant, Grant, HostGrant, Network, ServiceGrant};
 use crate::quantity::Limit;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Placeholder for the folder of the tool that a policy governs.
-const TOOL_FOLDER: &str = "/<folder of the tool>";
+/// Most differences of one tool in a text, and the longest value in one.
+const MOST_SHOWN: usize = 50;
+const WIDEST: usize = 120;
 /// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
 #[rustfmt::skip]
 const MEANT: [&str; 16] = [
@@ -43,10 +34,10 @@ const TOLD: [(&str, &[&str]); 5] = [
     ("/manifest/limits", &["limit"]),
 ];
 
-/// Everything one tool (or what a policy is for) could do, as plain data.
+/// Everything one tool could do, or what a policy file says, as plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Powers {
-    /// `id@version`, or the words of a policy's `tools`.
+    /// `id@version`, or the name of a policy file.
     pub subject: String,
     /// A call is not refused.
     pub runs: bool,
@@ -63,8 +54,6 @@ pub struct Powers {
     pub capabilities: BTreeSet<String>,
     /// What must hold: fewer of them, more power.
     pub conditions: BTreeSet<String>,
-    /// Where the tools must lie; empty = anywhere.
-    pub folders: Vec<PathBuf>,
     /// Everything else that decides, as written.
     pub facts: Value,
     /// Digest of the whole confinement, words and places included.
@@ -183,43 +172,6 @@ impl Powers {
         }
         Ok(Value::Object(rest))
     }
-
-    fn allowed_by(policies: &Policies, selector: &Selector) -> Powers {
-        let policy = widest_for(policies, selector);
-        let host = policies.host.as_ref();
-        let folders = policy.folders.iter().map(|folder| folder.path.clone()).collect();
-        let facts = written(policy);
-        let mut powers = Powers { subject: selector.text(), runs: true, folders, facts, ..Powers::default() };
-        let grants = |access: Access| rule_grants(policy, host, access);
-        powers.grants =
-            crate::policy::judge::least(grants(Access::Write).into_iter().chain(grants(Access::Read)).collect());
-        powers.hosts = reach::least(reach::allowed(policy, host));
-        powers.secrets = uses::allowed(policy, host).iter().map(Secret::of).collect();
-        powers.services = services::allowed(policy, host);
-        let packages = Ecosystem::ALL.into_iter().filter_map(|ecosystem| {
-            let allowed = package_use::allowed(ecosystem, policy, host).ok()?;
-            let (rules, rule) = (allowed.rules, allowed.rule);
-            Some(PackageGrant { ecosystem, rules, rule, locked: false, sources: Vec::new() })
-        });
-        powers.packages = packages.collect();
-        let ceiling = |p: &Policy, l: Limit| p.limits.get(&l).map_or(l.house_default(), |c| c.value);
-        powers.limits = Limit::ALL
-            .into_iter()
-            .map(|l| (l, host.map_or(u64::MAX, |h| ceiling(h, l)).min(ceiling(policy, l))))
-            .collect();
-        let capped = |name: &str| host.is_none_or(|h| h.capabilities.iter().any(|c| c.name == name));
-        powers.capabilities = policy.capabilities.iter().map(|c| c.name.clone()).filter(|n| capped(n)).collect();
-        let both = |test: fn(&Policy) -> bool| test(policy) || host.is_some_and(test);
-        let conditions = [
-            (policy.mode == Mode::Reject, "a tool that asks for more is refused"),
-            (both(|p| p.require_cgroup), CGROUP),
-            (both(|p| p.stderr == StderrRule::Error), STDERR),
-            (both(|p| p.confirm.is_some()), CONFIRM),
-            (both(|p| p.confirm.is_some() && p.confirm_by_client.is_none()), NO_CLIENT),
-        ];
-        powers.conditions = conditions.iter().filter(|(on, _)| *on).map(|(_, word)| word.to_string()).collect();
-        powers
-    }
 }
 
 /// What stands in a part of an audit.
@@ -232,63 +184,46 @@ const CONFIRM: &str = "a person agrees to each call";
 const NO_CLIENT: &str = "no MCP client that calls asks that person";
 const STDERR: &str = "any text on stderr fails the call";
 
-/// Two sets of policies, each as the powers of everything that either of them names, and of its cap.
-pub fn of_policies(old: &Policies, new: &Policies) -> (Vec<Powers>, Vec<Powers>) {
-    let named =
-        |p: &Policies| p.list.iter().flat_map(|p| p.tools.iter().map(|t| t.selector.clone())).collect::<BTreeSet<_>>();
-    let all: BTreeSet<Selector> = named(old).into_iter().chain(named(new)).collect();
-    let cap = |p: &Policies| {
-        let facts = p.host.as_ref().map_or(Value::Null, written);
-        Powers { subject: HOST_FILE.to_owned(), runs: true, facts, ..Powers::default() }
+/// The files of two sets of policies, as they are written. What the tools of this host gain or lose by them, their own audits
+/// say; so a rule that no tool uses is listed here alone.
+pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
+    let written = |policies: &Policies| -> BTreeMap<String, Value> {
+        let callers = policies.callers().map(|callers| (&callers.file, &callers.source));
+        let files = policies.all().map(|policy| (&policy.file, &policy.source)).chain(callers);
+        let named = files.filter_map(|(file, source)| Some((text::path(Path::new(file.file_name()?)), keyed(source))));
+        named.collect()
     };
-    let callers = |p: &Policies| {
-        let facts = p.callers().map_or(Value::Null, |callers| {
-            let Callers { list, limits, breaker, file: _ } = callers.as_ref();
-            let named = list.iter().map(|rule| (rule.name.clone(), json!(rule))).collect::<Map<_, _>>();
-            json!({ "caller": named, "limit": limits, "breaker": breaker })
-        });
-        Powers { subject: CALLERS_FILE.to_owned(), runs: true, facts, ..Powers::default() }
-    };
-    let powers = |p: &Policies| all.iter().map(|s| Powers::allowed_by(p, s)).chain([cap(p), callers(p)]).collect();
-    (powers(old), powers(new))
-}
-
-/// The policy that would govern what the selector names.
-fn widest_for<'p>(policies: &'p Policies, selector: &Selector) -> &'p Policy {
-    let holds = |other: &Selector| match (other, selector) {
-        (Selector::Any, _) => true,
-        (Selector::Namespace(a), Selector::Namespace(b)) => a == b,
-        (_, Selector::Exact(id)) => other.matches(id),
-        _ => false,
-    };
-    let candidates = policies.list.iter().flat_map(|p| p.tools.iter().map(move |t| (&t.selector, p)));
-    let narrowest = candidates.filter(|(s, _)| holds(s)).max_by_key(|(s, _)| *s);
-    match narrowest {
-        Some((_, policy)) => policy,
-        None => crate::policy::load::fallback(),
+    let (old, mut new) = (written(old), written(new));
+    // One file on each side is one policy before and after, whatever it is called.
+    if let ([before], [after]) = (&old.keys().collect::<Vec<_>>()[..], &new.keys().cloned().collect::<Vec<_>>()[..]) {
+        new = BTreeMap::from([((*before).clone(), new[after].clone())]);
     }
-}
-
-fn rule_grants(policy: &Policy, host: Option<&Policy>, access: Access) -> Vec<Grant> {
-    let folder = Path::new(TOOL_FOLDER);
-    let mut found = Vec::new();
-    for rule in crate::policy::judge::rules(policy, access) {
-        let area = rule.area_at(folder);
-        let parts: Vec<Area> = match host {
-            None => vec![area],
-            Some(host) => {
-                crate::policy::judge::rules(host, access).filter_map(|cap| area.overlap(&cap.area_at(folder))).collect()
-            }
+    let subjects: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    [&old, &new].map(|files| {
+        let file = |subject: &&String| {
+            let facts = files.get(*subject).cloned().unwrap_or_default();
+            Powers { subject: (*subject).clone(), facts, ..Powers::default() }
         };
-        found.extend(parts.into_iter().map(|area| Grant {
-            access,
-            opening: if access == Access::Read { area.for_reading() } else { area.for_writing() },
-            asked: String::new(),
-            rule: format!("{}: {}", policy.name, rule.text),
-            why: rule.why.clone(),
-        }));
+        subjects.iter().map(file).collect()
+    })
+}
+
+/// Lists of entries as objects by the entry's name: an entry that comes before others changes none of them.
+fn keyed(value: &Value) -> Value {
+    let name = |entry: &Value| {
+        ["path", "host", "name", "service"].iter().find_map(|key| Some(entry[key].as_str()?.to_owned()))
+    };
+    match value {
+        Value::Object(map) => Value::Object(map.iter().map(|(key, value)| (key.clone(), keyed(value))).collect()),
+        Value::Array(items) => {
+            let named: BTreeMap<String, &Value> = items.iter().filter_map(|item| Some((name(item)?, item))).collect();
+            match named.len() == items.len() && !items.is_empty() {
+                true => Value::Object(named.into_iter().map(|(name, item)| (name, keyed(item))).collect()),
+                false => value.clone(),
+            }
+        }
+        other => other.clone(),
     }
-    found
 }
 
 /// What NEW can do and OLD could not, what OLD could do and NEW cannot, and all other differences.
@@ -334,8 +269,7 @@ fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
     push(changes, powers, "run", "can be called".into(), Some(before.into()));
     // That whoever is served may call it says nothing about the tool.
     let callers = powers.callers.iter().filter(|caller| **caller == CallerGrant::anybody()).cloned().collect();
-    let (limits, folders) = (powers.limits.clone(), powers.folders.clone());
-    let nothing = Powers { limits, folders, callers, ..Powers::default() };
+    let nothing = Powers { limits: powers.limits.clone(), callers, ..Powers::default() };
     compare(&nothing, powers, changes);
 }
 
@@ -344,33 +278,12 @@ fn push(changes: &mut Vec<Change>, powers: &Powers, kind: &'static str, now: Str
 }
 
 fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
-    for grant in new.grants.iter().filter(|g| !old.grants.iter().any(|o| covers(o, g))) {
-        let area = Area::of(&grant.opening);
-        let near =
-            old.grants.iter().filter(|o| Area::of(&o.opening).overlap(&area).is_some()).map(opened).collect::<Vec<_>>();
-        push(changes, new, what(grant.access).name(), opened(grant), Some(near.join(", ")).filter(|n| !n.is_empty()));
-    }
-    for grant in new.hosts.iter().filter(|grant| !reach::reached(&old.hosts, grant)) {
-        let near = old.hosts.iter().filter(|o| o.pattern.overlap(&grant.pattern).is_some());
-        let near = near.map(reach::text).collect::<Vec<_>>().join("; ");
-        push(changes, new, "reach", reach::text(grant), Some(near).filter(|near| !near.is_empty()));
-    }
-    for secret in new.secrets.iter().filter(|secret| !old.secrets.iter().any(|o| o.covers(secret))) {
-        let near = old.secrets.iter().find(|o| o.name == secret.name).map(Secret::text);
-        push(changes, new, "secret", secret.text(), near);
-    }
-    for caller in new.callers.iter().filter(|caller| !old.callers.iter().any(|o| o.covers(caller))) {
-        let near = old.callers.iter().find(|o| o.name == caller.name).map(CallerGrant::text);
-        push(changes, new, "caller", caller.text(), near);
-    }
-    for grant in new.services.iter().filter(|grant| !old.services.iter().any(|o| o.covers(grant))) {
-        let near = old.services.iter().find(|o| o.service == grant.service).map(ServiceGrant::text);
-        push(changes, new, "service", grant.text(), near);
-    }
-    for grant in new.packages.iter().filter(|grant| !old.packages.iter().any(|o| packages::covered(o, grant))) {
-        let near = old.packages.iter().find(|o| o.ecosystem == grant.ecosystem).map(packages::text);
-        push(changes, new, "packages", packages::text(grant), near);
-    }
+    more(&old.grants, &new.grants, new, changes);
+    more(&old.hosts, &new.hosts, new, changes);
+    more(&old.secrets, &new.secrets, new, changes);
+    more(&old.callers, &new.callers, new, changes);
+    more(&old.services, &new.services, new, changes);
+    more(&old.packages, &new.packages, new, changes);
     for (limit, value) in &new.limits {
         let before = old.limits.get(limit).copied().unwrap_or_default();
         if *value > before {
@@ -383,17 +296,14 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     for word in old.conditions.difference(&new.conditions) {
         push(changes, new, "condition", format!("calls without this: {word}"), None);
     }
-    let held = |f: &PathBuf| old.folders.iter().any(|o| f.starts_with(o));
-    if !old.folders.is_empty() && (new.folders.is_empty() || !new.folders.iter().all(held)) {
-        let list = |f: &[PathBuf]| f.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
-        let now = if new.folders.is_empty() { "anywhere".to_string() } else { format!("below {}", list(&new.folders)) };
-        push(changes, new, "folders", format!("tools that lie {now}"), Some(list(&old.folders)));
-    }
 }
 
-pub(super) fn opened(grant: &Grant) -> String {
-    let staged = if matches!(grant.opening, crate::policy::Opening::Staged { .. }) { " (staged)" } else { "" };
-    format!("{} {}{staged}", what(grant.access).name(), Area::of(&grant.opening).text())
+/// The grants of one kind that go beyond all that there was.
+fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<Change>) {
+    for grant in new.iter().filter(|grant| !G::are_covering(old, grant)) {
+        let near: Vec<String> = old.iter().filter(|other| other.is_near(grant)).map(G::text).collect();
+        push(changes, powers, grant.kind(), grant.text(), Some(near.join(", ")).filter(|near| !near.is_empty()));
+    }
 }
 
 /// Every fact that differs, without those that a change reported already; where there is neither and the digests of the
@@ -446,4 +356,58 @@ fn walk(
         }
         (old, new) => tell(place, old, new),
     }
+}
+
+/// A `Diff` for a person.
+pub fn text(diff: &Diff) -> String {
+    let newly = diff.newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.clone(), c.before.clone()));
+    let mut out = section("What could newly be done:", ('+', "before"), newly);
+    let lost = diff.no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.clone(), l.now.clone()));
+    let lost = section("What can no longer be done:", ('-', "now"), lost);
+    let shown =
+        |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), |v| head(&visible(v, false), WIDEST));
+    let mut count = BTreeMap::<&str, usize>::new();
+    let different = diff.different.iter().filter_map(|d| {
+        let count = count.entry(&d.subject).or_default();
+        *count += 1;
+        match *count {
+            ..=MOST_SHOWN => {
+                Some((d.subject.as_str(), "", format!("{} {}", d.place, shown(&d.now)), Some(shown(&d.before))))
+            }
+            n if n == MOST_SHOWN + 1 => {
+                Some((d.subject.as_str(), "", "and more: --json has all of it".to_owned(), None))
+            }
+            _ => None,
+        }
+    });
+    let different = section("What else is different, and may allow more or less:", ('~', "before"), different);
+    if out.is_empty() {
+        out.push_str(if different.is_empty() {
+            "Nothing new can be done.\n"
+        } else {
+            "No grant, limit or capability is new.\n"
+        });
+    }
+    out + &lost + &different
+}
+
+type Line<'a> = (&'a str, &'a str, String, Option<String>);
+
+/// One part of the report; empty if there is nothing in it.
+fn section<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item = Line<'a>>) -> String {
+    let mut out = String::new();
+    let mut last = "";
+    for (subject, kind, what, else_what) in lines {
+        if out.is_empty() {
+            out.push_str(&format!("{head}\n"));
+        }
+        if subject != last {
+            last = subject;
+            out.push_str(&format!("  {}\n", printable(subject)));
+        }
+        let beside = else_what.map(|words| format!("   ({other}: {})", printable(&words))).unwrap_or_default();
+        let kind = if kind.is_empty() { String::new() } else { format!("{kind:<10} ") };
+        out.push_str(&format!("    {sign} {kind}{}{beside}\n", printable(&what)));
+    }
+    out
 }

@@ -4,8 +4,6 @@
 
 pub mod audit;
 pub mod diff;
-mod diff_text;
-mod diff_written;
 mod packages;
 pub mod suggest;
 pub mod who_can;

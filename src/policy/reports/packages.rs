@@ -2,70 +2,14 @@
 //!
 //! For: `audit`, `diff`, `suggest`, `who_can`. In: a decision. Out: lines, JSON. Never: says more than what decides.
 
-use crate::policy::package_use::{self, Allowance, PackagesAllowed};
-use crate::policy::packages::{Ecosystem, PackageGrant, Required};
+use crate::policy::packages::{Allowance, Ecosystem, Required};
 use crate::policy::verdict::{Decision, What};
 use crate::policy::versions;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Packages in one line of a text; `--json` has all of them.
-const MOST_IN_A_LINE: usize = 12;
-
-/// The lines of `audit`, the first of them beside the word `packages`.
-pub(super) fn lines(decision: &Decision) -> Vec<String> {
-    let Some(wanted) = &decision.wanted else {
-        let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| {
-            let allowed = allowance.as_ref().ok()?;
-            Some(format!("{}, for a script that requires some: {}", ecosystem.name(), rules(allowed)))
-        };
-        return match decision.in_process {
-            true => decision.package_rules.iter().filter_map(allowed).collect(),
-            false => Vec::new(),
-        };
-    };
-    let name = wanted.ecosystem.name();
-    let mut lines = vec![match &decision.packages {
-        Some(grant) => format!("{} (rule {}: {})", text(grant), grant.rule, grant.rules.why),
-        None => format!("{name}: required, and not granted"),
-    }];
-    let file = |source: &crate::policy::packages::Source| format!("{} sha256:{}", source.path.display(), source.sha256);
-    lines.extend(wanted.sources.iter().map(file));
-    let held: Vec<String> = wanted.packages.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
-    match wanted.locked {
-        true => lines.push(format!("lock: {} packages, each with a hash: {}", held.len(), few(&held))),
-        false => {
-            let asked: Vec<String> = wanted.requires.iter().map(required).collect();
-            lines.push(format!("no lock with hashes; asks for {}", few(&asked)));
-        }
-    }
-    if let Some(grant) = &decision.packages {
-        let denied = |denied: &crate::policy::packages::Denied| {
-            format!("never {} {}: {}", denied.name, denied.versions.as_deref().unwrap_or("of any version"), denied.why)
-        };
-        lines.extend(grant.rules.deny.iter().map(denied));
-    }
-    lines
-}
-
-fn rules(PackagesAllowed { rules, rule, place: _ }: &PackagesAllowed) -> String {
-    format!("from the index `{}`; {} (rule {rule}: {})", rules.index, package_use::words(rules), rules.why)
-}
-
 fn required(required: &Required) -> String {
     format!("{} {}", required.name, required.versions).trim_end().to_owned()
-}
-
-fn few(all: &[String]) -> String {
-    let more = all.len().saturating_sub(MOST_IN_A_LINE);
-    let end = if more > 0 { format!(" and {more} more") } else { String::new() };
-    all.iter().take(MOST_IN_A_LINE).cloned().collect::<Vec<_>>().join(", ") + &end
-}
-
-/// A grant for people.
-pub(super) fn text(grant: &PackageGrant) -> String {
-    let PackageGrant { ecosystem, rules, .. } = grant;
-    format!("{} from the index `{}`; {}", ecosystem.name(), rules.index, package_use::words(rules))
 }
 
 pub(super) fn json(decision: &Decision) -> Value {
@@ -75,7 +19,14 @@ pub(super) fn json(decision: &Decision) -> Value {
         holds.entry(&package.name).or_default().push(&package.version);
     }
     let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| match allowance {
-        Ok(allowed) => Some((ecosystem.name().to_owned(), json!(allowed.rules))),
+        Ok(allowed) => {
+            let mut rules = json!(allowed.rules);
+            // Only where a policy names one: other reports stay as they were.
+            if let Some(lock) = &allowed.lock_file {
+                rules["lockFile"] = json!(lock);
+            }
+            Some((ecosystem.name().to_owned(), rules))
+        }
         Err(_) => None,
     };
     json!({
@@ -87,19 +38,6 @@ pub(super) fn json(decision: &Decision) -> Value {
         "holds": holds,
         "allowed": decision.package_rules.iter().filter_map(allowed).collect::<Map<_, _>>(),
     })
-}
-
-/// True if all that `grant` lets be installed, `by` did, too.
-pub(super) fn covered(by: &PackageGrant, grant: &PackageGrant) -> bool {
-    let (wide, narrow) = (&by.rules, &grant.rules);
-    by.ecosystem == grant.ecosystem
-        && wide.index == narrow.index
-        && (narrow.lock_required || !wide.lock_required)
-        && (wide.builds || !narrow.builds)
-        && wide.min_age_days <= narrow.min_age_days
-        && wide.deny.iter().all(|denied| {
-            narrow.deny.iter().any(|other| (&other.name, &other.versions) == (&denied.name, &denied.versions))
-        })
 }
 
 /// How a tool has a package: `None`, it does not.

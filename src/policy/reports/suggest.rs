@@ -9,14 +9,15 @@ use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
 use crate::manifest::{Manifest, Pattern, PatternShape, Site};
 use crate::policy::capability::{Kind, kind};
+use crate::policy::file::SELECTORS;
 use crate::policy::hosts::risks;
-use crate::policy::published;
 use crate::policy::verdict::{Decision, Narrower, Verdict, What};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
+/// The text of a policy that loads as it is written. `root`: where relative `folders` start.
+pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> String {
     let mut out = refusals(manifest, decision);
     let mut body = String::new();
     files(manifest, site, decision, &mut body);
@@ -46,15 +47,15 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision) -> String {
         out.push_str(&format!("# There is nothing that a policy could give {id}, so none is suggested.\n"));
         return out;
     }
-    head(manifest, site, decision, &mut out);
-    out.push_str(&body);
+    head(manifest, site, decision, root, &mut out);
+    out.push_str(&body.replace("why = \"\"", &format!("why = {}", quoted(&format!("{} asks for it", manifest.id)))));
     if manifest.id.contains('*') {
-        out.push_str(&format!("\n# {}\n", published::SELECTOR_HELP));
+        out.push_str(&format!("\n# `tools` takes {SELECTORS}\n"));
     }
     out
 }
 
-fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String) {
+fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path, out: &mut String) {
     let id = printable(&manifest.id);
     let mut name: String = manifest.id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let file = printable(&decision.policy_file.to_string_lossy());
@@ -63,8 +64,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
         decision.policy == name || of_file == Some(&format!("{name}{}", crate::policy::SUFFIX))
     };
     out.push_str(&format!(
-        "# What {id} asks for and a policy can give. Read each line, delete what it should not have, and fill in every\n\
-         # `why`: a blank one does not load.\n"
+        "# What {id} asks for and a policy can give. Read each line, delete what it should not have, and say why in your words.\n"
     ));
     if decision.exact && !file.is_empty() {
         out.push_str(&format!(
@@ -76,7 +76,7 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
             name.push_str("-own");
         }
         out.push_str(&format!(
-            "# Then move it to {name}{} in the policies folder (while a file there is unfinished or empty, nothing runs).\n",
+            "# Its file: sandbox-policies/{name}{0} (`toolhost audit {id} --suggest-policy --out sandbox-policies/{name}{0}`).\n",
             crate::policy::SUFFIX
         ));
         if !file.is_empty() {
@@ -88,8 +88,10 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String)
     if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
         out.push_str(&format!("# {} caps some of this and must allow it too.\n", crate::policy::HOST_FILE));
     }
-    out.push_str(&format!("\nname = {}\nwhy = \"\"\ntools = [{}]\n", quoted(&name), quoted(&manifest.id)));
-    if let Some(folder) = site.manifest.parent().and_then(Path::to_str).filter(|f| !f.is_empty()) {
+    let why = quoted(&format!("what {} asks for", manifest.id));
+    out.push_str(&format!("\nname = {}\nwhy = {why}\ntools = [{}]\n", quoted(&name), quoted(&manifest.id)));
+    let folder = site.manifest.parent().map(|folder| folder.strip_prefix(root).unwrap_or(folder));
+    if let Some(folder) = folder.and_then(Path::to_str).filter(|folder| !folder.is_empty()) {
         out.push_str(&format!("folders = [{}]\n", quoted(folder)));
     }
 }
@@ -112,7 +114,7 @@ fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String
         let mut found: Vec<String> = Vec::new();
         // `refusals` names what no policy can give.
         for pattern in patterns.iter().filter(|pattern| !never(pattern)) {
-            match path(pattern) {
+            match path(pattern, site) {
                 Ok(path) if found.contains(&path) => {}
                 Ok(path) => found.push(path),
                 Err(why) => left_out.push_str(&format!(
@@ -141,7 +143,7 @@ fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String
 }
 
 /// The narrowest path a policy can name that holds the ask, or why it needs none.
-fn path(pattern: &Pattern) -> Result<String, &'static str> {
+fn path(pattern: &Pattern, site: &Site) -> Result<String, &'static str> {
     let (path, tree) = match &pattern.shape {
         PatternShape::SelfScript => return Err("a tool can always read its own script"),
         PatternShape::Tree { path } if path == Path::new("/tmp") => return Err("every call has its own /tmp"),
@@ -150,7 +152,8 @@ fn path(pattern: &Pattern) -> Result<String, &'static str> {
         // A policy cannot name a pattern: it names the folder, and the overlap with the ask is the pattern.
         PatternShape::Names { folder, .. } => (folder, true),
     };
-    let text = path.to_string_lossy();
+    let from = if pattern.from_base { site.base.join(path) } else { path.clone() };
+    let (path, text) = (&from, from.to_string_lossy());
     let text = match text.trim_end_matches('/').trim_start_matches("./") {
         "" | "." => ".".to_owned(),
         text if path.is_absolute() => text.to_owned(),
@@ -219,9 +222,12 @@ fn secrets(manifest: &Manifest, decision: &Decision, out: &mut String) {
     out.push_str(
         "\n# `from`: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\". As written here the tool gets each as a variable;\n\
          # for toolhost to add it to requests, without the tool having it, write beside `from`:\n\
-         #   header = { host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\" }\n",
+         #   header = { host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\" }\n\
+         # and to add it to some requests only, in it: methods = [\"GET\"], paths = [\"/v1/**\"], query = [\"page\"], request_headers = []\n",
     );
-    let line = |name: &&str| format!("  {{ name = {}, from = \"\", why = \"\" }},\n", quoted(name));
+    let line = |name: &&str| {
+        format!("  {{ name = {}, from = {}, why = \"\" }},\n", quoted(name), quoted(&format!("env:{name}")))
+    };
     out.push_str(&format!("[secrets]\ngrant = [\n{}]\n", names.iter().map(line).collect::<String>()));
 }
 

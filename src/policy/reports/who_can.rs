@@ -9,8 +9,8 @@ use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
 use crate::policy::capability;
+use crate::policy::grantable::Grantable;
 use crate::policy::packages::Ecosystem;
-use crate::policy::reach;
 use crate::policy::secrets::Secret;
 use crate::policy::verdict::Decision;
 use crate::policy::versions;
@@ -136,7 +136,7 @@ fn served_by(decision: &Decision, id: &str) -> Option<Answer> {
 fn having(decision: &Decision, name: &str, version: Option<&str>) -> Option<Answer> {
     let how = packages::has(decision, name, version)?;
     let grant = decision.packages.as_ref()?;
-    Some(Answer::of(decision, &how, packages::text(grant), &grant.rule, &grant.rules.why))
+    Some(Answer::of(decision, &how, grant.text(), &grant.rule, &grant.rules.why))
 }
 
 fn using(decision: &Decision, name: &str) -> Vec<Answer> {
@@ -148,9 +148,8 @@ fn using(decision: &Decision, name: &str) -> Vec<Answer> {
 }
 
 fn reaching(decision: &Decision, asked: &HostPattern) -> Vec<Answer> {
-    let answer = |grant: &HostGrant| {
-        Some(Answer::of(decision, reaches(grant, asked)?, reach::text(grant), &grant.rule, &grant.why))
-    };
+    let answer =
+        |grant: &HostGrant| Some(Answer::of(decision, reaches(grant, asked)?, grant.text(), &grant.rule, &grant.why));
     decision.hosts.iter().filter_map(answer).collect()
 }
 

@@ -1,10 +1,6 @@
-//! Hard denials: what no policy grants, on any machine or on this one.
-//!
-//! For: `judge`. In: an area that is asked for; the files of tools, of this host and of interpreters. Out: the reason,
-//! or `None` where a policy may grant it. Never: looks at the file system, or at a policy.
+//! What no policy grants, on any machine or on this one. No file is looked at here.
 
 use super::names;
-use crate::base::text;
 use crate::manifest::{Language, Site};
 use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS};
 use crate::policy::{Access, Area, Machine, Policies, Program, Runtime};
@@ -13,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Programs, libraries and settings of the machine, which every other program runs or obeys.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/etc", "/boot"];
-/// The mend of every write that is never granted.
+/// The fix of every write that is never granted.
 const RESULTS_ONLY: &str = "name a folder that holds nothing but results (`out/*`)";
 
 /// What no tool writes, as seen by one tool.
@@ -21,12 +17,7 @@ pub struct HardDenials<'a> {
     site: &'a Site,
     /// Own script and manifest, and the manifests that name the same script.
     own: Vec<&'a Path>,
-    /// Policies, other tools' files, files of this host.
-    protected: &'a BTreeSet<PathBuf>,
-    /// The folder of the audit log: no file is made directly in it.
-    records: Option<&'a Path>,
-    /// Folders of tools' scripts.
-    scripts: &'a BTreeSet<PathBuf>,
+    policies: &'a Policies,
     /// Files and folders of interpreters.
     runtimes: BTreeSet<PathBuf>,
     machine: &'a Machine,
@@ -45,9 +36,7 @@ impl<'a> HardDenials<'a> {
         HardDenials {
             site,
             own: own.filter(|path| !path.as_os_str().is_empty()).collect(),
-            protected: &policies.protected,
-            records: policies.records.as_deref(),
-            scripts: &policies.scripts,
+            policies,
             runtimes: machine.runtimes.values().chain(named).flat_map(files_of).collect(),
             machine,
         }
@@ -59,14 +48,10 @@ impl<'a> HardDenials<'a> {
             return Some("the whole file system is never granted; name the folders that are needed".into());
         }
         if matches!(ask, Area::Names { folder, .. } if folder.parent().is_none()) {
-            return Some(
-                "a pattern directly in / would need all of / granted, which it never is; name each file".into(),
-            );
+            return Some("a pattern directly in / would need all of /, which is never granted; name each file".into());
         }
         if let Some(kernel) = KERNEL.iter().find(|kernel| ask.path().starts_with(kernel)) {
-            return Some(format!(
-                "nothing below {kernel} is ever granted: a tool has its own, made for it, and need not ask"
-            ));
+            return Some(format!("nothing below {kernel} is ever granted: a tool has its own and need not ask"));
         }
         match access {
             Access::Read => made_up(ask),
@@ -100,17 +85,37 @@ impl<'a> HardDenials<'a> {
         self.machine.homes.iter().filter(other).find_map(|home| settings_of_a_home(ask, home))
     }
 
+    /// No write tree holds what is registered with this host, or what it keeps.
     fn files_in_use(&self, ask: &Area) -> Option<String> {
-        let all = self.protected.iter().map(PathBuf::as_path).chain(self.own.iter().copied());
-        if let Some(path) = all.into_iter().find(|path| ask.touches(path)) {
+        let tree = written_tree(ask);
+        let own = || self.own.iter().copied();
+        let touched = own().filter(|path| ask.touches(path)).chain(self.policies.protected.touched(ask)).min();
+        let below = || {
+            let tree = tree?;
+            own().filter(|path| path.starts_with(tree)).chain(first_below(&self.policies.protected.paths, tree)).min()
+        };
+        if let Some(path) = touched.or_else(below) {
             let what = match path {
                 p if Some(p) == self.site.script.as_deref() => "the tool's own script",
                 p if p == self.site.manifest => "the tool's own manifest",
                 _ => "a policy, a manifest, a script or a file of this host",
             };
-            return Some(format!("{what} could be written: {}; {RESULTS_ONLY}", path.display()));
+            let path = path.display();
+            return Some(match touched {
+                Some(_) => format!("{what} could be written: {path}; {RESULTS_ONLY}"),
+                None => format!(
+                    "{} could match what an interpreter loads, so it counts as its whole folder, where {what} lies \
+                     ({path}); give it a fixed ending of data (`*.csv`), or {RESULTS_ONLY}",
+                    ask.text()
+                ),
+            });
         }
-        let folder = self.records.filter(|folder| !matches!(ask, Area::Tree(_)) && ask.folder() == *folder)?;
+        if let Some(shared) = tree.and_then(|tree| first_below(&self.policies.shared, tree)) {
+            let shared = shared.display();
+            return Some(format!("code that tools read by `base:` could be written: {shared}; {RESULTS_ONLY}"));
+        }
+        let records = self.policies.records.as_deref();
+        let folder = records.filter(|folder| !matches!(ask, Area::Tree(_)) && ask.folder() == *folder)?;
         let shown = folder.display();
         Some(format!("the audit log of this host and its closed files lie in {shown}; {RESULTS_ONLY}"))
     }
@@ -128,7 +133,7 @@ impl<'a> HardDenials<'a> {
         ))
     }
 
-    /// A tool cannot make tools, nor code that a script would load.
+    /// A tool cannot make tools, packages, or what other programs obey.
     fn run_later(&self, ask: &Area) -> Option<String> {
         let below = ask.path().strip_prefix(&self.site.folder).unwrap_or(ask.path());
         let mut parts = below.components().filter_map(|c| c.as_os_str().to_str());
@@ -142,28 +147,58 @@ impl<'a> HardDenials<'a> {
             Area::Names { names, .. } => names.into(),
         };
         if let Some(ending) = names::spelled_definition(&pattern) {
-            return Some(format!(
-                "files ending in `{ending}` could be written: a tool cannot make tools or policies; {RESULTS_ONLY}"
-            ));
+            return Some(format!("`{ending}` could be written: a tool cannot make tools or policies; {RESULTS_ONLY}"));
         }
-        let scripts = |folder: &&Path| *folder == self.site.folder || self.scripts.contains(*folder);
-        let beside = ask.folder().ancestors().find(scripts)?;
-        if let Some(ending) = names::spelled_code(&pattern) {
-            return Some(format!(
-                "files ending in `{ending}` could be written below {}, where a script lies, and would be run later",
-                beside.display()
-            ));
-        }
-        if let Some(name) = names::requirement(&pattern).filter(|_| ask.folder() == beside) {
-            return Some(format!(
-                "`{name}` beside the script could be written, and says which packages are installed for it; write into a folder of its own (`out/*`)"
-            ));
-        }
-        let ending = names::possible_code(&pattern).filter(|_| ask.folder() == beside)?;
-        Some(format!(
-            "a file ending in `{ending}` beside the script could be written, and would be run later; write into a folder of its own (`out/*`)"
-        ))
+        let scripts = |folder: &&Path| *folder == self.site.folder || self.policies.scripts.contains(*folder);
+        let beside = ask.folder().ancestors().find(scripts).filter(|_| names::spells_loaded(&pattern))?;
+        let beside = beside.display();
+        Some(format!("`{pattern}` could be written below {beside}, where a script lies, and would be run later"))
     }
+}
+
+/// Files that no tool writes, found without a look at each.
+#[derive(Clone, Debug, Default)]
+pub struct Protected {
+    paths: BTreeSet<PathBuf>,
+    /// The folder and the ending of each name on the way to them, if it has one.
+    endings: BTreeSet<(PathBuf, String)>,
+}
+
+impl Protected {
+    pub fn add(&mut self, path: PathBuf) {
+        let ending = |at: &Path| Some(names::ending_of(at)).filter(|ending| !ending.is_empty());
+        self.endings.extend(path.ancestors().filter_map(|at| Some((at.parent()?.to_path_buf(), ending(at)?))));
+        self.paths.insert(path);
+    }
+
+    /// A path that the area holds, or that lies above or below it.
+    fn touched(&self, ask: &Area) -> Option<&Path> {
+        let above = ask.path().ancestors().find_map(|above| self.paths.get(above)).map(PathBuf::as_path);
+        above.or_else(|| match ask {
+            Area::Tree(path) | Area::File(path) => first_below(&self.paths, path),
+            Area::Names { folder, names } => {
+                let ending = names::ending(names);
+                let some = ending.is_empty() || self.endings.contains(&(folder.clone(), ending));
+                let near = self.paths.range(folder.clone()..).take_while(|path| some && path.starts_with(folder));
+                near.map(PathBuf::as_path).find(|path| ask.touches(path))
+            }
+        })
+    }
+}
+
+/// The first path at or below a folder.
+fn first_below<'p>(paths: &'p BTreeSet<PathBuf>, folder: &Path) -> Option<&'p Path> {
+    paths.range(folder.to_path_buf()..).next().filter(|path| path.starts_with(folder)).map(PathBuf::as_path)
+}
+
+/// The folder that counts as a write tree: of a staged pattern too, unless it matches nothing but data.
+fn written_tree(ask: &Area) -> Option<&Path> {
+    let names = match ask {
+        Area::Tree(tree) => return Some(tree),
+        Area::File(file) => file.file_name()?.to_string_lossy(),
+        Area::Names { names, .. } => names.into(),
+    };
+    names::may_be_loaded(&names).then(|| ask.folder())
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -181,32 +216,23 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
 /// The view makes its own of these for each call, so the host's could not be shown in their place.
 fn made_up(ask: &Area) -> Option<String> {
     let path = MADE_ETC.iter().chain([&OURS]).find(|made| ask.touches(Path::new(made)))?;
-    Some(format!(
-        "every call has its own {path}, made for it, and need not ask; name the files that are needed beside it"
-    ))
+    Some(format!("every call has its own {path} and need not ask; name the files that are needed beside it"))
 }
 
 fn system(ask: &Area) -> Option<String> {
     if !matches!(ask, Area::Tree(_)) && ask.folder().parent().is_none() {
-        let folder = match ask {
-            Area::File(path) if SCRATCH.iter().any(|scratch| path == Path::new(scratch)) => {
-                let own = text::path(path);
-                return Some(format!(
-                    "{own} inside a call is its own scratch: it is always yours and needs no asking; take it away here"
-                ));
-            }
-            Area::File(path) => format!(" (`{0}` is one file; as a folder it is written `{0}/**`)", text::path(path)),
-            _ => String::new(),
-        };
-        return Some(format!(
-            "nothing is written directly below /; name a folder that holds nothing but results{folder}"
-        ));
+        let path = ask.text();
+        return Some(match SCRATCH.contains(&path.as_str()) {
+            true => format!("{path} inside a call is its own scratch: it is always yours; take it away here"),
+            false => format!(
+                "nothing is written directly below /; name a folder that holds nothing but results (`{path}` is one \
+                 file; as a folder it is written `{path}/**`)"
+            ),
+        });
     }
     let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);
     let folder = all.into_iter().find(|folder| ask.touches(Path::new(folder)))?;
-    Some(format!(
-        "{folder} holds programs, libraries or settings of the machine, which no tool writes; name a folder elsewhere"
-    ))
+    Some(format!("{folder} holds programs or settings of the machine, which no tool writes; name a folder elsewhere"))
 }
 
 /// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them.
@@ -217,10 +243,11 @@ fn settings_of_a_home(ask: &Area, home: &Path) -> Option<String> {
         (_, Ok(below)) => below.components().next().is_some_and(|c| c.as_os_str().as_encoded_bytes().starts_with(b".")),
         (_, Err(_)) => false,
     };
+    let home = home.display();
     hidden.then(|| {
         format!(
-            "programs obey the files of a home whose names start with a dot ({}/.config and its like), which no tool writes; name a folder beside them",
-            home.display()
+            "programs obey the files of a home whose names start with a dot ({home}/.config …); name a folder beside \
+             them"
         )
     })
 }

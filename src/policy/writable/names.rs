@@ -1,194 +1,71 @@
-//! Names: those by which code, tools, packages and settings are found. A file that a tool writes under one of them
-//! would be run or obeyed by somebody else.
-//!
-//! For: `hard_denials`, `sandbox::grants` (what lies in a writable tree), the publisher of staged files. In: a name, or
-//! a pattern of names. Out: whether it is, or could match, one of them. Never: looks at the file system.
+//! The names by which interpreters load code, and those that other programs obey. No file is looked at here.
 
-use crate::policy::{literal, name_matches};
+use crate::policy::{escape, literal, name_matches, plain_tail};
+use std::path::Path;
 
-/// Endings of files that Python, Node or Bun load from the folder of a script, or that tell them what to load.
-const CODE: [&str; 27] = [
-    ".py",
-    ".pyc",
-    ".pyz",
-    ".pth",
-    ".so",
-    ".pyd",
-    ".egg",
-    ".js",
-    ".mjs",
-    ".cjs",
-    ".jsx",
-    ".ts",
-    ".mts",
-    ".cts",
-    ".tsx",
-    ".node",
-    ".wasm",
-    ".wat",
-    "pyvenv.cfg",
-    "package.json",
-    "package.json5",
-    "package.yaml",
-    "bunfig.toml",
-    "tsconfig.json",
-    "jsconfig.json",
-    ".npmrc",
-    ".pnp.data.json",
-];
-/// Names of files that say which packages are installed for the scripts beside them; `package.json` is code, too.
-const REQUIREMENTS: [&str; 7] = [
-    "requirements.txt",
-    "pyproject.toml",
-    "uv.lock",
-    "pylock.toml",
-    "package-lock.json",
-    "npm-shrinkwrap.json",
-    "bun.lock",
-];
-/// The end of the name of a lock for one script, as uv calls it; begin and end of one as PEP 751 does.
-const SCRIPT_LOCK: &str = ".py.lock";
-const NAMED_LOCK: [&str; 2] = ["pylock.", ".toml"];
-/// Endings of data files. Node runs a file of any other ending, or of none, as a script when it is named in full
-/// (Node.js API, Modules: CommonJS modules, File modules).
-const DATA: [&str; 76] = [
-    "csv", "tsv", "txt", "md", "rst", "json", "jsonl", "ndjson", "geojson", "xml", "xsd", "html", "htm", "css", "svg",
-    "png", "jpg", "jpeg", "gif", "webp", "avif", "bmp", "ico", "tif", "tiff", "pdf", "log", "out", "err", "yaml",
-    "yml", "toml", "ini", "parquet", "arrow", "feather", "avro", "orc", "xlsx", "xls", "ods", "docx", "odt", "pptx",
-    "odp", "rtf", "epub", "db", "sqlite", "sqlite3", "sql", "npy", "npz", "h5", "hdf5", "dat", "bin", "zip", "tar",
-    "gz", "tgz", "bz2", "xz", "zst", "7z", "mp3", "wav", "ogg", "flac", "mp4", "webm", "woff2", "diff", "patch", "ics",
-    "tex",
-];
+/// Endings of files that an interpreter loads by name.
+const LOADED_ENDINGS: [&str; 14] =
+    [".py", ".pyc", ".so", ".pth", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".node", ".wasm"];
+/// Whole names that an interpreter looks for.
+const LOADED_NAMES: [&str; 5] = ["package.json", "node_modules", "__pycache__", "tsconfig.json", "jsconfig.json"];
 /// Endings of manifests and policies.
 const DEFINITIONS: [&str; 5] = [".tool.json", ".tool-service.json", ".prompt.json", ".resource.json", ".policy.toml"];
-/// Folders of packages and of an interpreter's compiled files: run later, wherever they lie.
-const PACKAGES: [&str; 5] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__"];
-/// Repositories with their hooks, and what editors, shells and agents run when somebody opens the folder.
-const OBEYED: [&str; 36] = [
-    ".git",
-    ".hg",
-    ".svn",
-    ".jj",
-    ".bzr",
-    ".sl",
-    ".husky",
-    ".githooks",
-    ".pre-commit-config.yaml",
-    "lefthook.yml",
-    "lefthook.yaml",
-    ".lefthook.yml",
-    ".yarnrc.yml",
-    ".cargo",
-    ".vscode",
-    ".idea",
-    ".zed",
-    ".fleet",
-    ".devcontainer",
-    ".vim",
-    ".exrc",
-    ".vimrc",
-    ".nvimrc",
-    ".nvim.lua",
-    ".dir-locals.el",
-    ".envrc",
-    ".mise.toml",
-    "mise.toml",
-    ".mcp.json",
-    ".claude",
-    ".codex",
-    ".cursor",
-    ".gemini",
-    ".kiro",
-    ".windsurf",
-    ".github",
-];
-/// The same, for files that a person names freely.
-const OBEYED_ENDING: &str = ".code-workspace";
+/// Folders of packages; the last file makes its folder a virtual environment.
+const PACKAGES: [&str; 6] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__", "pyvenv.cfg"];
+/// Repositories, and the settings of shells, editors and agents that run commands when somebody opens the folder.
+const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc .exrc .mcp.json \
+                      .claude .codex .cursor .gemini .kiro .windsurf";
 
-/// The ending by which a file of this name would be loaded from the folder of a script.
-pub fn code(name: &str) -> Option<&'static str> {
+/// Whether an interpreter could load a file or folder of this name.
+pub fn loaded(name: &str) -> bool {
     let name = name.to_lowercase();
-    CODE.into_iter().find(|ending| name.ends_with(ending))
+    LOADED_NAMES.contains(&name.as_str()) || LOADED_ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Neither code nor data by its ending: Node runs such a file if it is named in full (`./lib/local`, `./app.config`).
-pub fn unknown(name: &str) -> bool {
-    let data = |ending: &str| DATA.contains(&ending.to_lowercase().as_str());
-    code(name).is_none() && !name.rsplit_once('.').is_some_and(|(_, ending)| data(ending))
+/// Whether some name that matches the pattern could be loaded: it has no fixed ending, or one of the table, or matches
+/// a whole name.
+pub(super) fn may_be_loaded(names: &str) -> bool {
+    let ending = ending(names);
+    ending.len() < 2
+        || LOADED_ENDINGS.contains(&ending.as_str())
+        || LOADED_NAMES.iter().any(|name| name_matches(&names.to_lowercase(), name))
 }
 
-/// Does a pattern spell all of a name that has no ending, or the ending of one that has?
-pub fn spells_name(names: &str, name: &str) -> bool {
-    match name.rfind('.') {
-        None => literal(names).as_deref() == Some(name),
-        Some(dot) => spells(names, &name[dot..].to_lowercase()),
-    }
+/// The ending, with its dot, of every name that the pattern matches; empty if it is not fixed.
+pub(super) fn ending(names: &str) -> String {
+    let tail = plain_tail(names).to_lowercase();
+    tail.rfind('.').map_or_else(String::new, |dot| tail[dot..].to_owned())
 }
 
-/// A manifest or a policy: no tool writes one anywhere.
+/// The same of one file's name.
+pub(super) fn ending_of(path: &Path) -> String {
+    ending(&escape(&path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+/// Whether the pattern itself spells a name or ending of the table (`*.py` does, `*` does not).
+pub fn spells_loaded(names: &str) -> bool {
+    literal(names).map_or_else(|| LOADED_ENDINGS.iter().any(|end| names.to_lowercase().ends_with(end)), |n| loaded(&n))
+}
+
+/// A manifest or a policy: no tool publishes one.
 pub fn definition(name: &str) -> bool {
-    DEFINITIONS.iter().any(|ending| name.ends_with(ending))
+    spelled_definition(name).is_some()
 }
 
-/// A folder of packages, or of a virtual environment by the file that makes it one.
-pub fn packages(name: &str) -> bool {
-    PACKAGES.contains(&name) || name == "pyvenv.cfg"
-}
-
-/// A name that other programs run or obey without being asked, also on a file system that takes `.GIT` for `.git`.
-pub fn obeyed(name: &str) -> bool {
-    let name = name.to_lowercase();
-    OBEYED.contains(&name.as_str()) || name.ends_with(OBEYED_ENDING)
-}
-
-/// Does a pattern of names spell an ending? (`*.py` does, `*` does not.)
-pub fn spells(names: &str, ending: &str) -> bool {
-    names.to_lowercase().ends_with(ending)
-}
-
-/// The ending of code that a pattern spells.
-pub(super) fn spelled_code(names: &str) -> Option<&'static str> {
-    CODE.into_iter().find(|ending| spells(names, ending))
-}
-
-/// A file of requirements whose name matches the pattern.
-pub(super) fn requirement(names: &str) -> Option<&'static str> {
-    let names = names.to_lowercase();
-    let named = REQUIREMENTS.into_iter().find(|name| name_matches(&names, name));
-    let named_lock = || could_begin(&names, NAMED_LOCK[0]) && could_end(&names, NAMED_LOCK[1]);
-    named
-        .or_else(|| could_end(&names, SCRIPT_LOCK).then_some("SCRIPT.py.lock"))
-        .or_else(|| named_lock().then_some("pylock.SCRIPT.toml"))
-}
-
-/// The ending of a definition that a pattern spells.
+/// The ending of a definition that a name or pattern spells.
 pub(super) fn spelled_definition(names: &str) -> Option<&'static str> {
-    DEFINITIONS.into_iter().find(|ending| spells(names, ending))
-}
-
-/// The ending of code that a name matching the pattern could have. (`report*` could end in `.py`, `*.csv` could not.)
-pub(super) fn possible_code(names: &str) -> Option<&'static str> {
     let names = names.to_lowercase();
-    CODE.into_iter().find(|ending| could_end(&names, ending))
+    DEFINITIONS.into_iter().find(|ending| names.ends_with(ending))
 }
 
-fn could_end(names: &str, ending: &str) -> bool {
-    could_be(names.chars().rev(), ending.chars().rev())
+/// A folder of packages, or the file that makes a virtual environment.
+pub fn packages(name: &str) -> bool {
+    PACKAGES.contains(&name)
 }
 
-fn could_begin(names: &str, begin: &str) -> bool {
-    could_be(names.chars(), begin.chars())
-}
-
-fn could_be(mut glob: impl Iterator<Item = char>, text: impl Iterator<Item = char>) -> bool {
-    for wanted in text {
-        match glob.next() {
-            Some('*') => return true,
-            Some(c) if c == '?' || c == wanted => {}
-            _ => return false,
-        }
-    }
-    true
+/// A name that other programs obey, also on a file system that takes `.GIT` for `.git`.
+pub fn obeyed(name: &str) -> bool {
+    OBEYED.split(' ').any(|obeyed| name.eq_ignore_ascii_case(obeyed))
 }
 
 #[cfg(test)]
@@ -196,49 +73,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_run_or_obeyed() {
-        for (name, ending) in [
-            ("x.py", Some(".py")),
-            ("X.PY", Some(".py")),
-            ("m.cpython-311-x86_64-linux-gnu.so", Some(".so")),
-            ("package.json", Some("package.json")),
-            ("a.d.mts", Some(".mts")),
-            ("data.json", None),
-            ("py", None),
-            ("x.py.txt", None),
-        ] {
-            assert_eq!(code(name), ending, "{name}");
+    fn what_could_be_loaded() {
+        for (name, is) in [("X.PY", true), ("m.cpython-311.so", true), ("package.json", true), ("data.json", false)] {
+            assert_eq!(loaded(name), is, "{name}");
         }
-        for (names, spelled, possible) in [
-            ("*.py", true, true),
-            ("*", false, true),
-            ("r*", false, true),
+        for (names, may, spells) in [
+            ("*", true, false),
+            ("report*", true, false),
+            ("report", true, false),
+            ("x.p?", true, false),
+            ("*.json", true, false),
+            ("*.PY", true, true),
+            ("helper.py", true, true),
+            ("package.json", true, true),
+            ("data.json", false, false),
             ("*.csv", false, false),
-            ("x.p?", false, true),
+            ("result.csv", false, false),
         ] {
-            assert_eq!((spelled_code(names).is_some(), possible_code(names).is_some()), (spelled, possible), "{names}");
+            assert_eq!((may_be_loaded(names), spells_loaded(names)), (may, spells), "{names}");
         }
-        for (names, requires) in [
-            ("requirements.txt", true),
-            ("*.txt", true),
-            ("req*.txt", true),
-            ("Requirements.TXT", true),
-            ("*.lock", true),
-            ("run.py.lock", true),
-            ("*.toml", true),
-            ("pylock.run.toml", true),
-            ("py*.r?n.toml", true),
-            ("pylock.*", true),
-            ("pylocks.run.toml", false),
-            ("pylock.run.csv", false),
-            ("report*.txt", false),
-            ("*.csv", false),
-            ("my-requirements.txt", false),
-        ] {
-            assert_eq!(requirement(names).is_some(), requires, "{names}");
-        }
-        assert!(
-            obeyed(".git") && obeyed(".GIT") && obeyed("x.code-workspace") && !obeyed(".gitignore") && !obeyed("git")
-        );
     }
 }

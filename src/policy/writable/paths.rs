@@ -1,91 +1,58 @@
-//! Paths: where tools may write, or ever could. Nothing there is loaded or run as a tool, a script, a module, a policy
-//! or an interpreter.
-//!
-//! For: registry (what is loaded), service (scripts that a call names, what a call may see), runtimes (interpreters),
-//! cli (policies). In: decisions, and the places of earlier calls. Out: who may write a path; the parts of a call's
-//! view not to load. Never: changes anything; forgets a place because it or a folder above it was renamed.
+//! Where tools may write, or could in earlier calls.
 
 use super::names;
 use crate::base::links;
-use crate::base::text;
 use crate::manifest::Language;
-use crate::policy::{Access, Area, Decision, Grant, Notes, Opening, Past, SCRIPT_FOLDER, Shape};
+use crate::policy::{Access, Area, Decision, Grant, Opening, SCRIPT_FOLDER, Shape};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
-/// Where a tool could write in an earlier call.
+/// Where one tool may write, or could in an earlier call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     pub tree: PathBuf,
     /// `id@version`
     pub tool: String,
-    /// Only files of the folder whose names match this glob.
+    /// Only files directly in the folder whose names match: a staged pattern that no name of code can match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<String>,
-    /// The folder's identity, which stays when it is renamed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<FolderId>,
-}
-
-/// Facts of a folder that stay when it, or one above it, is renamed. Inode numbers are reused, times of birth are not.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct FolderId {
-    pub device: u64,
-    pub inode: u64,
-    /// Nanoseconds since 1970, where the file system tells.
-    pub born: Option<u64>,
-}
-
-impl FolderId {
-    pub fn of(facts: &Metadata) -> FolderId {
-        let born = facts.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let born = born.and_then(|since| u64::try_from(since.as_nanos()).ok());
-        FolderId { device: facts.dev(), inode: facts.ino(), born }
-    }
-
-    fn is(&self, other: &FolderId) -> bool {
-        let both = self.born.is_some() && other.born.is_some();
-        (self.device, self.inode) == (other.device, other.inode) && (!both || self.born == other.born)
-    }
+    /// Policy grants it now.
+    #[serde(skip)]
+    pub granted: bool,
 }
 
 impl Place {
-    /// Where a call of this shape can write files that somebody could load: live trees, and staged files unless the
-    /// pattern has an ending of data.
+    fn of_grant(grant: &Grant, tool: &str) -> Option<Place> {
+        let names = match &grant.opening {
+            _ if grant.access == Access::Read => return None,
+            Opening::Staged { names, .. } if !names::may_be_loaded(names) => Some(names.clone()),
+            _ => None,
+        };
+        let tree = grant.opening.folder().to_path_buf();
+        Some(Place { tree, tool: tool.to_owned(), names, granted: true })
+    }
+
+    /// Where a call of this shape can write.
     pub fn of(shape: &Shape) -> Vec<Place> {
-        let place = |tree: &Path, names| Place { tree: tree.into(), tool: shape.tool.clone(), names, folder: None };
-        let grants = shape.grants.iter().filter(|grant| grant.access == Access::Write);
-        let places = grants.filter_map(|grant| match &grant.opening {
-            Opening::Live { path } => Some(place(path, None)),
-            Opening::Staged { folder, names } if names::spelled_code(names).is_some() || names::unknown(names) => {
-                Some(place(folder, Some(names.clone())))
-            }
-            Opening::Staged { .. } | Opening::Snapshot { .. } => None,
-        });
-        places.collect()
+        Place::of_grants(&shape.grants, &shape.tool)
     }
 
-    fn words(&self) -> String {
-        format!("{} could write in an earlier call", self.tool)
+    /// Where a tool can write by these grants.
+    pub fn of_grants(grants: &[Grant], tool: &str) -> Vec<Place> {
+        grants.iter().filter_map(|grant| Place::of_grant(grant, tool)).collect()
     }
 
-    /// The files that somebody could load or run. Scripts have an ending of code, and files with one are published only
-    /// where the pattern spells it.
-    fn code(&self) -> Option<Area> {
+    fn holds(&self, path: &Path) -> bool {
         match &self.names {
-            None => Some(Area::Tree(self.tree.clone())),
-            Some(names) if names::spelled_code(names).is_none() => None,
-            Some(names) => Some(Area::Names { folder: self.tree.clone(), names: names.clone() }),
+            None => path.starts_with(&self.tree),
+            Some(names) => Area::Names { folder: self.tree.clone(), names: names.clone() }.holds(path),
         }
     }
 
-    /// The words for who could write this file, if it lies here.
-    pub fn writer_of(&self, file: &Path) -> Option<String> {
-        self.code()?.holds(file).then(|| self.words())
+    fn writer(&self) -> String {
+        let when = if self.granted { "may write" } else { "could write in an earlier call" };
+        format!("{} {when}", self.tool)
     }
 
     /// Any version of the same tool.
@@ -94,17 +61,14 @@ impl Place {
     }
 }
 
-/// Where many tools may write now, or could in earlier calls.
+/// Where many tools may write now, or could in earlier calls. Of one area two tools are known, no more.
 #[derive(Clone, Debug, Default)]
 pub struct WritablePaths {
-    /// Trees, with the words for who may write them.
-    trees: BTreeMap<PathBuf, String>,
-    /// By folder: files in it, with the same words.
-    names: BTreeMap<PathBuf, BTreeMap<Area, String>>,
+    trees: BTreeMap<PathBuf, BTreeSet<Place>>,
+    /// Staged patterns, by their folder and the ending of what they match.
+    names: BTreeMap<(PathBuf, String), BTreeSet<Place>>,
     /// Trees below the folder of any script that a builtin tool runs.
     anywhere: BTreeMap<PathBuf, String>,
-    /// The folders of earlier calls, by inode.
-    folders: BTreeMap<u64, BTreeSet<Place>>,
 }
 
 impl WritablePaths {
@@ -112,165 +76,152 @@ impl WritablePaths {
     pub fn of<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> WritablePaths {
         let mut all = WritablePaths::default();
         for decision in decisions {
-            for grant in decision.grants.iter().filter(|grant| grant.access == Access::Write) {
-                let (area, who) = (Area::of(&grant.opening), format!("{} may write", decision.tool));
-                match (&area, area.folder().strip_prefix(SCRIPT_FOLDER)) {
-                    (Area::Tree(_), Ok(below)) if !below.as_os_str().is_empty() => {
-                        all.anywhere.insert(below.to_path_buf(), who);
+            for place in Place::of_grants(&decision.grants, &decision.tool) {
+                match place.tree.strip_prefix(SCRIPT_FOLDER) {
+                    Err(_) => all.add(place),
+                    Ok(below) if !below.as_os_str().is_empty() && place.names.is_none() => {
+                        all.anywhere.insert(below.to_path_buf(), place.writer());
                     }
-                    (_, Ok(_)) => {}
-                    (_, Err(_)) => all.add(area, who),
+                    Ok(_) => {}
                 }
             }
         }
         all
     }
 
-    fn add(&mut self, area: Area, who: String) {
-        match area {
-            Area::Tree(tree) => drop(self.trees.entry(tree).or_insert(who)),
-            area => drop(self.names.entry(area.folder().to_path_buf()).or_default().entry(area).or_insert(who)),
-        }
+    pub fn is_empty(&self) -> bool {
+        self.trees.is_empty() && self.names.is_empty() && self.anywhere.is_empty()
     }
 
-    /// Adds a place that a tool could write in an earlier call, even if it may not now.
-    pub fn before(&mut self, place: &Place) {
-        if let Some(area) = place.code() {
-            self.add(area, place.words());
+    pub fn add(&mut self, mut place: Place) {
+        place.names = place.names.filter(|names| !names::may_be_loaded(names));
+        if self.has(&place) {
+            return;
         }
-        if let Some(folder) = &place.folder {
-            self.folders.entry(folder.inode).or_default().insert(place.clone());
-        }
+        let near = match &place.names {
+            None => self.trees.entry(place.tree.clone()).or_default(),
+            Some(names) => self.names.entry((place.tree.clone(), names::ending(names))).or_default(),
+        };
+        near.insert(place);
     }
 
-    /// Adds what was known before.
-    pub fn since(self, earlier: &WritablePaths) -> WritablePaths {
-        let mut all = WritablePaths { anywhere: self.anywhere, ..earlier.clone() };
-        all.trees.extend(self.trees);
-        for (folder, areas) in self.names {
-            all.names.entry(folder).or_default().extend(areas);
-        }
-        for (inode, places) in self.folders {
-            all.folders.entry(inode).or_default().extend(places);
-        }
-        all
+    /// Adds the places of another set; what may be written below any script's folder stays as it is here.
+    pub fn merge(&mut self, other: &WritablePaths) {
+        other.places().for_each(|place| self.add(place.clone()));
     }
 
-    /// Who may write this path, by its name: `ops:x may write`.
-    pub fn by(&self, path: &Path) -> Option<&str> {
-        let trees = path.ancestors().filter_map(|above| self.trees.get(above));
-        let named = path.parent().and_then(|folder| self.names.get(folder)).into_iter().flatten();
-        let named = named.filter(|(area, _)| area.holds(path)).map(|(_, who)| who);
-        let anywhere = self.anywhere.iter().filter(|(tree, _)| path.ancestors().any(|a| a.ends_with(tree)));
-        trees.chain(named).chain(anywhere.map(|(_, who)| who)).next().map(String::as_str)
+    /// Whether a place adds nothing to these.
+    fn has(&self, place: &Place) -> bool {
+        let near = match &place.names {
+            None => self.trees.get(&place.tree),
+            Some(names) => self.names.get(&(place.tree.clone(), names::ending(names))),
+        };
+        let alike = |known: &&Place| known.names == place.names && known.granted >= place.granted;
+        let alike: Vec<&Place> = near.into_iter().flatten().filter(alike).collect();
+        alike.len() > 1 || alike.iter().any(|known| known.is_of(&place.tool))
     }
 
-    /// The places of earlier calls whose folder this is by identity, under its new name; none if it was not renamed.
-    pub fn moved(&self, folder: &Path) -> Vec<Place> {
-        if self.folders.is_empty() {
-            return Vec::new();
-        }
-        let Some(facts) = folder.symlink_metadata().ok().filter(Metadata::is_dir) else { return Vec::new() };
-        let now = FolderId::of(&facts);
-        let known = self.folders.get(&now.inode).into_iter().flatten();
-        let same = known.filter(|place| place.folder.as_ref().is_some_and(|folder| folder.is(&now)));
-        same.filter(|place| place.tree != folder).map(|place| Place { tree: folder.into(), ..place.clone() }).collect()
+    /// The place in which a path lies; what a tool may write now comes before what it could.
+    fn place_of(&self, path: &Path) -> Option<&Place> {
+        let trees = path.ancestors().filter_map(|above| self.trees.get(above)).flatten();
+        let named = || self.names.get(&(path.parent()?.to_path_buf(), names::ending_of(path)));
+        let named = named().into_iter().flatten().filter(|place| place.holds(path));
+        trees.chain(named).max_by_key(|place| place.granted)
     }
 
-    /// Who may or could write this path, by its name or by the identity of a folder above it.
-    pub fn over(&self, path: &Path) -> Option<String> {
-        let moved = || path.ancestors().flat_map(|above| self.moved(above)).find_map(|place| place.writer_of(path));
-        self.by(path).map(str::to_owned).or_else(moved)
+    /// Who may write this path, or could before: `ops:x may write`.
+    pub fn by_place(&self, path: &Path) -> Option<String> {
+        self.place_of(path).map(Place::writer)
     }
 
-    /// As `over`, for the path, each link that leads on from it, and the file at its end; with the step that is meant.
+    /// As `by_place`, or what a builtin tool may write beside the scripts that it runs.
+    pub fn by(&self, path: &Path) -> Option<String> {
+        let anywhere = || self.anywhere.iter().find(|(tree, _)| path.ancestors().any(|above| above.ends_with(tree)));
+        self.by_place(path).or_else(|| anywhere().map(|(_, writer)| writer.clone()))
+    }
+
+    /// The trees above and below a folder, itself included. The cost grows with the number of places found.
+    pub fn around<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a Place> {
+        let above = folder.ancestors().skip(1).filter_map(|above| self.trees.get(above));
+        let below = self.trees.range(folder.to_path_buf()..).take_while(move |(tree, _)| tree.starts_with(folder));
+        above.chain(below.map(|(_, places)| places)).flatten()
+    }
+
+    /// These without the trees that do not fit.
+    pub fn only(&self, fits: impl Fn(&Path) -> bool) -> WritablePaths {
+        let mut some = self.clone();
+        some.trees.retain(|tree, _| fits(tree));
+        some
+    }
+
+    /// As `by`, for the path, each link that leads on from it, and the file at its end; with the step that is meant.
     pub fn on_the_way(&self, path: &Path) -> Option<(PathBuf, String)> {
-        links::steps(path).into_iter().find_map(|step| self.over(&step).map(|who| (step, who)))
+        links::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
 
-    /// The trees, each with who may write it.
-    pub fn trees(&self) -> impl Iterator<Item = (&Path, &str)> {
-        self.trees.iter().map(|(tree, who)| (tree.as_path(), who.as_str()))
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        self.trees.values().chain(self.names.values()).flatten()
+    }
+
+    /// The trees, each with who may or could write it.
+    pub fn trees(&self) -> impl Iterator<Item = (&Path, String)> {
+        self.places().map(|place| (place.tree.as_path(), place.writer()))
     }
 }
 
+/// A tree in which a script would find the code that some tool wrote: it is looked at before the call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WrittenTree {
+    pub tree: PathBuf,
+    pub writer: String,
+}
+
 impl Shape {
-    /// Whether a script, of this tool or of another, lies in this staged folder or in one above it.
-    pub fn below_script(&self, folder: &Path) -> bool {
-        folder.starts_with(&self.folder) || self.past.beside.iter().any(|beside| beside == folder)
+    /// The folders in which the script's modules are found: its own, and those it reads by `base:`.
+    pub fn module_folders(&self) -> Vec<&Path> {
+        if self.runtime.language == Language::Wasm {
+            return Vec::new();
+        }
+        let own = self.script.iter().map(|_| self.folder.as_path());
+        own.chain(self.grants.iter().filter_map(Grant::base_tree)).collect()
     }
 
-    /// The parts of the view that lie in these places. `Err`: who could write the script itself.
-    pub fn past<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Result<(Past, Notes), String> {
-        let mut notes = Notes::default();
-        let touch = |access: Access, tree: &Path| {
-            self.grants.iter().any(|grant| grant.access >= access && Area::of(&grant.opening).touches(tree))
-        };
-        let writes_all = |tree: &Path| {
-            let live = |grant: &Grant| matches!(&grant.opening, Opening::Live { path } if tree.starts_with(path));
-            self.grants.iter().any(|grant| grant.access == Access::Write && live(grant))
-        };
-        let mut past = self.past.clone();
-        for place in places {
-            if let Some(who) = self.script.as_deref().and_then(|script| place.writer_of(script)) {
-                return Err(who);
-            }
-            let tree = &place.tree;
-            // A WASI module loads no code; trees that this call writes live are inspected for code anyway.
-            let loads = self.runtime.language != Language::Wasm && tree.starts_with(&self.folder);
-            if !loads || !touch(Access::Read, tree) || writes_all(tree) {
-                continue;
-            }
-            if let Some(names) = place.names.as_ref().filter(|names| names::spelled_code(names).is_none()) {
-                let unknown = (tree.clone(), names.clone());
-                // Files that the tool published itself stay in its view.
-                if !place.is_of(&self.tool) && !past.unknown.contains(&unknown) {
-                    past.unknown.push(unknown);
+    /// The trees to look at before a call, among all places around the folders of modules. A hidden folder that only this
+    /// tool ever could write is left out.
+    pub fn written_trees(&self, places: &[Place]) -> Vec<WrittenTree> {
+        let own = Place::of(self);
+        let all = || own.iter().chain(places).filter(|place| place.names.is_none());
+        let mut found = BTreeMap::new();
+        for root in self.module_folders() {
+            for place in all() {
+                let tree = if root.starts_with(&place.tree) { root } else { place.tree.as_path() };
+                let Ok(below) = tree.strip_prefix(root) else { continue };
+                let hidden = below.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));
+                let others =
+                    || all().any(|other| !other.is_of(&self.tool) && Area::Tree(tree.into()).touches(&other.tree));
+                if self.grants.iter().any(|grant| shows_code(grant, tree)) && (!hidden || others()) {
+                    found.entry(tree.to_path_buf()).or_insert_with(|| place.writer());
                 }
-                continue;
-            }
-            let shown = text::printable(&tree.strip_prefix(&self.folder).unwrap_or(tree).to_string_lossy());
-            let new = self.named_in(tree).filter(|new| !place.is_of(&self.tool) && !past.unknown.contains(new));
-            let new: Vec<_> = new.collect();
-            if !new.is_empty() {
-                let mend = "spell the names of those that are needed";
-                let words = place.words();
-                notes.narrowed(format!(
-                    "narrowed: files of {shown} without an ending of data are left out: {words}; {mend}"
-                ));
-            }
-            past.unknown.extend(new);
-            if touch(Access::Write, tree) || place.is_of(&self.tool) {
-                if !past.checked.contains(tree) {
-                    past.checked.push(tree.clone());
-                }
-            } else if !past.hidden.contains(tree) {
-                past.hidden.push(tree.clone());
-                let (what, mend) = match self.opens_tree(tree) {
-                    true => ("", "; ask for its files by name (`data/*.csv`) and not for the folder above"),
-                    false => ("code in ", ""),
-                };
-                notes.narrowed(format!("narrowed: {what}{shown} is not in view: {}{mend}", place.words()));
             }
         }
-        past.checked.retain(|tree| !past.hidden.contains(tree));
-        Ok((past, notes))
+        found.into_iter().map(|(tree, writer)| WrittenTree { tree, writer }).collect()
     }
+}
 
-    /// All names, hidden ones too, in the folders below a tree of which files are granted by name.
-    fn named_in(&self, tree: &Path) -> impl Iterator<Item = (PathBuf, String)> {
-        let named = self.grants.iter().filter_map(move |grant| match &grant.opening {
-            Opening::Staged { folder, .. } | Opening::Snapshot { folder, .. } => {
-                folder.starts_with(tree).then_some(folder)
-            }
-            Opening::Live { .. } => None,
-        });
-        named.flat_map(|folder| ["*", ".*"].map(|names| (folder.clone(), names.to_owned())))
+impl Grant {
+    /// The tree that is read by `base:`.
+    pub fn base_tree(&self) -> Option<&Path> {
+        (self.access == Access::Read && self.asked.starts_with("base:")).then(|| self.opening.folder())
     }
+}
 
-    /// Whether a live grant opens this tree, or a part of it.
-    pub fn opens_tree(&self, tree: &Path) -> bool {
-        let opens = |path: &Path| tree.starts_with(path) || path.starts_with(tree);
-        self.grants.iter().any(|grant| matches!(&grant.opening, Opening::Live { path } if opens(path)))
+/// Whether a call sees files of this tree that an interpreter could load.
+fn shows_code(grant: &Grant, tree: &Path) -> bool {
+    match &grant.opening {
+        Opening::Live { path } => path.starts_with(tree) || tree.starts_with(path),
+        Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
+            folder.starts_with(tree) && names::may_be_loaded(names)
+        }
     }
 }

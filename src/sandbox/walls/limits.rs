@@ -30,6 +30,12 @@ pub fn of_the_host() {
     umask(mask.difference(Mode::S_IRWXU));
 }
 
+/// The limit of address space with which this host was started, and which its tools inherit, in words.
+pub fn address_space() -> Option<String> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_AS).ok().filter(|(soft, _)| *soft != nix::libc::RLIM_INFINITY)?;
+    Some(format!("toolhost was started with at most {} MiB of address space (`ulimit -v`)", soft / MIB))
+}
+
 /// Open files: the least that a host needs to run calls, and what this host may have.
 pub fn open_files() -> (u64, u64) {
     (64, getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft))

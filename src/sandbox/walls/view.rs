@@ -9,6 +9,7 @@ use crate::policy::Access;
 use crate::policy::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
 };
+use crate::quantity::MIB;
 use crate::sandbox::idmap::Users;
 use crate::sandbox::landlock::Right;
 use crate::sandbox::plan::{Plan, Step};
@@ -18,7 +19,7 @@ use crate::sandbox::sys;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{Mode, fstat};
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -98,17 +99,29 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 }
 
 /// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then
-/// leads. Called before the view is raised, while the program can be reached by its path.
-pub fn own_program(executable: &OwnedFd) -> Result<OwnedFd, Problem> {
+/// leads. Called before the view is raised, while the program can be reached by its path. Where another file lies at that
+/// path by now, the mount holds a copy of what was opened.
+pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
-    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(problem(what))?;
-    let mount = bind(&named, false, NOSUID | NODEV | RDONLY)?;
     let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));
-    if identity(&mount)? == identity(executable)? {
-        return Ok(mount);
+    let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(problem(what))?;
+    match bind(&named, false, NOSUID | NODEV | RDONLY) {
+        Ok(mount) if identity(&mount)? == identity(&executable)? => Ok(mount),
+        _ => copied(executable).map_err(problem(what)),
     }
-    let what = format!("{} was replaced while toolhost ran from it: start toolhost again", named.display());
-    Err(Problem { wall: "view", what, errno: Errno::ENOENT })
+}
+
+fn copied(executable: OwnedFd) -> std::io::Result<OwnedFd> {
+    let mut original = fs::File::from(executable);
+    let size = original.metadata()?.len().next_multiple_of(MIB) + MIB;
+    let root = sys::tmpfs(&[("size", size.to_string()), ("mode", "0755".into())], NOSUID | NODEV)?;
+    let open = |flags| nix::fcntl::openat(&root, "toolhost", flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o755));
+    let mut copy = fs::File::from(open(OFlag::O_CREAT | OFlag::O_WRONLY)?);
+    std::io::Seek::rewind(&mut original)?;
+    std::io::copy(&mut original, &mut copy)?;
+    drop(copy);
+    sys::mount_setattr(root.as_fd(), false, RDONLY, 0, None)?;
+    Ok(open(OFlag::O_RDONLY)?)
 }
 
 /// What every view has, whatever is granted.

@@ -7,7 +7,7 @@
 use super::{LONGEST_LINE, Log, segments};
 use crate::quantity::{KIB, MIB};
 use crate::service::LIMIT;
-use crate::service::record::{self, MORE};
+use crate::service::call_ended::{MORE, manifest};
 use crate::{policy, registry};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -100,7 +100,7 @@ impl Log {
         let whose = Whose {
             tool: &tool.manifest.id,
             version: tool.manifest.version.to_string(),
-            manifest: record::manifest(&tool.site),
+            manifest: manifest(&tool.site),
             manifest_digest: &tool.manifest.digest,
             // A script that a builtin tool runs answers to more policies than the tool.
             policy_digest: (!decision.in_process).then_some(decision.digest.as_str()),

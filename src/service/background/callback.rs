@@ -7,7 +7,7 @@
 //! The messages and their signatures are those of Standard Webhooks, for which receivers have libraries.
 
 use super::jobs::{Callback, Delivery, Job};
-use super::{Background, Change, new_id, write};
+use super::{Background, Change, new_id};
 use crate::base::lock;
 use crate::base::places::Places;
 use crate::base::text;
@@ -123,9 +123,9 @@ impl Background {
     /// Forgets what was kept for its time.
     async fn forget(&self, now: Timestamp) {
         let gone = lock(&self.jobs).expire(now);
-        if let (false, Ok(store)) = (gone.is_empty(), self.store().await) {
-            // What stays on the disk is forgotten at the next start.
-            let _ = write(&store, Change { gone, ..Change::default() }).await;
+        if !gone.is_empty() {
+            // What stays on the disk is forgotten when it is opened again.
+            let _ = self.write(Change { gone, ..Change::default() }).await;
         }
     }
 
@@ -162,11 +162,7 @@ impl Background {
         if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
             open.job = job.clone();
         }
-        let kept = match self.store().await {
-            Ok(store) => write(&store, Change { put: vec![job], ..Change::default() }).await,
-            Err(why) => Err(why),
-        };
-        if let Err(why) = kept {
+        if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
             // After a restart it is told again, under the same id.
             tracing::error!(target: "toolhost::callback", call = told, trace, "how far an end was told was not kept: {why}");
         }
@@ -181,7 +177,8 @@ impl Background {
             let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
             let (ranges, why, named) = (rule.ranges.clone(), rule.why.clone(), rights.name());
             let grant = HostGrant { pattern, ranges, asked: String::new(), rule: named.clone(), why: why.clone() };
-            let dialler = Dialler { grants: vec![grant], headers: Vec::new(), proxy: self.proxy.clone() };
+            let payer = [job.caller.clone(), "callback".to_owned()];
+            let dialler = Dialler { payer, grants: vec![grant], headers: Vec::new(), proxy: self.proxy.clone() };
             let name = "callback_secret".to_owned();
             (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
         };

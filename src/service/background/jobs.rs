@@ -76,7 +76,7 @@ impl Job {
     }
 }
 
-/// How much is kept: in all, and of one caller; of one who authenticated half of all, under whatever names.
+/// How much is kept: in all, and of one principal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Jobs that did not end, or whose caller is still to be told.
@@ -102,16 +102,14 @@ impl Bounds {
 /// Whose jobs.
 #[derive(Clone, Copy)]
 enum Of<'a> {
-    Caller(&'a str),
-    Through(&'a str),
+    Principal(&'a str),
     All,
 }
 
 impl Of<'_> {
     fn holds(self, job: &Job) -> bool {
         match self {
-            Of::Caller(name) => job.caller == name,
-            Of::Through(name) => job.through() == name,
+            Of::Principal(name) => job.through() == name,
             Of::All => true,
         }
     }
@@ -166,13 +164,12 @@ impl Jobs {
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
         let owed = |own: &dyn Fn(&Job) -> bool| self.iter().filter(|open| open.job.is_owed() && own(&open.job)).count();
         let [all, each] = self.bounds.owed;
-        let through = owed(&|other| other.through() == job.through());
-        if owed(&|_| true) >= all || through >= all / 2 || owed(&|other| other.caller == job.caller) >= each {
+        if owed(&|_| true) >= all || owed(&|other| other.through() == job.through()) >= each {
             return Err(full());
         }
         let [all, each] = self.bounds.jobs;
         let mut gone = Vec::new();
-        for (of, most) in [(Of::Caller(&job.caller), each), (Of::Through(job.through()), all / 2), (Of::All, all)] {
+        for (of, most) in [(Of::Principal(job.through()), each), (Of::All, all)] {
             while self.sum(of, |_| 1) >= most {
                 gone.push(self.forget(of, |_| 1).ok_or_else(full)?);
             }
@@ -187,7 +184,7 @@ impl Jobs {
         if bytes > each / 4 {
             return (gone, Err(()));
         }
-        for (of, most) in [(Of::Caller(&job.caller), each), (Of::Through(job.through()), all / 2), (Of::All, all)] {
+        for (of, most) in [(Of::Principal(job.through()), each), (Of::All, all)] {
             while self.sum(of, |job| job.bytes) + bytes > most {
                 match self.forget(of, |job| job.bytes) {
                     Some(id) => gone.push(id),
@@ -212,13 +209,13 @@ impl Jobs {
         own.map(|open| size(&open.job)).sum()
     }
 
-    /// Forgets the oldest job that is over: of these, or of the caller that has the most.
+    /// Forgets the oldest job that is over: of these, or of the principal that has the most.
     fn forget(&mut self, of: Of<'_>, size: impl Fn(&Job) -> usize + Copy) -> Option<String> {
         let over = |open: &&Open| !open.job.is_owed();
         let of = match of {
             Of::All => {
-                let callers: BTreeSet<&str> = self.iter().filter(over).map(|open| open.job.caller.as_str()).collect();
-                Of::Caller(callers.into_iter().max_by_key(|caller| self.sum(Of::Caller(caller), size))?)
+                let all: BTreeSet<&str> = self.iter().filter(over).map(|open| open.job.through()).collect();
+                Of::Principal(all.into_iter().max_by_key(|name| self.sum(Of::Principal(name), size))?)
             }
             of => of,
         };
@@ -292,13 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_brings_many_names_has_half_of_the_room() {
+    fn a_principal_has_its_share_under_whatever_names() {
         let mut jobs = Jobs::new(SMALL);
         let named = |id: usize| Job { through: Some("gateway".to_owned()), ..job(id, &format!("label {id}")) };
         jobs.admit(job(0, "a")).expect("room");
         end(&mut jobs, 0, 10).expect("room");
         (1..4).for_each(|id| drop(jobs.admit(named(id)).expect("room")));
-        assert_eq!(jobs.admit(named(4)).expect_err("half").kind, Kind::RateLimitError);
+        assert_eq!(jobs.admit(named(4)).expect_err("its share").kind, Kind::RateLimitError);
         assert!(jobs.admit(job(5, "b")).is_ok(), "others have room");
         for id in 1..4 {
             end(&mut jobs, id, 10).expect("room");

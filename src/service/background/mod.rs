@@ -22,6 +22,7 @@ use jiff::Timestamp;
 use jobs::{Bounds, Job, Jobs};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Change, Store};
@@ -38,8 +39,10 @@ pub struct Background {
     /// `host:port` of the operator's proxy.
     proxy: Option<String>,
     jobs: Mutex<Jobs>,
-    /// `None`: it could not be opened, and is tried again.
+    /// `None`: it could not be opened or written, and is opened again.
     store: tokio::sync::Mutex<Option<Arc<Store>>>,
+    /// It was open before: memory knows all that is in it.
+    loaded: AtomicBool,
     /// Told of each end.
     changed: watch::Sender<()>,
     /// The host stops: calls that still run are killed.
@@ -70,6 +73,7 @@ impl Background {
             proxy,
             jobs: Mutex::new(Jobs::new(Bounds::USUAL)),
             store: tokio::sync::Mutex::default(),
+            loaded: AtomicBool::default(),
             changed: watch::Sender::default(),
             kill: CancellationToken::new(),
             alive: Mutex::new(Some(alive)),
@@ -95,7 +99,7 @@ impl Background {
         held: impl Send + 'static,
     ) -> Result<Receipt, Fault> {
         let job = self.asked(&mut request, callback)?;
-        let store = self.store().await.map_err(|why| {
+        self.store().await.map_err(|why| {
             Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
         })?;
         let Some(alive) = lock(&self.alive).clone() else { return Err(stopped()) };
@@ -105,14 +109,14 @@ impl Background {
         tokio::spawn(async move {
             let _kept = (alive, held);
             let put = vec![job.clone()];
-            if let Err(why) = write(&store, Change { put, gone, ..Change::default() }).await {
+            if let Err(why) = me.write(Change { put, gone, ..Change::default() }).await {
                 lock(&me.jobs).remove(&job.id);
                 let message = "The call was refused: it could not have been kept.";
                 let _ = begun.send(Err(Fault::new(Kind::InternalError, message).person(why).retryable()));
                 return;
             }
             let _ = begun.send(Ok(Receipt::of(&job, None)));
-            me.run(&store, job, request, cancel).await;
+            me.run(job, request, cancel).await;
         });
         receipt.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -121,15 +125,16 @@ impl Background {
     fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        if !std::mem::replace(&mut request.counted, true) {
-            self.service.guard.comes(&rights.share(""), rights.per_minute())?;
-        }
+        let charge = rights.charge(&[]);
+        let counted = std::mem::replace(&mut request.counted, charge.entries.len());
+        self.service.limiter.arrives(&charge, charge.entries.get(counted..).unwrap_or_default())?;
+        request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback.map(|url| callback::owed(&rights, &url)).transpose()?;
         Ok(Job {
             id: request.id.get_or_insert_with(new_id).clone(),
             caller: rights.caller.user.clone(),
-            through: Some(rights.through.clone()).filter(|through| *through != rights.caller.user),
+            through: Some(rights.principal.clone()).filter(|through| *through != rights.caller.user),
             tool: tool.reference(),
             began: Timestamp::now(),
             ended: None,
@@ -140,7 +145,7 @@ impl Background {
         })
     }
 
-    async fn run(&self, store: &Arc<Store>, job: Job, request: CallRequest, cancel: CancellationToken) {
+    async fn run(&self, job: Job, request: CallRequest, cancel: CancellationToken) {
         let (label, tool) = (request.label.clone(), request.tool.clone());
         let ended = |fault: Fault| Report::of_fault(job.id.clone(), &tool, fault);
         let report = tokio::select! {
@@ -149,11 +154,11 @@ impl Background {
             () = cancel.cancelled() => ended(format::cancelled()),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
-        self.ended(store, job, &report, label.as_deref()).await;
+        self.ended(job, &report, label.as_deref()).await;
     }
 
     /// Keeps how a call ended.
-    async fn ended(&self, store: &Arc<Store>, mut job: Job, report: &Report, label: Option<&str>) {
+    async fn ended(&self, mut job: Job, report: &Report, label: Option<&str>) {
         let mut text = shown(report, label);
         let mut fault = report.error.clone();
         let gone = {
@@ -171,7 +176,7 @@ impl Background {
         };
         over(&mut job, fault.as_ref());
         let result = Some((job.id.clone(), text.clone()));
-        let kept = write(store, Change { put: vec![job.clone()], result, gone }).await;
+        let kept = self.write(Change { put: vec![job.clone()], result, gone }).await;
         if let Err(why) = &kept {
             tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "how a call in the background ended was not kept: {why}");
         }
@@ -282,21 +287,44 @@ impl Background {
         self.opened(Duration::ZERO).await
     }
 
+    /// A store that cannot be written is closed, and opened again at its next use.
+    async fn write(&self, change: Change) -> Result<(), String> {
+        let store = self.store().await?;
+        let written = write(&store, change).await;
+        if written.is_err() {
+            self.store.lock().await.take_if(|open| Arc::ptr_eq(open, &store));
+        }
+        written
+    }
+
     async fn opened(&self, patience: Duration) -> Result<Arc<Store>, String> {
         let mut store = self.store.lock().await;
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
-        let log = self.service.parts.audit.clone();
-        let opened = tokio::task::spawn_blocking(move || opened(&log, patience)).await;
+        let (log, loaded) = (self.service.parts.audit.clone(), self.loaded.load(Ordering::Relaxed));
+        // What reads the one that was closed ends soon.
+        let patience = if loaded { PATIENCE } else { patience };
+        let opened = tokio::task::spawn_blocking(move || opened(&log, patience, loaded)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
-        let gone = {
+        let (gone, unkept) = {
             let mut jobs = lock(&self.jobs);
-            found.into_iter().for_each(|job| drop(jobs.put(job)));
-            jobs.expire(Timestamp::now())
+            let (known, new): (Vec<Job>, Vec<Job>) = found.into_iter().partition(|job| jobs.get(&job.id).is_some());
+            // What it has and memory has not was forgotten while it could not be written.
+            let mut gone: Vec<String> = new.iter().filter(|_| loaded).map(|job| job.id.clone()).collect();
+            new.into_iter().filter(|_| !loaded).for_each(|job| drop(jobs.put(job)));
+            gone.extend(jobs.expire(Timestamp::now()));
+            let changed = known.iter().filter_map(|job| jobs.get(&job.id).filter(|open| open.job != *job));
+            (gone, changed.map(|open| (open.job.clone(), open.unkept.clone())).collect::<Vec<_>>())
         };
         let opened = Arc::new(opened);
         write(&opened, Change { gone, ..Change::default() }).await?;
+        for (job, result) in unkept {
+            let (id, result) = (job.id.clone(), result.map(|text| (job.id.clone(), text)));
+            write(&opened, Change { put: vec![job], result, ..Change::default() }).await?;
+            lock(&self.jobs).get_mut(&id).into_iter().for_each(|open| open.unkept = None);
+        }
+        self.loaded.store(true, Ordering::Relaxed);
         *store = Some(opened.clone());
         // Some of them may be owed a callback.
         self.changed.send_replace(());
@@ -333,10 +361,11 @@ async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
 }
 
 /// The store, with an end for each call that its host did not bring to one.
-fn opened(log: &audit::Log, patience: Duration) -> Result<(Store, Vec<Job>), String> {
+/// `ours`: those without an end run here.
+fn opened(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Vec<Job>), String> {
     let (store, mut jobs) = Store::open(audit::segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
-    if open.is_empty() {
+    if ours || open.is_empty() {
         return Ok((store, jobs));
     }
     // Opening the log adds the records of calls whose host was killed.

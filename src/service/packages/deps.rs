@@ -4,12 +4,16 @@
 //! that of a call.
 
 use super::{Need, Packages, Resolved, broken, locks, under_way};
+use crate::base::text;
 use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
+use crate::packages;
 use crate::packages::store::Entry;
 use crate::policy::Decision;
-use crate::policy::packages::Package;
+use crate::policy::packages::{Ecosystem, Package};
 use crate::service::{Service, requirements};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 impl Service {
@@ -20,7 +24,50 @@ impl Service {
     /// What a tool requires; `None`: nothing.
     pub fn need(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
-        Need::of(&decisions.decided(&decisions.snapshot.find(reference)?).decision)
+        let tool = decisions.snapshot.find(reference)?;
+        if tool.manifest.handler.is_ours() {
+            let of = |language| {
+                let machine = &decisions.rules.machine;
+                requirements::of_source(&tool, language, &decisions.snapshot, &decisions.policies, machine)
+            };
+            let found = [Language::Python, Language::Nodejs].into_iter().map(of);
+            return found
+                .map(|decision| Need::of(&decision))
+                .find(|need| !matches!(need, Ok(None)))
+                .unwrap_or(Ok(None));
+        }
+        Need::of(&decisions.decided(&tool).decision)
+    }
+
+    /// What a person names for the source text of a builtin tool, and the lock that its policy names for that.
+    pub fn need_named(&self, reference: &str, packages: &[String]) -> Result<(Need, PathBuf), Fault> {
+        let decisions = self.decisions()?;
+        let tool = decisions.snapshot.find(reference)?;
+        let bad = |kind, why: &str| Err(Fault::new(kind, text::printable(why)).by_caller());
+        if !tool.manifest.handler.is_ours() {
+            return bad(Kind::ParameterValidationError, "this tool's packages are named in files beside its script");
+        }
+        let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
+        let decision = requirements::of_source(&tool, Language::Python, &decisions.snapshot, policies, machine);
+        let allowed = decision.package_rules.get(&Ecosystem::Python).and_then(|allowed| allowed.as_ref().ok());
+        let Some((allowed, path)) = allowed.and_then(|allowed| Some((allowed, allowed.lock_file.clone()?))) else {
+            let why = format!(
+                "no policy for {reference} names a lock: write [packages] python = {{ index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }} into it"
+            );
+            return bad(Kind::CapabilityError, &why);
+        };
+        let Some(runtime) = decision.runtime.clone() else {
+            return bad(Kind::CapabilityError, "this host has no Python");
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match packages::named(packages, name) {
+            Err(why) => bad(Kind::ParameterValidationError, &why),
+            Ok(wanted) => {
+                let rules = allowed.rules.clone();
+                let tool = format!("{}@{}", tool.manifest.id, tool.manifest.version);
+                Ok((Need { tool, wanted: Arc::new(wanted), rules, runtime }, path))
+            }
+        }
     }
 
     /// The same, as if the lock that would be written were not there.
@@ -100,7 +147,7 @@ impl Packages {
         let store = self.store()?;
         let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
         let resolved = resolved.map(|text| locks::read(need, text)).transpose()?;
-        let built = store.entry(&self.key(need)?).map_err(|e| broken(&e))?;
+        let built = store.entry(&self.key(need)?);
         Ok(Kept { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
     }
 

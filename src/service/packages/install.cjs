@@ -1,9 +1,10 @@
-// The installer's side of a build, behind the walls: has npm resolve, fetch or install. An order in JSON on stdin, one
-// JSON document on stdout; everything that npm prints goes to stderr. Trusted no more than what it installs: the host
-// looks at what is left as at anything a tool wrote.
+// The installer's side of a build, behind the walls: npm resolves, and npm's own reader of packages (pacote) fetches and
+// unpacks each place of the lock. An order in JSON on stdin, one JSON document on stdout; everything that npm prints goes
+// to stderr. Trusted no more than what it installs: the host looks at what is left as at anything a tool wrote.
 const fs = require("fs");
 const path = require("path");
 const { spawnSync } = require("child_process");
+const { createRequire } = require("module");
 
 const CERTIFICATES = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 const PATIENCE = 60000;
@@ -16,16 +17,12 @@ function fail(message) {
   process.exit(1);
 }
 
+/// The file of those that vouch for the index: this machine's, or what the order brings.
 function certificates() {
-  return CERTIFICATES.find((file) => fs.existsSync(file));
-}
-
-/// A folder with the files of the order: the project that npm works on.
-function project() {
-  const folder = path.join(order.into, "project");
-  fs.mkdirSync(folder, { recursive: true });
-  for (const [name, text] of order.inputs) fs.writeFileSync(path.join(folder, name), text);
-  return folder;
+  if (!order.ca) return CERTIFICATES.find((file) => fs.existsSync(file));
+  const own = path.join(order.into, "certificates.pem");
+  fs.writeFileSync(own, order.ca);
+  return own;
 }
 
 function npm(folder, ...words) {
@@ -34,6 +31,7 @@ function npm(folder, ...words) {
   const settings = {
     cache, userconfig, globalconfig, registry: order.index, audit: false, fund: false,
     "update-notifier": false, "bin-links": false, "logs-max": 0, color: false, progress: false, loglevel: "http",
+    git: "/nonexistent/git", "allow-git": "none", "allow-file": "none", "allow-directory": "none",
     "fetch-retries": 2, "fetch-timeout": PATIENCE, "replace-registry-host": "always", "engine-strict": false,
   };
   const cafile = certificates();
@@ -86,19 +84,109 @@ async function published() {
   return times;
 }
 
+/// The places to fill, parents first. What is for other machines is left out, with all below it, where it may be.
+function places() {
+  const { checkPlatform } = createRequire(order.npm)("npm-install-checks");
+  const skipped = [];
+  return Object.entries(JSON.parse(order.inputs[0][1])).sort(([a], [b]) => (a < b ? -1 : 1)).filter(([place, entry]) => {
+    if (entry.bundled || skipped.some((above) => place.startsWith(`${above}/`))) return false;
+    try {
+      checkPlatform(entry.only, false);
+      return true;
+    } catch (error) {
+      if (!entry.optional) fail(`${place}: ${error.message}`);
+      skipped.push(place);
+      return false;
+    }
+  });
+}
+
+/// `bun.lock` as a lock of npm: the same places, versions and hashes, as far as the requirements lead to them.
+function translate(text) {
+  // Its commas may stand before a closing bracket.
+  const plain = text.replace(/("(?:\\.|[^"\\])*")|,(?=\s*[}\]])/g, (_, string) => string || "");
+  const lock = JSON.parse(plain);
+  const names = (said, field) => Object.keys(said[field] || {});
+  if (![0, 1, 2].includes(lock.lockfileVersion)) fail("bun.lock: this lockfileVersion is not read: 1 and 2 are");
+  const changes = ["overrides", "patchedDependencies", "catalog", "catalogs", "trustedDependencies"];
+  const change = changes.find((field) => names(lock, field).length);
+  if (change) fail(`bun.lock: \`${change}\` is not read: take it out of package.json and lock again`);
+  const entries = new Map();
+  for (const [key, [resolution, , about = {}, integrity]] of Object.entries(lock.packages || {})) {
+    const parts = key.match(/@[^/]*\/[^/]*|[^/]+/g) || [];
+    const at = resolution.lastIndexOf("@");
+    const entry = { version: resolution.slice(at + 1), name: resolution.slice(0, at), integrity };
+    if (entry.name === parts.at(-1)) delete entry.name;
+    if (about.bundled) fail(`bun.lock: \`${key}\` is bundled in another package: \`npm install --package-lock-only\` writes a lock that says it exactly`);
+    if (!integrity) fail(`bun.lock: \`${key}\` has no hash: lock again with an index that tells it (no git reference, file or URL)`);
+    for (const field of ["dependencies", "optionalDependencies", "peerDependencies"]) if (about[field]) entry[field] = about[field];
+    for (const field of ["os", "cpu", "libc"]) if (about[field]) entry[field] = [].concat(about[field]);
+    entries.set(parts.map((part) => `node_modules/${part}`).join("/"), entry);
+  }
+  // Where Node finds a package that is required from a place.
+  const find = (from, name) => {
+    for (let above = from; ; above = above.slice(0, Math.max(0, above.lastIndexOf("/node_modules/")))) {
+      const place = `${above}${above && "/"}node_modules/${name}`;
+      if (entries.has(place)) return place;
+      if (!above) return undefined;
+    }
+  };
+  const root = (lock.workspaces || {})[""] || {};
+  const [found, ahead] = [new Map(), [["", root, false]]];
+  while (ahead.length) {
+    const [place, said, optional] = ahead.pop();
+    // Once more only where it was taken for optional and is not.
+    if (place && found.has(place) && (!found.get(place) || optional)) continue;
+    if (place) found.set(place, optional);
+    const soft = names(said, "optionalDependencies");
+    for (const name of new Set([...names(said, "dependencies"), ...soft, ...names(said, "peerDependencies")])) {
+      const to = find(place, name);
+      if (to) ahead.push([to, entries.get(to), optional || soft.includes(name)]);
+      else if (!optional && !soft.includes(name) && names(said, "dependencies").includes(name)) fail(`bun.lock does not hold \`${name}\`: run \`bun install\``);
+    }
+  }
+  const packages = { "": { dependencies: root.dependencies, optionalDependencies: root.optionalDependencies } };
+  for (const place of [...found.keys()].sort()) packages[place] = { ...entries.get(place), ...(found.get(place) ? { optional: true } : {}) };
+  return { lock: JSON.stringify({ name: "packages", lockfileVersion: 3, requires: true, packages }, null, 2) + "\n" };
+}
+
+const archive = (folder, { hashes }) => path.join(folder, "files", Buffer.from(hashes[0]).toString("hex").slice(0, 80) + ".tgz");
+
 async function main() {
-  const folder = project();
+  if (order.do === "ages") return { published: await published() };
+  if (order.do === "translate") return translate(order.inputs[1][1]);
+  const folder = path.join(order.into, "project");
+  fs.mkdirSync(folder, { recursive: true });
   if (order.do === "resolve") {
+    for (const [name, text] of order.inputs) fs.writeFileSync(path.join(folder, name), text);
     npm(folder, "install", "--package-lock-only", "--ignore-scripts", ...(order.before ? [`--before=${order.before}`] : []));
     return { lock: fs.readFileSync(path.join(folder, "package-lock.json"), "utf8") };
   }
+  const pacote = createRequire(order.npm)("pacote");
+  const cafile = certificates();
+  const options = {
+    cache, registry: order.index, replaceRegistryHost: "always", timeout: PATIENCE, fetchRetries: 2, preferOnline: true,
+    ...(cafile ? { ca: fs.readFileSync(cafile, "utf8") } : {}), allowGit: "none", ignoreScripts: true,
+  };
   if (order.do === "fetch") {
-    npm(folder, "ci", "--ignore-scripts");
+    fs.mkdirSync(path.join(order.into, "files"), { recursive: true });
+    const wanted = [...new Map(places().map(([, entry]) => [archive(order.into, entry), entry])).entries()];
+    const next = async () => {
+      for (let one = wanted.shift(); one; one = wanted.shift()) {
+        const [file, { name, version, hashes }] = one;
+        process.stderr.write(`fetching ${name} ${version}\n`);
+        await pacote.tarball.file(`${name}@${version}`, file, { ...options, integrity: hashes.join(" ") });
+      }
+    };
+    await Promise.all(Array.from({ length: 8 }, next));
     return { published: order.ages ? await published() : {} };
   }
-  fs.cpSync(path.join(order.from, "cache"), cache, { recursive: true });
-  npm(folder, "ci", "--offline", ...(order.builds ? [] : ["--ignore-scripts"]));
   fs.mkdirSync(path.join(folder, "node_modules"), { recursive: true });
+  for (const [place, entry] of places()) {
+    const from = `file:${archive(order.from, entry)}`;
+    await pacote.extract(from, path.join(folder, place), { ...options, offline: true, integrity: entry.hashes.join(" ") });
+  }
+  if (order.builds) npm(folder, "rebuild", "--offline", "--foreground-scripts");
   return {};
 }
 

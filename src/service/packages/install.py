@@ -8,11 +8,12 @@ import os
 import re
 import runpy
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
 
 PATIENCE = 60
-CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JSON = "application/vnd.pypi.simple.v1+json"
 
 
@@ -55,12 +56,23 @@ def pip(*arguments):
     return 0
 
 
+def certificates(order):
+    """The file of those that vouch for the index: this machine's, or what the order brings."""
+    if not order["ca"]:
+        return next((path for path in SYSTEM_CERTIFICATES if os.path.exists(path)), None)
+    own = os.path.join(order["into"], "certificates.pem")
+    with open(own, "w", encoding="utf-8") as file:
+        file.write(order["ca"])
+    # Of Python's own requests.
+    os.environ.update({"SSL_CERT_FILE": own, "SSL_CERT_DIR": order["into"]})
+    return own
+
+
 def index(order):
     """Arguments that name the one index."""
     arguments = ["--index-url", order["index"], "--timeout", "30", "--retries", "2", "--progress-bar", "off"]
-    certificates = next((path for path in CERTIFICATES if os.path.exists(path)), None)
-    if certificates:
-        arguments += ["--cert", certificates]
+    if order["certificates"]:
+        arguments += ["--cert", order["certificates"]]
     if order["index"].startswith("http:"):
         # The relay speaks TLS with the index, and adds its credential.
         arguments += ["--trusted-host", order["index"].split("/")[2]]
@@ -140,6 +152,21 @@ def fetch(order):
     return {"published": published(order, into) if order["ages"] else {}}
 
 
+def ages(order):
+    """When versions were published, as far as the index knows them."""
+    times = {}
+    for package in order["packages"]:
+        try:
+            _, files = files_of(order, package["name"])
+        except urllib.error.HTTPError:
+            continue
+        for file in files or []:
+            same = version_of(file.get("filename", ""), package["name"]) == package["version"]
+            if same and file.get("upload-time"):
+                times[package["name"] + " " + package["version"]] = file["upload-time"]
+    return {"published": times}
+
+
 def published(order, into):
     """When each fetched file was published, as far as the index says."""
     fetched = {sha256(os.path.join(into, name)): name for name in os.listdir(into)}
@@ -188,8 +215,26 @@ def install(order):
     return {}
 
 
+NEEDS_CODE = []
+
+
+def run_nothing(event, details):
+    """Resolving reads metadata: nothing that pip asks for is run (an audit hook; pip passes over what is not vital)."""
+    if event not in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"):
+        return
+    frame = sys._getframe(1)
+    while frame:
+        for each in (frame.f_locals.get("req"), frame.f_locals.get("self")):
+            if type(each).__name__ == "InstallRequirement":
+                NEEDS_CODE.append(str(each.req))
+        frame = frame.f_back
+    raise PermissionError("nothing is run while requirements are resolved")
+
+
 def resolve(order):
     import pip as installed
+
+    sys.addaudithook(run_nothing)
 
     report = os.path.join(order["into"], "report.json")
     # Older ones cannot leave out what is too young, and the host then refuses it.
@@ -199,12 +244,16 @@ def resolve(order):
         "install", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", report, *before,
         *index(order), "-r", requirements(order),
     )
+    if NEEDS_CODE:
+        fail("`" + NEEDS_CODE[0] + "` can be resolved only by running its code, or git: lock a version that has a wheel on the index")
     if status:
         sys.exit(status)
     with open(report, encoding="utf-8") as file:
         chosen = json.load(file)["install"]
     packages = []
     for package in chosen:
+        if package.get("is_direct"):
+            fail("`" + package["metadata"]["name"] + "` is required by address (" + package["download_info"]["url"] + "), and packages come from the policy's index alone")
         name, version = package["metadata"]["name"], package["metadata"]["version"]
         got = package["download_info"]
         digest = got["archive_info"]["hashes"]["sha256"]
@@ -218,7 +267,69 @@ def resolve(order):
                 files[digest] = {"name": file["filename"], "url": url, "sha256": digest}
         files = sorted(files.values(), key=lambda file: file["name"])
         packages.append({"name": re.sub(r"[-_.]+", "-", name).lower(), "version": version, "files": files})
-    return {"packages": sorted(packages, key=lambda package: package["name"])}
+    return {"lock": pylock(packages)}
+
+
+def pylock(packages):
+    """A lock (PEP 751) of packages with all their files."""
+    # JSON's texts are TOML's, too, as long as they hold plain characters.
+    file = lambda file: "{ name = %s, url = %s, hashes = { sha256 = %s } }" % tuple(json.dumps(file[key]) for key in ("name", "url", "sha256"))
+    lines = ['lock-version = "1.0"', 'created-by = "toolhost"']
+    for package in sorted(packages, key=lambda package: package["name"]):
+        lines += ["", "[[packages]]", "name = " + json.dumps(package["name"]), "version = " + json.dumps(package["version"])]
+        wheels = [each for each in package["files"] if each["name"].endswith(".whl")]
+        lines += ["sdist = " + file(each) for each in package["files"] if each not in wheels][:1]
+        lines += ["wheels = [", *("    " + file(each) + "," for each in wheels), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def translate(order):
+    """The packages of a `uv.lock` that its project, or its script, leads to on this machine: the same versions and hashes."""
+    try:
+        import tomllib
+    except ImportError:
+        from pip._vendor import tomli as tomllib
+    from pip._vendor.packaging.markers import Marker
+
+    given = dict(order["inputs"])
+    lock, project = tomllib.loads(given["uv.lock"]), given.get("project")
+    if lock.get("version") != 1:
+        fail("uv.lock: version %s of this format is not read: version 1 is" % lock.get("version"))
+    root, by_name = None, {}
+    for package in lock.get("package", []):
+        source = package.get("source", {})
+        if project and normal(package["name"]) == project and ("virtual" in source or "editable" in source):
+            root = package
+        elif "registry" not in source:
+            fail("uv.lock: `%s` comes from `%s`, and packages come from the policy's index alone" % (package["name"], next(iter(source), "")))
+        by_name.setdefault(package["name"], []).append(package)
+    if project is not None and not root:
+        fail("uv.lock does not lock this project: it has no package `%s`; run `uv lock`" % project)
+    ahead = list(root.get("dependencies", []) if root else lock.get("manifest", {}).get("requirements", []))
+    seen, found = set(), {}
+    while ahead:
+        edge = ahead.pop()
+        if edge.get("marker") and not Marker(edge["marker"]).evaluate({"extra": ""}):
+            continue
+        fitting = [each for each in by_name.get(edge["name"], []) if edge.get("version") in (None, each.get("version"))]
+        if len(fitting) != 1:
+            fail("uv.lock does not hold `%s` exactly once: run `uv lock`" % edge["name"])
+        package = fitting[0]
+        if found.setdefault(package["name"], package) is not package:
+            fail("uv.lock needs `%s` in two versions for one interpreter" % package["name"])
+        for extra in [None, *edge.get("extra", edge.get("extras", []))]:
+            if (package["name"], extra) not in seen:
+                seen.add((package["name"], extra))
+                optional = package.get("optional-dependencies", {})
+                ahead += package.get("dependencies", []) if extra is None else optional.get(extra, [])
+    packages = []
+    for package in found.values():
+        files = [*([package["sdist"]] if "sdist" in package else []), *package.get("wheels", [])]
+        if not files or not all(file.get("hash", "").startswith("sha256:") for file in files):
+            fail("uv.lock: `%s` has a file without a sha256 hash" % package["name"])
+        files = [{"name": file["url"].split("/")[-1], "url": file["url"], "sha256": file["hash"][len("sha256:") :]} for file in files]
+        packages.append({"name": package["name"], "version": package["version"], "files": files})
+    return {"lock": pylock(packages)}
 
 
 def version_of(file, name):
@@ -237,7 +348,8 @@ def main():
     os.makedirs(temporary, exist_ok=True)
     os.environ.update({"TMPDIR": temporary, "PIP_CONFIG_FILE": "/dev/null", "PYTHONDONTWRITEBYTECODE": "1"})
     find_pip()
-    done = {"fetch": fetch, "install": install, "resolve": resolve}[order["do"]](order)
+    order["certificates"] = certificates(order)
+    done = {"fetch": fetch, "install": install, "resolve": resolve, "translate": translate, "ages": ages}[order["do"]](order)
     sys.stdout.flush()
     with os.fdopen(answer, "w") as out:
         json.dump(done, out)

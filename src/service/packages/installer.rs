@@ -9,6 +9,7 @@ use super::{Need, locks, program};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::packages::Index;
+use crate::packages::installed::Vendored;
 use crate::packages::store::Layout;
 use crate::policy::packages::Ecosystem;
 use crate::policy::{Access, Grant, Network, Opening, Runtime, Shape};
@@ -49,11 +50,28 @@ impl Installer<'_> {
         self.run("install", runs, &into, Some(&from), false, json!({"shown": shown}), tell).await.map(drop)
     }
 
-    /// Resolves requirements; the answer is the installer's.
+    /// When the copies of packages that lie inside others were published, as far as the index knows.
+    pub async fn ages(
+        &self,
+        runs: &Recorder,
+        work: &Path,
+        copies: &[Vendored],
+        tell: Tell<'_>,
+    ) -> Result<BTreeMap<String, String>, Fault> {
+        let into = work.join("resolving");
+        std::fs::create_dir_all(&into).map_err(|e| super::broken(&e))?;
+        let packages: Vec<_> = copies.iter().map(Vendored::package).collect();
+        let answer = self.run("ages", runs, &into, None, true, json!({ "packages": packages }), tell).await?;
+        Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
+    }
+
+    /// Resolves requirements, or translates the lock of another format that lies beside them; the answer is the installer's.
     pub async fn resolve(&self, runs: &Recorder, work: &Path, tell: Tell<'_>) -> Result<Value, Fault> {
         let into = work.join("resolving");
         std::fs::create_dir_all(&into).map_err(|e| super::broken(&e))?;
-        self.run("resolve", runs, &into, None, true, json!({"before": locks::latest(self.need)}), tell).await
+        let what = if self.need.wanted.inputs.len() > 1 { "translate" } else { "resolve" };
+        let before = json!({"before": locks::latest(self.need)});
+        self.run(what, runs, &into, None, what == "resolve", before, tell).await
     }
 
     #[expect(clippy::too_many_arguments, reason = "one run has that many parts")]
@@ -75,6 +93,7 @@ impl Installer<'_> {
             "builds": self.need.rules.builds,
             "ages": self.need.rules.min_age_days.is_some(),
             "index": self.index.spoken(),
+            "ca": self.index.ca.as_ref().map(|(_, text)| text),
             "into": into,
             "from": from,
             "npm": self.npm,

@@ -8,8 +8,10 @@ use super::{Need, Packages, Resolved, broken};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::packages;
+use crate::packages::installed::Vendored;
+use crate::packages::store::About;
 use crate::policy;
-use crate::policy::packages::{Ecosystem, Package};
+use crate::policy::packages::Package;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,16 +30,12 @@ impl Packages {
         Ok(resolved)
     }
 
-    /// Resolves now.
+    /// Resolves now, or translates the lock of another format.
     pub(super) async fn resolve(&self, need: &Need, work: &Path, tell: Tell<'_>) -> Result<Resolved, Fault> {
         let installer = self.installer(need)?;
         let answer = installer.resolve(&self.recorder, work, tell).await?;
-        let text = match need.wanted.ecosystem {
-            Ecosystem::Python => packages::pylock_of(&answer["packages"]),
-            Ecosystem::Node => answer["lock"].as_str().map(str::to_owned),
-        };
-        let text = text.ok_or_else(|| strange("the installer told no lock"))?;
-        read(need, installer.index.told(&text))
+        let text = answer["lock"].as_str().ok_or_else(|| strange("the installer named no lock"))?;
+        read(need, installer.index.told(text))
     }
 }
 
@@ -71,6 +69,15 @@ pub(super) fn allowed(
     Err(Fault::new(Kind::DependencyError, message).details(details))
 }
 
+/// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
+pub(super) fn allows(need: &Need, about: &About) -> Result<(), Fault> {
+    allowed(need, &about.packages, Some(&about.published))?;
+    let copies: Vec<Package> = about.vendored.iter().map(Vendored::package).collect();
+    allowed(need, &copies, None)?;
+    let known = |package: &Package| about.published.contains_key(&format!("{} {}", package.name, package.version));
+    allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
+}
+
 /// The latest moment at which a version may have been published.
 pub(super) fn latest(need: &Need) -> Option<String> {
     let days = i64::from(need.rules.min_age_days?);
@@ -80,7 +87,8 @@ pub(super) fn latest(need: &Need) -> Option<String> {
 
 /// A lock that was resolved, read like one that lies beside a script.
 pub(super) fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
-    let wanted = packages::of_lock(&need.wanted, &text).map_err(|problem| strange(&problem.problem.message))?;
+    let wanted = packages::of_lock(&need.wanted, &text, &need.runtime.version)
+        .map_err(|problem| strange(&problem.problem.message))?;
     Ok(Resolved { wanted, text })
 }
 

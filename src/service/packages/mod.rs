@@ -1,8 +1,6 @@
-//! Packages: the built environment of a call, made once for everybody who needs the same.
+//! The built environment of a call, made once for everybody who needs the same.
 //!
-//! For: the road, and `deps`. In: what a script requires and what policy allows of it. Out: an entry of the store, held
-//! while the call runs. Never: builds outside the walls, twice at once, or for a call alone: a build goes on when its
-//! callers leave, under limits of its own.
+//! A build runs behind the walls, under limits of its own, and goes on when its callers leave.
 
 mod deps;
 mod installer;
@@ -12,9 +10,10 @@ mod runs;
 pub use deps::{Found, Kept, value};
 pub use runs::Recorder;
 
+use crate::base::files::{self, Lock};
 use crate::base::places::Places;
 use crate::base::shared::{Missed, Shared};
-use crate::base::{files, lock, text};
+use crate::base::{lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
 use crate::packages::store::{self, About, Held, Store};
@@ -31,9 +30,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The layout of entries, and how they are made: another number builds all of them anew.
-const FORMAT: u32 = 1;
-/// Builds at once, each for another tool; each may use all cores for a while.
+const FORMAT: u32 = 3;
+/// Installs that begin at once, each for another tool; each may use all cores for a while. Those that may run build
+/// steps have places of their own, and one that takes long gives its place back and goes on.
 const BUILDERS: usize = 2;
+const LONG_BUILD: Duration = Duration::from_secs(20);
+/// Fetches at once, and most of one index, which may hang.
+const FETCHERS: usize = 8;
+const FETCHERS_OF_ONE: usize = 4;
+/// How long a failed build is not tried again.
+const FAILED: Duration = Duration::from_secs(60);
+const MOST_FAILED: usize = 1000;
 /// Most builds under way or waiting.
 const UNDER_WAY: usize = 32;
 /// How often it is looked whether another process is done with a key.
@@ -79,7 +86,13 @@ pub struct Packages {
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
     recorder: Recorder,
     building: Arc<Shared<Result<(), Fault>>>,
-    builders: Arc<Places>,
+    fetchers: Arc<Places>,
+    /// Without build steps, and with them.
+    builders: [Arc<Places>; 2],
+    /// One install for each tool.
+    tools: Arc<Places>,
+    /// Builds that failed, by what they were for.
+    failed: Mutex<HashMap<String, (Instant, Fault)>>,
     /// The last line of each build under way.
     progress: Mutex<HashMap<String, watch::Sender<String>>>,
     /// Builds that ended well, and others.
@@ -107,7 +120,10 @@ impl Packages {
             npm: OnceLock::new(),
             recorder: Recorder { process, audit },
             building: Shared::new(UNDER_WAY),
-            builders: Places::new(BUILDERS, 1),
+            fetchers: Places::new(FETCHERS, FETCHERS_OF_ONE),
+            builders: [Places::new(BUILDERS, 1), Places::new(BUILDERS, 1)],
+            tools: Places::new(UNDER_WAY, 1),
+            failed: Mutex::default(),
             progress: Mutex::default(),
             ended: Default::default(),
         })
@@ -156,7 +172,7 @@ impl Packages {
         let key = self.key(&need)?;
         if let Some(held) = self.held(&key).await? {
             // The policy may be another than when it was built.
-            locks::allowed(&need, &held.entry.about.packages, Some(&held.entry.about.published))?;
+            locks::allows(&need, &held.entry.about)?;
             return Ok(Ready { held, built: false });
         }
         let mut progress = self.hears(&key);
@@ -170,6 +186,9 @@ impl Packages {
         };
         // Tools with other rules for the same packages do not share what those rules refuse.
         let name = format!("{key} {:?}", need.rules);
+        if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILED) {
+            return Err(fault.clone());
+        }
         let within = if self.parts.waits { Duration::MAX } else { within };
         let building = tokio::time::timeout(within, self.building.join(&name, work));
         tokio::pin!(building);
@@ -185,14 +204,23 @@ impl Packages {
             Err(_) => Err(under_way()),
             Ok(Err(missed)) => Err(missing(missed)),
             Ok(Ok(built)) => {
-                built?;
+                built.inspect_err(|fault| self.remember(&name, fault))?;
                 let held = self.held(&key).await?.ok_or_else(|| {
                     let message = "this tool's packages were built, and are gone already; try again";
                     Fault::new(Kind::ServiceError, message).retryable()
                 })?;
-                locks::allowed(&need, &held.entry.about.packages, Some(&held.entry.about.published))?;
+                locks::allows(&need, &held.entry.about)?;
                 Ok(Ready { held, built: true })
             }
+        }
+    }
+
+    /// Keeps a failure that another try will not mend.
+    fn remember(&self, name: &str, fault: &Fault) {
+        let mut failed = lock(&self.failed);
+        failed.retain(|_, (when, _)| when.elapsed() < FAILED);
+        if !fault.retryable && failed.len() < MOST_FAILED {
+            failed.entry(name.to_owned()).or_insert_with(|| (Instant::now(), fault.clone()));
         }
     }
 
@@ -272,25 +300,30 @@ impl Packages {
         })
     }
 
-    /// One build, from the lock between processes to the entry.
-    async fn build(self: &Arc<Self>, need: &Need, key: &str) -> Result<(), Fault> {
-        let store = self.store()?;
+    /// The lock of a key between processes.
+    async fn locked<'s>(&self, store: &'s Store, key: &str) -> Result<Lock<'s>, Fault> {
         let until = Instant::now() + LONGEST_WAIT;
-        let _lock = loop {
+        loop {
             match store.lock(key).map_err(|e| broken(&e))? {
-                Some(lock) => break lock,
+                Some(lock) => return Ok(lock),
                 None if Instant::now() > until => return Err(under_way()),
                 None => {
                     self.tells(key, "another process of this host builds the packages");
                     tokio::time::sleep(LOOK).await;
                 }
             }
-        };
+        }
+    }
+
+    /// One build, from the lock between processes to the entry.
+    async fn build(self: &Arc<Self>, need: &Need, key: &str) -> Result<(), Fault> {
+        let store = self.store()?;
+        let _lock = self.locked(&store, key).await?;
         // Another process may have built it meanwhile.
         if self.held(key).await?.is_some() {
             return Ok(());
         }
-        let _place = self.builders.enter(&need.tool).await;
+        let fetching = self.fetchers.enter(&need.rules.index).await;
         let began = Instant::now();
         let tidied = Arc::clone(&store);
         let tidied = tokio::task::spawn_blocking(move || tidied.tidy()).await.map_err(std::io::Error::other).flatten();
@@ -306,27 +339,45 @@ impl Packages {
         let installer = self.installer(&need)?;
         let published = installer.fetch(&self.recorder, &work.path, &tell).await?;
         locks::allowed(&need, &need.wanted.packages, Some(&published))?;
-        let place = store.place(&work);
-        installer.install(&self.recorder, &work.path, &place, &tell).await?;
-        let layout = installer.layout()?;
-        let about = About {
+        drop(fetching);
+        let _alone = self.tools.enter(&need.tool).await;
+        let building = self.builders[usize::from(need.rules.builds)].enter(&need.tool).await;
+        {
+            let place = store.place(&work);
+            let mut installing = std::pin::pin!(installer.install(&self.recorder, &work.path, &place, &tell));
+            let early = tokio::time::timeout(LONG_BUILD, &mut installing).await;
+            drop(building);
+            match early {
+                Ok(done) => done?,
+                Err(_) => installing.await?,
+            }
+        }
+        let layout = Arc::new(installer.layout()?);
+        let mut about = About {
             ecosystem: need.wanted.ecosystem,
             tool: need.tool.clone(),
             index: need.rules.index.clone(),
             runtime: format!("{} {}", program(&installer.runtime)?.display(), installer.runtime.version),
             builds: need.rules.builds,
             packages: need.wanted.packages.clone(),
+            vendored: Vec::new(),
             published,
             made: jiff::Timestamp::now().to_string(),
         };
         tell("looking at what the build left");
-        let (of, kept) = (key.to_owned(), Arc::clone(&store));
-        let keep = move || kept.keep(&work, &of, about, &layout);
-        let kept = tokio::task::spawn_blocking(keep).await.map_err(|e| Wrong::Io(std::io::Error::other(e))).flatten();
-        kept.map_err(|wrong| match wrong {
-            Wrong::Hostile(what) => hostile(&what),
-            Wrong::Io(e) => broken(&e),
-        })?;
+        let look = {
+            let (store, work, layout) = (Arc::clone(&store), Arc::clone(&work), Arc::clone(&layout));
+            let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
+            move || store.examine(&work, ecosystem, &places, &layout)
+        };
+        let examined = apart(look).await?;
+        about.vendored.clone_from(&examined.vendored);
+        if need.rules.min_age_days.is_some() && !about.vendored.is_empty() {
+            about.published.extend(installer.ages(&self.recorder, &work.path, &about.vendored, &tell).await?);
+        }
+        locks::allows(&need, &about)?;
+        let (kept, key) = (Arc::clone(&store), key.to_owned());
+        apart(move || kept.keep(&work, &key, about, &layout, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
         tracing::info!(target: "toolhost::packages", "built {} packages for {tool} in {took:.1} s", need.wanted.packages.len());
         Ok(())
@@ -339,6 +390,15 @@ impl Packages {
         };
         Ok(installer::Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm })
     }
+}
+
+/// Runs work on a tree off the threads that serve others.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, Wrong> + Send + 'static) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|e| Wrong::Io(std::io::Error::other(e))).flatten();
+    done.map_err(|wrong| match wrong {
+        Wrong::Hostile(what) => hostile(&what),
+        Wrong::Io(e) => broken(&e),
+    })
 }
 
 /// Shows a call its environment, and starts its interpreter in it.

@@ -5,14 +5,15 @@
 
 use super::installer::Tell;
 use crate::base::lock;
+use crate::base::mask::Mask;
 use crate::base::text;
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, Site};
 use crate::policy::{Confinement, PerCall, Shape};
-use crate::service::call_record::CallRecord;
-use crate::service::redact::{Mask, Shown};
+use crate::service::record::CallRecord;
+use crate::service::redact::Shown;
 use crate::service::traces::CallSpan;
 use crate::service::{Arguments, CallRequest, Caller, audit, denials, format, secrets};
 use serde_json::{Value, json};
@@ -28,6 +29,9 @@ const WHAT: &str = "toolhost:packages";
 const LAST_LINES: usize = 12;
 const LONGEST_LINE: usize = 300;
 
+/// How often it is looked whether a connection was refused.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// What runs and records.
 pub struct Recorder {
     pub process: Option<Arc<dyn Executor>>,
@@ -35,7 +39,7 @@ pub struct Recorder {
 }
 
 pub struct Run<'a> {
-    /// `fetch`, `install` or `resolve`.
+    /// `fetch`, `install`, `resolve`, `translate` or `ages`.
     pub what: &'a str,
     pub tool: &'a str,
     pub shape: Shape,
@@ -53,7 +57,7 @@ impl Recorder {
         let result = self.recorded(run, tell, &mut record).await;
         let told = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
         // A run that left no record counts as failed.
-        match record.finish(told).error {
+        match record.finish(told).report.error {
             Some(fault) => Err(fault),
             None => result,
         }
@@ -69,7 +73,7 @@ impl Recorder {
             PerCall { timeout_ms: run.timeout_ms, source: Some(run.source.to_owned()), ..PerCall::default() };
         let values = secrets::values(&run.shape.secrets, "", Duration::from_secs(10)).await?;
         for (grant, value) in run.shape.secrets.iter().zip(values) {
-            record.hide(&value, false);
+            record.hide(&value);
             per_call.secrets.0.insert(grant.name.clone(), value);
         }
         let hidden = run.hidden.display().to_string();
@@ -94,39 +98,66 @@ impl Recorder {
             trace: Trace::default(),
             // What a build can write is looked at before anything uses it, and is written by no other run.
             ledger: None,
+            gate: executor::Gate::default(),
         };
         record.running()?;
-        let (events, mut heard) = executor::events();
-        let ended = {
-            let mut running = process.run(&context, call, &events);
-            loop {
-                tokio::select! {
-                    Some(event) = heard.next() => if let Event::Log(line) = event { tell(&record.log(&line.replace(&hidden, ""))) },
-                    ended = &mut running => break ended,
-                }
-            }
-        };
-        record.ended(&ended, heard.lost(), None);
-        let mut outcome = ended?;
-        outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
+        let (ended, refused) = watched(process.as_ref(), &context, call, (&hidden, tell), record).await;
         let traffic = lock(&record.traffic()).clone();
-        let (logs, _) = record.took(&mut outcome);
-        // An installer sees a connection that is reset; why, this host knows.
         let failed = |words: &str| {
             let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
             Fault { person: denials::mend(&traffic, &[]), ..failed(run.what, &words.join("\n")) }
         };
+        let mut outcome = match ended {
+            Err(_) if refused => return Err(failed("")),
+            ended => ended?,
+        };
+        outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
+        let (logs, _) = record.took(&mut outcome);
         match outcome.ending {
             Ending::Answered(answer) => {
                 answer.tree(crate::quantity::MAX_TREE_BYTES).map_err(|_| failed("its answer is too long"))
             }
-            Ending::Exited { .. } | Ending::Raised { .. } => Err(failed(&last(logs))),
+            Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } => Err(failed(&last(logs))),
             ending => {
                 let why = format::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
                 Err(failed(&format!("{why}\n{}", last(logs))))
             }
         }
     }
+}
+
+/// One run, with its lines as they come; true if it was ended because a connection was refused.
+async fn watched(
+    process: &dyn Executor,
+    context: &executor::Context,
+    call: executor::Call,
+    (hidden, tell): (&str, Tell<'_>),
+    record: &mut CallRecord,
+) -> (Result<executor::Outcome, Fault>, bool) {
+    let (events, mut heard) = executor::events();
+    let (mut refused, mut looks) = (false, tokio::time::interval(LOOK));
+    let ended = {
+        let mut running = process.run(context, call, &events);
+        loop {
+            tokio::select! {
+                // An installer would try again for minutes: it learns that a connection was reset, and not why.
+                _ = looks.tick(), if !refused => {
+                    refused = lock(&context.traffic).events.iter().any(|event| event.refused.is_some());
+                    if refused {
+                        context.cancel.cancel();
+                    }
+                }
+                Some(event) = heard.next() => {
+                    if let Event::Log(line) = event {
+                        tell(&record.log(&line.replace(hidden, "")));
+                    }
+                }
+                ended = &mut running => break ended,
+            }
+        }
+    };
+    record.ended(&ended, heard.lost(), None);
+    (ended, refused)
 }
 
 /// The end of a log, bounded.
@@ -138,7 +169,7 @@ fn last(logs: &[String]) -> String {
 fn failed(what: &str, why: &str) -> Fault {
     let message = match what {
         "fetch" => "this tool's packages could not be fetched, so nothing was run",
-        "resolve" => "this tool's requirements could not be resolved, so nothing was run",
+        "resolve" | "translate" => "this tool's requirements could not be resolved, so nothing was run",
         _ => "this tool's packages could not be installed, so nothing was run",
     };
     Fault::new(Kind::DependencyError, message).details(why.trim().to_owned())

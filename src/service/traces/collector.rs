@@ -93,12 +93,12 @@ impl Collector {
                 }
                 Ok(()) => {}
                 Err(why) => {
-                    lost.fetch_add(many as u64, Ordering::Relaxed);
                     // Once, until it takes some again: metrics count the rest.
                     if !std::mem::replace(&mut failing, true) {
                         let why = crate::base::text::printable(&why);
                         tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes no spans: {why}");
                     }
+                    lost.fetch_add(many as u64, Ordering::Relaxed);
                 }
             }
         }
@@ -142,7 +142,8 @@ impl Client {
             [IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0)];
         let rule = "the operator's collector".to_owned();
         let grant = HostGrant { pattern, ranges: ranges.into(), asked: String::new(), why: rule.clone(), rule };
-        let dialler = Dialler { grants: vec![grant], headers: Vec::new(), proxy: None };
+        let payer = ["", "collector"].map(str::to_owned);
+        let dialler = Dialler { payer, grants: vec![grant], headers: Vec::new(), proxy: None };
         let trust = match url.https {
             true => Some(tokio::task::spawn_blocking(tls::of_machine).await.map_err(|e| e.to_string())?),
             false => None,

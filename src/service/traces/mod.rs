@@ -8,8 +8,9 @@ mod collector;
 
 pub use collector::Collector;
 
-use super::stages::Stages;
+use super::call_ended::CallEnded;
 use crate::base::lock;
+use crate::base::text::printable;
 use crate::broker::Trace;
 use http::HeaderMap;
 use opentelemetry::propagation::TextMapPropagator;
@@ -157,18 +158,6 @@ pub(super) struct CallSpan {
     began: SystemTime,
 }
 
-/// How a call ended, as its span tells it.
-pub(super) struct Told {
-    /// `execute_tool ID`; of one that found no tool `execute_tool`.
-    pub name: String,
-    /// Name and text; empty ones are left out.
-    pub attributes: Vec<(&'static str, String)>,
-    /// How many things it was refused.
-    pub denials: usize,
-    /// The type of its error.
-    pub error: Option<String>,
-}
-
 impl CallSpan {
     /// Of what is part of no trace.
     pub fn none() -> CallSpan {
@@ -180,25 +169,37 @@ impl CallSpan {
         self.own.as_ref().or(self.parent.as_ref())
     }
 
-    pub fn ended(&self, stages: &Stages, told: impl FnOnce() -> Told) {
+    /// Sends the spans of a call that is over, and of its stages.
+    pub fn end(&self, ended: &CallEnded) {
         let (Some(traces), Some(own)) = (&self.traces, &self.own) else { return };
-        let Told { name, attributes, denials, error } = told();
-        let mut attributes: Vec<KeyValue> = attributes
-            .into_iter()
-            .filter(|(_, text)| !text.is_empty())
-            .map(|(name, text)| KeyValue::new(name, text))
-            .collect();
-        attributes.push(KeyValue::new("toolhost.denials", i64::try_from(denials).unwrap_or(i64::MAX)));
+        let CallEnded { report, line, .. } = ended;
+        let id = if line.version.is_some() { line.tool.as_str() } else { "" };
+        let error = report.error.as_ref().map(|fault| fault.kind.to_string());
+        let texts = [
+            ("gen_ai.operation.name", "execute_tool"),
+            ("gen_ai.tool.name", id),
+            ("gen_ai.tool.call.id", &line.call),
+            ("toolhost.tool.version", line.version.as_deref().unwrap_or_default()),
+            ("toolhost.caller", &printable(&line.user)),
+            ("toolhost.policy", &ended.policy),
+            ("toolhost.outcome", error.as_deref().unwrap_or("success")),
+            ("error.type", error.as_deref().unwrap_or_default()),
+        ];
+        let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+        let mut attributes: Vec<_> = texts.map(|(name, text)| KeyValue::new(name, text.to_owned())).collect();
+        let denials = i64::try_from(report.denials.observed.len()).unwrap_or(i64::MAX);
+        attributes.push(KeyValue::new("toolhost.denials", denials));
+        let (name, status) = (format!("execute_tool {id}"), error.map_or(Status::Unset, Status::error));
         let parent = self.parent.as_ref().map_or(SpanId::INVALID, |parent| parent.0.span_id());
-        let end = self.began + stages.all();
-        let status = error.map_or(Status::Unset, Status::error);
-        let of_call = Span { context: own.0.clone(), parent, name, attributes, status, times: (self.began, end) };
+        let times = (self.began, self.began + ended.took);
+        let of_call =
+            Span { context: own.0.clone(), parent, name: name.trim_end().to_owned(), attributes, status, times };
         traces.send(SpanData { parent_span_is_remote: self.parent.is_some(), ..of_call.data() });
-        for (stage, began, took) in stages.parts() {
+        for (stage, began, took) in &ended.stages {
             let id = RandomIdGenerator::default().new_span_id();
             let state = own.0.trace_state().clone();
             let context = SpanContext::new(own.0.trace_id(), id, TraceFlags::SAMPLED, false, state);
-            let times = (self.began + began, self.began + began + took);
+            let times = (self.began + *began, self.began + *began + *took);
             let (name, attributes, status) = (stage.name().to_owned(), Vec::new(), Status::Unset);
             traces.send(Span { context, parent: own.0.span_id(), name, attributes, status, times }.data());
         }

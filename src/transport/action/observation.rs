@@ -4,30 +4,19 @@
 //! read as protocol text: markup is written as entities, what cannot be seen as an escape.
 
 use crate::base::text;
-use crate::fault::Fault;
 use crate::quantity::MAX_OBSERVATION_BYTES;
 use crate::service::{Report, format};
 
 /// The sentence on how an action ended. `tool`: the id by which the agent knows the tool.
 pub fn sentence(tool: &str, report: &Report) -> String {
     let sentence = match (&report.error, &report.output_data) {
-        (Some(fault), _) => format::failed(tool, &each_flaw(fault)),
+        (Some(fault), _) => format::failed(tool, &format::for_model(fault)),
         (None, Some(output)) => format::succeeded(tool, output),
         (None, None) => format!("Tool {tool} executed successfully. Output: null"),
     };
     let end = sentence.floor_char_boundary(MAX_OBSERVATION_BYTES);
     let cut = sentence.len() - end;
     if cut > 0 { format!("{}…[cut {cut} bytes]", &sentence[..end]) } else { sentence }
-}
-
-/// The fault with a line for each flaw, less the lines that say the same to programs.
-fn each_flaw(fault: &Fault) -> Fault {
-    if fault.flaws.is_empty() {
-        return fault.clone();
-    }
-    let details = fault.details.iter().flat_map(|details| details.lines());
-    let details = details.filter(|line| !line.starts_with("pointer '")).collect::<Vec<_>>().join("\n");
-    Fault { message: fault.flaws.join("\n"), details: Some(details), ..fault.clone() }
 }
 
 /// The observation as text.

@@ -21,12 +21,19 @@ pub struct Descriptors {
 /// several tools knows which is meant.
 pub fn of(manifest: &Manifest, service: &str, request: &Topic, response: &Topic) -> Descriptors {
     let schema = schemas::input(manifest);
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required: Vec<&str> = required.filter_map(Value::as_str).collect();
     let properties = schema.get("properties").and_then(Value::as_object);
     let arguments = properties.into_iter().flatten().map(|(name, property)| {
         // TrustGraph knows one word for the type, and shows it to the model.
         let kind = property["type"].as_str().unwrap_or("string");
         let described = text::printable_block(property["description"].as_str().unwrap_or_default());
-        json!({ "name": name, "type": kind, "description": described })
+        let mut argument = json!({ "name": name, "type": kind, "description": described });
+        // TrustGraph passes this over; hosts of ours read it.
+        if !required.contains(&name.as_str()) {
+            argument["required"] = json!(false);
+        }
+        argument
     });
     let name: String = manifest.model_name.clone().unwrap_or_else(|| manifest.id.replace(':', "-"));
     Descriptors {

@@ -226,7 +226,7 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
 async fn run(face: &Arc<Face>, id: &[u8], Asked { call, streams, is_reply }: Asked, waits: Waits<'_>) {
-    let call = CallRequest { id: Some(service::new_id()), ..call };
+    let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, face.link.state());
     if is_reply {
         let report = face.service.call(call, Sink::none()).await;
         return lost(face, &report.id, id, "it is a reply itself");
@@ -264,6 +264,7 @@ async fn run(face: &Arc<Face>, id: &[u8], Asked { call, streams, is_reply }: Ask
         Ok(parts) => reply(&report, parts > 0),
         Err(()) => Response::failed("A part of the answer was lost on its way. Ask again if the call may run twice."),
     };
+    waits_for_listeners(face, &came, id).await;
     match publish(face, id, &reply).await {
         Ok(()) => _ = face.answered.fetch_add(1, Ordering::Relaxed),
         Err(why) => lost(face, &report.id, id, &why),
@@ -365,6 +366,20 @@ async fn publish(face: &Face, id: &[u8], reply: &Response) -> Result<(), String>
         };
         tracing::info!(target: "toolhost::broker", "a reply is published again: {}", printable(&head(&why, 300)));
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// After an outage of a broker that does not say that nobody listens, an answer waits until callers had time to come back.
+async fn waits_for_listeners(face: &Face, came: &State, id: &[u8]) {
+    if !face.entry.terms.keeps_nothing() || face.link.state() == *came {
+        return;
+    }
+    if tokio::time::timeout(PATIENCE, face.link.connected()).await.is_ok()
+        && let State::Connected { since } = face.link.state()
+    {
+        let id = shown(id);
+        tracing::warn!(target: "toolhost::broker", "request {id} is answered after an outage: a caller that is not back by then misses it");
+        tokio::time::sleep(RETURNING.saturating_sub(Timestamp::now().duration_since(since).unsigned_abs())).await;
     }
 }
 

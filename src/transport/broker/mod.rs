@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 /// Requests that are read, wait or run at most, and answers on their way: what comes beyond waits at the broker, or is dropped
 /// there. Of so many most are refused already.
 const IN_HAND: usize = 10_000;
+/// Calls of one entry that the host has at most, running or in its queue: of more it would refuse some.
+const ADMITTED: usize = 512;
 /// How long calls may still run once the host is told to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the answers of those that were ended then may take.
@@ -101,7 +103,7 @@ impl Brokers {
             let source =
                 Source::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
             let (link, deliveries) = Link::open(entry.terms.clone(), source, entry.response.clone());
-            let at_once = usize::from(*at_once);
+            let at_once = usize::from(*at_once).min(ADMITTED);
             let face = Arc::new(Face {
                 service: service.clone(),
                 link,

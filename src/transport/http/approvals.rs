@@ -24,7 +24,7 @@ struct Answer {
 /// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be told
 /// from who answers.
 pub fn of(face: &Face, caller: &Caller) -> Approver {
-    Approver::Operators { but: face.callers.own_uid().is_none().then(|| caller.user.clone()) }
+    Approver::Operators { but: (!face.callers.is_own()).then(|| caller.user.clone()) }
 }
 
 /// `GET /v1/approvals`.
@@ -48,11 +48,12 @@ pub async fn answer(
     if let Err(refusal) = tools::operator(&face, &caller) {
         return *refusal;
     }
-    let (text, _places) = match body::read(&face, &caller, &headers, body).await {
-        Ok(read) => read,
-        Err(refusal) => return *refusal,
+    let received = match body::read(&face, &caller, &headers, body, ("", |_| false)).await {
+        Ok(received) => received,
+        Err(body::Unread { status, fault }) => return reply::refusal(status, fault),
     };
-    let Ok(Object(Answer { approve })) = serde_json::from_str(&text) else {
+    let read = |text: &str| serde_json::from_str::<Object<Answer>>(text).map(|Object(answer)| answer);
+    let Ok(Answer { approve }) = body::apart(&face, &caller, received.text, read).await else {
         return reply::refusal(
             StatusCode::BAD_REQUEST,
             malformed("The body is {\"approve\": true} or {\"approve\": false}."),
@@ -63,7 +64,7 @@ pub async fn answer(
         Some(Err(fault)) => reply::fault(fault, true),
         None => {
             let words = "No such call waits for an answer.";
-            reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ParameterValidationError, words))
+            reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ToolNotFoundError, words))
         }
     }
 }

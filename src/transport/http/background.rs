@@ -4,14 +4,13 @@
 //! Out: receipts, ends as they come, and the results that `service::background` keeps. Never: a result that takes memory without a
 //! place.
 
+use super::Face;
 use super::calls::{self, Begun};
 use super::reply::{self, Response};
 use super::stream::{COMMENT, QUIET, event};
-use super::{Face, body};
-use crate::base::places::Place;
-use crate::fault::{Fault, Kind};
+use crate::fault::Fault;
 use crate::service::background::Receipt;
-use crate::service::{CallRequest, Caller, Phase, Sink};
+use crate::service::{CallRequest, Caller, Phase, Reservation, Sink};
 use axum::body::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -78,7 +77,7 @@ pub async fn begin(
             response
         }
         Err(fault) => {
-            let request = CallRequest { id, label, counted: true, ..CallRequest::refused(caller, &tool, fault) };
+            let request = CallRequest { id, label, counted: usize::MAX, ..CallRequest::refused(caller, &tool, fault) };
             let report = calls::run(face, request, Sink::none()).await;
             reply::report(report, seen_by, begun)
         }
@@ -100,12 +99,9 @@ pub async fn told(face: &Arc<Face>, who: &Caller, id: &str, headers: &HeaderMap)
     if receipt.ended.is_none() {
         return Some(reply::value(StatusCode::OK, &json!(receipt)));
     }
-    let Some(places) = places(face, who, id) else {
-        let fault = Fault::new(Kind::RateLimitError, "Too many large results are being read.").retryable();
-        return Some(reply::refusal(StatusCode::SERVICE_UNAVAILABLE, fault));
-    };
+    let room = room(face, who, id).await;
     Some(match face.background.result(who, id).await {
-        Ok(Some(text)) => reply::with_text(&json!(receipt), "result", &text, places),
+        Ok(Some(text)) => reply::with_text(&json!(receipt), "result", &text, room),
         // Forgotten meanwhile.
         Ok(None) => return None,
         Err(fault) => reply::fault(fault, who.operator),
@@ -113,8 +109,8 @@ pub async fn told(face: &Arc<Face>, who: &Caller, id: &str, headers: &HeaderMap)
 }
 
 /// Taken before a result is read.
-fn places(face: &Face, who: &Caller, id: &str) -> Option<Vec<Place>> {
-    (0..body::units(face.background.size(id))).map(|_| face.bodies.try_enter(&who.user)).collect()
+async fn room(face: &Face, who: &Caller, id: &str) -> Reservation {
+    face.service.limiter().answer(&who.user, face.background.size(id)).await
 }
 
 /// The same call as a stream: `state` as it is and whenever it is another, then one `end`. It goes on for a bounded time.
@@ -133,8 +129,8 @@ struct Following {
     shown: Option<Phase>,
     /// How often it is still looked at.
     left: u32,
-    /// The end was told; held until that is taken.
-    over: Option<Vec<Place>>,
+    /// The end was sent: the room that it takes until it is read.
+    over: Option<Reservation>,
 }
 
 type Told = io::Result<Frame<Bytes>>;
@@ -160,14 +156,10 @@ impl Following {
         Some((Ok(Frame::data(told.into())), self))
     }
 
-    /// The receipt with the result, where there is room for it now.
+    /// The receipt with the result, where it is still there.
     async fn end(&mut self, receipt: &Receipt) -> Vec<u8> {
-        let places = places(&self.face, &self.who, &self.id);
-        let result = match &places {
-            Some(_) => self.face.background.result(&self.who, &self.id).await.ok().flatten(),
-            None => None,
-        };
-        self.over = Some(places.unwrap_or_default());
+        self.over = Some(room(&self.face, &self.who, &self.id).await);
+        let result = self.face.background.result(&self.who, &self.id).await.ok().flatten();
         let (name, text) = result.map_or(("resultLeftOut", "true".to_owned()), |text| ("result", text));
         reply::joined(&json!(receipt), name, &text, ("event: end\ndata: ", "\n\n")).into_bytes()
     }

@@ -8,9 +8,8 @@ use super::reply::{self, Held, Reader, Response, malformed};
 use super::stream::{COMMENT, QUIET, event, of_event};
 use super::{OfFace, approvals, body, tools};
 use crate::base::json::{self, Object};
-use crate::base::places::Place;
 use crate::fault::Fault;
-use crate::service::{self, Arguments, CallRequest, Caller, Show, Speakers, Stage, Told, TraceContext};
+use crate::service::{self, Arguments, CallRequest, Caller, Reservation, Show, Speakers, Stage, Told, TraceContext};
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
@@ -71,22 +70,27 @@ pub async fn call(
         let words = "An Idempotency-Key stands for one call: make the calls of a batch without it.";
         return reply::refusal(StatusCode::BAD_REQUEST, malformed(words));
     }
-    let (text, places) = match body::read(&face, &caller, &headers, body).await {
-        Ok(read) => read,
-        Err(refusal) => return *refusal,
+    let received = match body::read(&face, &caller, &headers, body, ("", |_| true)).await {
+        Ok(received) => received,
+        Err(unread) => return body::refuse(face, caller, "", unread, begun).await,
     };
-    let asked = match body::apart(&face, &caller, text, read).await {
+    let asked = body::apart(&face, &caller, received.text, read).await;
+    let asked = asked.and_then(|asked| Ok((service::label(asked.user)?, asked.calls, asked.at_once)));
+    let (label, calls, at_once) = match asked {
         Ok(asked) => asked,
-        Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
+        Err(fault) => return body::refuse(face, caller, "", body::Unread::bad(fault), begun).await,
     };
-    let label = match service::label(asked.user) {
-        Ok(label) => label,
-        Err(fault) => return reply::refusal(StatusCode::BAD_REQUEST, fault),
+    // The first call was counted with the body.
+    let mut counted = received.counted;
+    let seen_by = Reader {
+        payer: face.payer(&caller),
+        operator: tools::is_operator(&face, &caller),
+        label: label.clone(),
+        unread: None,
     };
-    let seen_by = Reader { operator: tools::is_operator(&face, &caller), label: label.clone(), unread: false };
     let named = tools::Named::of(&face, &caller);
     let (who, trace) = (face.service.who(&caller, label.as_deref()), TraceContext::of_headers(&headers));
-    let request = |Object(one): Object<One>| {
+    let mut request = |Object(one): Object<One>| {
         let tool = named.id(one.tool);
         let known = face.service.find(&who, &tool);
         let hidden = one.hidden || known.is_ok_and(|tool| tool.manifest.hidden);
@@ -96,17 +100,18 @@ pub async fn call(
             timeout_ms: one.timeout_ms,
             approver: approvals::of(&face, &caller),
             trace: trace.clone(),
+            counted: std::mem::take(&mut counted),
             ..CallRequest::new(caller.clone(), tool, arguments(one.arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
     };
-    let calls: Vec<_> = asked.calls.into_iter().map(request).collect();
-    let at_once = asked.at_once.unwrap_or(service::AT_ONCE);
+    let calls: Vec<_> = calls.into_iter().map(&mut request).collect();
+    let at_once = at_once.unwrap_or(service::AT_ONCE);
     let speakers = Speakers::new(calls, at_once, {
         let face = face.clone();
         move |request, sink| run(face.clone(), request, sink)
     });
-    streamed(Batch::of(speakers, seen_by, begun, places))
+    streamed(Batch::of(speakers, seen_by, begun, received.kept))
 }
 
 fn arguments(given: Option<Box<RawValue>>) -> Arguments {
@@ -143,17 +148,17 @@ struct Batch {
     seen_by: Reader,
     begun: Begun,
     /// Of the arguments that no call has yet.
-    _places: Vec<Place>,
+    _kept: Reservation,
 }
 
 impl Batch {
-    fn of(speakers: Speakers, seen_by: Reader, begun: Begun, places: Vec<Place>) -> Batch {
+    fn of(speakers: Speakers, seen_by: Reader, begun: Begun, kept: Reservation) -> Batch {
         let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
         let last = event("done", &json!({"calls": calls.len()}));
         let first = event("batch", &json!({ "calls": calls }));
         let quiet = Box::pin(tokio::time::sleep(QUIET));
         let (first, last) = (Some(first.into()), Some(last.into()));
-        Batch { speakers, first, last, ending: None, quiet, seen_by, begun, _places: places }
+        Batch { speakers, first, last, ending: None, quiet, seen_by, begun, _kept: kept }
     }
 
     fn told(&mut self, Told { call, stage }: Told) -> Option<Bytes> {

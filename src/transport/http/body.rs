@@ -1,28 +1,26 @@
-//! Bodies: read only where there is room, and never for long; and what one says of a call.
-//!
-//! For: `POST /v1/tools/{tool}/calls`. In: a request whose caller is known. Out: a call for the service. Never: reads
-//! before the length is known and a place for it taken; two readings of one document; an identity.
+//! Bodies: read and parsed once their principal was charged for them, and never for long; and what one says of a call.
 
 use super::Face;
+use super::calls::{self, Begun};
 use super::gate::once;
-use super::reply::{self, Refused, malformed};
-use crate::base::places::Place;
+use super::reply::{self, Response, malformed};
+use super::tools;
 use crate::base::{json, text};
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Arguments, CallRequest, Caller, Report, contract};
+use crate::service::{self, Arguments, CallRequest, Caller, Report, Reservation, Resource, Sink, contract};
 use axum::body::Body;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest body, bytes.
 const LARGEST: usize = 8 * 1024 * 1024;
-/// A body of at most this many bytes needs no place: there are not more of them than connections.
-const SMALL: usize = 64 * 1024;
-/// What one place is for, bytes, and how many there are; one caller has at most three quarters of them.
-const UNIT: usize = 1024 * 1024;
-pub const PLACES: usize = 64;
+/// A longer body is parsed on a thread apart; over MCP it counts as a call, which alone can be so long.
+pub const SMALL: usize = 16 * 1024;
+/// A body above this is not read for a tool that is not there.
+const LONG: usize = 64 * 1024;
 /// A body is whole in this time.
 const TIME: Duration = Duration::from_secs(30);
 /// Most memory for what stands beside the arguments, bytes.
@@ -30,84 +28,134 @@ const BESIDE: usize = 64 * 1024;
 /// What a body holds that is not the arguments themselves.
 const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
-/// How many places this many bytes take.
-pub fn units(length: usize) -> usize {
-    if length <= SMALL { 0 } else { length.div_ceil(UNIT) }
+/// How much of `Resource::Bodies` this many bytes take.
+pub fn kib(length: usize) -> usize {
+    length.div_ceil(1024)
 }
 
-/// The text of a body, and the places that it takes.
+/// A body that was read, and its quota until it is dropped.
+pub struct Received {
+    pub text: String,
+    pub kept: Reservation,
+    /// `CallRequest::counted`: the request was counted against its principal.
+    pub counted: usize,
+}
+
+/// Why a body was not read, or cannot be understood.
+pub struct Unread {
+    pub status: StatusCode,
+    pub fault: Fault,
+}
+
+impl Unread {
+    pub fn new(status: StatusCode, words: &str) -> Unread {
+        Unread { status, fault: malformed(words) }
+    }
+
+    /// A body that does not say what it is for.
+    pub fn bad(fault: Fault) -> Unread {
+        Unread { status: StatusCode::BAD_REQUEST, fault }
+    }
+}
+
+/// Refuses a request that leads to no call, which leaves its record like every other refusal.
+pub async fn refuse(face: Arc<Face>, caller: Caller, tool: &str, unread: Unread, begun: Begun) -> Response {
+    let (operator, payer) = (tools::is_operator(&face, &caller), face.payer(&caller));
+    let request = CallRequest { counted: usize::MAX, ..CallRequest::refused(caller, tool, unread.fault) };
+    let request = CallRequest { id: Some(service::new_id()), ..request };
+    let report = calls::run(face, request, Sink::none()).await;
+    reply::report(report, &reply::Reader { payer, operator, label: None, unread: Some(unread.status) }, begun)
+}
+
+/// Reads a body once its principal was charged for it: for its bytes, and where it `is_call`, by its length, for a call.
+/// `tool`: where a path names it, a long body for one that is not there is not read.
 pub async fn read(
     face: &Face,
     caller: &Caller,
     headers: &HeaderMap,
     body: Body,
-) -> Result<(String, Vec<Place>), Refused> {
-    let refuse = |status, words: &str| Err(reply::refused(status, malformed(words)));
+    (tool, is_call): (&str, impl FnOnce(usize) -> bool),
+) -> Result<Received, Unread> {
+    let refuse = Unread::new;
     // A length that is known beforehand leaves no two readings of where a request ends.
     if headers.contains_key(header::TRANSFER_ENCODING) {
-        return refuse(StatusCode::LENGTH_REQUIRED, "Send the body with a Content-Length, not in chunks.");
+        return Err(refuse(StatusCode::LENGTH_REQUIRED, "Send the body with a Content-Length, not in chunks."));
     }
     let length = match headers.contains_key(header::CONTENT_LENGTH) {
         false => Some(0),
         true => once(headers, &header::CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok()),
     };
-    let Some(length) = length else { return refuse(StatusCode::BAD_REQUEST, "The Content-Length is no number.") };
+    let Some(length) = length else { return Err(refuse(StatusCode::BAD_REQUEST, "The Content-Length is no number.")) };
     let kind = once(headers, &header::CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     // A web page of another site can send other types without asking.
     if !kind.eq_ignore_ascii_case("application/json") {
-        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send JSON, with Content-Type: application/json.");
+        return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send JSON, with Content-Type: application/json."));
     }
     if headers.contains_key(header::CONTENT_ENCODING) {
-        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send the body without a Content-Encoding.");
+        return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Send the body without a Content-Encoding."));
     }
     if length > LARGEST {
         let words = format!("The body is too long: at most {LARGEST} bytes are read.");
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
+        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &words));
     }
-    let places: Option<Vec<Place>> = (0..units(length)).map(|_| face.bodies.try_enter(&caller.user)).collect();
-    let Some(places) = places else {
+    let counted = usize::from(is_call(length));
+    if counted > 0 {
+        let full = |fault: Fault| Unread { status: reply::status_of(&fault, None), fault };
+        let tool = Some(tool).filter(|tool| length > LONG && !tool.is_empty());
+        face.service.arrives(caller, tool).map_err(full)?;
+    }
+    let Some(kept) = face.service.limiter().take(Resource::Bodies, &caller.user, kib(length)) else {
         let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
-        return Err(reply::refused(StatusCode::SERVICE_UNAVAILABLE, fault));
+        return Err(Unread { status: StatusCode::SERVICE_UNAVAILABLE, fault });
     };
-    match tokio::time::timeout(TIME, body.collect()).await {
+    let mut unread = Unfinished { face, caller, tool, counts: true };
+    let whole = tokio::time::timeout(TIME, body.collect()).await;
+    unread.counts = false;
+    match whole {
         Ok(Ok(whole)) => match String::from_utf8(whole.to_bytes().into()) {
-            Ok(text) => Ok((text, places)),
-            Err(_) => refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8."),
+            Ok(text) => Ok(Received { text, kept, counted }),
+            Err(_) => Err(refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.")),
         },
-        Ok(Err(_)) => refuse(StatusCode::BAD_REQUEST, "The body ended before its Content-Length."),
-        Err(_) => refuse(StatusCode::REQUEST_TIMEOUT, "The body did not come in time."),
+        Ok(Err(_)) => Err(refuse(StatusCode::BAD_REQUEST, "The body ended before its Content-Length.")),
+        Err(_) => Err(refuse(StatusCode::REQUEST_TIMEOUT, "The body did not come in time.")),
     }
 }
 
-/// Reads a body; a long one on a thread apart, so that nobody waits for it but others of the same caller, and those by turns.
+/// A request that is not read yet: where its client leaves now, that has a record, too.
+struct Unfinished<'f> {
+    face: &'f Face,
+    caller: &'f Caller,
+    tool: &'f str,
+    counts: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.counts {
+            let left = malformed("The client left before its request was read.");
+            // An answer would reach no client any more.
+            let _ = self.face.service.refuses(self.caller, self.tool, left);
+        }
+    }
+}
+
+/// Parses a body on a thread apart, so that it keeps waiting only others of the same principal, and those by turns.
 pub async fn apart<T: Send + 'static>(
     face: &Face,
     caller: &Caller,
     body: String,
-    read: impl FnOnce(&str) -> T + Send + 'static,
+    parse: impl FnOnce(&str) -> T + Send + 'static,
 ) -> T {
     if body.len() <= SMALL {
-        return read(&body);
+        return parse(&body);
     }
-    let place = face.readers.enter(&caller.user).await;
-    // The work keeps its place until it is over, also where its client is gone.
-    let work = tokio::task::spawn_blocking(move || (read(&body), place).0);
-    work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
-}
-
-/// The call that a body asks for. `Err`: what cannot be read, or is refused without being read, as a call that ends so.
-pub async fn asked(face: &Face, caller: Caller, tool: String, body: String) -> Result<Asked, CallRequest> {
-    let looked = if body.len() > SMALL { face.service.comes(&caller, &tool) } else { Ok(false) };
-    let counted = match looked {
-        Ok(counted) => counted,
-        Err(fault) => return Err(CallRequest { counted: true, ..CallRequest::refused(caller, &tool, fault) }),
-    };
-    let (from, to) = (caller.clone(), tool.clone());
-    match apart(face, &caller, body, move |body| call(from, &to, body)).await {
-        Ok(asked) => Ok(Asked { request: CallRequest { counted, ..asked.request }, ..asked }),
-        Err(fault) => Err(CallRequest { counted, ..CallRequest::refused(caller, &tool, fault) }),
-    }
+    let mut unread = Unfinished { face, caller, tool: "", counts: true };
+    let reader = face.service.limiter().reader(&caller.user).await;
+    // The work keeps its reader until it is over, also where its client is gone.
+    let work = tokio::task::spawn_blocking(move || (parse(&body), reader).0).await;
+    unread.counts = false;
+    work.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
 /// What a body asks for.
@@ -122,16 +170,15 @@ pub struct Asked {
     pub stray: Option<String>,
 }
 
-impl From<CallRequest> for Asked {
-    fn from(request: CallRequest) -> Asked {
-        Asked { request, detached: None, callback: None, stray: None }
-    }
-}
-
 /// What a body asks for: `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the
 /// arguments alone.
 pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
-    let plain = |text: &str| Asked::from(CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned())));
+    let plain = |text: &str| Asked {
+        request: CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned())),
+        detached: None,
+        callback: None,
+        stray: None,
+    };
     if body.trim().is_empty() {
         return Ok(plain(""));
     }

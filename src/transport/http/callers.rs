@@ -11,8 +11,8 @@ use http::{HeaderMap, header};
 
 /// The roads on which callers may prove who they are.
 pub enum Callers {
-    /// Nobody presents anything: the other end belongs to this user, who runs the host.
-    Own { uid: u32, name: String },
+    /// Nobody presents anything: the other end belongs to the user who runs the host, of this name.
+    Own(String),
     /// Everybody presents a token of one of these kinds.
     Presented { tokens: Option<Tokens>, jwt: Option<Box<Jwt>> },
 }
@@ -29,7 +29,7 @@ impl Callers {
     /// For whom the server is, in words.
     pub fn told(&self) -> String {
         match self {
-            Callers::Own { uid, name } => format!("for {name} (uid {uid}) alone"),
+            Callers::Own(name) => format!("for {name} (uid {}) alone", nix::unistd::geteuid()),
             Callers::Presented { tokens: Some(tokens), jwt: None } if tokens.is_empty() => {
                 "for nobody yet: the token file has no line (`toolhost token NAME` makes one)".to_owned()
             }
@@ -40,7 +40,7 @@ impl Callers {
     /// Who is an operator by what the server was told; `callers.policy.toml` may say otherwise.
     pub fn operators(&self) -> Vec<Caller> {
         match self {
-            Callers::Own { name, .. } => vec![Caller::operator(name)],
+            Callers::Own(name) => vec![Caller::operator(name)],
             Callers::Presented { tokens, jwt } => {
                 let tokens = tokens.iter().flat_map(Tokens::operators);
                 tokens.chain(jwt.iter().flat_map(|jwt| jwt.operators())).collect()
@@ -49,11 +49,8 @@ impl Callers {
     }
 
     /// Whether connections are for one user alone.
-    pub fn own_uid(&self) -> Option<u32> {
-        match self {
-            Callers::Own { uid, .. } => Some(*uid),
-            Callers::Presented { .. } => None,
-        }
+    pub fn is_own(&self) -> bool {
+        matches!(self, Callers::Own(_))
     }
 
     /// Who issues the tokens, where that can be said.
@@ -68,9 +65,9 @@ impl Callers {
         let refused = |why: &str| Unknown::Refused(why.to_owned());
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
         let (tokens, jwt) = match (self, presented.next()) {
-            (Callers::Own { name, .. }, None) => return Ok(Caller::operator(name)),
+            (Callers::Own(name), None) => return Ok(Caller::operator(name)),
             // Whoever presents a token means to be that caller, and not the operator.
-            (Callers::Own { .. }, Some(_)) => return Err(refused("a token, and this server knows none")),
+            (Callers::Own(_), Some(_)) => return Err(refused("a token, and this server knows none")),
             (Callers::Presented { .. }, None) => return Err(Unknown::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => {
                 let words = value.to_str().map_err(|_| refused("the header is no text"))?;

@@ -5,15 +5,17 @@
 
 use super::body::Asked;
 use super::gate::once;
-use super::reply::{self, Held, Refused, Response};
+use super::reply::{self, Held, Response};
 use super::stream::Events;
 use super::{Face, OfFace, approvals, background, body, tools};
+use crate::fault::Fault;
 use crate::service::{self, CallRequest, Caller, Report, Sink, TraceContext};
+use crate::transport::answers;
 use axum::Extension;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, State};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -36,33 +38,33 @@ pub async fn call(
     let Some(face) = face.upgrade() else { return reply::stopping() };
     // Until it is dropped the server waits with its end.
     let Some(begun) = face.begin() else { return reply::stopping() };
-    let (text, places) = match body::read(&face, &caller, &headers, body).await {
-        Ok(read) => read,
-        Err(refusal) => return *refusal,
-    };
     let approver = approvals::of(&face, &caller);
     let operator = tools::is_operator(&face, &caller);
     let tool = tools::Named::of(&face, &caller).id(tool);
-    let (asked, unread) = match body::asked(&face, caller, tool, text).await {
-        Ok(asked) => (asked, false),
-        Err(refused) => (refused.into(), true),
+    let received = match body::read(&face, &caller, &headers, body, (&tool, |_| true)).await {
+        Ok(received) => received,
+        Err(unread) => return body::refuse(face, caller, &tool, unread, begun).await,
     };
+    let (from, to) = (caller.clone(), tool.clone());
+    let asked = body::apart(&face, &caller, received.text, move |text| body::call(from, &to, text)).await;
     // The service counts the arguments from here.
-    drop(places);
-    let idempotency_key = match key(&headers) {
-        Ok(key) => key,
-        Err(refusal) => return *refusal,
+    drop(received.kept);
+    let (asked, idempotency_key) = match asked.and_then(|asked| Ok((asked, key(&headers)?))) {
+        Ok(asked) => asked,
+        Err(fault) => return body::refuse(face, caller, &tool, body::Unread::bad(fault), begun).await,
     };
     let Asked { request, detached, callback, stray } = asked;
     let request = CallRequest {
         id: Some(service::new_id()),
+        counted: received.counted,
         idempotency_key,
         approver,
         trace: TraceContext::of_headers(&headers),
         ..request
     };
-    let seen_by = reply::Reader { operator, label: request.label.clone(), unread };
-    if !unread && background::wanted(&face, &request, detached, &headers) {
+    let payer = face.payer(&caller);
+    let seen_by = reply::Reader { payer, operator, label: request.label.clone(), unread: None };
+    if background::wanted(&face, &request, detached, &headers) {
         return background::begin(face, request, callback, &seen_by, begun).await;
     }
     let refused = request.refused.or_else(|| callback.map(|_| background::nobody_told()));
@@ -80,7 +82,7 @@ pub async fn call(
         biased;
         Some(event) = events.recv() => Some(event),
         Some(Ok(report)) = running.join_next() => {
-            if reply::status(&report, unread) != StatusCode::OK {
+            if reply::status(&report, None) != StatusCode::OK {
                 return reply::report(body::explained(report, stray.as_deref()), &seen_by, begun);
             }
             return streamed(Events::ended(&id, report, seen_by, begun));
@@ -107,13 +109,13 @@ pub async fn run_while_served<T>(face: &Face, call: impl Future<Output = T>) -> 
 }
 
 /// One that cannot be read is refused: without it the call could run twice.
-pub fn key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+pub fn key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
     if !headers.contains_key(KEY) {
         return Ok(None);
     }
-    let key = once(headers, &HeaderName::from_static(KEY)).map(str::trim).filter(|key| !key.is_empty());
-    let words = "Idempotency-Key must stand once, and hold one key.";
-    key.map(|key| Some(key.to_owned())).ok_or_else(|| reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)))
+    let key = once(headers, &HeaderName::from_static(KEY)).map(str::trim);
+    let key = key.ok_or_else(|| reply::malformed("Idempotency-Key must stand once, and hold one key."))?;
+    service::idempotency::check_key(key).map(|()| Some(key.to_owned()))
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {
@@ -135,9 +137,13 @@ pub type Begun = mpsc::Sender<()>;
 impl Held {
     pub fn of(report: Report, seen_by: &reply::Reader, begun: Begun, around: (&str, &'static str)) -> Held {
         let kept = (begun, report.turn.clone());
-        let (operator, label) = (seen_by.operator, seen_by.label.clone());
-        Held::made(around.0.to_owned(), around.1, kept, report.is_large(), move |to| {
-            reply::visible(&report.shown(operator, label.as_deref()), to)
-        })
+        let (payer, operator, label) = (seen_by.payer.clone(), seen_by.operator, seen_by.label.clone());
+        let (before, after) = (around.0.to_owned(), around.1);
+        let write = move |report: &Report, to: &mut dyn Write| {
+            to.write_all(before.as_bytes())?;
+            answers::visible(&report.shown(operator, label.as_deref()), to)?;
+            to.write_all(after.as_bytes())
+        };
+        Held::new(answers::of_report(payer, report, write), kept)
     }
 }

@@ -1,18 +1,16 @@
-//! One connection: who may have it, for how long, and what it may cost.
-//!
-//! For: the server. In: an accepted socket. Out: its requests, one after another, to the gate and the router. Never: a
-//! connection without a place; one that waits for ever for a head, a body or a reader; a call whose client has left.
+//! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
+//! after another.
 
+use super::crowd::{self, Seat};
 use super::listen::Socket;
-use super::patient::Patient;
 use super::reply::{self, Refused};
 use super::{Face, gate};
-use crate::base::lock;
-use crate::base::places::Place;
+use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
-use crate::transport;
+use crate::service::Caller;
+use crate::transport::{self, patience::Patient};
 use http::{HeaderValue, Request, StatusCode, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,17 +19,19 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-/// Connections at once; one user of this machine, or one address elsewhere, has at most three quarters of them.
+/// Connections at once.
 pub const MOST: usize = 512;
-/// Beside them those that have not shown a good token yet, in the same shares.
-pub const STRANGERS: usize = 128;
-/// Refused connections at once that are told why; others are closed without a word.
-pub const FAREWELLS: usize = 32;
+/// Beside them those for which there is no room: they are told so, and how this host is.
+pub const OVERFLOW: usize = 32;
+/// What such a connection is answered.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 /// A head is whole in this time after the connection was made or the answer before it was taken.
 const HEAD_TIME: Duration = Duration::from_secs(15);
 /// Largest head, bytes, and most header lines.
@@ -39,7 +39,7 @@ const HEAD_BYTES: usize = 16 * 1024;
 const HEAD_LINES: usize = 64;
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a refused client may take to read why.
+/// How long a refused client may take to ask, and to read why it is refused.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What is known of a connection.
@@ -49,29 +49,28 @@ pub struct Connection {
     pub tls: bool,
     /// For the log.
     pub peer: String,
-    standing: Standing,
+    seat: Seat,
+    /// Its principal, once a good request came.
+    known: Mutex<Option<String>>,
+    /// Why it is not served.
+    refusal: Option<Fault>,
 }
 
-/// A connection's place.
-struct Standing {
-    share: String,
-    /// And whether it is one of those for callers that are known.
-    place: Mutex<(Place, bool)>,
-}
-
-impl Standing {
-    /// A good request came: the connection moves to the places of those that are known.
-    fn becomes_known(&self, face: &Face) -> Result<(), Refused> {
-        let mut place = lock(&self.place);
-        if !place.1 {
-            let full = || reply::refused(StatusCode::SERVICE_UNAVAILABLE, full());
-            *place = (face.places.try_enter(&self.share).ok_or_else(full)?, true);
+impl Connection {
+    /// A good request came.
+    fn becomes_known(&self, caller: &Caller) -> Result<(), Refused> {
+        let mut known = lock(&self.known);
+        if known.as_ref() != Some(&caller.user) {
+            if !self.seat.belongs_to(&caller.user) {
+                return Err(reply::refused(StatusCode::SERVICE_UNAVAILABLE, full()));
+            }
+            *known = Some(caller.user.clone());
         }
         Ok(())
     }
 
     fn is_known(&self) -> bool {
-        lock(&self.place).1
+        lock(&self.known).is_some()
     }
 }
 
@@ -87,40 +86,39 @@ pub struct Guest {
     socket: Socket,
     /// For the log.
     peer: String,
-    standing: Result<Standing, Refusal>,
+    seat: Seat,
+    refusal: Option<Fault>,
 }
 
-/// Why a connection is not served, with its place while that is said.
-struct Refusal {
-    fault: Fault,
-    place: Place,
-}
-
-/// Who connected. `None`: nobody to serve, and no place to say so.
+/// Who connected. `None`: nobody to serve, and no room to say so.
 pub fn met(face: &Face, socket: Socket) -> Option<Guest> {
     let peer = match &socket {
         Socket::Tcp(_, peer) => peer.ip().to_canonical().to_string(),
         Socket::Unix(_) => "unix".to_owned(),
     };
-    let owner = socket.uid(&face.kernel);
-    let share = share(&socket, &owner);
-    // Nobody presents a token to a server for one user, whose connections are known from the start.
-    let known = face.callers.own_uid().is_some();
-    let places = if known { &face.places } else { &face.strangers };
-    // Other users of this machine take no place of it.
-    let place = let_in(face, owner).and_then(|()| places.try_enter(&share).ok_or_else(full));
-    let standing = match place {
-        Ok(place) => Ok(Standing { share, place: Mutex::new((place, known)) }),
-        Err(fault) => Err(Refusal { fault, place: face.farewells.try_enter("")? }),
+    let uid = socket.uid(&face.kernel);
+    let owner = match (&uid, &socket) {
+        // A user of this machine has millions of addresses.
+        (Ok(Some(uid)), _) => vec![format!("uid {uid}")],
+        (_, Socket::Unix(_)) => vec!["unix".to_owned()],
+        (_, Socket::Tcp(_, peer)) => crowd::of_address(peer.ip()),
     };
-    Some(Guest { socket, peer, standing })
+    // Other users of this machine take no room from the one whom it serves.
+    let seat = let_in(face, uid).and_then(|()| face.crowd.enter(owner.clone()).ok_or_else(full));
+    let (seat, refusal) = match seat {
+        Ok(seat) => (seat, None),
+        Err(fault) => (face.overflow.enter(owner)?, Some(fault)),
+    };
+    Some(Guest { socket, peer, seat, refusal })
 }
 
 /// Whether whoever is at the other end may speak to this server at all.
 fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
-    let Some(own) = face.callers.own_uid() else { return Ok(()) };
+    if !face.callers.is_own() {
+        return Ok(());
+    }
     let who = match owner {
-        Ok(Some(uid)) if uid == own => return Ok(()),
+        Ok(Some(uid)) if files::is_me(uid) => return Ok(()),
         Ok(Some(uid)) => format!("uid {uid}"),
         Ok(None) => "unknown user".to_owned(),
         Err(why) => {
@@ -137,50 +135,43 @@ fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
 
 /// Serves a connection to its end.
 pub async fn serve(face: Arc<Face>, guest: Guest) {
-    let Guest { socket, peer, standing } = guest;
-    let standing = match standing {
-        Ok(standing) => standing,
-        Err(refusal) => return farewell(socket, refusal).await,
-    };
-    match socket {
+    let Guest { socket, peer, seat, refusal } = guest;
+    let (watched, ours) = match &socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
-            let ours = stream.local_addr().map(|ours| ours.ip().to_canonical()).ok();
-            let Ok(watched) = stream.as_fd().try_clone_to_owned() else { return };
-            let connection = Connection { ours, tls: face.tls.is_some(), peer, standing };
-            let stream: Box<dyn Stream> = match &face.tls {
-                None => Box::new(stream),
-                Some(tls) => match tokio::time::timeout(HEAD_TIME, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => Box::new(stream),
-                    _ => return,
-                },
-            };
-            spoken(face, connection, stream, watched).await;
+            (stream.as_fd().try_clone_to_owned(), stream.local_addr().map(|ours| ours.ip().to_canonical()).ok())
         }
-        Socket::Unix(stream) => {
-            let Ok(watched) = stream.as_fd().try_clone_to_owned() else { return };
-            let connection = Connection { ours: None, tls: false, peer, standing };
-            spoken(face, connection, Box::new(stream), watched).await;
-        }
-    }
-}
-
-/// Whose share of the connections it counts to: a user of this machine, which has millions of addresses; an address; or a
-/// network of IPv6 that one customer has.
-fn share(socket: &Socket, owner: &io::Result<Option<u32>>) -> String {
-    match (owner, socket) {
-        (Ok(Some(uid)), _) => format!("uid {uid}"),
-        (_, Socket::Unix(_)) => "unix".to_owned(),
-        (_, Socket::Tcp(_, peer)) => match peer.ip().to_canonical() {
-            ip if ip.is_loopback() => "loopback".to_owned(),
-            IpAddr::V4(ip) => ip.to_string(),
-            IpAddr::V6(ip) => ip.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
-        },
+        Socket::Unix(stream) => (stream.as_fd().try_clone_to_owned(), None),
+    };
+    let Ok(watched) = watched else { return };
+    let (close, time) = (seat.close.clone(), if refusal.is_some() { FAREWELL } else { HEAD_TIME });
+    let tls = face.tls.as_ref().filter(|_| ours.is_some());
+    let connection = Connection { ours, tls: tls.is_some(), peer, seat, known: Mutex::default(), refusal };
+    let served = async {
+        let stream: Box<dyn Stream> = match (socket, tls) {
+            (Socket::Unix(stream), _) => Box::new(stream),
+            (Socket::Tcp(stream, _), None) => Box::new(stream),
+            (Socket::Tcp(stream, _), Some(tls)) => match tokio::time::timeout(time, tls.accept(stream)).await {
+                Ok(Ok(stream)) => Box::new(stream),
+                _ => return,
+            },
+        };
+        spoken(face.clone(), connection, stream, watched, time).await;
+    };
+    tokio::select! {
+        () = served => {}
+        () = close.cancelled() => {}
     }
 }
 
 /// Requests and answers. Dropping the connection drops the call that it waits for, which cancels, kills and records.
-async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>, watched: impl AsFd) {
+async fn spoken(
+    face: Arc<Face>,
+    connection: Connection,
+    stream: Box<dyn Stream>,
+    watched: impl AsFd,
+    head_time: Duration,
+) {
     let (killed, connection) = (face.kill.clone(), Arc::new(connection));
     let router = TowerToHyperService::new(face.router.clone());
     let handler = service_fn(move |request: Request<Incoming>| {
@@ -190,7 +181,7 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
             let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
             let answer = answered(&face, &connection, &router, request).await;
             // Whoever was not let in, or sends what is not read, gets no second request in.
-            let closes = answer.is_err() || chunked || !connection.standing.is_known() || face.stop.is_cancelled();
+            let closes = answer.is_err() || chunked || !connection.is_known() || face.stop.is_cancelled();
             let mut answer = answer.unwrap_or_else(|refusal| *refusal);
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -205,7 +196,7 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
         .timer(TokioTimer::new())
         // Whoever only sends no more has an answer that takes no time; a call that lasts is ended below.
         .half_close(true)
-        .header_read_timeout(HEAD_TIME)
+        .header_read_timeout(head_time)
         .max_buf_size(HEAD_BYTES)
         .max_headers(HEAD_LINES)
         .serve_connection(TokioIo::new(Patient::new(stream)), handler);
@@ -228,41 +219,54 @@ async fn spoken(face: Arc<Face>, connection: Connection, stream: Box<dyn Stream>
 
 async fn answered(
     face: &Arc<Face>,
-    connection: &Connection,
+    connection: &Arc<Connection>,
     router: &TowerToHyperService<axum::Router>,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> Result<reply::Response, Refused> {
-    if let Some(caller) = gate::admitted(face, connection, &request)? {
-        connection.standing.becomes_known(face)?;
-        request.extensions_mut().insert(caller);
+    if let Some(fault) = &connection.refusal
+        && !(fault.retryable && HEALTH.contains(&request.uri().path()))
+    {
+        let status = if fault.retryable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::FORBIDDEN };
+        return Err(reply::refused(status, fault.clone()));
     }
+    let caller = gate::admitted(face, connection, &request)?;
+    let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
+    let leaves = |caller: &Caller, answer| reply::recorded(&face.service, caller, &asked, answer);
+    if let Some(caller) = &caller {
+        connection.becomes_known(caller).map_err(|refusal| Box::new(leaves(caller, *refusal)))?;
+    }
+    connection.seat.whole(request.body().is_end_stream());
+    let mut request = request.map(|body| Watched { body, connection: connection.clone() });
+    caller.iter().for_each(|caller| drop(request.extensions_mut().insert(caller.clone())));
     match router.call(request).await {
-        Ok(answer) => Ok(answer),
+        Ok(answer) => Ok(caller.iter().fold(answer, |answer, caller| leaves(caller, answer))),
         Err(never) => match never {},
     }
 }
 
-/// One answer to a client whose request is not read.
-async fn farewell(socket: Socket, Refusal { fault, place }: Refusal) {
-    async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, words: String) -> std::io::Result<()> {
-        stream.write_all(words.as_bytes()).await?;
-        stream.shutdown().await?;
-        // An unread request would reset the connection before the answer is read.
-        tokio::io::copy(&mut stream.take(64 * 1024), &mut tokio::io::sink()).await.map(drop)
-    }
-    let body = reply::words(&fault);
-    let (status, retry) = match fault.retryable {
-        true => (StatusCode::SERVICE_UNAVAILABLE, "Retry-After: 1\r\n"),
-        false => (StatusCode::FORBIDDEN, ""),
-    };
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n{retry}");
-    let words = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-    let _ = tokio::time::timeout(FAREWELL, async {
-        match socket {
-            Socket::Tcp(stream, _) => said(stream, words).await,
-            Socket::Unix(stream) => said(stream, words).await,
+/// A body, at whose end its request is whole.
+struct Watched {
+    body: Incoming,
+    connection: Arc<Connection>,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if self.body.is_end_stream() {
+            self.connection.seat.whole(true);
         }
-    })
-    .await;
-    drop(place);
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 /// What is answered without a token: it tells nothing of this host.
 pub const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
-const PARAMETERS: [&str; 2] = ["format", "namespace"];
+const PARAMETERS: [&str; 3] = ["as", "format", "namespace"];
 
 /// The names under which this server is known, beside its address.
 #[derive(Clone, Debug, Default)]
@@ -58,10 +58,10 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
     }
     face.callers.of(request.headers()).map(Some).map_err(|unknown| {
         let words = match unknown {
-            Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN.",
+            Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).",
             Unknown::Refused(why) => {
                 face.told.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
-                "The Authorization header was not taken: is the token whole, and still in the server's list?"
+                "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: is it whole, and still in the server's list?"
             }
         };
         let mut refusal = reply::refused(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words));

@@ -141,7 +141,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
         if !facts.file_type().is_socket() {
             return Err(io::Error::other("something that is no socket lies there: name another path, or remove it"));
         }
-        if facts.uid() != nix::unistd::geteuid().as_raw() {
+        if !files::is_me(facts.uid()) {
             let words = format!("a socket of another user (uid {}) lies there: name another path", facts.uid());
             return Err(io::Error::other(words));
         }

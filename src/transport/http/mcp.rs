@@ -1,11 +1,9 @@
-//! `/mcp`: the MCP server, behind the same gate as everything else here.
-//!
-//! For: agents. In: a caller, a request. Out: what `transport::mcp` answers. Never: another way to be a caller; a body that
-//! has no place.
+//! `/mcp`: the MCP server, behind the same gate and the same quotas as everything else here.
 
 use super::reply::{self, Response};
 use super::{OfFace, approvals, body};
 use crate::service::Caller;
+use crate::transport::mcp::Message;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -22,12 +20,17 @@ pub async fn mcp(State(face): OfFace, Extension(caller): Extension<Caller>, requ
     if parts.method != Method::POST {
         return face.mcp.other(caller, parts).await.map(Body::new);
     }
-    let (text, places) = match body::read(&face, &caller, &parts.headers, body).await {
-        Ok(read) => read,
-        Err(refusal) => return *refusal,
+    let received = match body::read(&face, &caller, &parts.headers, body, ("", |length| length > body::SMALL)).await {
+        Ok(received) => received,
+        Err(unread) => return body::refuse(face, caller, "", unread, begun).await,
     };
     let approver = approvals::of(&face, &caller);
-    let answer = face.mcp.post((caller, approver), parts, &text, begun).await;
-    drop(places);
+    let message = body::apart(&face, &caller, received.text, |text| Message::read(text.as_bytes())).await;
+    let recorded = message.is_refused();
+    let mut answer = face.mcp.post((caller, approver, received.counted), parts, message, begun).await;
+    drop(received.kept);
+    if recorded {
+        answer.extensions_mut().insert(reply::Recorded);
+    }
     answer.map(Body::new)
 }

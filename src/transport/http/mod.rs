@@ -12,12 +12,12 @@ mod body;
 mod callers;
 mod calls;
 mod connection;
+mod crowd;
 mod gate;
 mod jwt;
 mod listen;
 mod mcp;
 mod metadata;
-mod patient;
 mod peer;
 mod reply;
 mod running;
@@ -34,15 +34,16 @@ pub use peer::{Kernel, of_unix as other_end};
 pub use tokens::{Tokens, make as make_token};
 
 use crate::base::lock;
-use crate::base::places::Places;
-use crate::service::Service;
 use crate::service::background::Background;
+use crate::service::{Caller, Service};
 use crate::transport;
 use crate::transport::announced::Announcements;
+use crate::transport::answers::Payer;
 use crate::transport::broker::Brokers;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
+use crowd::Crowd;
 use http::{Method, StatusCode, Uri};
 use reply::Response;
 use serde_json::json;
@@ -84,16 +85,9 @@ struct Face {
     /// Asked whose a connection is.
     kernel: peer::Kernel,
     told: told::Told,
-    /// For connections that are served.
-    places: Arc<Places>,
-    /// For those that have not shown a good token yet, where callers present one.
-    strangers: Arc<Places>,
-    /// For connections that are refused, and told so.
-    farewells: Arc<Places>,
-    /// For large bodies that are being read.
-    bodies: Arc<Places>,
-    /// For the work of reading them.
-    readers: Arc<Places>,
+    /// The connections that are served, and those for which there is no room.
+    crowd: Arc<Crowd>,
+    overflow: Arc<Crowd>,
     /// Cloned for each call, and taken once no more may begin.
     begin: Mutex<Option<mpsc::Sender<()>>>,
     /// Told to stop: no call begins any more.
@@ -108,6 +102,11 @@ impl Face {
         lock(&self.begin).clone()
     }
 
+    /// Who pays for answers to this caller.
+    fn payer(&self, caller: &Caller) -> Payer {
+        Payer::new(self.service.limiter(), &caller.user)
+    }
+
     fn tell_left_out(&self) {
         self.told.left_out().iter().for_each(|words| tracing::warn!(target: "toolhost::http", "{words}"));
     }
@@ -118,7 +117,7 @@ pub fn wide_enough(address: &Address, callers: &Callers, tls: bool, insecure: bo
     if address.is_local() {
         return Ok(());
     }
-    if callers.own_uid().is_some() {
+    if callers.is_own() {
         return Err(format!(
             "--http {address} can be reached from other machines, so callers must present a token: add --token-file FILE \
              (`toolhost token NAME` makes one) or [http.jwt] in the configuration file"
@@ -143,8 +142,6 @@ pub async fn serve(
 ) -> io::Result<()> {
     let Options { callers, names, tls, brokers, announced } = options;
     let (begin, calls) = mpsc::channel(1);
-    // The other cores are left to quick calls.
-    let at_once = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
     let face = Arc::new_cyclic(|face: &std::sync::Weak<Face>| Face {
         mcp: transport::mcp::Streamable::new(background.service(), kill.clone()),
         service: background.service(),
@@ -157,11 +154,8 @@ pub async fn serve(
         router: router(face.clone()),
         kernel: peer::Kernel::default(),
         told: told::Told::default(),
-        places: Places::new(connection::MOST, three_quarters(connection::MOST)),
-        strangers: Places::new(connection::STRANGERS, three_quarters(connection::STRANGERS)),
-        farewells: Places::new(connection::FAREWELLS, connection::FAREWELLS),
-        bodies: Places::new(body::PLACES, three_quarters(body::PLACES)),
-        readers: Places::new(at_once, at_once),
+        crowd: Crowd::new(connection::MOST),
+        overflow: Crowd::new(connection::OVERFLOW),
         begin: Mutex::new(Some(begin)),
         stop,
         kill,
@@ -194,11 +188,6 @@ pub async fn serve(
     let farewell = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), face.background.stop());
     Ok(())
-}
-
-/// What one of many may have.
-fn three_quarters(all: usize) -> usize {
-    all - all / 4
 }
 
 /// Told to stop, and no call runs any more; or told to kill.

@@ -4,20 +4,17 @@
 //! that a terminal would obey; a status that says the tool did not run where it did.
 
 use super::calls::Begun;
-use crate::base::text::{self, VisibleJson};
+use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::Report;
-use crate::transport::pieces::{PIECE, Pieces};
+use crate::service::{Caller, Report, Reservation, Service};
+use crate::transport::answers::{Built, Payer};
 use axum::body::{Body, Bytes, HttpBody};
 use http::{HeaderValue, StatusCode, header};
 use hyper::body::{Frame, SizeHint};
-use serde::Serialize;
-use serde_json::{Serializer, Value, json};
-use std::io::{self, Write};
+use serde_json::{Value, json};
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use std::task::{Context, Poll, Waker, ready};
 
 pub type Response = http::Response<Body>;
 /// One that ends a request early.
@@ -28,10 +25,10 @@ fn retry_after(fault: &Fault) -> HeaderValue {
     HeaderValue::from(fault.retry_after_ms.map_or(1, |wait| wait.div_ceil(1000)))
 }
 
-/// Fields of JSON that come from elsewhere as text, with whatever lasts until they are taken.
-pub fn with_text(head: &Value, name: &str, text: &str, kept: impl Send + 'static) -> Response {
-    let whole = joined(head, name, text, ("", "\n"));
-    let mut response = Response::new(Body::new(Held::made(whole, "", kept, false, |_| Ok(()))));
+/// Fields of JSON that come from elsewhere as text, and the room that it takes.
+pub fn with_text(head: &Value, name: &str, text: &str, room: Reservation) -> Response {
+    let whole = joined(head, name, text, ("", "\n")).into_bytes();
+    let mut response = Response::new(Body::new(Held::new(std::future::ready(Some((whole, room))), ())));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -63,7 +60,28 @@ pub fn refusal(status: StatusCode, fault: Fault) -> Response {
     if fault.retryable {
         response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
     }
+    response.extensions_mut().insert(fault);
     response
+}
+
+/// Marks an answer of which a record tells.
+#[derive(Clone)]
+pub struct Recorded;
+
+/// Where every answer to a known caller leaves: a refusal of which no record tells has its own, or is counted in one.
+/// That something is not there is an answer.
+pub fn recorded(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
+    let (status, known) = (answer.status(), answer.extensions_mut().remove::<Recorded>());
+    let refused = (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
+    if known.is_some() || !refused {
+        return answer;
+    }
+    let fault = answer.extensions_mut().remove::<Fault>();
+    let fault = fault.unwrap_or_else(|| malformed(&format!("The request was refused with status {status}.")));
+    match service.refuses(caller, asked, fault) {
+        Ok(()) => answer,
+        Err(fault) => refusal(StatusCode::INTERNAL_SERVER_ERROR, fault),
+    }
 }
 
 /// A document of ours.
@@ -85,13 +103,15 @@ pub fn stopping() -> Response {
 
 /// A fault that the service told outside of a call.
 pub fn fault(fault: Fault, operator: bool) -> Response {
-    let status = status_of(&fault, false);
+    let status = status_of(&fault, None);
     let person = fault.person.clone().filter(|_| operator);
     let mut body = json!({ "error": fault });
     if let Some(person) = person {
         body["error"]["person"] = Value::String(person);
     }
-    value(status, &body)
+    let mut response = value(status, &body);
+    response.extensions_mut().insert(fault);
+    response
 }
 
 pub fn value(status: StatusCode, value: &Value) -> Response {
@@ -108,34 +128,35 @@ fn json_of(status: StatusCode, json: String) -> Response {
 
 /// Who reads a report.
 pub struct Reader {
+    pub payer: Payer,
     pub operator: bool,
     pub label: Option<String>,
-    /// The body could not be read as a call.
-    pub unread: bool,
+    /// The status of a request whose body could not be read as a call.
+    pub unread: Option<StatusCode>,
 }
 
 /// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it ran,
 /// unless the host itself failed (500).
-pub fn status(report: &Report, unread: bool) -> StatusCode {
+pub fn status(report: &Report, unread: Option<StatusCode>) -> StatusCode {
     report.error.as_ref().map_or(StatusCode::OK, |fault| status_of(fault, unread))
 }
 
-fn status_of(fault: &Fault, unread: bool) -> StatusCode {
+pub fn status_of(fault: &Fault, unread: Option<StatusCode>) -> StatusCode {
     match fault.kind {
+        Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+        _ if unread.is_some() => unread.unwrap_or_default(),
         _ if fault.conflict => StatusCode::CONFLICT,
         Kind::TimeoutError
         | Kind::ResourceLimitError
         | Kind::ScriptError
         | Kind::OutputValidationError
         | Kind::CancelledError => StatusCode::OK,
-        Kind::ParameterValidationError | Kind::ActionParseError if unread => StatusCode::BAD_REQUEST,
         Kind::ParameterValidationError | Kind::ActionParseError => StatusCode::UNPROCESSABLE_ENTITY,
         Kind::ToolNotFoundError | Kind::VersionMismatchError => StatusCode::NOT_FOUND,
         Kind::AuthorizationError | Kind::SecurityError => StatusCode::FORBIDDEN,
         Kind::RateLimitError => StatusCode::TOO_MANY_REQUESTS,
         Kind::CapabilityError => StatusCode::NOT_IMPLEMENTED,
         Kind::CircuitOpenError | Kind::DependencyError | Kind::ServiceError => StatusCode::SERVICE_UNAVAILABLE,
-        Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -146,6 +167,7 @@ pub fn report(report: Report, seen_by: &Reader, begun: Begun) -> Response {
     let retry = retryable.map(retry_after);
     let mut response = Response::new(Body::new(Held::of(report, seen_by, begun, ("", "\n"))));
     *response.status_mut() = status;
+    response.extensions_mut().insert(Recorded);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(retry) = retry {
@@ -154,52 +176,37 @@ pub fn report(report: Report, seen_by: &Reader, begun: Begun) -> Response {
     response
 }
 
-/// JSON without a character that a terminal would obey.
-pub fn visible(value: &impl Serialize, to: &mut dyn Write) -> io::Result<()> {
-    Ok(value.serialize(&mut Serializer::with_formatter(to, VisibleJson))?)
-}
+/// So much of an answer is handed on at a time, bytes.
+const PIECE: usize = 64 * 1024;
 
-/// The time in which an answer is taken, and how many bytes add a second to it.
-const TAKEN_IN: Duration = Duration::from_secs(60);
-const BYTES_A_SECOND: u64 = 64 * 1024;
-
-/// A body that keeps the call's place until it is taken. A long one is made while it is sent.
+/// The body of an answer, which keeps its call's place, and the room that it takes, until it is sent.
 pub struct Held {
-    whole: Option<Bytes>,
-    pieces: Option<mpsc::Receiver<Vec<u8>>>,
-    sent: u64,
-    began: Instant,
-    /// Its call's place, or whatever else lasts until it is taken.
+    state: State,
+    /// Its call's place, or whatever else lasts until it is sent.
     _kept: Box<dyn Send>,
 }
 
+enum State {
+    Building(Pin<Box<dyn Future<Output = Option<Built>> + Send>>),
+    Sending { bytes: Bytes, _room: Reservation },
+    Sent,
+}
+
 impl Held {
-    /// `write` makes what stands between `before` and `after`.
-    pub fn made(
-        before: String,
-        after: &'static str,
-        kept: impl Send + 'static,
-        large: bool,
-        write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
-    ) -> Held {
-        let made = move |to: &mut dyn Write| {
-            to.write_all(before.as_bytes())?;
-            write(to)?;
-            to.write_all(after.as_bytes())
-        };
-        let held = Held { whole: None, pieces: None, sent: 0, began: Instant::now(), _kept: Box::new(kept) };
-        if large {
-            let (sender, pieces) = mpsc::channel(1);
-            tokio::task::spawn_blocking(move || {
-                let mut to = io::BufWriter::with_capacity(PIECE, Pieces(sender));
-                // A reader that is gone is seen where it reads.
-                let _ = made(&mut to).and_then(|()| to.flush());
-            });
-            return Held { pieces: Some(pieces), ..held };
+    /// `build` is polled until the answer has room and is built.
+    pub fn new(build: impl Future<Output = Option<Built>> + Send + 'static, kept: impl Send + 'static) -> Held {
+        let mut held = Held { state: State::Building(Box::pin(build)), _kept: Box::new(kept) };
+        // A short one that has room is there at once, and its length is known.
+        let _ = held.ready(&mut Context::from_waker(Waker::noop()));
+        held
+    }
+
+    fn ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let State::Building(build) = &mut self.state {
+            let built = ready!(build.as_mut().poll(cx));
+            self.state = built.map_or(State::Sent, |(bytes, room)| State::Sending { bytes: bytes.into(), _room: room });
         }
-        let mut bytes = Vec::new();
-        let _ = made(&mut bytes);
-        Held { whole: Some(bytes.into()), ..held }
+        Poll::Ready(())
     }
 }
 
@@ -208,24 +215,29 @@ impl HttpBody for Held {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if let Some(whole) = self.whole.take() {
-            return Poll::Ready(Some(Ok(Frame::data(whole))));
+        ready!(self.ready(cx));
+        let State::Sending { bytes, .. } = &mut self.state else { return Poll::Ready(None) };
+        let piece = bytes.split_to(bytes.len().min(PIECE));
+        if piece.is_empty() {
+            self.state = State::Sent;
+            return Poll::Ready(None);
         }
-        let until = self.began + TAKEN_IN + Duration::from_secs(self.sent / BYTES_A_SECOND);
-        if Instant::now() > until {
-            return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
-        }
-        let Some(pieces) = &mut self.pieces else { return Poll::Ready(None) };
-        let piece = std::task::ready!(pieces.poll_recv(cx));
-        self.sent += piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.whole.is_none() && self.pieces.is_none()
+        match &self.state {
+            State::Building(_) => false,
+            State::Sending { bytes, .. } => bytes.is_empty(),
+            State::Sent => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.whole.as_ref().map_or_else(SizeHint::default, |whole| SizeHint::with_exact(whole.len() as u64))
+        match &self.state {
+            State::Building(_) => SizeHint::default(),
+            State::Sending { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
+            State::Sent => SizeHint::with_exact(0),
+        }
     }
 }

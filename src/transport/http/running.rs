@@ -57,7 +57,7 @@ pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, P
 }
 
 fn no_such_call(words: &str) -> Response {
-    reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ParameterValidationError, words))
+    reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ToolNotFoundError, words))
 }
 
 /// `GET /v1/status`, for operators.

@@ -4,9 +4,10 @@
 //! come, `replay` where the outcome is that of an earlier call, then exactly one `end`. Never: a line of a tool as a line of the stream; a call that runs on once nobody reads.
 
 use super::calls::Begun;
-use super::reply::{Held, Reader, visible};
+use super::reply::{Held, Reader};
 use crate::fault::{Fault, Kind};
 use crate::service::{Event, Report};
+use crate::transport::answers::visible;
 use axum::body::{Bytes, HttpBody};
 use hyper::body::Frame;
 use serde_json::{Value, json};

@@ -22,6 +22,10 @@ use std::sync::Arc;
 /// `GET /v1/tools`.
 pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>, uri: Uri) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
+    let caller = match acting(&face, caller, &uri) {
+        Ok(caller) => caller,
+        Err(refusal) => return *refusal,
+    };
     let (format, all) = match (format(&uri), offered(&face, &caller)) {
         (Ok(format), Ok(all)) => (format, all),
         (Err(refusal), _) => return *refusal,
@@ -124,6 +128,17 @@ pub fn operator(face: &Face, caller: &Caller) -> Result<(), Refused> {
     }
     let fault = Fault::new(Kind::AuthorizationError, "This is for operators of the host.");
     Err(reply::refused(StatusCode::FORBIDDEN, fault))
+}
+
+/// The caller that `as` names, where this one may act as that one; without `as` this one.
+fn acting(face: &Face, caller: Caller, uri: &Uri) -> Result<Caller, Refused> {
+    let Some(name) = parameter(uri, "as") else { return Ok(caller) };
+    let other = face.service.who(&caller, Some(&name));
+    if other.user == name {
+        return Ok(other);
+    }
+    let words = "as: you may not act as this caller (act_as in callers.policy.toml says whom you may act as).";
+    Err(reply::refused(StatusCode::FORBIDDEN, Fault::new(Kind::AuthorizationError, words)))
 }
 
 /// What this caller is offered here.

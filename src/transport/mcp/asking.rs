@@ -1,8 +1,5 @@
-//! Asking: a tool's questions to its client. With the answers the call is made again.
-//!
-//! For: the face. In: what a call asks, a client of either era. Out: a result that asks, with a sealed state; or the answers
-//! of an older client, which is asked at once. Never: a state that another caller, tool or set of arguments brings back;
-//! a question to a person that does not say which tool asks it.
+//! A tool's questions to its client, with whose answers the call is made again: by a result that asks, with a sealed state,
+//! or at once, where the client is of the older era. A question to a person says which tool asks it.
 
 use super::person::{self, Given};
 use crate::base::text;
@@ -122,12 +119,57 @@ pub fn lacking(questions: &Questions, client: &Client) -> ErrorData {
     ErrorData::missing_required_client_capability(needed)
 }
 
+/// What the schema of a form is made of (MCP, "Elicitation"), beside `properties`.
+const FORM_MEMBERS: [&str; 19] = [
+    "type",
+    "title",
+    "description",
+    "required",
+    "enum",
+    "enumNames",
+    "oneOf",
+    "anyOf",
+    "const",
+    "items",
+    "minItems",
+    "maxItems",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "format",
+    "pattern",
+    "default",
+];
+
+/// A form made of the members that are known, with texts in which nothing is hidden.
+fn form(asked: &Value) -> Value {
+    let text = |text: &str| text::printable(text);
+    match asked {
+        Value::String(words) => json!(text(words)),
+        Value::Array(items) => items.iter().map(form).collect(),
+        Value::Object(members) => {
+            let of = |(name, member): (&String, &Value)| match (name.as_str(), member) {
+                ("properties", Value::Object(fields)) => {
+                    let fields: Map<String, Value> = fields.iter().map(|(name, of)| (text(name), form(of))).collect();
+                    Some((name.clone(), Value::Object(fields)))
+                }
+                (known, member) => FORM_MEMBERS.contains(&known).then(|| (name.clone(), form(member))),
+            };
+            Value::Object(members.iter().filter_map(of).collect())
+        }
+        plain => plain.clone(),
+    }
+}
+
 /// The questions as MCP has them. A person reads which tool asks.
 pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
     let of = |(key, mut request): (String, Value)| {
         if request["method"] == Ask::Elicitation.method() {
-            let message = request["params"]["message"].as_str().unwrap_or_default();
-            request["params"]["message"] = json!(format!("{tool} asks: {}", text::printable_block(message)));
+            let asked = &request["params"];
+            let message = text::printable_block(asked["message"].as_str().unwrap_or_default());
+            let schema = form(&asked["requestedSchema"]);
+            request["params"] = json!({"message": format!("{tool} asks: {message}"), "requestedSchema": schema});
         }
         let read: Result<InputRequest, _> = serde_json::from_value(request);
         read.map(|request| (key, request))
@@ -190,4 +232,22 @@ pub async fn at_once(
         answers.insert(key, answer);
     }
     Ok((answers, questions.state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_is_made_anew_of_what_is_known() {
+        let asked = json!({
+            "type": "object", "title": "a\u{202e}b", "$ref": "https://x", "required": ["n"],
+            "properties": {"n": {"type": "string", "enum": ["x", "\u{1b}[2J"], "onclick": "x", "default": "x"}},
+        });
+        let made = form(&asked);
+        assert_eq!(made["properties"]["n"]["enum"][0], "x");
+        assert_eq!((&made["required"], &made["properties"]["n"]["default"]), (&json!(["n"]), &json!("x")));
+        assert!(made.get("$ref").is_none() && made["properties"]["n"].get("onclick").is_none());
+        assert!(text::is_printable(&made.to_string()), "{made}");
+    }
 }

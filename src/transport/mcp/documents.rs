@@ -1,7 +1,4 @@
-//! Documents: prompts and resources as MCP lists and tells them. Each is told by a call like any other.
-//!
-//! For: the face. In: the documents that a caller may have; an address; the report of a call. Out: lists, prompts, contents.
-//! Never: one of two resources that share an address.
+//! Prompts and resources as MCP lists and tells them. Each is told by a call like any other.
 
 use crate::base::text;
 use crate::manifest::{Document, Manifest};
@@ -11,8 +8,9 @@ use crate::service::shapes::{self, Shape};
 use crate::transport::names::Names;
 use rmcp::model::{
     CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    Prompt, PromptArgument, ReadResourceResult, Resource, ResourceTemplate,
+    Prompt, PromptArgument, ReadResourceResult,
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,27 +62,23 @@ impl Documents {
         self.resources.iter().filter(move |(_, manifest)| is(manifest))
     }
 
-    pub fn resources(&self) -> ListResourcesResult {
+    fn listed<T: DeserializeOwned>(&self, templates: bool, address: &str) -> Vec<T> {
         let of = |(uri, manifest): (&String, &Arc<Manifest>)| {
-            let mut resource = Resource::new(uri.clone(), text::printable(&manifest.display_name));
-            resource.title = Some(text::printable(&manifest.display_name));
-            resource.description = Some(text::printable_block(&manifest.description));
-            resource.mime_type = mime(manifest);
-            resource
+            let (name, words) = (text::printable(&manifest.display_name), text::printable_block(&manifest.description));
+            let listed =
+                json!({"name": name, "title": name, "description": words, "mimeType": mime(manifest), address: uri});
+            serde_json::from_value(listed).ok()
         };
-        let resources = self.kinds(false).map(of).collect();
+        self.kinds(templates).filter_map(of).collect()
+    }
+
+    pub fn resources(&self) -> ListResourcesResult {
+        let resources = self.listed(false, "uri");
         ListResourcesResult::with_all_items(resources).with_ttl_ms(0).with_cache_scope(CacheScope::Private)
     }
 
     pub fn templates(&self) -> ListResourceTemplatesResult {
-        let of = |(uri, manifest): (&String, &Arc<Manifest>)| {
-            let mut template = ResourceTemplate::new(uri.clone(), text::printable(&manifest.display_name));
-            template.title = Some(text::printable(&manifest.display_name));
-            template.description = Some(text::printable_block(&manifest.description));
-            template.mime_type = mime(manifest);
-            template
-        };
-        let templates = self.kinds(true).map(of).collect();
+        let templates = self.listed(true, "uriTemplate");
         ListResourceTemplatesResult::with_all_items(templates).with_ttl_ms(0).with_cache_scope(CacheScope::Private)
     }
 

@@ -1,16 +1,12 @@
-//! The face: MCP's requests, answered for one client, whichever way they come.
-//!
-//! For: stdio and HTTP. In: what rmcp has read. Out: the tools of a caller; results of `Service::call`. Never: another road
-//! to a tool; a call that outlives the client who asked for it.
+//! MCP's requests, answered for one client, whichever way they come.
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
-use super::asked::{self, Asked};
+use super::asked::{self, Asked, CURRENT};
 use super::asking::{self, Back, Bound};
 use super::offered::Offered;
-use super::open::Open;
 use super::person::Person;
 use super::telling::Telling;
-use super::{Client, KEY, LABEL, Mcp, documents, message, results, tasks, telling};
+use super::{KEY, Mcp, documents, message, results, tasks, telling};
 use crate::base::lock;
 use crate::fault;
 use crate::manifest::TaskUse;
@@ -26,6 +22,7 @@ use rmcp::model::{
     SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams, UpdateTaskParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
+use rmcp::task_manager::TaskManager;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,11 +47,10 @@ enum Answered {
 
 pub struct Face {
     mcp: Arc<Mcp>,
-    client: Client,
-    /// The connection or session ends.
+    /// The server or the connection ends.
     closing: CancellationToken,
-    /// Open requests of a connection of lines.
-    open: Open,
+    /// The connection or session ends.
+    ended: CancellationToken,
     /// The least grave messages that an older client wants.
     level: Mutex<LoggingLevel>,
     /// Of which resources it hears.
@@ -64,35 +60,23 @@ pub struct Face {
 }
 
 impl Face {
-    pub fn new(mcp: Arc<Mcp>, client: Client, closing: CancellationToken, open: Open) -> Face {
+    pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Face {
         let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
-        Face { mcp, client, closing, open, level, subscribed, hears: AtomicBool::new(false) }
-    }
-
-    /// Who asks: over HTTP each request proves it anew.
-    fn caller(&self, context: &RequestContext<RoleServer>) -> Caller {
-        asked::of(context).map_or_else(|| self.client.caller.clone(), |asked| asked.caller.clone())
+        let (closing, ended) = (closing.clone(), closing.child_token());
+        Face { mcp, closing, ended, level, subscribed, hears: AtomicBool::new(false) }
     }
 
     /// The tools of this request's caller.
-    fn offered(&self, context: &RequestContext<RoleServer>) -> Arc<Offered> {
-        self.offered_to(self.caller(context), self.label(context).as_deref())
-    }
-
-    fn offered_to(&self, caller: Caller, label: Option<&str>) -> Arc<Offered> {
-        self.mcp.lists.of(&self.mcp.service, self.mcp.service.who(&caller, label))
+    fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<Offered>, ErrorData> {
+        Ok(self.mcp.lists.of(&self.mcp.service, self.who(asked::of(context)?, context)))
     }
 
     /// A request that leads to no tool leaves its record like every call.
     async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: fault::Fault) {
-        let request = CallRequest::refused(self.caller(context), name, fault);
-        drop(self.mcp.service.call(CallRequest { label: self.label(context), ..request }, Sink::none()).await);
-    }
-
-    /// On whose behalf a request comes.
-    fn label(&self, context: &RequestContext<RoleServer>) -> Option<String> {
-        let said = context.meta.get(LABEL).and_then(Value::as_str);
-        said.map(str::to_owned).or_else(|| self.client.label.clone())
+        let Ok(asked) = asked::of(context) else { return };
+        let request = CallRequest::refused(asked.caller.clone(), name, fault);
+        let request = CallRequest { label: asked.label(context), counted: asked.counted, ..request };
+        drop(self.mcp.service.call(request, Sink::none()).await);
     }
 
     /// An unknown name is a protocol error, and leaves its record like every refusal.
@@ -108,14 +92,6 @@ impl Face {
         ErrorData::invalid_params(words, None)
     }
 
-    /// The arguments as they came, where they were kept apart from the message.
-    fn arguments(&self, context: &RequestContext<RoleServer>) -> Option<String> {
-        match asked::of(context) {
-            Some(asked) => asked.arguments(),
-            None => self.open.arguments(&context.id),
-        }
-    }
-
     /// Runs a call, again with each round of answers where an older client is asked at once. Ends with its client.
     async fn answer(
         &self,
@@ -124,31 +100,36 @@ impl Face {
         arguments: Arguments,
         again: Again,
     ) -> Result<Answered, ErrorData> {
-        let (caller, label) = (self.caller(context), self.label(context));
-        let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
+        let asked = asked::of(context)?;
+        let who = self.who(asked, context);
         let can = asking::can(context);
         // Only what may ask is asked back.
         let asks = again.0.is_some() || !can.is_empty();
-        let bound = if asks { Bound::to(&self.user(context), id, &arguments.same()) } else { Bound::default() };
+        let bound = if asks { Bound::to(&who.user, id, &arguments.same()) } else { Bound::default() };
         let Back { answers, state, given } = self.mcp.seal.opened(&bound, again.0.as_deref(), again.1)?;
-        let person = can
-            .contains(&Ask::Elicitation)
-            .then(|| Arc::new(Person::of(context, self.caller(context), (&self.mcp.questions, given))));
-        let approver = self.approver(context, person.as_ref());
+        let person =
+            can.contains(&Ask::Elicitation).then(|| Arc::new(Person::of(context, who, (&self.mcp.questions, given))));
         let client = shapes::Client { can, answers, state };
-        let trace = asked::trace(context);
-        let call = CallRequest::new(caller, id, arguments);
-        let call = CallRequest { label, idempotency_key, client, approver, trace, ..call };
-        let left = asked::of(context).map_or_else(CancellationToken::new, Asked::left);
+        let call = self.request(asked, context, CallRequest::new(asked.caller.clone(), id, arguments));
+        let approver = approver(asked, person.as_ref());
+        let call = CallRequest { client, approver, ..call };
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
         tokio::select! {
             // Polled first: a call leaves its record, also if it is cancelled at once.
             biased; // The rounds are boxed, because rmcp moves the futures of requests.
             answer = Box::pin(self.rounds(context, call, &bound, person.as_deref())) => answer,
-            () = context.ct.cancelled() => Err(ErrorData::internal_error("The call was cancelled.", None)),
-            () = left.cancelled() => Err(ErrorData::internal_error("The client has left.", None)),
-            () = self.closing.cancelled() => Err(ErrorData::internal_error("The server is closing.", None)),
+            over = self.over(context, asked) => Err(over),
         }
+    }
+
+    /// Ends once nobody waits for the answer any longer.
+    async fn over(&self, context: &RequestContext<RoleServer>, asked: &Asked) -> ErrorData {
+        let words = tokio::select! {
+            () = context.ct.cancelled() => "The call was cancelled.",
+            () = asked.left.cancelled() => "The client has left.",
+            () = self.closing.cancelled() => "The server is closing.",
+        };
+        ErrorData::internal_error(words, None)
     }
 
     async fn rounds(
@@ -184,42 +165,52 @@ impl Face {
         Err(ErrorData::internal_error("The tool asked too often.", None))
     }
 
-    fn approver(&self, context: &RequestContext<RoleServer>, person: Option<&Arc<Person>>) -> Approver {
-        let or = asked::of(context).map_or(Approver::Nobody, |asked| asked.approver.clone());
-        match person {
-            Some(person) => Approver::Client { face: person.clone(), or: Box::new(or) },
-            None => or,
-        }
+    /// Who the request counts as, and whether that is an operator.
+    fn who(&self, asked: &Asked, context: &RequestContext<RoleServer>) -> Caller {
+        self.mcp.service.who(&asked.caller, asked.label(context).as_deref())
     }
 
-    /// Who the request counts as.
-    fn user(&self, context: &RequestContext<RoleServer>) -> String {
-        self.mcp.service.who(&self.caller(context), self.label(context).as_deref()).user
+    /// A call with what its request says of it.
+    fn request(&self, asked: &Asked, context: &RequestContext<RoleServer>, call: CallRequest) -> CallRequest {
+        let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
+        let (label, trace) = (asked.label(context), asked::trace(context));
+        CallRequest { label, idempotency_key, trace, counted: asked.counted, ..call }
     }
 
-    /// Begins a call that the client asks after.
+    /// Begins a call that the client asks after. The arguments come back where its tasks are too many.
     fn begun(
         &self,
         context: &RequestContext<RoleServer>,
         id: &str,
         arguments: Arguments,
-    ) -> Result<CallToolResponse, ErrorData> {
-        let (label, client) = (self.label(context), shapes::Client { can: asking::can(context), ..Default::default() });
-        let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
-        let approver = self.approver(context, None);
-        let trace = asked::trace(context);
-        let call = CallRequest::new(self.caller(context), id, arguments);
-        let call = CallRequest { label, idempotency_key, client, approver, trace, ..call };
-        let task = tasks::begin(&self.mcp, &self.user(context), call, self.closing.clone())?;
-        Ok(CreateTaskResult::new(task).into())
+    ) -> Result<Result<CallToolResponse, Arguments>, ErrorData> {
+        let asked = asked::of(context)?;
+        let client = shapes::Client { can: asking::can(context), ..Default::default() };
+        let call = self.request(asked, context, CallRequest::new(asked.caller.clone(), id, arguments));
+        let call = CallRequest { client, approver: approver(asked, None), ..call };
+        let user = self.who(asked, context).user;
+        Ok(match tasks::begin(&self.mcp, &user, call, asked.payer.clone(), self.closing.clone()) {
+            Ok(task) => Ok(CreateTaskResult::new(task).into()),
+            Err(call) => Err(call.arguments),
+        })
     }
 
-    /// Keeps what is written into the answer when it is sent.
-    fn answered(&self, context: &RequestContext<RoleServer>, answer: results::Answer) {
-        match asked::of(context) {
-            Some(asked) => asked.answered(answer),
-            None => self.open.answered(&context.id, answer),
-        }
+    /// The tasks, where this one is the caller's.
+    fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<&TaskManager, ErrorData> {
+        self.mcp.tasks.of(&self.who(asked::of(context)?, context).user, id)
+    }
+}
+
+impl Drop for Face {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+fn approver(asked: &Asked, person: Option<&Arc<Person>>) -> Approver {
+    match person {
+        Some(person) => Approver::Client { face: person.clone(), or: Box::new(asked.approver.clone()) },
+        None => asked.approver.clone(),
     }
 }
 
@@ -246,7 +237,8 @@ impl ServerHandler for Face {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.offered_to(self.client.caller.clone(), self.client.label.as_deref()).tool(name).cloned()
+        let caller = CURRENT.try_with(|current| self.mcp.service.who(&current.asked.caller, None)).ok()?;
+        self.mcp.lists.of(&self.mcp.service, caller).tool(name).cloned()
     }
 
     async fn list_tools(
@@ -254,7 +246,7 @@ impl ServerHandler for Face {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        self.offered(&context).page(request)
+        self.offered(&context)?.page(request)
     }
 
     async fn call_tool(
@@ -263,11 +255,13 @@ impl ServerHandler for Face {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // Arguments that were not cut out of the message stand in it.
-        let arguments = match self.arguments(&context) {
+        let asked = asked::of(&context)?;
+        let text = lock(&asked.arguments).take();
+        let mut arguments = match text {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
         };
-        let offered = self.offered(&context);
+        let offered = self.offered(&context)?;
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
             // Who may call what is not known: the call is told so.
@@ -278,7 +272,10 @@ impl ServerHandler for Face {
         if let Some(used) = self.mcp.task_use(id) {
             let can = context.client_capabilities().is_some_and(|client| client.supports_tasks());
             match (can, used) {
-                (true, _) => return self.begun(&context, id, arguments),
+                (true, _) => match self.begun(&context, id, arguments)? {
+                    Ok(task) => return Ok(task),
+                    Err(given) => arguments = given,
+                },
                 (false, TaskUse::Required) => {
                     let tasks = ClientCapabilities::builder().enable_tasks().build();
                     return Err(ErrorData::missing_required_client_capability(tasks));
@@ -288,9 +285,13 @@ impl ServerHandler for Face {
         }
         Ok(match self.answer(&context, id, arguments, again).await? {
             Answered::Asks(result) => result.into(),
-            Answered::Report(report) => {
-                let (result, answer) = results::result(*report);
-                answer.into_iter().for_each(|answer| self.answered(&context, answer));
+            Answered::Report(mut report) => {
+                offered.rename(&mut report);
+                let (result, content) = tokio::select! {
+                    result = results::result(*report, &asked.payer) => result,
+                    over = self.over(&context, asked) => return Err(over),
+                };
+                content.into_iter().for_each(|content| asked.answered(content));
                 result.into()
             }
         })
@@ -301,8 +302,7 @@ impl ServerHandler for Face {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        let manager = self.mcp.tasks.of(&self.user(&context), &request.task_id)?;
-        manager.get_task(&request.task_id).map(GetTaskResult::new)
+        self.tasks(&context, &request.task_id)?.get_task(&request.task_id).map(GetTaskResult::new)
     }
 
     async fn update_task(
@@ -310,8 +310,7 @@ impl ServerHandler for Face {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let manager = self.mcp.tasks.of(&self.user(&context), &request.task_id)?;
-        manager.update_task(&request.task_id, request.input_responses)
+        self.tasks(&context, &request.task_id)?.update_task(&request.task_id, request.input_responses)
     }
 
     async fn cancel_task(
@@ -319,7 +318,7 @@ impl ServerHandler for Face {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.mcp.tasks.of(&self.user(&context), &request.task_id)?.cancel_task(&request.task_id)
+        self.tasks(&context, &request.task_id)?.cancel_task(&request.task_id)
     }
 
     async fn list_prompts(
@@ -327,7 +326,7 @@ impl ServerHandler for Face {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Ok(self.offered(&context).documents.prompts())
+        Ok(self.offered(&context)?.documents.prompts())
     }
 
     async fn get_prompt(
@@ -335,7 +334,7 @@ impl ServerHandler for Face {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let offered = self.offered(&context);
+        let offered = self.offered(&context)?;
         let id = offered.names.id(&request.name).filter(|_| offered.documents.has_prompt(&request.name));
         let unknown = || ErrorData::invalid_params("Unknown prompt.", None);
         let arguments = Arguments::Value(Value::Object(request.arguments.unwrap_or_default().into_iter().collect()));
@@ -352,7 +351,7 @@ impl ServerHandler for Face {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Ok(self.offered(&context).documents.resources())
+        Ok(self.offered(&context)?.documents.resources())
     }
 
     async fn list_resource_templates(
@@ -360,7 +359,7 @@ impl ServerHandler for Face {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(self.offered(&context).documents.templates())
+        Ok(self.offered(&context)?.documents.templates())
     }
 
     async fn read_resource(
@@ -368,7 +367,7 @@ impl ServerHandler for Face {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let offered = self.offered(&context);
+        let offered = self.offered(&context)?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
             return Err(documents::missing(&request.uri));
         };
@@ -385,7 +384,7 @@ impl ServerHandler for Face {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        if request.uri.len() > LONGEST || self.offered(&context).documents.resource(&request.uri).is_none() {
+        if request.uri.len() > LONGEST || self.offered(&context)?.documents.resource(&request.uri).is_none() {
             return Err(documents::missing(&request.uri));
         }
         let mut subscribed = lock(&self.subscribed);
@@ -415,12 +414,12 @@ impl ServerHandler for Face {
         if self.hears.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (mut changes, closing, peer) = (self.mcp.service.changes(), self.closing.clone(), context.peer);
+        let (mut changes, ended, peer) = (self.mcp.service.changes(), self.ended.clone(), context.peer);
         let subscribed = self.subscribed.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    () = closing.cancelled() => return,
+                    () = ended.cancelled() => return,
                     changed = changes.changed() => if changed.is_err() { return },
                 }
                 let lists = [
@@ -445,7 +444,7 @@ impl ServerHandler for Face {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut changes = self.mcp.service.changes();
-        let left = asked::of(context.request_context()).map_or_else(CancellationToken::new, Asked::left);
+        let left = &asked::of(context.request_context())?.left;
         loop {
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
@@ -462,7 +461,6 @@ impl ServerHandler for Face {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        drop(self.arguments(&context));
         let CustomRequest { method, params, .. } = request;
         let modern = context.meta.protocol_version().is_some();
         let Some(words) = message::wrong(&method, params.as_ref(), modern) else {

@@ -1,20 +1,19 @@
-//! Lines of JSON on standard input and output: MCP's stdio transport, read strictly and written visibly.
-//!
-//! For: the MCP face. In: bytes of a client. Out: messages, one a line. Never: a line longer than the
-//! bound in memory, two readings of one message (a duplicate key is an error), two requests under one
-//! id at a time, or a raw bidi, tag or control character on the wire.
+//! MCP's stdio transport: one message a line, read strictly and written visibly. rmcp's own reads a message in its own way,
+//! with the arguments as a tree, passes over what it cannot read, and knows no requests that are open.
 
+use super::asked::Asked;
+use super::ids::{Exchange, Ids};
 use super::message::{self, Received, Refusal, id_of, message_of, refusal};
-use super::open::{Exchange, Open};
-use super::results::Whole;
-use crate::base::text::VisibleJson;
+use super::results::Content;
+use super::{Client, Mcp};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::transport::pieces::{PIECE, Pieces};
-use rmcp::model::{ClientNotification, ErrorCode, JsonRpcMessage};
+use crate::transport::answers::{Payer, visible};
+use crate::transport::patience::Patient;
+use rmcp::model::{ClientNotification, ErrorCode, GetExtensions, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde::Serialize;
-use serde_json::Serializer;
+use serde_json::{Map, Value};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,6 +22,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+/// So much is written at a time, bytes: few enough that the count of written bytes shows a slow reader's progress.
+const PIECE: usize = 16 * 1024;
 /// Longest line that is read, bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
 /// Messages that wait to be handled.
@@ -30,7 +31,8 @@ const AHEAD: usize = 4;
 /// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
 pub const GRACE: Duration = Duration::from_millis(500);
 
-type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+/// Fails where the client does not read for a while.
+type Writer = Patient<Box<dyn AsyncWrite + Send + Unpin>>;
 
 /// Where messages go. A write that fails ends the connection.
 #[derive(Clone)]
@@ -45,25 +47,31 @@ struct Output {
 pub struct Frames {
     messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
     output: Output,
-    open: Open,
+    open: Ids,
     standing: Arc<AtomicBool>,
 }
 
 impl Frames {
     /// Starts reading. `closing` is cancelled shortly after the client's end was closed, or cannot be written to.
-    pub fn new<R, W>(input: R, output: W, closing: CancellationToken) -> Frames
+    pub fn new<R, W>(mcp: &Mcp, client: Client, input: R, output: W, closing: CancellationToken) -> Frames
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let to: Writer = Box::new(output);
+        let to: Writer = Patient::new(Box::new(output));
         let output = Output { to: Arc::new(Mutex::new(Some(to))), written: Arc::default(), closing };
         let (sender, messages) = mpsc::channel(AHEAD);
-        let frames = Frames { messages, output: output.clone(), open: Open::default(), standing: Arc::default() };
-        let (open, standing) = (frames.open(), frames.standing());
+        let frames = Frames { messages, output: output.clone(), open: Ids::default(), standing: Arc::default() };
+        let (open, standing) = (frames.open.clone(), frames.standing());
+        let payer = Payer::new(mcp.service.limiter(), &client.caller.user);
+        let asks = move |arguments| Asked {
+            label: client.label.clone(),
+            arguments,
+            ..Asked::new(client.caller.clone(), payer.clone())
+        };
         tokio::spawn(async move {
             tokio::select! {
-                () = read(BufReader::new(input), &sender, &output, &open, &standing) => {}
+                () = read(BufReader::new(input), (&sender, &output, &standing), &open, asks) => {}
                 () = output.closing.cancelled() => return,
             }
             drop(sender);
@@ -71,11 +79,6 @@ impl Frames {
             output.closing.cancel();
         });
         frames
-    }
-
-    /// The requests that are open.
-    pub fn open(&self) -> Open {
-        self.open.clone()
     }
 
     /// True while reading waits because too many requests are open: the end of the input is not seen then.
@@ -86,6 +89,23 @@ impl Frames {
     /// Bytes written so far: grows as long as the client reads.
     pub fn written(&self) -> Arc<AtomicUsize> {
         self.output.written.clone()
+    }
+}
+
+/// The id of the `subscriptions/listen` request that a message belongs to.
+fn subscription(message: &mut Map<String, Value>) -> Option<&mut Value> {
+    let body = if message.contains_key("params") { "params" } else { "result" };
+    message.get_mut(body)?.get_mut("_meta")?.get_mut("io.modelcontextprotocol/subscriptionId")
+}
+
+impl Frames {
+    /// A notification with the client's id of the request that it belongs to, in place of ours. `None`: that request is over.
+    fn for_listener(&self, mut message: Map<String, Value>) -> Option<Map<String, Value>> {
+        if let Some(id) = subscription(&mut message) {
+            let ours: RequestId = serde_json::from_value(id.clone()).ok()?;
+            *id = serde_json::to_value(self.open.client(&ours)?).ok()?;
+        }
+        Some(message)
     }
 }
 
@@ -103,17 +123,21 @@ impl Transport<RoleServer> for Frames {
         };
         let exchange = ours.as_ref().map(|ours| self.open.end(ours));
         let output = self.output.clone();
+        let message = message_of(&item).map(|message| match exchange {
+            Some(_) => Some(message),
+            None => self.for_listener(message),
+        });
         async move {
-            let Some(exchange) = exchange else { return output.write(&message_of(&item)?).await };
-            // What was cancelled is not answered.
-            let Some(Exchange { client, answer, place, .. }) = exchange else { return Ok(()) };
-            let mut message = message_of(&item)?;
-            message.insert("id".into(), serde_json::to_value(client)?);
-            let written = match answer.map(Arc::new) {
-                Some(answer) if answer.is_large() => output.put(Line::ToMake(Whole { message, answer })).await,
-                Some(answer) => output.write(&Whole { message, answer }).await,
-                None => output.write(&message).await,
-            };
+            // What belongs to a request that the client cancelled is not sent.
+            let Some(mut message) = message? else { return Ok(()) };
+            let Some(exchange) = exchange else { return output.put(&message, None).await };
+            let Some(Exchange { client, asked, place }) = exchange else { return Ok(()) };
+            let client = serde_json::to_value(client)?;
+            if let Some(id) = subscription(&mut message) {
+                id.clone_from(&client);
+            }
+            message.insert("id".into(), client);
+            let written = output.put(&message, asked.answer()).await;
             drop(place);
             written
         }
@@ -130,48 +154,28 @@ impl Transport<RoleServer> for Frames {
 }
 
 /// One message, one line.
-pub fn line(message: &impl Serialize, mut to: impl io::Write) -> io::Result<()> {
-    message.serialize(&mut Serializer::with_formatter(&mut to, VisibleJson))?;
-    to.write_all(b"\n")
-}
-
-/// A line, or the message to write piece by piece: the finished line is several times as large as the answer in it.
-enum Line {
-    Made(Vec<u8>),
-    ToMake(Whole),
+pub fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    visible(message, &mut line)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 impl Output {
-    async fn write(&self, message: &impl Serialize) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        line(message, &mut bytes)?;
-        self.put(Line::Made(bytes)).await
-    }
-
-    /// One line, and nothing of another between its parts.
-    async fn put(&self, line: Line) -> io::Result<()> {
+    /// One message with its content in it, and nothing of another between its parts.
+    async fn put(&self, message: &impl Serialize, content: Option<Arc<Content>>) -> io::Result<()> {
+        let line = line(message)?;
         let mut to = self.to.lock().await;
         let Some(to) = to.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let parts = async {
+            let around = content.as_ref().and_then(|content| Some((content, content.around(&line)?)));
+            let Some((content, (head, tail))) = around else { return self.bytes(&line, to).await };
+            self.bytes(head, to).await?;
+            self.bytes(&content.text, to).await?;
+            self.bytes(tail, to).await
+        };
         // After a failed write nobody reads the answers of the calls that still run.
-        self.parts(line, to).await.inspect_err(|_| self.closing.cancel())
-    }
-
-    async fn parts(&self, line: Line, to: &mut Writer) -> io::Result<()> {
-        match line {
-            Line::Made(bytes) => self.bytes(&bytes, to).await?,
-            Line::ToMake(message) => {
-                let (sender, mut pieces) = mpsc::channel(1);
-                let made = tokio::task::spawn_blocking(move || {
-                    let mut to = io::BufWriter::with_capacity(PIECE, Pieces(sender));
-                    self::line(&message, &mut to).and_then(|()| io::Write::flush(&mut to))
-                });
-                while let Some(piece) = pieces.recv().await {
-                    self.bytes(&piece, to).await?;
-                }
-                made.await??;
-            }
-        }
-        to.flush().await
+        parts.await.inspect_err(|_| self.closing.cancel())
     }
 
     async fn bytes(&self, bytes: &[u8], to: &mut Writer) -> io::Result<()> {
@@ -186,10 +190,9 @@ impl Output {
 
 async fn read<R: AsyncRead + Unpin>(
     mut input: BufReader<R>,
-    messages: &mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
-    output: &Output,
-    open: &Open,
-    standing: &AtomicBool,
+    (messages, output, standing): (&mpsc::Sender<RxJsonRpcMessage<RoleServer>>, &Output, &AtomicBool),
+    open: &Ids,
+    asks: impl Fn(std::sync::Mutex<Option<String>>) -> Asked,
 ) {
     let mut line = Vec::new();
     let mut begun = false;
@@ -204,7 +207,7 @@ async fn read<R: AsyncRead + Unpin>(
         };
         standing.store(true, Ordering::Relaxed);
         let message = match received {
-            Ok(Some(received)) => opened(open, received).await,
+            Ok(Some(received)) => opened(open, received, &asks).await,
             Ok(None) => Ok(None),
             Err(refusal) => Err(refusal),
         };
@@ -220,7 +223,7 @@ async fn read<R: AsyncRead + Unpin>(
             Ok(None) => {}
             Err(refusal) => {
                 let Ok(words) = message_of(&refusal) else { return };
-                if output.write(&words).await.is_err() {
+                if output.put(&words, None).await.is_err() {
                     return;
                 }
             }
@@ -230,13 +233,19 @@ async fn read<R: AsyncRead + Unpin>(
 }
 
 /// The message as rmcp gets it: a request under an id of ours. `None`: it cancels a request that is not open.
-async fn opened(open: &Open, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
+async fn opened(
+    open: &Ids,
+    received: Received,
+    asks: impl Fn(std::sync::Mutex<Option<String>>) -> Asked,
+) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
     let Received { mut message, arguments, .. } = received;
     match &mut message {
         JsonRpcMessage::Request(request) => {
             let call = request.request.method() == "tools/call";
             let Some(place) = open.place(call).await else { return Ok(None) };
-            let Some(ours) = open.begin(&request.id, arguments, place) else {
+            let asked = Arc::new(asks(arguments.into()));
+            request.request.extensions_mut().insert(asked.clone());
+            let Some(ours) = open.begin(Exchange { client: request.id.clone(), asked, place }) else {
                 let words = "A request with this id is not answered yet.";
                 return Err(refusal(ErrorCode::INVALID_REQUEST, words, Some(request.id.clone())));
             };

@@ -1,8 +1,5 @@
-//! Messages: one text, one reading.
-//!
-//! For: both ways that messages come. In: the bytes of one. Out: the message, and the arguments of a call as text, for the
-//! road to judge; or the refusal to send back. Never: two readings of one message (a duplicate key is an error); a
-//! tree beyond the bound.
+//! Messages: one text, one reading. The arguments of a call are cut out as text, for the service to judge; everything else
+//! is read strictly, a duplicate key included, and bounded, before rmcp sees it.
 
 use crate::base::json::{self, Text};
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
@@ -33,7 +30,20 @@ pub struct Received {
     pub small: Text,
 }
 
-/// One line as a message; `None` for an empty line or an unknown notification; an error to send back.
+/// What one line or body is: `None` for an empty line or an unknown notification; an error to send back.
+pub struct Message(pub(super) Result<Option<Received>, Refusal>);
+
+impl Message {
+    pub fn read(line: &[u8]) -> Message {
+        Message(read(line))
+    }
+
+    /// It leads to no request, and its refusal is recorded.
+    pub fn is_refused(&self) -> bool {
+        self.0.is_err()
+    }
+}
+
 pub fn read(line: &[u8]) -> Result<Option<Received>, Refusal> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
     if line.is_empty() {
@@ -42,19 +52,9 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, Refusal> {
     let unreadable = |why: &str, id| refusal(ErrorCode::PARSE_ERROR, &format!("Not one JSON document: {why}"), id);
     let invalid = |words: &str, id| refusal(ErrorCode::INVALID_REQUEST, words, id);
     let text = std::str::from_utf8(line).map_err(|_| unreadable("it is not UTF-8", id_of(line)))?;
-    let (small, value, arguments) = match small(text) {
-        Some((whole, mut value)) => {
-            let arguments = taken(text, &mut value);
-            (whole, value, arguments)
-        }
-        None => {
-            let (rest, arguments) = parted(text);
-            let rest = json::compact(rest.as_bytes()).map_err(|bad| unreadable(&bad.message, id_of(line)))?;
-            let value = rest.tree(LARGEST);
-            let value = value.map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
-            (rest, value, arguments)
-        }
-    };
+    let (rest, arguments) = parted(text);
+    let rest = json::compact(rest.as_bytes()).map_err(|bad| unreadable(&bad.message, id_of(line)))?;
+    let value = rest.tree(LARGEST).map_err(|_| invalid("The message holds too many values.", id_of(line)))?;
     let id: Option<RequestId> = value.get("id").and_then(|id| serde_json::from_value(id.clone()).ok());
     if value.get("id").is_some() && id.is_none() {
         return Err(invalid("The id must be a string or a whole number.", None));
@@ -65,7 +65,9 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, Refusal> {
     }
     let has_method = value.get("method").is_some();
     match serde_json::from_value(value) {
-        Ok(message) => Ok(Some(Received { message, arguments, small })),
+        Ok(message) => {
+            Ok(Some(Received { small: small(text, arguments.as_deref()).unwrap_or(rest), message, arguments }))
+        }
         // A notification we do not know needs no answer.
         Err(_) if id.is_none() && has_method => Ok(None),
         Err(_) => Err(invalid("Not a message of this protocol.", id)),
@@ -81,23 +83,13 @@ pub fn id_of(line: &[u8]) -> Option<RequestId> {
     whole.then(|| serde_json::from_str(id).ok())?
 }
 
-/// A message that is sound and small with its arguments in it, as most are.
-fn small(text: &str) -> Option<(Text, Value)> {
-    let whole = json::compact(text.as_bytes()).ok()?;
-    let value = whole.tree(LARGEST).ok()?;
-    Some((whole, value))
+/// A message with its arguments in it, where it is sound and its tree small.
+fn small(text: &str, arguments: Option<&str>) -> Option<Text> {
+    arguments.filter(|arguments| arguments.len() <= LARGEST)?;
+    json::compact(text.as_bytes()).ok().filter(|whole| json::weight(whole.as_str()) <= LARGEST)
 }
 
-/// As `parted`, of a message that is a tree already.
-fn taken(text: &str, value: &mut Value) -> Option<String> {
-    let call = value["method"] == CALL;
-    let arguments = value.pointer_mut(ARGUMENTS).filter(|arguments| call && arguments.is_object())?;
-    *arguments = Value::Object(Map::new());
-    json::member(text, ARGUMENTS).map(str::to_owned)
-}
-
-/// A call with `{}` in place of its arguments, and the arguments as they stand there: the road refuses and records what
-/// is wrong with them. Both parts are read strictly, so that no part of the line goes unchecked.
+/// A call with `{}` in place of its arguments, and the arguments as they stand there.
 fn parted(text: &str) -> (Cow<'_, str>, Option<String>) {
     let method = json::member(text, "/method").and_then(|method| serde_json::from_str::<String>(method).ok());
     let call = method.as_deref() == Some(CALL);

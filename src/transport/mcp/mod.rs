@@ -1,28 +1,26 @@
 //! MCP over standard input and output and over HTTP, with or without an `initialize` handshake. Only this folder names `rmcp`.
-//!
-//! For: agents. In: `tools/list`, `tools/call` and what belongs to them. Out: the tools of the registry that can be called
-//! here; results of `Service::call`. Never: a call that outlives its client; another caller's session.
 
 mod asked;
 mod asking;
 mod documents;
+mod events;
 mod face;
 mod frames;
+mod http;
+mod ids;
 mod message;
 mod offered;
-mod open;
 mod person;
 mod results;
-mod resume;
 mod sessions;
 mod stdio;
-mod streamable;
 mod tasks;
 mod telling;
 mod tools;
 
+pub use http::{Replies, Streamable};
+pub use message::Message;
 pub use stdio::{HungUp, serve};
-pub use streamable::{Replies, Streamable};
 
 use crate::manifest::TaskUse;
 use crate::service::{Caller, Service};
@@ -35,9 +33,6 @@ pub struct Client {
     /// On whose behalf its requests come, where they do not say so themselves.
     pub label: Option<String>,
 }
-
-/// The member of a request's `_meta` that says on whose behalf it comes.
-const LABEL: &str = "dev.toolhost/user";
 
 /// The member that makes the same request run once.
 const KEY: &str = "dev.toolhost/idempotencyKey";
@@ -55,16 +50,17 @@ pub struct Mcp {
 impl Mcp {
     pub fn new(service: Arc<Service>) -> Arc<Mcp> {
         Arc::new(Mcp {
-            service,
             lists: offered::Lists::default(),
             seal: asking::Seal::new(),
-            questions: Arc::default(),
+            questions: Arc::new(person::Open::new(service.limiter().clone())),
             tasks: tasks::Tasks::default(),
+            service,
         })
     }
 
-    /// Whether calls of a tool are asked after.
+    /// Whether calls of a tool are asked after. Where a person must agree, the client waits, and is asked there.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
-        self.service.registry().snapshot().find(id).ok()?.manifest.execution.task
+        let tool = self.service.registry().snapshot().find(id).ok()?;
+        tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))
     }
 }

@@ -1,13 +1,10 @@
-//! What is offered: the tools that a caller can call here, by name, in pages.
-//!
-//! For: `tools/list` and `tools/call`. In: the registry of this moment, a caller. Out: one version of each id, in the order
-//! of names. Never: a tool of another caller; two lists for one caller under the same tools and rules.
+//! The tools that a caller can call here: one version of each id, by name, in pages.
 
 use super::documents::Documents;
 use super::tools;
 use crate::base::lock;
 use crate::registry::{self, Snapshot};
-use crate::service::{Caller, Service};
+use crate::service::{Caller, Report, Service, format};
 use crate::transport::names::Names;
 use rmcp::model::{CacheScope, ErrorData, ListToolsResult, PaginatedRequestParams, Tool};
 use std::sync::{Arc, Mutex};
@@ -81,6 +78,15 @@ impl Offered {
     /// The tool of exactly this name.
     pub fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// Puts the names that models know in place of ids in what a model reads of a failure.
+    pub fn rename(&self, report: &mut Report) {
+        if let Some(fault) = &mut report.error {
+            *fault = format::for_model(fault);
+            fault.message = self.names.in_text(&fault.message);
+            report.tool = self.names.name(&report.tool).unwrap_or_else(|| std::mem::take(&mut report.tool));
+        }
     }
 
     pub fn page(&self, request: Option<PaginatedRequestParams>) -> Result<ListToolsResult, ErrorData> {

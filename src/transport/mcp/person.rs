@@ -1,18 +1,14 @@
-//! Person: whoever sits at the client that calls, asked whether one call may run, as its policies allow (docs/POLICY.md, "Confirm").
-//!
-//! For: the face. In: the road's question, a client that can show a form. Out: what the person said, as that client tells it.
-//! Never: one answer for two calls, for another caller, tool or set of arguments, or for a tool or policy that changed
-//! meanwhile; a yes that nobody ticked; more open questions than the bounds below.
+//! Whoever sits at the client that calls, asked whether one call may run, as its policies allow (docs/POLICY.md, "Confirm"):
+//! an older client while its request waits, a newer one by a result that asks. An answer counts once, for one caller, tool
+//! and set of arguments.
 
 use super::asking;
 use crate::base::lock;
-use crate::base::places::{Claim, Place, Places};
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Answer, Ask, Caller, Question};
+use crate::service::{self, Answer, Ask, Caller, Limiter, Question, Reservation, Resource};
 use jiff::Timestamp;
 use rmcp::model::{ClientResult, ElicitRequest, InputRequest, InputRequests, RequestId, ServerRequest};
 use rmcp::service::{Peer, RequestContext, RoleServer};
-use rmcp::task_manager::TaskContext;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -20,9 +16,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-/// Questions that clients of the newer era were sent away with: half of them of one who authenticated, fewer of one caller.
-const OPEN: usize = 128;
-const OF_ONE: usize = 32;
 /// The key of the question, which no tool's question has.
 pub const KEY: &str = "toolhost.confirm";
 
@@ -36,8 +29,6 @@ pub struct Person {
 enum Way {
     /// A client of the older era, while its request waits.
     Now(Peer<RoleServer>, RequestId),
-    /// One that asks after a task.
-    Task(TaskContext),
     /// One of the newer era, which makes the call again with the answer.
     Again(Box<Again>),
 }
@@ -61,25 +52,22 @@ pub struct Given {
 
 /// The questions that are open, by the call that was asked about: until when they are.
 pub struct Open {
-    known: Mutex<HashMap<String, (Timestamp, Place)>>,
-    places: Arc<Places>,
-}
-
-impl Default for Open {
-    fn default() -> Open {
-        Open { known: Mutex::default(), places: Places::new(OPEN, OPEN) }
-    }
+    known: Mutex<HashMap<String, (Timestamp, Reservation)>>,
+    limiter: Arc<Limiter>,
 }
 
 impl Open {
+    pub fn new(limiter: Arc<Limiter>) -> Open {
+        Open { known: Mutex::default(), limiter }
+    }
+
     fn begin(&self, question: &Question) -> bool {
         let (mut known, now) = (lock(&self.known), Timestamp::now());
         known.retain(|_, (until, _)| *until > now);
         let through = question.through.as_ref().unwrap_or(&question.caller);
-        let counts = vec![(format!("through {through}"), OPEN / 2), (format!("caller {}", question.caller), OF_ONE)];
-        let place = self.places.try_enter_as(&Claim { turn: String::new(), counts });
-        let Some((place, until)) = place.zip(question.until.parse().ok()) else { return false };
-        known.insert(question.call.clone(), (until, place));
+        let kept = self.limiter.take(Resource::Questions, through, 1);
+        let Some((kept, until)) = kept.zip(question.until.parse().ok()) else { return false };
+        known.insert(question.call.clone(), (until, kept));
         true
     }
 
@@ -102,11 +90,6 @@ impl Person {
             Some(_) => Way::Again(Box::new(again)),
         };
         Person { operator: caller.operator, way }
-    }
-
-    /// At a client that asks after this task.
-    pub fn of_task(context: &TaskContext, caller: &Caller) -> Person {
-        Person { operator: caller.operator, way: Way::Task(context.clone()) }
     }
 
     /// The question that the client is sent away with: the call it is about, its digest, and itself.
@@ -154,10 +137,6 @@ impl Ask for Person {
                         Ok(ClientResult::ElicitResult(answer)) => json!(answer),
                         _ => Value::Null,
                     }
-                }
-                (Way::Task(context), Some(form)) => {
-                    let key = format!("{KEY}.{}", question.call);
-                    context.request_input(key, InputRequest::Elicitation(form)).await.unwrap_or_default()
                 }
                 _ => Value::Null,
             };
@@ -211,10 +190,10 @@ mod tests {
 
     #[test]
     fn a_question_is_open_for_its_time_and_answered_once() {
-        let open = Open::default();
+        let open = Open::new(Arc::new(Limiter::new(1, 1)));
         assert!(open.begin(&question(1, "a", 60)) && open.end("1") && !open.end("1"));
         assert!(open.begin(&question(2, "a", -1)) && !open.end("2"), "too late");
-        assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), OF_ONE);
+        assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), 32);
         assert!(open.begin(&question(50, "b", 60)), "others have room");
         assert!(open.end("3") && open.begin(&question(51, "a", 60)));
     }

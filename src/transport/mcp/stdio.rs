@@ -1,7 +1,4 @@
-//! MCP over standard input and output, with or without an `initialize` handshake.
-//!
-//! For: an agent that starts us. In: lines of a client. Out: lines. Never: anything but MCP on standard output; a call that
-//! outlives its client.
+//! MCP over standard input and output, until the client leaves. A call does not outlive its client.
 
 use super::face::Face;
 use super::{Client, Mcp, frames};
@@ -42,11 +39,11 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let closing = stop.child_token();
-    let frames = frames::Frames::new(input, output, closing.clone());
+    let frames = frames::Frames::new(&mcp, client, input, output, closing.clone());
     let written = frames.written();
     let _ends = closing.clone().drop_guard();
     tokio::spawn(watch(hung_up, frames.standing(), written.clone(), closing.clone()));
-    let face = Face::new(mcp, client, closing.clone(), frames.open());
+    let face = Face::new(mcp, &closing);
     let running = tokio::select! {
         started = face.serve(frames) => match started {
             Ok(running) => running,
@@ -73,7 +70,7 @@ where
             match tokio::time::timeout(PATIENCE, &mut ended).await {
                 Ok(ended) => break ended,
                 Err(_) if written.load(Ordering::Relaxed) == before => {
-                    return Err("the client closed its end and left an answer unread".to_owned());
+                    return Err("the client left an answer unread".to_owned());
                 }
                 Err(_) => {}
             }

@@ -1,15 +1,10 @@
-//! Tasks: calls that a client of the newer era does not wait for, but asks after.
-//!
-//! For: the face. In: a call of a tool whose manifest says so, a caller. Out: a task, its state, its result. Never: a task of
-//! another caller, or one that outlives the server; more of them than the bounds below.
+//! Calls that a client of the newer era does not wait for, but asks after. A task is its caller's, and ends with the server.
 
 use super::asking::{self, requests};
-use super::person::Person;
 use super::{Mcp, results};
 use crate::base::lock;
-use crate::base::places::{Claim, Places};
-use crate::policy::Ask;
-use crate::service::{Approver, CallRequest, Sink};
+use crate::service::{CallRequest, Resource, Sink};
+use crate::transport::answers::Payer;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
 use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
@@ -19,10 +14,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Tasks at once, those included that ended and are remembered; one caller has at most three quarters, and whoever
-/// authenticated no more, under whatever names.
-const MOST: usize = 32;
-const EACH: usize = MOST - MOST / 4;
 /// How long one is remembered once it has ended.
 const KEPT: Duration = Duration::from_secs(600);
 
@@ -30,12 +21,11 @@ pub struct Tasks {
     manager: TaskManager,
     /// Whose they are, and until when that is known.
     owners: Mutex<HashMap<String, (String, Instant)>>,
-    places: Arc<Places>,
 }
 
 impl Default for Tasks {
     fn default() -> Tasks {
-        Tasks { manager: TaskManager::new(), owners: Mutex::default(), places: Places::new(MOST, EACH) }
+        Tasks { manager: TaskManager::new(), owners: Mutex::default() }
     }
 }
 
@@ -52,11 +42,18 @@ impl Tasks {
     }
 }
 
-/// Begins one. It ends with the server. `user`: who it counts as.
-pub fn begin(mcp: &Arc<Mcp>, user: &str, call: CallRequest, closing: CancellationToken) -> Result<Task, ErrorData> {
-    let full = || ErrorData::internal_error("Too many tasks are open, or ended lately. Try again later.", None);
-    let counts = vec![(format!("through {}", call.caller.user), EACH), (format!("caller {user}"), EACH)];
-    let place = mcp.tasks.places.try_enter_as(&Claim { turn: String::new(), counts }).ok_or_else(full)?;
+/// Begins one. It ends with the server. `user`: who it counts as. The call comes back where too many tasks are open, or
+/// ended lately: it runs as any other, and its client waits for it.
+pub fn begin(
+    mcp: &Arc<Mcp>,
+    user: &str,
+    call: CallRequest,
+    payer: Payer,
+    closing: CancellationToken,
+) -> Result<Task, Box<CallRequest>> {
+    let Some(kept) = mcp.service.limiter().take(Resource::Tasks, &call.caller.user, 1) else {
+        return Err(Box::new(call));
+    };
     let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
     let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
     let of = mcp.clone();
@@ -64,14 +61,14 @@ pub fn begin(mcp: &Arc<Mcp>, user: &str, call: CallRequest, closing: Cancellatio
         Box::pin(async move {
             let ended = tokio::select! {
                 biased;
-                ended = run(&of, call, &context) => ended,
+                ended = run(&of, call, &payer, &context) => ended,
                 () = context.cancelled() => Err(TaskExit::Cancelled),
                 () = closing.cancelled() => Err(TaskExit::Cancelled),
             };
             // What it holds in memory counts until it is forgotten.
             tokio::spawn(async move {
                 tokio::time::sleep(KEPT).await;
-                drop(place);
+                drop(kept);
             });
             ended
         })
@@ -83,17 +80,22 @@ pub fn begin(mcp: &Arc<Mcp>, user: &str, call: CallRequest, closing: Cancellatio
 }
 
 /// The call, again with each round of answers.
-async fn run(mcp: &Mcp, mut call: CallRequest, context: &TaskContext) -> Result<CallToolResult, TaskExit> {
-    if call.client.can.contains(&Ask::Elicitation) {
-        let person = Person::of_task(context, &call.caller);
-        call.approver = Approver::Client { face: Arc::new(person), or: Box::new(call.approver) };
-    }
+async fn run(
+    mcp: &Mcp,
+    mut call: CallRequest,
+    payer: &Payer,
+    context: &TaskContext,
+) -> Result<CallToolResult, TaskExit> {
+    let caller = mcp.service.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
         let (tool, again) = (call.tool.clone(), call.clone());
         let mut report = mcp.service.call(call, Sink::none()).await;
         let questions = match report.asks.take() {
             Some(questions) if report.error.is_none() => questions,
-            _ => return Ok(results::whole(report)),
+            _ => {
+                mcp.lists.of(&mcp.service, caller).rename(&mut report);
+                return Ok(results::whole(report, payer).await);
+            }
         };
         call = again;
         // The arguments take memory while the client is asked.

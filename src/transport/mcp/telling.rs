@@ -1,7 +1,5 @@
-//! Telling: what a tool tells while it runs, as notifications to the client that asked for them.
-//!
-//! For: the face. In: the events of one call. Out: progress, where the request brought a token for it; messages, from the
-//! level on that the client asked for. Never: progress that does not grow; more of either than a client can read.
+//! What a tool tells while it runs, as notifications to the client that asked for them: progress that grows, where the
+//! request brought a token for it, and messages from the level on that the client wants.
 
 #![allow(deprecated, reason = "messages are deprecated, and clients of both eras ask for them")]
 
@@ -66,26 +64,14 @@ impl Telling {
     }
 
     async fn message(&mut self, level: Level, data: Value) {
-        let level = of(level);
+        // Both have the words of syslog.
+        let level = serde_json::from_value(json!(level)).unwrap_or(LoggingLevel::Info);
         if self.left == 0 || self.level.is_none_or(|least| (level as u8) < (least as u8)) {
             return;
         }
         self.left -= 1;
         let params = LoggingMessageNotificationParam::new(level, data).with_logger(self.tool.clone());
         let _ = self.peer.notify_logging_message(params).await;
-    }
-}
-
-fn of(level: Level) -> LoggingLevel {
-    match level {
-        Level::Debug => LoggingLevel::Debug,
-        Level::Info => LoggingLevel::Info,
-        Level::Notice => LoggingLevel::Notice,
-        Level::Warning => LoggingLevel::Warning,
-        Level::Error => LoggingLevel::Error,
-        Level::Critical => LoggingLevel::Critical,
-        Level::Alert => LoggingLevel::Alert,
-        Level::Emergency => LoggingLevel::Emergency,
     }
 }
 

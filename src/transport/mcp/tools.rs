@@ -1,7 +1,4 @@
-//! Manifests as MCP tools: what a model and its client see of a tool.
-//!
-//! For: `tools/list`. In: a manifest and its name. Out: a `Tool` that the strictest client and model API takes.
-//! Never: a rule that the road does not check. (The road also checks the rules that are left out here.)
+//! Manifests as MCP tools that the strictest client and model API takes. The service also checks what is left out here.
 
 use crate::base::text;
 use crate::manifest::Manifest;

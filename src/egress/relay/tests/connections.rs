@@ -2,143 +2,6 @@
 
 use super::*;
 
-#[tokio::test]
-async fn the_end_of_one_direction_is_passed_on_and_the_other_goes_on() {
-    let rig = rig(&["a.test:7"], &[]).await;
-    rig.upstream(7, |mut stream| async move {
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).await.expect("all of it");
-        stream.write_all(format!("{} bytes", all.len()).as_bytes()).await.expect("sent");
-    })
-    .await;
-    let mut stream = rig.connect("a.test.", 7).await;
-    stream.write_all(&vec![1; 300_000]).await.expect("sent");
-    stream.shutdown().await.expect("half closed");
-    let (answer, end) = read_all(&mut stream).await;
-    assert_eq!((&answer[..], end.is_ok()), (&b"300000 bytes"[..], true));
-    let totals = rig.end().await;
-    assert_eq!((totals.sent_bytes, totals.received_bytes), (300_000, 12));
-    assert_eq!((totals.connections, totals.connections_refused), (1, 0));
-    let heard = rig.heard.lock().expect("heard");
-    assert_eq!(heard.dialled, ["Name(\"a.test\"):7"]);
-    assert!(heard.events.contains(&Event { what: What::Connection, target: "a.test:7".to_owned(), refused: None }));
-}
-
-#[tokio::test]
-async fn a_reset_of_one_side_resets_the_other() {
-    let rig = rig(&["a.test:7"], &[]).await;
-    rig.upstream(7, |mut stream| async move {
-        let _ = stream.read_u8().await;
-        stream.set_zero_linger().expect("set");
-    })
-    .await;
-    let mut stream = rig.connect("a.test.", 7).await;
-    stream.write_all(b"x").await.expect("sent");
-    assert!(is_reset(&read_all(&mut stream).await.1));
-}
-
-#[tokio::test]
-async fn what_is_not_granted_or_not_dialled_is_reset() {
-    let rig = rig(&["a.test:7", "b.test:8", "127.0.0.1:7"], &[]).await;
-    rig.echo(7).await;
-    let name = rig.resolve("a.test.").await;
-    let cases: [(IpAddr, u16, &str, Option<Refusal>); 4] = [
-        (name.into(), 8, "a.test:8", Some(Refusal::NotGranted)),
-        ([127, 0, 0, 2].into(), 7, "127.0.0.2:7", Some(Refusal::NotGranted)),
-        ([127, 0, 0, 1].into(), 8, "127.0.0.1:8", Some(Refusal::NotGranted)),
-        ([127, 19, 0, 9].into(), 7, "127.19.0.9:7", Some(Refusal::NoName)),
-    ];
-    for (address, port, target, refused) in cases {
-        let mut stream = rig.connect_to(address, port).await;
-        assert!(is_reset(&read_all(&mut stream).await.1), "{target}");
-        let event = Event { what: What::Connection, target: target.to_owned(), refused };
-        rig.until(|heard| heard.events.contains(&event).then_some(())).await;
-    }
-    let mut stream = rig.connect("b.test.", 8).await;
-    assert!(is_reset(&read_all(&mut stream).await.1));
-    let mut literal = rig.connect_to([127, 0, 0, 1], 7).await;
-    literal.write_all(b"x").await.expect("sent");
-    assert_eq!(literal.read_u8().await.expect("a byte"), b'x');
-    let totals = rig.end().await;
-    assert_eq!((totals.connections, totals.connections_refused), (6, 5));
-    let heard = rig.heard.lock().expect("heard");
-    assert_eq!(heard.dialled, ["Name(\"b.test\"):8", "Address(127.0.0.1):7"]);
-    assert!(!heard.events.iter().any(|event| event.target == "b.test:8"));
-}
-
-#[tokio::test]
-async fn two_hundred_connections_at_once_and_no_more_than_the_limit() {
-    let small = rig(&["a.test:7"], &[(Limit::Connections, 1)]).await;
-    small.echo(7).await;
-    let _one = small.connect("a.test.", 7).await;
-    let mut two = small.connect("a.test.", 7).await;
-    assert!(is_reset(&read_all(&mut two).await.1));
-    let (target, refusal) = small.refusal(What::Connection).await;
-    assert_eq!((target.as_str(), refusal), ("a.test:7", Refusal::Limit { limit: Limit::Connections }));
-    let rig = rig(&["a.test:7"], &[(Limit::Connections, 200)]).await;
-    rig.echo(7).await;
-    let address = rig.resolve("a.test.").await;
-    let mut open = Vec::new();
-    for _ in 0..200 {
-        open.push(rig.connect_to(address, 7).await);
-    }
-    for stream in &mut open {
-        stream.write_all(b"hello").await.expect("sent");
-    }
-    let mut more = rig.connect_to(address, 7).await;
-    assert!(is_reset(&read_all(&mut more).await.1));
-    for stream in &mut open {
-        stream.shutdown().await.expect("half closed");
-        assert_eq!(read_all(stream).await.0, b"hello");
-    }
-    // Places become free again.
-    let mut again = rig.connect_to(address, 7).await;
-    again.write_all(b"x").await.expect("sent");
-    assert_eq!(again.read_u8().await.expect("a byte"), b'x');
-    let totals = rig.end().await;
-    assert_eq!((totals.connections, totals.connections_refused, totals.sent_bytes), (202, 1, 1001));
-    assert_eq!(rig.heard.lock().expect("heard").events.len(), EVENTS + 1);
-}
-
-#[tokio::test]
-async fn bytes_beyond_a_limit_reset_everything_once() {
-    for (limit, sent) in [(Limit::SentBytes, 100_000), (Limit::ReceivedBytes, 100_001)] {
-        let rig = rig(&["a.test:7"], &[(limit, 100_000)]).await;
-        rig.echo(7).await;
-        let mut other = rig.connect("a.test.", 7).await;
-        let mut stream = rig.connect("a.test.", 7).await;
-        let _ = stream.write_all(&vec![1; if sent == 100_000 { 100_001 } else { sent }]).await;
-        assert!(read_all(&mut stream).await.1.is_err());
-        assert!(is_reset(&read_all(&mut other).await.1));
-        rig.until(|heard| heard.over.first().copied()).await;
-        let mut later = rig.connect("a.test.", 7).await;
-        assert!(is_reset(&read_all(&mut later).await.1));
-        let (_, refusal) = rig.refusal(What::Connection).await;
-        assert_eq!(refusal, Refusal::Limit { limit });
-        let totals = rig.end().await;
-        assert!(totals.sent_bytes == sent as u64, "{totals:?}");
-        assert_eq!(rig.heard.lock().expect("heard").over, [limit]);
-    }
-}
-
-#[tokio::test]
-async fn a_large_answer_arrives_whole() {
-    const BYTES: u64 = 64 * 1024 * 1024;
-    let rig = rig(&["a.test:7"], &[]).await;
-    rig.upstream(7, |stream| async move {
-        let _ = tokio::io::copy(&mut tokio::io::repeat(1).take(BYTES), &mut { stream }).await;
-    })
-    .await;
-    let mut stream = rig.connect("a.test.", 7).await;
-    let mut buffer = vec![0; 64 * 1024];
-    let mut all = 0;
-    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-        all += length as u64;
-    }
-    assert_eq!(all, BYTES);
-    assert_eq!(rig.end().await.received_bytes, BYTES);
-}
-
 /// Extensions of a ClientHello: SNI of these names, then others.
 fn hello(names: &[&str], more: &[(u16, &[u8])]) -> Vec<u8> {
     let vector = |width: usize, content: &[u8]| [&content.len().to_be_bytes()[8 - width..], content].concat();
@@ -164,7 +27,19 @@ fn records(body: &[u8], most: usize) -> Vec<u8> {
 #[tokio::test]
 async fn tls_for_the_name_passes_unchanged() {
     let rig = rig(&["a.test", "127.0.0.1"], &[]).await;
-    rig.echo(443).await;
+    let (alert, hello_of_host) = ([21, 3, 3, 0, 2, 1, 0], server_hello([7; 32]));
+    let begun = [&alert[..], &hello_of_host].concat();
+    let first = begun.clone();
+    rig.upstream(443, move |mut stream| {
+        let first = first.clone();
+        async move {
+            let _ = stream.write_all(&first).await;
+            let (mut read, mut write) = stream.split();
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+            let _ = write.shutdown().await;
+        }
+    })
+    .await;
     let address = rig.resolve("a.test.").await;
     let whole = |body: Vec<u8>| [records(&body, 1 << 14), b"and what follows".to_vec()].concat();
     let cases: [(IpAddr, Vec<u8>); 4] = [
@@ -182,7 +57,68 @@ async fn tls_for_the_name_passes_unchanged() {
         }
         stream.shutdown().await.expect("half closed");
         let (back, end) = read_all(&mut stream).await;
-        assert!(back == bytes && end.is_ok());
+        assert!(back == [&begun[..], &bytes].concat() && end.is_ok());
+    }
+}
+
+/// A ServerHello with this random.
+fn server_hello(random: [u8; 32]) -> Vec<u8> {
+    let body = [&[3, 3], &random[..], &[0, 0x13, 1, 0]].concat();
+    let message = [&[2, 0, 0, body.len() as u8], &body[..]].concat();
+    [&[22, 3, 3, 0, message.len() as u8], &message[..]].concat()
+}
+
+#[tokio::test]
+async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
+    let own = records(&hello(&["a.test"], &[]), 1 << 14);
+    let evil = records(&hello(&["evil.test"], &[]), 1 << 14);
+    let retry = server_hello(super::super::hello::RETRY);
+    let change = vec![20, 3, 3, 0, 1, 1];
+    let alert = vec![21, 3, 3, 0, 2, 1, 0];
+    let (nothing, twice) = (Vec::new(), [&own[..], &evil].concat());
+    // What the host says at once, the tool's second hello, and why the connection ends, if it does.
+    let cases: [(Vec<u8>, &Vec<u8>, &str); 9] = [
+        (retry.clone(), &own, ""),
+        ([&alert[..], &change, &retry].concat(), &own, ""),
+        (retry.clone(), &evil, "names the server evil.test"),
+        ([&alert[..], &retry].concat(), &evil, "names the server evil.test"),
+        ([&change[..], &alert, &change, &retry].concat(), &evil, "names the server evil.test"),
+        ([&retry[..], &retry].concat(), &twice, "names the server evil.test"),
+        ([&[22, 3, 3, 0, 4, 0, 0, 0, 0], &retry[..]].concat(), &evil, "does not answer with a TLS ServerHello"),
+        ([&[23, 3, 3, 0, 1, 0], &retry[..]].concat(), &evil, "does not answer with a TLS ServerHello"),
+        ([&[22, 3, 3, 0, 4], &retry[5..9]].concat(), &nothing, "split over records"),
+    ];
+    for (said, second, why) in cases {
+        let rig = rig(&["a.test"], &[]).await;
+        let got: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let kept = Arc::clone(&got);
+        rig.upstream(443, move |mut stream| {
+            let (said, kept) = (said.clone(), Arc::clone(&kept));
+            async move {
+                let _ = stream.write_all(&said).await;
+                let mut buffer = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                    kept.lock().expect("kept").extend_from_slice(&buffer[..length]);
+                }
+            }
+        })
+        .await;
+        let mut stream = rig.connect("a.test.", 443).await;
+        stream.write_all(&own).await.expect("sent");
+        let _ = stream.read(&mut [0; 4096]).await;
+        let _ = stream.write_all(second).await;
+        if why.is_empty() {
+            let wanted = [&own[..], second].concat();
+            rig.until(|_| (*got.lock().expect("kept") == wanted).then_some(())).await;
+            continue;
+        }
+        let (_, refusal) = rig.refusal(What::Connection).await;
+        let told = match &refusal {
+            Refusal::Content { why } | Refusal::Tls { why } => why.as_str(),
+            _ => "",
+        };
+        assert!(told.contains(why), "{why}: {refusal:?}");
+        assert!(!got.lock().expect("kept").windows(9).any(|part| part == b"evil.test"), "{why}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Names: what is answered, what is not, and how much of it.
 
 use super::*;
-use hickory_proto::op::{Edns, OpCode};
+use hickory_proto::op::OpCode;
 use hickory_proto::rr::DNSClass;
 
 #[tokio::test]
@@ -40,19 +40,6 @@ async fn granted_names_get_an_address_and_others_do_not_exist() {
     assert_eq!(events.iter().filter(|event| event.target.eq_ignore_ascii_case("a.test")).count(), 3, "{events:?}");
     let totals = rig.end().await;
     assert_eq!((totals.lookups, totals.lookups_refused), (31, 15));
-}
-
-#[tokio::test]
-async fn the_longest_name_is_answered_within_512_bytes() {
-    let rig = rig(&["*.test"], &[]).await;
-    let label = "x".repeat(61);
-    let name = format!("{label}.{label}.{label}.{label}.test.");
-    let mut message = Message::query();
-    message.add_query(Query::query(Name::from_str(&name).expect("a name"), RecordType::A));
-    message.set_edns(Edns::new());
-    let answer = rig.ask(&message.to_vec().expect("bytes")).await.expect("an answer");
-    assert_eq!(answer.answers.len(), 1);
-    assert!(answer.edns.is_some() && answer.to_vec().expect("bytes").len() <= 512);
 }
 
 #[tokio::test]
@@ -125,34 +112,6 @@ async fn connections_to_the_stub_are_bounded() {
         stream.write_all(&[0; 600]).await.expect("sent");
         assert_eq!(read_all(&mut stream).await.0, b"");
     }
-}
-
-#[tokio::test]
-async fn an_end_forgets_names_connections_and_datagrams() {
-    let rig = rig(&["*.test", "*.test:7"], &[]).await;
-    rig.echo(7).await;
-    let (a, b) = (rig.resolve("a.test.").await, rig.resolve("b.test.").await);
-    let mut stream = rig.connect_to(b, 7).await;
-    stream.write_all(b"x").await.expect("sent");
-    assert_eq!(stream.read_u8().await.expect("a byte"), b'x');
-    let totals = rig.end().await;
-    assert_eq!((totals.lookups, totals.connections, totals.sent_bytes, totals.received_bytes), (2, 1, 1, 1));
-    assert!(is_reset(&read_all(&mut stream).await.1));
-    // What comes between two calls is of neither.
-    let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
-    socket.send_to(&query("a.test.", RecordType::A), rig.stub).await.expect("sent");
-    let mut between = rig.connect_to(a, 7).await;
-    assert_eq!(rig.end().await, Totals::default());
-    assert!(is_reset(&read_all(&mut between).await.1));
-    rig.say(&ToRelay::Begin);
-    assert_eq!(rig.resolve("b.test.").await, a);
-    let mut stale = rig.connect_to(b, 7).await;
-    assert!(is_reset(&read_all(&mut stale).await.1));
-    let (target, refusal) = rig.refusal(What::Connection).await;
-    assert_eq!((target, refusal), (format!("{b}:7"), Refusal::NoName));
-    assert_eq!(rig.end().await.lookups, 1);
-    drop(rig.socket);
-    rig.relay.abort();
 }
 
 #[test]

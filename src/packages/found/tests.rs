@@ -1,0 +1,261 @@
+//! What each file says, and what of it is refused.
+
+use super::*;
+use std::fs;
+
+const HASH: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const SHA512: &str = "sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==";
+const PROJECT: &str = "[project]\nname = \"Demo\"\nversion = \"1\"\ndependencies = [\n  \"six>=1\",\n]\n";
+const BLOCK: &str = "# /// script\n# dependencies = [\n#   \"six>=1\",\n# ]\n# ///\nimport six\n";
+const PACKAGE: &str = "{\n  \"dependencies\": {\n    \"left-pad\": \"^1.0.0\"\n  }\n}\n";
+
+fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Wanted>, FileProblem> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().canonicalize().expect("a folder");
+    fs::write(root.join(script), "").expect("a script");
+    for (name, text) in files {
+        fs::write(root.join(name), text).expect("a file");
+    }
+    let script = root.join(script);
+    let language = Language::of_file_name(&script.to_string_lossy())[0];
+    find(&Place { script: &script, language, python: Some("3.11.7"), alone, anew: false, writer: &|_| None })
+}
+
+fn good(script: &str, files: &[(&str, &str)]) -> Wanted {
+    found(script, false, files).expect("good").expect("some")
+}
+
+/// The words of the problem, after the file's name and line.
+fn refused(script: &str, files: &[(&str, &str)]) -> String {
+    let FileProblem { path, problem } = found(script, false, files).expect_err("should be refused");
+    format!("{}:{}: {}", path.file_name().expect("a name").to_string_lossy(), problem.line, problem.message)
+}
+
+fn pylock(version: &str, marker: &str) -> String {
+    format!(
+        "lock-version = \"1.0\"\n\n[[packages]]\nname = \"six\"\nversion = \"{version}\"\nmarker = \"{marker}\"\n\
+         wheels = [{{ url = \"https://evil/s.whl\", hashes = {{ sha256 = \"{}\", md5 = \"x\" }} }}]\n",
+        &HASH[7..]
+    )
+}
+
+#[test]
+fn a_lock_of_python_becomes_lines_without_markers() {
+    let line = format!("six==1.16.0 --hash={HASH}\n");
+    let marked =
+        format!("six===1.16.0 ; python_version < '4' --hash={HASH}\nwin==1 ; sys_platform == 'win32' --hash={HASH}\n");
+    for (name, text) in [("requirements.txt", &marked), ("pylock.toml", &pylock("1.16.0", "python_version < '4'"))] {
+        let wanted = good("run.py", &[(name, text)]);
+        assert!(wanted.locked && wanted.packages.len() == 1);
+        assert_eq!(wanted.inputs, [("requirements.txt".to_owned(), line.clone())]);
+    }
+    // A marker that an installer reads in another way than this host decides nothing for either of them.
+    for marker in ["'linux' == sys_platform", "'win' not in sys_platform"] {
+        let wanted = good("run.py", &[("pylock.toml", &pylock("1.16.0", marker))]);
+        assert!(!wanted.inputs[0].1.contains(';'), "{marker}");
+        assert_eq!(wanted.inputs[0].1.is_empty(), wanted.packages.is_empty(), "{marker}");
+    }
+    let twice = format!("six==1 --hash={HASH}\nsix==2 --hash={HASH}\n");
+    for (name, text, words) in [
+        ("requirements.txt", twice, "`six` is locked at 1 and 2"),
+        ("requirements.txt", format!("six==1 --hash={HASH}\nother==1\n"), "requirements.txt:2: `other` has no hash"),
+        ("pylock.toml", pylock("1", "x").replace("sha256", "md4"), "marker"),
+        ("pylock.toml", pylock("1", "os_name == 'posix'").replace("sha256", "md4"), "it has no hash"),
+        ("pylock.toml", pylock("1", "").replace("wheels", "vcs = {}\nwheels"), "marker"),
+        ("pylock.toml", pylock("1", "os_name == 'posix'").replace("wheels", "vcs = {}\nwheels"), "it is a `vcs`"),
+        ("pylock.toml", pylock("1", "sys_platform === 'LINUX'"), "`===`"),
+        ("pylock.toml", pylock("1", &"'a' in os_name or ".repeat(9)), "its marker is too long"),
+    ] {
+        let said = refused("run.py", &[(name, &text)]);
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn what_is_required_is_read_by_name_and_range_alone() {
+    let text =
+        "# a comment\nFlask_Login >= 1.0, < 2 ; python_version >= \"3.9\"  # why\nrequests[security]==2.31.0\nsix\n";
+    let wanted = good("run.py", &[("requirements.txt", text), ("pyproject.toml", PROJECT)]);
+    assert!(!wanted.locked && wanted.lock_file == "pylock.toml");
+    let lines = "six>=1\nflask-login>=1.0,<2 ; python_full_version >= '3.9'\nrequests[security]==2.31.0\nsix\n";
+    assert_eq!(wanted.inputs[0].1, lines);
+    assert_eq!(wanted.requires[1].place, "requirements.txt:2");
+    for line in [
+        "git+https://x/y.git",
+        "x @ https://x/y.whl",
+        "x@file:///etc/passwd",
+        "https://x/y.whl",
+        "./x",
+        "x-1.0-py3-none-any.whl",
+        "-e .",
+        "-rother.txt",
+        "--index-url=https://evil/simple",
+        "--pre",
+        "six --what",
+        "six${X}",
+        "six ; python_version",
+        "six==x",
+        "\u{1b}[31m",
+        "six==1 --hash=md5:00",
+    ] {
+        let said = refused("run.py", &[("requirements.txt", &format!("six\n{line}\n"))]);
+        assert!(said.starts_with("requirements.txt:2: ") && !said.contains('\u{1b}'), "{line}: {said}");
+    }
+    for (more, words) in [
+        ("[tool.uv.sources]\nsix = { git = \"https://x\" }\n", "pyproject.toml:7: [tool.uv] `sources` says where"),
+        ("[tool.uv]\noverride-dependencies = [\"six==1\"]\n", "`override-dependencies`"),
+    ] {
+        assert!(refused("run.py", &[("pyproject.toml", &format!("{PROJECT}{more}"))]).contains(words), "{words}");
+    }
+    let stale = refused("run.py", &[("pyproject.toml", PROJECT), ("pylock.toml", &pylock("0.9", "os_name != 'nt'"))]);
+    assert!(stale.contains("pyproject.toml:5: `six>=1` is required, and pylock.toml holds 0.9: lock anew"), "{stale}");
+    assert!(refused("run.py", &[("requirements.txt", "six\n"), ("pip.conf", "")]).starts_with("pip.conf:0"));
+    assert_eq!(found("run.py", false, &[("pip.conf", "")]), Ok(None));
+}
+
+#[test]
+fn a_block_in_the_script_speaks_for_the_script_alone() {
+    let (ours, theirs) = (pylock("1.16.0", "os_name != 'nt'"), pylock("1.17.0", "os_name != 'nt'"));
+    let files = [("run.py", BLOCK), ("requirements.txt", "other\n"), ("pylock.toml", &*theirs)];
+    for alone in [true, false] {
+        let wanted = found("run.py", alone, &files).expect("good").expect("some");
+        assert_eq!((wanted.inputs[0].1.as_str(), wanted.lock_file.as_str()), ("six>=1\n", "pylock.run.toml"));
+        let locked = [&files[..], &[("pylock.run.toml", &*ours)]].concat();
+        let wanted = found("run.py", alone, &locked).expect("good").expect("some");
+        assert_eq!(wanted.packages[0].version, "1.16.0", "{alone}");
+    }
+    assert_eq!(found("run.py", true, &[("requirements.txt", "other\n")]), Ok(None));
+    for (change, words) in [
+        (("# ///\n", "# //\n"), "the block `# /// script` has no end"),
+        (("six>=1", "six @ https://x"), "`six @ https://x` is a URL"),
+    ] {
+        let at = BLOCK.rfind(change.0).expect("a part");
+        let text = format!("{}{}", &BLOCK[..at], BLOCK[at..].replacen(change.0, change.1, 1));
+        assert!(refused("run.py", &[("run.py", &text)]).contains(words), "{words}");
+    }
+}
+
+fn npm(entry: &str) -> String {
+    format!(
+        "{{\"lockfileVersion\": 3, \"packages\": {{\"\": {{}}, \"node_modules/left-pad\": {{\"version\": \"1.3.0\", \
+         \"resolved\": \"https://evil/l.tgz\", \"integrity\": \"{SHA512}\", \"dependencies\": {{\"b\": \"npm:c@^2\"}}}}, {entry}}}}}"
+    )
+}
+
+#[test]
+fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
+    let look = |entry: &str| found("run.mjs", false, &[("package.json", PACKAGE), ("package-lock.json", &npm(entry))]);
+    let below = format!(
+        "\"node_modules/left-pad/node_modules/b\": {{\"name\": \"c\", \"version\": \"2.0.0\", \"integrity\": \"{SHA512}\"}}"
+    );
+    let dev = below.replace("left-pad/node_modules/b", "dev").replace("\"version\"", "\"dev\": true, \"version\"");
+    let wanted = look(&format!("{below}, {dev}")).expect("good").expect("some");
+    let names: Vec<String> = wanted.packages.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
+    assert_eq!(names, ["c 2.0.0", "left-pad 1.3.0"]);
+    assert!(!wanted.inputs[0].1.contains("evil") && wanted.inputs[0].1.contains(SHA512));
+    // What another archive brings has the hash of that archive, and is not fetched.
+    let bundled = below.replace("\"integrity\"", "\"inBundle\": true, \"none\"");
+    let wanted = look(&bundled).expect("good").expect("some");
+    assert!(wanted.packages.iter().all(|package| !package.hashes.is_empty()));
+    for (entry, words) in [
+        (below.replace("\"integrity\"", "\"none\""), "it has no `integrity`"),
+        (bundled.replace("left-pad/node_modules/b", "b"), "it has no `integrity`"),
+        (bundled.replace("left-pad", "gone"), "the package that bundles it is missing"),
+        (below.replace(SHA512, "sha1-AAAA"), "unsupported hash"),
+        (below.replace("\"version\"", "\"link\": true, \"version\""), "it is a link to a folder"),
+        (below.replace("\"version\"", "\"resolved\": \"git+ssh://x\", \"version\""), "a git or file reference"),
+        (below.replace("\"version\"", "\"dependencies\": {\"x\": \"https://x/y.tgz\"}, \"version\""), "requires `x`"),
+        (below.replace("2.0.0", "^2"), "`^2` is"),
+        (below.replace("node_modules/left-pad/node_modules/b", "packages/b"), "(workspaces) are not supported"),
+        (below.replace("left-pad/node_modules/b", "left-pad/node_modules/.."), "outside node_modules"),
+    ] {
+        let said = look(&entry).expect_err(words).problem.message;
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let stale = PACKAGE.replace("^1.0.0", "^2.0.0");
+    let said = refused("run.mjs", &[("package.json", &stale), ("package-lock.json", &npm(&below))]);
+    assert!(
+        said.contains("package.json:3: `left-pad ^2.0.0` is required, and package-lock.json holds 1.3.0"),
+        "{said}"
+    );
+    for range in ["npm:evil@1", "file:../x", "github:x/y", "https://x/y.tgz", "latest", "../x"] {
+        let said = refused("run.mjs", &[("package.json", &PACKAGE.replace("^1.0.0", range))]);
+        assert!(said.starts_with("package.json:3: `left-pad`"), "{range}: {said}");
+    }
+    for name in [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"] {
+        assert!(refused("run.mjs", &[("package.json", PACKAGE), (name, "")]).starts_with(name));
+    }
+    assert!(refused("run.mjs", &[("package.json", PACKAGE), ("bun.lockb", "\u{1}")]).contains("bun.lockb"));
+}
+
+#[test]
+fn only_plain_files_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().canonicalize().expect("a folder");
+    let (script, file) = (root.join("run.py"), root.join("requirements.txt"));
+    fs::write(&script, "").expect("a script");
+    let look = |writer: &dyn Fn(&Path) -> Option<String>| {
+        let place =
+            Place { script: &script, language: Language::Python, python: None, alone: false, anew: false, writer };
+        find(&place).map_err(|problem| problem.problem.message)
+    };
+    let nobody = |_: &Path| None;
+    std::os::unix::fs::symlink("/etc/hostname", &file).expect("a link");
+    assert!(look(&nobody).is_err_and(|why| why.contains("symbolic link")));
+    fs::remove_file(&file).expect("gone");
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    assert!(look(&nobody).is_err_and(|why| why.contains("not a regular file")));
+    fs::remove_file(&file).expect("gone");
+    fs::File::create(&file).and_then(|f| f.set_len(9 << 20)).expect("a large file");
+    assert!(look(&nobody).is_err_and(|why| why.contains("larger than")));
+    fs::write(&file, "six\n").expect("a file");
+    assert!(
+        look(&|_| Some("demo:other may write".to_owned())).is_err_and(|why| why.contains("cannot choose packages"))
+    );
+    assert!(look(&nobody).is_ok_and(|found| found.is_some()), "control");
+}
+
+mod hostile {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A file of each kind that is read, of which parts are replaced.
+    fn sample(which: usize) -> (&'static str, &'static str, String) {
+        let entry = format!("\"node_modules/b\": {{\"version\": \"1.0.0\", \"integrity\": \"{SHA512}\"}}");
+        match which {
+            0 => ("run.py", "run.py", BLOCK.to_owned()),
+            1 => ("run.py", "pyproject.toml", PROJECT.to_owned()),
+            2 => ("run.py", "pylock.toml", pylock("1.16.0", "os_name == 'posix'")),
+            3 => ("run.py", "requirements.txt", format!("six[a]==1.16.0 ; python_version < '4' --hash={HASH}\n")),
+            4 => ("run.mjs", "package.json", PACKAGE.to_owned()),
+            _ => ("run.mjs", "package-lock.json", npm(&entry)),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_lies_beside_a_script_is_read_or_refused_and_every_entry_has_a_hash(
+            which in 0..6_usize,
+            cuts in prop::collection::vec((0..1000_usize, 0..12_usize, "\\PC{0,6}|[\"'{}\\[\\],:@=/.\\\\;#\n -]{1,3}|[0-9]{1,30}"), 0..4),
+            repeats in 1..3_usize,
+        ) {
+            let (script, name, mut text) = sample(which);
+            for (at, length, new) in cuts {
+                let chars: Vec<char> = text.chars().collect();
+                let at = at * chars.len() / 1000;
+                let end = (at + length).min(chars.len());
+                text = chars[..at].iter().collect::<String>() + &new + &chars[end..].iter().collect::<String>();
+            }
+            let beside = if which == 5 { ("package.json", PACKAGE) } else { ("unread.txt", "") };
+            if let Ok(Some(wanted)) = found(script, false, &[(name, &text.repeat(repeats)), beside])
+                && wanted.locked
+            {
+                prop_assert!(wanted.packages.iter().all(|package| !package.hashes.is_empty()), "{wanted:?}");
+                let places: std::collections::BTreeSet<_> = wanted.places().into_values().collect();
+                prop_assert_eq!(places.len(), wanted.packages.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped, all
+//! parts of that line together fit into `audit::ROOM`.
+
+use super::report::{Digests, Report};
+use crate::base::text::cut as cut_to;
+use crate::egress::Traffic;
+use crate::fault::{Fault, Kind, Origin};
+use crate::manifest::Site;
+use crate::{executor, policy};
+use executor::Denial;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Longest text of a caller or tool in a record, bytes.
+pub(super) const CUT: usize = 2048;
+/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::ROOM`.
+pub(super) const PART: usize = 256;
+/// Most violations in a record; if there were more, the last says how many more.
+const VIOLATIONS: usize = 10;
+/// The kind of that last one.
+pub(super) const MORE: &str = "more";
+/// Most notes in a record or a report; if there were more, the last says how many more.
+const NOTES: usize = 20;
+/// Longest text in an event of a network, bytes.
+const EVENT: usize = 80;
+/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and the
+/// states of calls read this and nothing else.
+pub(super) struct CallEnded {
+    /// What its caller gets.
+    pub report: Report,
+    /// Its line of the audit log.
+    pub line: Line,
+    /// False: that line could not be written.
+    pub is_recorded: bool,
+    /// Who the call counts as.
+    pub caller: String,
+    /// `id@version`; what was asked for, where no tool was found.
+    pub tool: String,
+    /// The policy that decided.
+    pub policy: String,
+    /// Which executors the call leads to; empty: none.
+    pub executor: String,
+    /// What was called: a command line, `service.method`, or an `x-…` type.
+    pub command: String,
+    /// The first bytes of a stdout that is not one JSON document.
+    pub bad_output: String,
+    /// Each stage: when it began, counted from the call's coming, and how long it took.
+    pub stages: Vec<(Stage, Duration, Duration)>,
+    pub took: Duration,
+}
+
+/// One line of the audit log.
+#[derive(Serialize)]
+pub(super) struct Line {
+    pub time: String,
+    pub call: String,
+    /// Who the call counts as.
+    pub user: String,
+    /// Who authenticated, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
+    /// On whose behalf the request said it came: not an identity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Who agreed to the call, where a policy has a person asked.
+    #[serde(rename = "approvedBy", skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
+    /// What the caller groups calls by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<String>,
+    /// The id of the trace that the call is part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+    pub tool: String,
+    pub version: Option<String>,
+    /// The file of the tool's manifest: the same id and version may be loaded from elsewhere another time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+    pub digests: Digests,
+    pub decision: Decision,
+    pub rule: String,
+    /// Where its work was asked for, of a tool of a service elsewhere: nothing of that is in `digests`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    pub limits: Option<policy::Limits>,
+    pub outcome: String,
+    pub message: Option<String>,
+    pub arguments: String,
+    pub usage: executor::Usage,
+    pub notes: Vec<String>,
+    pub violations: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Decision {
+    Allowed,
+    Refused,
+    /// It got the outcome of an earlier call, and ran nothing.
+    Replayed,
+}
+
+/// What a call goes through, in this order; some calls skip some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for its place among the calls that run.
+    Turn,
+    /// The tool is found, arguments are checked, policy decides.
+    Decide,
+    /// A person is asked.
+    Confirm,
+    /// Packages, grants and secrets are made ready.
+    Prepare,
+    Run,
+    /// The answer is checked and the record written.
+    Answer,
+}
+
+impl Stage {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Turn => "turn",
+            Stage::Decide => "decide",
+            Stage::Confirm => "confirm",
+            Stage::Prepare => "prepare",
+            Stage::Run => "run",
+            Stage::Answer => "answer",
+        }
+    }
+}
+
+/// The first violations, and how many more there are.
+pub(super) fn violations(fault: Option<&Fault>, denials: &[Denial]) -> Vec<Value> {
+    let part = |text: &str| cut_to(text, PART);
+    let broken = fault.filter(|fault| {
+        matches!(fault.kind.origin(), Origin::Policy)
+            || matches!(fault.kind, Kind::TimeoutError | Kind::ResourceLimitError)
+    });
+    let own = broken.map(|fault| json!({"kind": fault.kind, "what": part(&fault.message)}));
+    let denied = denials.iter().map(|denial| {
+        let Denial { operation, target, rule, narrower, .. } = denial;
+        json!({"kind": "denied", "operation": part(operation), "target": part(target), "rule": part(rule),
+               "narrower": narrower})
+    });
+    let mut violations: Vec<Value> = own.into_iter().chain(denied).collect();
+    if let Some(more) = violations.len().checked_sub(VIOLATIONS).filter(|more| *more > 0) {
+        violations.truncate(VIOLATIONS - 1);
+        violations.push(json!({"kind": MORE, "count": more + 1}));
+    }
+    violations
+}
+
+/// The file of a manifest; `None`: it is compiled in.
+pub(super) fn manifest(site: &Site) -> Option<String> {
+    (!site.manifest.as_os_str().is_empty()).then(|| cut_to(&site.manifest.to_string_lossy(), CUT))
+}
+
+/// What a call did with its network: the first events, each cut, and all counts.
+pub(super) fn events(traffic: &Traffic) -> Value {
+    let events = traffic.events.iter().map(|event| {
+        let refused = event.refused.as_ref().map(|refusal| match refusal.detail() {
+            Some(detail) => cut_to(&format!("{refusal}: {detail}"), EVENT),
+            None => cut_to(&refusal.to_string(), EVENT),
+        });
+        json!({"what": event.what, "target": cut_to(&event.target, EVENT), "refused": refused})
+    });
+    json!({"events": events.collect::<Vec<_>>(), "totals": traffic.totals, "counted": traffic.counted})
+}
+
+/// Which stage refused.
+pub(super) fn rule(kind: Kind) -> &'static str {
+    match kind {
+        Kind::ToolNotFoundError | Kind::VersionMismatchError => "registry",
+        Kind::ParameterValidationError | Kind::ActionParseError => "parameters",
+        Kind::CapabilityError | Kind::DependencyError => "availability",
+        Kind::SecurityError | Kind::AuthorizationError => "policy",
+        Kind::RateLimitError | Kind::CircuitOpenError => "guard",
+        Kind::ResourceLimitError => "limits",
+        Kind::TimeoutError
+        | Kind::ScriptError
+        | Kind::OutputValidationError
+        | Kind::ServiceError
+        | Kind::CancelledError
+        | Kind::InternalError => "host",
+    }
+}
+
+/// The first of these notes, each cut, and how many more there are.
+pub(super) fn few(notes: Vec<String>) -> Vec<String> {
+    if notes.len() <= NOTES && notes.iter().all(|note| note.len() <= PART) {
+        return notes;
+    }
+    let more = notes.len().saturating_sub(NOTES);
+    let kept = notes.iter().take(NOTES - usize::from(more > 0)).map(|note| cut_to(note, PART));
+    kept.chain((more > 0).then(|| format!("and {} more", more + 1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::protocol;
+    use crate::quantity::Limit;
+    use crate::service::audit;
+
+    #[test]
+    fn the_longest_record_fits_its_room() {
+        // The worst case: each byte is written as six.
+        let worst = "\u{1}".repeat(100_000);
+        let many = || few(vec![worst.clone(); 1000]);
+        let digests = Digests {
+            manifest: Some("0".repeat(64)),
+            script: Some("0".repeat(64)),
+            policy: Some("0".repeat(64)),
+            confinement: Some("0".repeat(64)),
+        };
+        let part = cut_to(&worst, PART);
+        let denial =
+            Denial { operation: worst.clone(), target: worst.clone(), rule: worst.clone(), ..Denial::default() };
+        // Texts of events are printable: at worst two bytes are written as six.
+        let long = "é".repeat(1000);
+        let refused = Some(protocol::Refusal::Content { why: long.clone() });
+        let event = protocol::Event { what: protocol::What::Connection, target: long, refused };
+        let line = Line {
+            time: "2026-11-21T00:00:00.000000000Z".to_owned(),
+            call: "0".repeat(36),
+            user: part.clone(),
+            through: Some(part.clone()),
+            label: Some(part.clone()),
+            approved_by: Some(part.clone()),
+            transaction: Some(part.clone()),
+            trace: Some("0".repeat(32)),
+            tool: part.clone(),
+            version: Some("1.0.0".to_owned()),
+            manifest: Some(cut_to(&worst, CUT)),
+            digests,
+            decision: Decision::Allowed,
+            rule: part.clone(),
+            service: Some(part.clone()),
+            limits: Some(policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
+            outcome: "ParameterValidationError".to_owned(),
+            message: Some(cut_to(&worst, CUT)),
+            arguments: cut_to(&worst, CUT),
+            usage: executor::Usage::default(),
+            notes: many(),
+            violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
+            network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
+        };
+        let line = audit::ascii(&line).expect("JSON");
+        assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());
+        assert_eq!(many().len(), NOTES);
+        assert!(many().last().is_some_and(|last| last == "and 981 more"));
+    }
+}

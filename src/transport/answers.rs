@@ -1,0 +1,103 @@
+//! Answers that wait to be read. Each is charged to its principal at its real size before it is built, and until it is
+//! sent; one without room waits, and no new call of that principal starts meanwhile.
+
+use crate::base::text::VisibleJson;
+use crate::fault::{Fault, Kind};
+use crate::quantity::{LARGE_TEXT_BYTES, MAX_RESPONSE_BYTES};
+use crate::service::{Limiter, Report, Reservation};
+use serde::Serialize;
+use serde_json::Serializer;
+use std::io;
+use std::sync::Arc;
+
+/// An answer's text, and the room that it takes until it is dropped.
+pub type Built = (Vec<u8>, Reservation);
+
+/// Who pays for answers.
+#[derive(Clone)]
+pub struct Payer {
+    limiter: Arc<Limiter>,
+    principal: String,
+}
+
+impl Payer {
+    pub fn new(limiter: &Arc<Limiter>, principal: &str) -> Payer {
+        Payer { limiter: limiter.clone(), principal: principal.to_owned() }
+    }
+
+    /// Builds what `write` writes. `text`: bytes of the text in it. `None`: it is larger than a response may be.
+    pub async fn build(
+        &self,
+        text: usize,
+        write: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Option<Built> {
+        let write = Arc::new(write);
+        let counts = write.clone();
+        let count = move || {
+            let mut size = Size(0);
+            counts(&mut size).ok().map(|()| size.0)
+        };
+        let size = apart(text, count).await?;
+        let room = self.limiter.answer(&self.principal, size).await;
+        let build = move || {
+            let mut bytes = Vec::with_capacity(size);
+            write(&mut bytes).ok().map(|()| bytes)
+        };
+        Some((apart(text, build).await?, room))
+    }
+}
+
+/// Does work on a long text in a thread that may take its time.
+async fn apart<T: Send + 'static>(text: usize, work: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
+    match text > LARGE_TEXT_BYTES {
+        true => tokio::task::spawn_blocking(work).await.ok().flatten(),
+        false => work(),
+    }
+}
+
+/// Writes JSON without a character that a terminal would obey.
+pub fn visible(value: &impl Serialize, to: &mut dyn io::Write) -> io::Result<()> {
+    Ok(value.serialize(&mut Serializer::with_formatter(to, VisibleJson))?)
+}
+
+/// Counts what is written, up to the largest response.
+struct Size(usize);
+
+impl io::Write for Size {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        self.0 += part.len();
+        match self.0 as u64 > MAX_RESPONSE_BYTES {
+            true => Err(io::ErrorKind::FileTooLarge.into()),
+            false => Ok(part.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The answer that `write` makes of a report; of one that is too large, that it is.
+pub async fn of_report(
+    payer: Payer,
+    report: Report,
+    write: impl Fn(&Report, &mut dyn io::Write) -> io::Result<()> + Send + Sync + Clone + 'static,
+) -> Option<Built> {
+    let text = report.output_data.as_ref().map_or(0, |output| output.as_str().len());
+    let (report, writes) = (Arc::new(report), write.clone());
+    let read = report.clone();
+    match payer.build(text, move |to| writes(&read, to)).await {
+        Some(built) => Some(built),
+        None => {
+            let mut refused = Arc::into_inner(report)?;
+            (refused.success, refused.error, refused.output_data) = (false, Some(too_large()), None);
+            payer.build(0, move |to| write(&refused, to)).await
+        }
+    }
+}
+
+/// Why an answer is not sent.
+pub fn too_large() -> Fault {
+    let words = format!("The tool ran, and its answer is larger than {MAX_RESPONSE_BYTES} bytes: ask it for less.");
+    Fault::new(Kind::ResourceLimitError, words)
+}

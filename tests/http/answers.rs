@@ -1,0 +1,109 @@
+//! Answers that nobody reads, and answers that are large: what a client gets of them, and what that costs the others.
+
+use super::mcp::Client;
+use super::{Web, adder, bearer, exchanged, private, request, token};
+use crate::harness::{Playground, Who, has, wait_for};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1024 * 1024;
+
+/// A tool that answers with so many bytes, as a text or in an object.
+fn large(playground: &Playground) {
+    let script = "import json, sys\ngiven = json.load(sys.stdin)\ntext = 'x' * given['n']\n\
+                  print('{\"a\":\"' + text + '\"}' if given['object'] else '\"' + text + '\"')\n";
+    let properties =
+        json!({"n": {"type": "integer", "description": "d"}, "object": {"type": "boolean", "description": "d"}});
+    let parameters = json!({"type": "object", "properties": properties, "required": ["n", "object"]});
+    let more = json!({"parameters": parameters, "limits": {"outputBytes": 64 * MIB}});
+    playground.tool("large", "python", script, more);
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 50_000_000\n";
+    playground.policy("large", "esc:large", allowed);
+    playground.settle();
+}
+
+#[test]
+fn a_response_is_at_most_32_mib() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    large(&playground);
+    let checked = playground.cli(&["check"]);
+    let said = format!("{}{}", checked.text(), checked.stderr);
+    assert_eq!(said.matches("33554432, the largest response").count(), 2, "the manifest and the policy: {said}");
+    let web = Web::start(&playground, &[]);
+    let http = |n: usize| web.call("esc:large", &json!({"n": n, "object": true}), &[]).json();
+    let (fits, over) = (http(20 * MIB), http(33 * MIB));
+    assert_eq!(fits["outputData"]["a"].as_str().map(str::len), Some(20 * MIB), "control");
+    assert_eq!(over["error"]["type"], "ResourceLimitError", "{over}");
+    assert!(over["error"]["message"].as_str().unwrap().contains("outputBytes (33554432 bytes)"), "{over}");
+    // Over MCP an object stands in the answer twice: as text, and as what is structured.
+    for modern in [true, false] {
+        let mut client = Client::new(&web, modern, &[]);
+        let mut call = |n: usize, object: bool| client.call("esc__large", json!({"n": n, "object": object})).0;
+        let text = |answer: &Value| answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(text(&call(20 * MIB, false)).len(), 20 * MIB, "control");
+        let before = playground.records().len();
+        let answer = call(20 * MIB, true);
+        let words = text(&answer);
+        assert_eq!(answer["result"]["isError"], true, "{words:.200}");
+        assert!(words.contains("ResourceLimitError") && words.contains("The tool ran"), "{words:.200}");
+        assert_eq!(playground.records()[before]["outcome"], "success", "it ran");
+    }
+}
+
+#[test]
+fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    large(&playground);
+    adder(&playground);
+    let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
+    let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
+    let [alice, bob] = made.each_ref().map(|(token, _)| bearer(token));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let ran = || playground.records().len();
+    let asked = json!({"n": 12 * MIB, "object": false}).to_string();
+    let (mut first, mut fifth) = (Instant::now(), Instant::now());
+    let deaf: Vec<TcpStream> = (1..=6)
+        .map(|n| {
+            let mut stream = web.connect();
+            nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024)).unwrap();
+            let path = "/v1/tools/esc:large/calls";
+            stream.write_all(request("POST", path, &web.address, &[&alice], &asked).as_bytes()).unwrap();
+            wait_for("the record of a call whose answer is not read", || ran() == n);
+            match n {
+                1 => first = Instant::now(),
+                5 => fifth = Instant::now(),
+                _ => {}
+            }
+            stream
+        })
+        .collect();
+    // Five answers of 12 MiB have a quarter of 256 MiB; the sixth waits.
+    std::thread::sleep(Duration::from_secs(2));
+    let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
+    std::thread::scope(|scope| {
+        let later = scope.spawn(|| add(&alice));
+        assert_eq!(add(&bob), 3, "others go on");
+        std::thread::sleep(Duration::from_secs(1));
+        // On a busy machine the first is let go before all have asked.
+        if first.elapsed() < Duration::from_secs(28) {
+            assert_eq!(ran(), 7, "no new call of hers starts");
+        }
+        assert_eq!(later.join().unwrap(), 3, "once those who do not read are let go");
+    });
+    assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());
+    let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
+    assert_eq!(outcomes, vec![json!("success"); 8], "the records stay");
+    // The fifth began to be sent before the sixth was asked for; the sixth once there was room for it.
+    std::thread::sleep(Duration::from_secs(45).saturating_sub(fifth.elapsed()));
+    for (n, stream) in deaf.into_iter().take(5).enumerate() {
+        assert!(exchanged(stream, b"").len() < 12 * MIB, "the connection of who does not read is closed: {n}");
+    }
+}

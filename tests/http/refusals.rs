@@ -1,0 +1,49 @@
+//! A refusal of a known caller's request has its own record, whether it leads to a call or not.
+
+use super::{Web, adder};
+use crate::harness::{Playground, Who};
+use serde_json::json;
+use std::fs;
+
+/// Method, path, headers, body, and the status that is answered.
+type Asked = (&'static str, &'static str, &'static [&'static str], &'static str, u16);
+
+const REFUSED: [Asked; 12] = [
+    ("PUT", "/v1/tools", &[], "", 405),
+    ("GET", "/v1/status", &[], "", 403),
+    ("GET", "/metrics", &[], "", 403),
+    ("GET", "/v1/approvals", &[], "", 403),
+    ("POST", "/v1/approvals/x", &[], "{\"approve\": true}", 403),
+    ("GET", "/v1/tools/esc:add/audit", &[], "", 403),
+    ("GET", "/v1/tools?as=bob", &[], "", 403),
+    ("GET", "/v1/tools?format=odd", &[], "", 400),
+    ("POST", "/v1/calls", &["Idempotency-Key: k"], "{\"calls\": [{\"tool\": \"esc:add\"}]}", 400),
+    ("POST", "/v1/tools/esc:add/calls", &[], "{\"a\": 1, \"a\": 2}", 400),
+    ("POST", "/v1/tools/esc:none/calls", &[], "{}", 404),
+    ("POST", "/mcp", &[], "[", 400),
+];
+
+#[test]
+fn each_refusal_of_a_known_caller_has_one_record() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let all = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n";
+    fs::write(playground.path("sandbox-policies/callers.policy.toml"), all).unwrap();
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    for (method, path, headers, body, status) in REFUSED {
+        let before = playground.records().len();
+        let reply = web.ask(method, path, headers, body);
+        let records = playground.records().split_off(before);
+        assert_eq!((reply.status, records.len()), (status, 1), "{method} {path}: {reply:?} {records:?}");
+        assert_eq!(records[0]["decision"], "refused", "{method} {path}");
+    }
+    let before = playground.records().len();
+    for (path, status) in [("/v1/tools", 200), ("/v1/calls", 200), ("/healthz", 200), ("/v1/calls/none", 404)] {
+        assert_eq!(web.get(path, &[]).status, status);
+    }
+    let stranger = web.raw(b"GET /v1/status HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n");
+    assert!(stranger.starts_with(b"HTTP/1.1 403"));
+    assert_eq!(playground.records().len(), before, "control: what is answered, and who is not known, have none");
+    assert_eq!(web.call("esc:add", &json!({"a": 1, "b": 2}), &[]).status, 200);
+    assert_eq!(playground.records().len(), before + 1, "control: a call has one");
+}

@@ -1,0 +1,211 @@
+//! The masker alone: every mixture of encodings, and texts in pieces.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use proptest::prelude::*;
+use proptest::test_runner::TestRng;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use toolhost::base::mask::{Held, Hide, Mask, Search};
+
+/// Secrets that themselves hold what begins an encoded character, and others.
+const SECRETS: [&str; 7] = [
+    "s3cret/Value+\"1",
+    "a%2Bb&lt;c\\u0041d%",
+    "p&amp;q\\/r%%s\\",
+    "words with blanks & 'signs'",
+    "Zq7-swordfish_4711",
+    "käse-😀-größe",
+    "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nhunter2+hunter2/hunter2==\n",
+];
+
+fn mask(secret: &str) -> Mask {
+    let mut mask = Mask::default();
+    mask.add(secret);
+    mask
+}
+
+/// One character, as some encoder may write it.
+fn encoded(c: char, rng: &mut TestRng) -> String {
+    let value = u32::from(c);
+    let percent = |upper: bool| -> String {
+        let bytes = c.to_string().into_bytes();
+        bytes.iter().map(|b| if upper { format!("%{b:02X}") } else { format!("%{b:02x}") }).collect()
+    };
+    let zeros = "0".repeat(rng.random_range(0..3));
+    match rng.random_range(0..16) {
+        0 => percent(true),
+        1 => percent(false),
+        2 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        3 => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04X}")).collect(),
+        4 if c.is_ascii() => format!("\\x{value:02x}"),
+        5 => format!("&#{zeros}{value};"),
+        6 => format!("&#x{zeros}{value:x};"),
+        7 => format!("&#X{zeros}{value:X};"),
+        8 => format!("\\u{{{value:x}}}"),
+        9 if "\"\\/'".contains(c) => format!("\\{c}"),
+        10 if c == '\n' => "\\n".to_owned(),
+        11..13 => match c {
+            '&' => "&amp;".to_owned(),
+            '<' => "&lt;".to_owned(),
+            '"' => "&quot;".to_owned(),
+            '\'' => "&apos;".to_owned(),
+            c => c.to_string(),
+        },
+        _ => c.to_string(),
+    }
+}
+
+fn mixture(text: &str, rng: &mut TestRng) -> String {
+    let mut all = String::new();
+    for c in text.chars() {
+        let next = encoded(c, rng);
+        // Behind a backslash that stands for itself nothing can begin with one: it is doubled.
+        if all.ends_with('\\') && !all.ends_with("\\\\") && next.starts_with('\\') {
+            all.push('\\');
+        }
+        all += &next;
+    }
+    all
+}
+
+/// As several encoders write it, some after another.
+fn dressed(secret: &str, rng: &mut TestRng) -> (String, bool) {
+    let based = |engine: &dyn Fn(&[u8]) -> String, rng: &mut TestRng| {
+        let inside = format!("{}{secret}{}", "x".repeat(rng.random_range(0..5)), "yz".repeat(rng.random_range(0..2)));
+        let (width, end) = (rng.random_range(1..80), ["\n", "\r\n", "\n  "][rng.random_range(0..3)]);
+        let letters: Vec<char> = engine(inside.as_bytes()).chars().collect();
+        letters.chunks(width).map(String::from_iter).collect::<Vec<_>>().join(end)
+    };
+    let text = match rng.random_range(0..4) {
+        0 => based(&|bytes| STANDARD.encode(bytes), rng),
+        1 => based(&|bytes| URL_SAFE_NO_PAD.encode(bytes), rng),
+        _ => secret.to_owned(),
+    };
+    let based = text != secret;
+    let text = match rng.random_range(0..4) {
+        0 => text,
+        1 => percent_encoding::utf8_percent_encode(&text, percent_encoding::NON_ALPHANUMERIC).to_string(),
+        _ => mixture(&text, rng),
+    };
+    (text, based)
+}
+
+fn whole(mask: &Mask, text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    mask.finder().unwrap().all(text.as_bytes()).into_iter().for_each(|secret| bytes[secret].fill(b'*'));
+    bytes
+}
+
+/// In pieces of random lengths: what the relay does, and what the output does.
+fn in_pieces(mask: &Mask, text: &str, rng: &mut TestRng) -> (Vec<u8>, String) {
+    let mut search = Search::new(mask.finder().unwrap(), Hide::Length);
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(rng.random_range(1..=rest.len().min(30)));
+        bytes.extend(search.push(piece));
+        rest = after;
+    }
+    bytes.extend(search.finish());
+    let (mut held, mut shown, chars) = (Held::default(), String::new(), text.chars().collect::<Vec<_>>());
+    let mut rest = chars.as_slice();
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(rng.random_range(1..=rest.len().min(30)));
+        shown += &mask.piece(&mut held, Some(&piece.iter().collect::<String>()));
+        rest = after;
+    }
+    shown += &mask.piece(&mut held, None);
+    (bytes, shown)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_mixture_is_found_and_pieces_show_what_the_whole_shows(
+        which in 0..SECRETS.len(), before in "[a-z ,:]{0,40}", after in "[ .,;g-z]{0,120}", seed in any::<[u8; 32]>(),
+    ) {
+        let mut rng = TestRng::from_seed(prop::test_runner::RngAlgorithm::ChaCha, &seed);
+        let secret = SECRETS[which];
+        let mask = mask(secret);
+        let (dress, based) = dressed(secret, &mut rng);
+        let text = format!("{before} {dress} {after}");
+        let shown = whole(&mask, &text);
+        prop_assert_eq!(shown.len(), text.len());
+        // Of base64 its ends belong to its neighbours, too; and what follows a secret may be read with its last sign.
+        let stars = shown.iter().filter(|b| **b == b'*').count();
+        let least = if based { secret.len() } else { dress.len().saturating_sub(12) };
+        prop_assert!(stars >= least, "{dress}\n{}", String::from_utf8_lossy(&shown));
+        prop_assert!(shown.starts_with(before.as_bytes()) && shown.ends_with(after.as_bytes()));
+        let (bytes, text_shown) = in_pieces(&mask, &text, &mut rng);
+        prop_assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&shown));
+        prop_assert_eq!(text_shown, mask.whole(&text));
+        // The control: another text of the same shape.
+        let other: String = secret.chars().map(|c| if c.is_ascii_alphabetic() { 'q' } else { c }).collect();
+        let text = format!("{before} {} {after}", dressed(&other, &mut rng).0);
+        prop_assert_eq!(String::from_utf8(whole(&mask, &text)).unwrap(), text);
+    }
+
+    #[test]
+    fn how_much_is_held_back_does_not_depend_on_what_a_text_says(text in "[s3cret/Value+1]{0,300}", cut in 1..20usize) {
+        let mut search = Search::new(mask(SECRETS[0]).finder().unwrap(), Hide::Length);
+        for piece in text.as_bytes().chunks(cut) {
+            search.push(piece);
+        }
+        let longest = 20; // of base64
+        prop_assert_eq!(search.held(), text.len().min(longest - 1));
+    }
+}
+
+#[test]
+fn speed() {
+    let mut mask = Mask::default();
+    (0..20).for_each(|n| mask.add(&format!("key-{n:03}-Zq7/swordfish+4711abcdefgh")));
+    let finder: Arc<_> = mask.finder().unwrap();
+    for (what, text) in [
+        ("plain", "the quick brown fox jumps over the lazy dog\n".repeat(20_000)),
+        ("coded", "%41\\u0041&#x41;".repeat(60_000)),
+        ("near", "key-0%30".repeat(100_000)),
+        ("amps", "&#0000000000".repeat(80_000)),
+    ] {
+        let began = Instant::now();
+        finder.all(text.as_bytes());
+        let took = began.elapsed();
+        eprintln!("{what}: {:.1} MB/s", text.len() as f64 / 1e6 / took.as_secs_f64());
+        assert!(took < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn many_secrets_beside_many_cuts_take_little_time() {
+    let text = "key-000-swordfish […] […\n… cut …]\n".repeat(20_000);
+    for count in [256, 5_000] {
+        let mut mask = Mask::default();
+        (0..count).for_each(|n| mask.add(&format!("key-{n:03}-swordfish")));
+        let began = Instant::now();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let shown = [mask.text(&text), mask.lines(&lines).concat()].concat();
+        assert!(!shown.contains("swordfish") && shown.contains("***"), "{count}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{count}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn beside_a_cut_as_much_is_hidden_as_a_secret_may_have_whatever_stands_there() {
+    let mask = mask("Zq7-swordfish_4711");
+    let longest = 24; // of base64
+    let (before, after) = ("a".repeat(100), "b".repeat(100));
+    let hidden = |text: &str| mask.text(text);
+    for guess in ["Zq7-swor", "xxxxxxxx"] {
+        let start = format!("{}***", &before[..100 - longest + guess.len()]);
+        assert_eq!(hidden(&format!("{before}{guess}…")), format!("{start}…"));
+        assert_eq!(hidden(&format!("{before}{guess}[…] so")), format!("{start}[…] so"));
+        assert_eq!(hidden(&format!("…{guess}{after}")), format!("…***{}", &after[longest - guess.len()..]));
+        let lines = [format!("{before}{guess}"), "[… 7 bytes cut …]".to_owned(), format!("{guess}{after}")];
+        let shown = mask.lines(&lines);
+        let start = format!("{}***", &before[..100 - longest + 1 + guess.len()]);
+        assert_eq!(shown, [start, lines[1].clone(), format!("***{}", &after[longest - guess.len()..])]);
+    }
+    let plain = "[network] hosts = [{ why = \"…\" }] and … more";
+    assert_eq!(hidden(plain), plain);
+}

@@ -1,7 +1,6 @@
 //! `toolhost deps`: locks, builds and entries of the packages that tools require.
 //!
-//! For: the command line. In: a tool, or none for all. Out: what was written, built, found; progress on a terminal.
-//! Never: overwrites a lock that somebody else wrote; builds in another way than a call.
+//! A lock that somebody else wrote is not overwritten; packages are built as for a call.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -27,11 +26,14 @@ const SHOWN: usize = 100;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    verb: Verb,
+    /// For a program
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
-enum What {
+enum Verb {
     /// Resolve what a tool requires, behind the walls, and write the lock beside its script
     Lock {
         tool: String,
@@ -43,33 +45,29 @@ enum What {
         /// Write over a lock that something else wrote
         #[arg(long)]
         replace: bool,
-        #[arg(long)]
-        json: bool,
     },
     /// Build the packages of a tool, or of all tools, ahead of calls
-    Build {
-        tool: Option<String>,
-        #[arg(long)]
-        json: bool,
-    },
+    Build { tool: Option<String> },
     /// Show what was built, for a tool or at all
-    List {
-        tool: Option<String>,
-        #[arg(long)]
-        json: bool,
-    },
+    List { tool: Option<String> },
     /// Read what was built whole, and compare it with what it was
-    Verify {
-        tool: Option<String>,
-        #[arg(long)]
-        json: bool,
-    },
+    Verify { tool: Option<String> },
     /// Remove what was built for a tool, or all of it, and what was resolved without a lock; never what a call uses
-    Clean {
-        tool: Option<String>,
-        #[arg(long)]
-        json: bool,
-    },
+    Clean { tool: Option<String> },
+}
+
+/// What a verb did, for a program and for a person.
+struct Report {
+    json: Value,
+    lines: Vec<String>,
+    exit: Exit,
+}
+
+impl Report {
+    /// `name`: the member that holds the list of a program.
+    fn new(name: &str, list: Vec<Value>, lines: Vec<String>, exit: Exit) -> Report {
+        Report { json: json!({ name: list }), lines, exit }
+    }
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
@@ -78,21 +76,29 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let runtime = process::runtime()?;
     let done = runtime.block_on(async {
         let service = host::service(settings, &host::launchers(settings)?, Some(words::complain))?;
-        process::unless_stopped(verb(&service, args.what)).await.unwrap_or_else(Ok)
+        anyhow::Ok(process::unless_stopped(perform(&service, args.verb)).await)
     });
     runtime.shutdown_timeout(process::FAREWELL);
-    done
+    let report = match done? {
+        Ok(report) => report?,
+        Err(signal) => return Ok(signal),
+    };
+    match (args.json, report.lines.is_empty()) {
+        (true, _) => words::show_json(&report.json),
+        (false, true) => words::say("Nothing was built."),
+        (false, false) => words::say(&report.lines.join("\n")),
+    }
+    Ok(report.exit.into())
 }
 
-async fn verb(service: &Service, what: What) -> anyhow::Result<ExitCode> {
-    match what {
-        What::Lock { tool, packages, out, replace, json } => lock(service, &tool, &packages, out, replace, json).await,
-        What::Build { tool, json } => build(service, tool.as_deref(), json).await,
-        What::List { tool, json } => list(service, tool.as_deref(), json),
-        What::Verify { tool, json } => verify(service, tool.as_deref(), json),
-        What::Clean { tool, json } => clean(service, tool.as_deref(), json),
+async fn perform(service: &Service, verb: Verb) -> Result<Report, Refusal> {
+    match verb {
+        Verb::Lock { tool, packages, out, replace } => lock(service, &tool, &packages, out, replace).await,
+        Verb::Build { tool } => build(service, tool.as_deref()).await,
+        Verb::List { tool } => list(service, tool.as_deref()),
+        Verb::Verify { tool } => verify(service, tool.as_deref()),
+        Verb::Clean { tool } => clean(service, tool.as_deref()),
     }
-    .map_err(Into::into)
 }
 
 /// What one tool requires, which must be something.
@@ -147,8 +153,7 @@ async fn lock(
     packages: &[String],
     out: Option<PathBuf>,
     replace: bool,
-    json: bool,
-) -> Result<ExitCode, Refusal> {
+) -> Result<Report, Refusal> {
     let (need, of_policy) = match packages {
         // The lock that is written is not what is locked: requirements may have changed since.
         [] => (service.need_anew(tool)?.ok_or_else(|| nothing(tool))?, None),
@@ -166,25 +171,17 @@ async fn lock(
     let resolved = service.packages().lock(&need, &progress).await;
     progress_ends();
     let resolved = resolved?;
-    let beside = need
-        .wanted
-        .sources
-        .first()
-        .and_then(|source| source.path.parent())
-        .map(|folder| folder.join(&need.wanted.lock_file));
+    let folder = need.wanted.sources.first().and_then(|source| source.path.parent());
+    let beside = folder.map(|folder| folder.join(&need.wanted.lock_file));
     let path = out.or(of_policy).or(beside).ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
     written(&path, &resolved, replace)?;
-    if json {
-        words::show_json(&json!({"tool": need.tool, "lock": path, "packages": resolved.wanted.packages}));
-        return Ok(Exit::Ok.into());
-    }
     let packages = &resolved.wanted.packages;
     let mut lines = vec![format!("{}: {} packages, written to {}", need.tool, packages.len(), text::path(&path))];
     lines.extend(packages.iter().take(SHOWN).map(|package| format!("  {} {}", package.name, package.version)));
     let more = packages.len().saturating_sub(SHOWN);
     lines.extend((more > 0).then(|| format!("  and {more} more")));
-    words::say(&lines.join("\n"));
-    Ok(Exit::Ok.into())
+    let json = json!({"tool": need.tool, "lock": path, "packages": packages});
+    Ok(Report { json, lines, exit: Exit::Ok })
 }
 
 /// Writes the lock whole or not at all, as a file of the person who asked for it.
@@ -218,9 +215,9 @@ fn mode() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o644)
 }
 
-async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
+async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
     let (needs, mut worst) = needs(service, tool)?;
-    let mut built = Vec::new();
+    let (mut built, mut lines) = (Vec::new(), Vec::new());
     for need in needs {
         let name = need.tool.clone();
         let ready = service.packages().ready(need, Duration::MAX, |line| progress(&line)).await;
@@ -229,10 +226,7 @@ async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<Exit
             Ok(ready) => {
                 let state = if ready.built { "built" } else { "was built already" };
                 let entry = &ready.held.entry;
-                if !json {
-                    let shown = (entry.about.packages.len(), size(entry.bytes));
-                    words::say(&format!("{name}: {state}: {} packages, {}", shown.0, shown.1));
-                }
+                lines.push(format!("{name}: {state}: {} packages, {}", entry.about.packages.len(), size(entry.bytes)));
                 built.push(json!({"tool": name, "built": ready.built, "key": entry.key}));
             }
             Err(fault) => {
@@ -243,45 +237,31 @@ async fn build(service: &Service, tool: Option<&str>, json: bool) -> Result<Exit
             }
         }
     }
-    if json {
-        words::show_json(&json!({"tools": built}));
-    } else if built.is_empty() {
-        words::say("No tool requires packages.");
+    if built.is_empty() {
+        lines.push("No tool requires packages.".to_owned());
     }
-    Ok(worst.into())
+    Ok(Report::new("tools", built, lines, worst))
 }
 
-fn list(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
-    let entries = of_tool(service, tool)?;
-    if json {
-        let shown: Vec<Value> = entries.iter().map(|(entry, used)| entry_json(entry, *used)).collect();
-        words::show_json(&json!({"entries": shown}));
-        return Ok(Exit::Ok.into());
+fn list(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
+    let (mut rows, mut lines) = (Vec::new(), Vec::new());
+    for (entry, used) in of_tool(service, tool)? {
+        let (about, used, starts) = (&entry.about, stamp(used), &entry.starts);
+        let (packages, files) = (about.packages.len(), entry.files());
+        let shown = json!({
+            "key": entry.key,
+            "tool": format!("{} ({})", about.tool, about.ecosystem.name()),
+            "holds": format!("{packages} packages, {files} files, {}", size(entry.bytes)),
+            "for": format!("{}, index {}", about.runtime, about.index),
+            "made": format!("{}, used {used}", about.made),
+            "starts": starts,
+        });
+        lines.push(words::render(&shown, &[]));
+        rows.push(json!({
+            "key": entry.key, "about": about, "bytes": entry.bytes, "files": files, "starts": starts, "used": used,
+        }));
     }
-    if entries.is_empty() {
-        words::say("Nothing was built.");
-    }
-    for (entry, used) in &entries {
-        let about = &entry.about;
-        let mut lines = vec![format!("{}  {} ({})", entry.key, about.tool, about.ecosystem.name())];
-        let mut line = |name: &str, words: String| lines.push(format!("  {name:<9}{words}"));
-        line("holds", format!("{} packages, {} files, {}", about.packages.len(), entry.files(), size(entry.bytes)));
-        line("for", format!("{}, index {}", about.runtime, about.index));
-        line("made", format!("{}, used {}", about.made, stamp(*used)));
-        let starts: Vec<String> = entry.starts.iter().map(|path| text::path(path)).collect();
-        if !starts.is_empty() {
-            line("starts", format!("{} (run before the script, inside its walls)", starts.join(", ")));
-        }
-        words::say(&lines.join("\n"));
-    }
-    Ok(Exit::Ok.into())
-}
-
-fn entry_json(entry: &Entry, used: SystemTime) -> Value {
-    json!({
-        "key": entry.key, "about": entry.about, "bytes": entry.bytes, "files": entry.files(), "starts": entry.starts,
-        "used": stamp(used),
-    })
+    Ok(Report::new("entries", rows, lines, Exit::Ok))
 }
 
 fn stamp(time: SystemTime) -> String {
@@ -305,43 +285,36 @@ fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, Sys
     }
 }
 
-fn verify(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
+fn verify(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
     let store = service.packages().store()?;
-    let (mut shown, mut worst) = (Vec::new(), Exit::Ok);
+    let (mut rows, mut lines, mut worst) = (Vec::new(), Vec::new(), Exit::Ok);
     for (entry, _) in of_tool(service, tool)? {
         let altered = store.altered(&entry);
-        if altered.is_some() {
-            worst = Exit::Host;
-        }
-        if !json {
-            let state = match &altered {
-                None => "as it was built".to_owned(),
-                Some(path) => format!("CHANGED: {}; the next call builds it anew", printable(path)),
-            };
-            words::say(&format!("{}  {}: {state}", entry.key, entry.about.tool));
-        }
-        shown.push(json!({"key": entry.key, "tool": entry.about.tool, "changed": altered}));
+        let state = match &altered {
+            None => "as it was built".to_owned(),
+            Some(path) => {
+                worst = Exit::Host;
+                format!("CHANGED: {}; the next call builds it anew", printable(path))
+            }
+        };
+        lines.push(format!("{}  {}: {state}", entry.key, entry.about.tool));
+        rows.push(json!({"key": entry.key, "tool": entry.about.tool, "changed": altered}));
     }
-    if json {
-        words::show_json(&json!({"entries": shown}));
-    } else if shown.is_empty() {
-        words::say("Nothing was built.");
-    }
-    Ok(worst.into())
+    Ok(Report::new("entries", rows, lines, worst))
 }
 
-fn clean(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, Refusal> {
+fn clean(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
     let packages = service.packages();
     let store = packages.store()?;
     let broken = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
-    let (mut shown, mut bytes) = (Vec::new(), 0);
+    let (mut rows, mut lines, mut count, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     for (entry, _) in of_tool(service, tool)? {
         let removed = store.remove(&entry.key).map_err(broken)?;
-        bytes += if removed { entry.bytes } else { 0 };
-        if !removed && !json {
-            words::say(&format!("{}  {}: a call uses it", entry.key, entry.about.tool));
+        match removed {
+            true => (count, bytes) = (count + 1, bytes + entry.bytes),
+            false => lines.push(format!("{}  {}: a call uses it", entry.key, entry.about.tool)),
         }
-        shown.push(json!({"key": entry.key, "tool": entry.about.tool, "removed": removed}));
+        rows.push(json!({"key": entry.key, "tool": entry.about.tool, "removed": removed}));
     }
     match tool {
         None => store.forget_resolved().map_err(broken)?,
@@ -352,14 +325,8 @@ fn clean(service: &Service, tool: Option<&str>, json: bool) -> Result<ExitCode, 
         }
     }
     store.tidy().map_err(broken)?;
-    match json {
-        true => words::show_json(&json!({"entries": shown})),
-        false => {
-            let removed = shown.iter().filter(|entry| entry["removed"] == true).count();
-            words::say(&format!("{removed} removed, {}", size(bytes)));
-        }
-    }
-    Ok(Exit::Ok.into())
+    lines.push(format!("{count} removed, {}", size(bytes)));
+    Ok(Report::new("entries", rows, lines, Exit::Ok))
 }
 
 pub(super) fn size(bytes: u64) -> String {

@@ -1,8 +1,7 @@
-//! Ask: asks a launcher (asdf, volta, snap) where its interpreter is, and an interpreter its version if no file tells.
+//! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file tells.
 //!
-//! For: this room. In: a trusted candidate. Out: one line it printed, kept in a private cache.
-//! Never: runs it with the host's environment, in the current folder, through a shell, or for more than 5 seconds; asks
-//! a launcher that may read files which a tool could write.
+//! It runs without the host's environment, outside of the current folder, without a shell, for at most 5 seconds, and only where
+//! no tool could write what it may read. The answer is kept in a private cache.
 
 use super::off_limits::OffLimits;
 use super::trust;

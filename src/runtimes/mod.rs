@@ -1,17 +1,13 @@
-//! Runtimes: the interpreters of this machine, and the files that each one needs to run.
+//! The interpreters of this machine, and the files that each one needs to run.
 //!
-//! For: cli (facts of `policy::Machine`), executor (the built-in shims).
-//! In: a search path, folders that tools live in, a path a policy names. Out: `policy::Runtime`s and
-//! notes for `doctor` on what was passed over and why.
-//! Never: takes, or runs, a file in a tool folder, where a tool could ever write, or in a place another user can
-//! change; starts an interpreter whose files tell enough; uses a shell; sees a manifest or a call.
+//! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change it. An
+//! interpreter whose files tell enough is not started.
 
 mod ask;
 mod binary;
 mod javascript;
 mod npm;
 mod off_limits;
-mod pyenv;
 mod python;
 mod roots;
 pub mod shims;
@@ -133,15 +129,11 @@ fn binary(
     if found.runs(language)? {
         return Ok(found);
     }
-    let target = match (pyenv::interpreter(&found.path)?, asker) {
-        (Some(target), _) => target,
-        (None, Some(asker)) => asker.executable(language, &found.path)?,
-        (None, None) => {
-            let instead = instead(language, &found.real)?;
-            return Err(format!("{} is {instead}; name the interpreter", found.path.display()));
-        }
+    let Some(asker) = asker else {
+        let instead = instead(language, &found.real)?;
+        return Err(format!("{} is {instead}; name the interpreter", found.path.display()));
     };
-    let found = followed(&target, off_limits)?;
+    let found = followed(&asker.executable(language, &found.path)?, off_limits)?;
     if found.runs(language)? {
         return Ok(found);
     }

@@ -1,7 +1,6 @@
-//! Applies: the subschemas that may apply to a part of a value.
+//! The subschemas that may apply to a part of a value, for `bounds` and the mask of secrets.
 //!
-//! For: `bounds` and the mask of secrets, which follow a value through a schema. In: one subschema. Out: the subschemas
-//! for a member or an item. Never: evaluates a condition or a name's pattern: rather too many than too few.
+//! Conditions and patterns of names are not evaluated: rather too many than too few.
 
 use serde_json::Value;
 

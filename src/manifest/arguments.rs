@@ -1,7 +1,4 @@
-//! Arguments of one call: text converted to values, names and values checked, defaults filled in.
-//!
-//! For: service, and the example check at load. In: a manifest and what the caller gave.
-//! Out: complete arguments, or one fault that names every flaw. Never: starts anything, widens a grant.
+//! The arguments of a call: text converted to values, names and values checked, defaults filled in.
 
 mod texts;
 

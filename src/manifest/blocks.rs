@@ -1,7 +1,7 @@
-//! Blocks: what the fields of a manifest mean, and the faults in it that no schema can tell.
+//! What the fields of a manifest mean, and the faults in it that no schema can tell.
 //!
-//! For: `file`. In: a document that `Reader::shape` judged: here a value of a wrong type may count as a missing one.
-//! Out: typed blocks. Never: ignores an ask that it does not understand: that refuses the manifest.
+//! `Reader::shape` judged the document before: here a value of a wrong type may count as a missing one. A request that is not
+//! understood refuses the manifest.
 
 use super::reader::{Reader, below};
 use super::{

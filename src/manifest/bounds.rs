@@ -1,10 +1,9 @@
-//! Bounds: how large a JSON Schema is, found before anything compiles it.
+//! How large a JSON Schema is, found before anything compiles it: one walk over at most `MAX_SCHEMA_NODES` parts.
 //!
-//! For: `schema`, `lint`. In: a schema as written. Out: its bounds, or what is too large, leads outside or turns in a
-//! circle. Never: looks at more than `MAX_SCHEMA_NODES` parts; follows a reference out of the document.
+//! A schema that is too large, leads outside of itself or turns in a circle is refused.
 
-use super::Code;
 use super::applies::SAME_VALUE;
+use super::{Code, lint};
 use crate::base::json::escape_segment;
 use crate::base::{suggest, text};
 use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
@@ -28,11 +27,13 @@ pub(super) struct Bounds {
     pub unions: bool,
     /// The bytes of its longest `const` or pattern: each explanation that names it copies it.
     pub copied: usize,
+    /// What loads and is yet a mistake: pointers, and words.
+    pub remarks: Vec<(String, String)>,
 }
 
 /// The form of a keyword's value: one schema, a map or list of schemas, or data.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Role {
+enum Role {
     Schema,
     Map,
     List,
@@ -60,7 +61,7 @@ fn role(keyword: &str, value: &Value) -> Role {
     }
 }
 
-pub(super) fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
+fn role_below(role_here: Role, key: &str, member: &Value) -> Role {
     match role_here {
         Role::Schema => role(key, member),
         Role::Map => Role::Schema,
@@ -100,6 +101,7 @@ pub(super) fn of(schema: &Value) -> Result<Bounds, Vec<SchemaFault>> {
             format!("the schema has more than {MAX_SCHEMA_REGEXES} regular expressions: let the script check");
         walk.faults.push(SchemaFault::new("", message));
     }
+    walk.bounds.remarks.sort();
     if walk.faults.is_empty() { Ok(walk.bounds) } else { Err(walk.faults) }
 }
 
@@ -276,6 +278,7 @@ impl<'s> Walk<'s> {
             self.bounds.defaults.push(pointer.to_owned());
         }
         self.types(map, pointer);
+        lint::keywords(map, pointer, &mut self.bounds.remarks);
         let mut states = 0;
         if let Some(pattern) = map.get("pattern").and_then(Value::as_str) {
             states += self.pattern(pattern, &format!("{pointer}/pattern"));

@@ -1,8 +1,6 @@
-//! Descriptors: tool services and their tools, as TrustGraph's configuration writes them.
+//! Descriptors of tool services and their tools, as TrustGraph's configuration writes them.
 //!
-//! For: the registry. In: the bytes of a `*.tool-service.json`, or of a `*.tool.json` whose `type` is `tool-service`.
-//! Out: services, and tools as manifests; or every problem, with its place. Never: says over which broker a service is
-//! called (the host's configuration does) or that it may be (policy does).
+//! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
 
 use super::bounds::TYPES;
 use super::reader::{Reader, below};

@@ -1,7 +1,6 @@
-//! Documents: prompts and resources, which are told and not run (`*.prompt.json`, `*.resource.json`).
+//! Prompts and resources: documents that are shown and not run (`*.prompt.json`, `*.resource.json`).
 //!
-//! For: `blocks`, and the executor that fills them in. In: the `handler` of a document. Out: a `Document`. Never: a file
-//! beside or above the document's own folder; an address that stands for two.
+//! A document reads no file outside of its own folder, and a URI template fits an address in one way only.
 
 use super::reader::Reader;
 use super::{Code, Pattern, PatternShape, pattern};

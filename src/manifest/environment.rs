@@ -1,7 +1,4 @@
-//! Environment variables: which names anybody but the host itself may set or have passed on.
-//!
-//! For: manifests (`execution.env`), policies (`env:NAME`) and calls (`env` of executeScript): one rule for all
-//! three. In: a name, a text. Out: why not. Never: a name that steers the loader, an interpreter or toolhost.
+//! Which environment variables anybody but the host itself may set or pass on: one rule for manifests, policies and calls.
 
 use crate::base::text;
 

@@ -1,7 +1,4 @@
-//! File: the bytes of one manifest file → `Manifest`, or every problem of the file at once.
-//!
-//! For: the registry. In: bytes. Out: a manifest with its warnings, or problems with pointer, line, column.
-//! Never: touches the file system; takes a misspelt or wrongly typed restriction for a missing one.
+//! The bytes of one manifest file → `Manifest`, or every problem of the file at once.
 
 use super::reader::Reader;
 use super::{Code, Handler, Manifest, Problem, blocks, descriptor, lint, published, schema};
@@ -124,7 +121,7 @@ fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<schema::Sc
     }
     match schema::Schema::compile(raw) {
         Ok(schema) => {
-            for (at, message) in lint::schema(raw) {
+            for (at, message) in schema.remarks() {
                 reader.warn(Code::Schema, &format!("/{key}{at}"), message);
             }
             Some(schema)

@@ -1,8 +1,5 @@
-//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`. Syntax only; whether a host may be
-//! reached is for policy to say.
-//!
-//! For: the readers of manifests and policies, and egress, which matches names. In: one pattern. Out: the pattern in its
-//! canonical form. Never: resolves a name.
+//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`, in canonical form. Syntax only: policy
+//! decides whether a host may be reached.
 
 use crate::base::text;
 use serde::{Deserialize, Serialize};

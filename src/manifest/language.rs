@@ -1,7 +1,4 @@
-//! Language: the languages a script may be written in, and their spellings.
-//!
-//! For: manifest reader, calls that name a script, runtimes, cli. In: a word or a file name. Out: a `Language`.
-//! Never: guesses where two languages are possible.
+//! The languages a script may be written in, and their spellings.
 
 use super::Language;
 

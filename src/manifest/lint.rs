@@ -1,9 +1,7 @@
-//! Lint: what loads and is yet a mistake: words of a JSON Schema that check nothing, parameters that a model reads badly.
+//! What loads and is yet a mistake: words of a JSON Schema that check nothing, parameters that a model reads badly.
 //!
-//! For: `file`. In: a schema that compiled (so it is bounded), a manifest. Out: pointers and words.
-//! Never: takes a keyword for a mistake that resembles none: a schema may carry more than it checks.
+//! A keyword that resembles none is no mistake: a schema may carry more than it checks.
 
-use super::bounds::{Role, role_below};
 use super::reader::{Reader, below};
 use super::{Code, Manifest, arguments};
 use crate::base::{suggest, text};
@@ -29,31 +27,8 @@ const FORMATS: [&str; 19] = [
     "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "json-pointer", "relative-json-pointer", "regex",
 ];
 
-pub(super) fn schema(raw: &Value) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut open = vec![(raw, String::new(), Role::Schema)];
-    while let Some((value, pointer, role)) = open.pop() {
-        match value {
-            Value::Object(map) => {
-                if role == Role::Schema {
-                    words(map, &pointer, &mut found);
-                }
-                for (key, member) in map {
-                    open.push((member, below(&pointer, key), role_below(role, key, member)));
-                }
-            }
-            Value::Array(items) if role == Role::List => {
-                open.extend(items.iter().enumerate().map(|(i, item)| (item, format!("{pointer}/{i}"), Role::Schema)));
-            }
-            _ => {}
-        }
-    }
-    found.sort();
-    found
-}
-
 /// The keywords of one schema.
-fn words(map: &Map<String, Value>, pointer: &str, found: &mut Vec<(String, String)>) {
+pub(super) fn keywords(map: &Map<String, Value>, pointer: &str, found: &mut Vec<(String, String)>) {
     for key in map.keys() {
         if KEYWORDS.contains(&key.as_str()) || OTHERS.contains(&key.as_str()) || key.starts_with("x-") {
             continue;

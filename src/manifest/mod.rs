@@ -1,8 +1,4 @@
-//! Manifests: how a tool describes itself, and what it *asks* for.
-//!
-//! For: registry (reads files into it), policy (judges `Asks`), service (checks arguments).
-//! In: bytes of one `*.tool.json`. Out: a `Manifest`, or `Problem`s with pointer, line and column.
-//! Never: touches the file system, grants anything, or starts anything.
+//! Manifests: how a tool describes itself, and what it *requests*. Nothing here touches the file system or grants anything.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

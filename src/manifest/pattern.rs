@@ -1,7 +1,4 @@
-//! File patterns: parses the entries of `allowRead` and `allowWrite`.
-//!
-//! For: the manifest reader, and whoever expands a `Names` pattern. In: one pattern. Out: its shape.
-//! Never: touches the file system; lets through a pattern that could not be enforced exactly.
+//! The patterns of `allowRead` and `allowWrite`. One that could not be enforced exactly is refused.
 
 use super::{Pattern, PatternShape};
 use crate::base::text;

@@ -1,7 +1,4 @@
-//! Reader: judges the shape of a manifest by the JSON Schema that is printed for it, and keeps every fault with its place.
-//!
-//! For: `file`, `blocks`, `lint`. In: a document. Out: all problems, collected.
-//! Never: stops at the first fault; lets a wrong type pass, which those who read the fields would take for a missing one.
+//! Judges the shape of a manifest by the JSON Schema that is published for it, and collects every fault with its place.
 
 use super::published::{SCHEMA, TOOLS_OWN};
 use super::{Code, Problem, Severity};

@@ -1,12 +1,10 @@
-//! JSON Schemas, compiled once at load, bounded, `$ref` only inside the document.
+//! JSON Schemas of tools: compiled once at load, and values checked in bounded time and memory.
 //!
-//! For: the manifest reader, arguments, output. In: a schema as written; values to check.
-//! Out: a compiled schema; flaws in plain words. Never: fetches anything, runs a regular expression
-//! that backtracks, fills memory with explanations of a large value.
+//! Nothing is fetched, and no regular expression backtracks. A large value that breaks an intricate schema is refused
+//! without an explanation.
 
 pub use super::bounds::SchemaFault;
 use super::bounds::{self, Bounds};
-use crate::base::json::escape_segment;
 use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
@@ -18,9 +16,8 @@ use std::sync::Arc;
 
 /// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
-/// A check of more steps is explained by its first flaw or by the part at fault: an explanation can be larger than its
-/// value.
-const LARGE_CHECK_STEPS: usize = 200_000;
+/// A check of more steps is explained by its first flaw at most: an explanation can be larger than its value.
+const LARGE_CHECK_STEPS: usize = 400_000;
 /// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
 const BYTES_A_STEP: usize = 32;
 /// A character is held against so many states of a pattern in one step.
@@ -62,7 +59,7 @@ pub enum What {
 struct Effort {
     steps: usize,
     /// What explaining its flaws takes: no part's result is remembered, and words of the schema are copied.
-    told: usize,
+    explaining: usize,
 }
 
 impl Schema {
@@ -82,12 +79,20 @@ impl Schema {
         if self.bounds.defaults.is_empty() {
             return Vec::new();
         }
-        let owners = self.parts(self.bounds.defaults.iter().map(|owner| (owner.clone(), owner.clone())));
+        let parts: serde_json::Map<_, _> =
+            self.bounds.defaults.iter().map(|owner| (owner.clone(), reference(owner))).collect();
+        let mut parts = json!({ "properties": parts });
+        if let Some(draft) = self.raw.get("$schema") {
+            parts["$schema"] = draft.clone();
+        }
+        let document =
+            jsonschema::Registry::new().add(HERE, &self.raw).ok().and_then(|registry| registry.prepare().ok());
+        let checker = document.as_ref().and_then(|document| options().with_registry(document).build(&parts).ok());
         let fault = |owner: &String| {
             let default = self.raw.pointer(owner)?.get("default")?;
             let message = if self.takes_long(default) {
                 "this default is too large for its schema"
-            } else if owners.as_ref().is_some_and(|owners| owners.fits(owner, default)) {
+            } else if checker.as_ref().is_some_and(|checker| checker.is_valid(&json!({ owner: default }))) {
                 return None;
             } else {
                 "this default does not fit its own schema"
@@ -115,6 +120,11 @@ impl Schema {
     /// remembers each part of the value for each such reference.
     pub(super) fn too_large(&self, value: &Value) -> bool {
         self.steps(value) > MAX_CHECK_STEPS / (1 + self.bounds.circles)
+    }
+
+    /// What loads and is yet a mistake: pointers into the schema, and words.
+    pub(super) fn remarks(&self) -> &[(String, String)] {
+        &self.bounds.remarks
     }
 
     pub(super) fn has_defaults(&self) -> bool {
@@ -149,8 +159,8 @@ impl Schema {
             }
         }
         let branches = self.bounds.circles.max(1).saturating_pow(deepest);
-        let told = steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_A_STEP);
-        Effort { steps, told }
+        let explaining = steps.saturating_mul(branches).saturating_mul(1 + self.bounds.copied / COPIED_A_STEP);
+        Effort { steps, explaining }
     }
 
     /// Every way a value breaks this schema, up to a bound; empty = it fits.
@@ -167,99 +177,19 @@ impl Schema {
             return Vec::new();
         }
         // To find out why a value does not fit can cost far more than whether it does.
-        let told = self.effort(value).told;
-        let flaws = if told <= LARGE_CHECK_STEPS {
+        let explaining = self.effort(value).explaining;
+        let flaws: Vec<Flaw> = if explaining <= LARGE_CHECK_STEPS {
             self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)).collect()
-        } else if told <= MAX_CHECK_STEPS && !self.bounds.unions {
+        } else if explaining <= MAX_CHECK_STEPS && !self.bounds.unions {
             self.compiled.validate(value).err().iter().map(Flaw::of).collect()
         } else {
-            self.flaws_of_a_part(value)
+            Vec::new()
         };
         if flaws.is_empty() {
             let intricate = "must fit its schema (which is too intricate to say where it does not)";
             return vec![Flaw::must("", "schema", intricate)];
         }
         flaws
-    }
-
-    /// The flaws of the smallest part at fault that can be found in a large value: down `properties` and `items`, which
-    /// have no alternatives. Empty where there is none.
-    fn flaws_of_a_part(&self, value: &Value) -> Vec<Flaw> {
-        let (mut value, mut schema, mut pointer) = (value, String::new(), String::new());
-        let mut spent = 0usize;
-        // Each step leads one level down a value whose depth is bounded.
-        loop {
-            // Each level holds all that lies below it to the schema once more.
-            spent = spent.saturating_add(self.effort(value).steps);
-            if spent > MAX_CHECK_STEPS {
-                return Vec::new();
-            }
-            let Some(here) = self.resolved(&schema) else { return Vec::new() };
-            let below: Vec<(String, String, &Value)> = match value {
-                Value::Object(fields) => fields
-                    .iter()
-                    .map(|(name, field)| (format!("/properties/{}", escape_segment(name)), escape_segment(name), field))
-                    .collect(),
-                Value::Array(items) => {
-                    items.iter().enumerate().map(|(at, item)| ("/items".to_owned(), at.to_string(), item)).collect()
-                }
-                _ => return Vec::new(),
-            };
-            let mut keywords: Vec<&String> = below.iter().map(|(keyword, ..)| keyword).collect();
-            keywords.dedup();
-            let known = keywords.into_iter().map(|keyword| (keyword.clone(), format!("{here}{keyword}")));
-            let known = known.filter(|(_, pointer)| self.raw.pointer(pointer).is_some_and(Value::is_object));
-            let Some(parts) = self.parts(known) else { return Vec::new() };
-            let Some((keyword, name, part)) = below.iter().find(|(keyword, _, part)| !parts.fits(keyword, part)) else {
-                return Vec::new();
-            };
-            pointer = format!("{pointer}/{name}");
-            schema = format!("{here}{keyword}");
-            value = part;
-            if self.effort(value).told <= LARGE_CHECK_STEPS {
-                return parts.flaws(keyword, value, &pointer);
-            }
-        }
-    }
-
-    /// The pointer of a subschema or, where that is a reference, of the schema that the references lead to.
-    fn resolved(&self, pointer: &str) -> Option<String> {
-        let mut pointer = pointer.to_owned();
-        for _ in 0..16 {
-            let Some(target) = self.raw.pointer(&pointer)?.get("$ref") else { return Some(pointer) };
-            pointer = target.as_str()?.strip_prefix('#')?.to_owned();
-        }
-        None
-    }
-
-    /// Compiles some subschemas, each under a name.
-    fn parts(&self, pointers: impl Iterator<Item = (String, String)>) -> Option<Parts> {
-        let all = pointers.map(|(name, pointer)| (name, reference(&pointer))).collect::<serde_json::Map<_, _>>();
-        let mut schema = json!({ "properties": all });
-        if let Some(draft) = self.raw.get("$schema") {
-            schema["$schema"] = draft.clone();
-        }
-        let document = jsonschema::Registry::new().add(HERE, &self.raw).ok()?.prepare().ok()?;
-        options().with_registry(&document).build(&schema).ok().map(Parts)
-    }
-}
-
-/// Subschemas by name, compiled as the properties of an object.
-struct Parts(Validator);
-
-impl Parts {
-    fn fits(&self, name: &str, value: &Value) -> bool {
-        self.0.is_valid(&json!({ name: value }))
-    }
-
-    fn flaws(&self, name: &str, value: &Value, pointer: &str) -> Vec<Flaw> {
-        let named = json!({ name: value });
-        let flaw = |error: ValidationError<'_>| {
-            let flaw = Flaw::of(&error);
-            let below = flaw.pointer.strip_prefix(&format!("/{}", escape_segment(name))).unwrap_or_default();
-            Flaw { pointer: format!("{pointer}{below}"), ..flaw }
-        };
-        self.0.iter_errors(&named).take(MAX_FAULTS_TOLD).map(flaw).collect()
     }
 }
 

@@ -1,7 +1,6 @@
-//! Texts as arguments: each is read as the type that its place in the schema asks for.
+//! Arguments given as text: each is read as the type that its place in the schema asks for.
 //!
-//! For: arguments that came as texts. In: a schema, an object of texts. Out: the same object with values, and a flaw for
-//! each text that is none. Never: guesses at a text that its schema says is a string.
+//! A text that the schema says is a string stays one.
 
 use super::{Written, alternatives};
 use crate::base::json;

@@ -1,7 +1,4 @@
-//! Addresses: which ones are public.
-//!
-//! For: egress, which dials, and policy, which grants ranges of others. In: one address. Out: whether anybody on the
-//! internet may have it, or what it is instead. Never: looks at the network.
+//! Which addresses are public.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,9 +1,5 @@
-//! Files: folders and files of toolhost itself, opened once, checked, and then used by descriptor; and the ways in
-//! which every room opens and reads a file.
-//!
-//! For: the audit log, caches, locks (`Folder`); whoever opens a path (`open`, `open_at`, `without_links`, `whole`) or remembers a file (`Stamp`).
-//! In: a path. Out: a folder in which only this user and root can replace their files, and files in it by name; an open
-//! file. Never: waits for a pipe; a `Folder` follows no link that somebody else could have made.
+//! Folders and files of toolhost itself, opened once, checked, and then used by descriptor (`Folder`: only this user and root
+//! can replace its files); and the ways in which every module opens, reads and remembers a file. Nothing waits for a pipe.
 
 use super::links::names;
 use nix::NixPath;

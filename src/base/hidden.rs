@@ -1,7 +1,5 @@
-//! Hidden: variables, arguments and the like, which may hold a secret. Code reads the value, `Debug` shows nothing of it.
-//!
-//! For: whatever is printed for debugging, or could be one day. In: any value. Out: the same value.
-//! Never: hides anything from serde: messages between our own processes carry it.
+//! Values that may hold a secret (variables, arguments): `Debug` shows nothing of them. Serde does: messages between our own
+//! processes carry them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

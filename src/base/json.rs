@@ -1,8 +1,4 @@
-//! JSON: the reader of this program: strict, bounded, with places.
-//!
-//! For: manifests (`Commented`), arguments and script output (`Strict`). In: bytes.
-//! Out: one `Document`, or one compact `Text`, or the one `Problem` that made it unreadable.
-//! Never: recursion deeper than `MAX_JSON_DEPTH`, a silent repair, a duplicate key, a number that would change its value.
+//! The JSON reader of this program: strict, bounded, with places.
 //!
 //! serde_json judges the grammar and makes the tree. It lets the last of two equal keys win, rounds long numbers and
 //! forgets places: a walk over the tokens finds these. Comments are overwritten with spaces, so that there is one grammar.

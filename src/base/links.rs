@@ -1,7 +1,4 @@
-//! Links: the steps that a path really takes.
-//!
-//! For: whoever must know each place that leads to a file, and not only its name. In: a path, there or not.
-//! Out: the links that are met on the way, and the path at their end. Never: opens a file.
+//! The steps that a path really takes: the links on the way, and the path at their end, there or not. No file is opened.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};

@@ -1,7 +1,4 @@
-//! Base: small pieces that every room may use.
-//!
-//! For: every room. In: nothing of any other room but the limits of `quantity`. Out: small pieces.
-//! Never: knows what a tool, a policy or a call is.
+//! Small pieces that every module may use. They know nothing of tools, policies and calls.
 
 pub mod address;
 pub mod files;

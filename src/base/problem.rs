@@ -1,6 +1,4 @@
-//! Problem: a fault of a file, with its place, as every reader of files tells it.
-//!
-//! For: manifests, policies, JSON; `check` prints them. In: nothing. Out: plain data. Never: words of its own.
+//! A fault of a file, with its place, as every reader of files tells it.
 
 use serde::Serialize;
 

@@ -1,8 +1,4 @@
-//! Shared: work that several callers wait for, one piece for each key. It goes on when its callers leave.
-//!
-//! For: long work that is the same for all who ask (reading or compiling a module).
-//! In: a key and the work. Out: the result of the work, for everybody who waits for that key.
-//! Never: does one key's work twice at the same time, or more than `most` pieces at once.
+//! Work that several callers wait for, one piece for each key. It goes on when its callers leave.
 //!
 //! The work itself stores its result where the next caller looks first. (Between processes: `files::Folder::lock`.)
 

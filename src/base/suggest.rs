@@ -1,7 +1,4 @@
-//! Suggest ("did you mean"): the known name nearest to one that was written, or most like it.
-//!
-//! For: messages of manifests, policies, registry and MCP. In: a name and the known ones. Out: the nearest, if near.
-//! Never: offers as nearest a name that is more than four edits away.
+//! "Did you mean": the known name nearest to one that was written, or most like it.
 
 /// Longest name that is compared, bytes, and the most it is compared with.
 const LONGEST: usize = 128;

@@ -1,8 +1,4 @@
-//! Text from outside, made fit for a terminal, a log line or a protocol frame.
-//!
-//! For: everybody who prints text of a manifest, a tool or an argument. In: any text.
-//! Out: the same text with every character that is not plainly visible written as an escape.
-//! Never: trims or translates; cuts without saying so.
+//! Text from outside, made fit for a terminal, a log line or a protocol frame: what is not plainly visible becomes an escape.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;

@@ -1,7 +1,6 @@
-//! Announced: the tools that a host elsewhere says it serves (one source for each announcer), as long as it says so.
+//! The tools that a host elsewhere says it serves (one source for each announcer), as long as it says so.
 //!
-//! For: the registry, and whoever hears announcements. In: descriptors in an announcer's own words. Out: services and tools
-//! in the namespace that the operator gave it. Never: an id or a name that the announcer chose whole; one that a file here has.
+//! They get the namespace that the operator gave the announcer, and never an id or a name that a file here has.
 
 use super::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::lock;

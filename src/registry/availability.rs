@@ -1,7 +1,4 @@
-//! Availability: what a tool still needs before a call can be served.
-//!
-//! For: the registry, service, cli. In: a manifest, the other tools, what policy decided. Out: needs in words.
-//! Never: starts anything to find out.
+//! What a tool still needs before a call can be served. Nothing is started to find out.
 
 use super::Tool;
 use crate::base::json::escape_segment;

@@ -1,6 +1,4 @@
-//! Builtin: the tools compiled into this binary (source `builtin`). Their manifests are kept in `tool-defs/core/`.
-//!
-//! For: the registry. In: nothing. Out: the core tools. Never: reads the disk: a file cannot change them.
+//! The tools compiled into this binary (source `builtin`). Their manifests are kept in `tool-defs/core/`.
 
 use super::{Discovery, Source, Tool, nowhere};
 use crate::manifest;

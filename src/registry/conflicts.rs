@@ -1,7 +1,4 @@
-//! Conflicts: which tool gets an id that several files claim.
-//!
-//! For: the registry. In: candidates of all sources, and what was loaded before. Out: which tools stay, which go, why.
-//! Never: lets the order of files decide; lets a newcomer take down or take over a loaded tool.
+//! Which tool gets an id that several files claim. The order of files never decides, and no newcomer takes over a loaded tool.
 
 use super::{CORE, Tool, builtin, position};
 use crate::manifest::Code;

@@ -1,8 +1,4 @@
-//! `DirectToolLoader`: scans folders for `*.tool.json` and reads each one.
-//!
-//! For: the registry (source `files`). In: folders of tools and of scripts; each may hold both.
-//! Out: the tools that are good, and one report for every file that looks like a manifest.
-//! Never: follows a link, waits on a pipe, reads more than a definition may be, stops at a bad file.
+//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad file stops nothing.
 
 use super::{Claim, Claimed, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool};
 use super::{open_beneath, position, scan, scripts, shared};

@@ -1,7 +1,5 @@
-//! The registry: manifests on disk, compiled in, or registered in process → a snapshot of tools.
-//!
-//! For: service and cli. In: sources. Out: an immutable `Snapshot`, swapped whole, and a report per file.
-//! Never: follows a link, opens anything but a regular file, lets a new file take over a tool's id, runs anything.
+//! The registry: manifests on disk, compiled in, or registered in process → an immutable `Snapshot` of tools, swapped whole,
+//! and a report for each file.
 
 mod announced;
 mod availability;

@@ -1,7 +1,4 @@
-//! Open beneath: opens a file below a folder; the kernel keeps the path inside (openat2(2)).
-//!
-//! For: loader and script lookup. In: a folder and a relative path. Out: an open regular file.
-//! Never: a symbolic link, a path that leaves the folder, a pipe, device, socket or folder; never waits.
+//! Opens a regular file below a folder, without waiting. The kernel keeps the path inside, and follows no link (openat2(2)).
 
 use crate::base::files;
 use nix::errno::Errno;

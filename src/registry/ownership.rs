@@ -1,10 +1,8 @@
-//! Ownership: which manifests a script belongs to. A folder that holds a manifest belongs to its tools, with all below
+//! Which manifests a script belongs to. A folder that holds a manifest belongs to its tools, with all below
 //! it down to the next such folder; a script in no such folder belongs to all manifests that name it, and stays theirs
 //! when a manifest that does not name it is put into a folder above it.
 //!
-//! For: the registry, and calls that name a script. In: the scripts that manifests on disk name, whether these can be
-//! loaded or not. Out: the manifests that a script belongs to; tools that name a script of others.
-//! Never: lets a manifest elsewhere take, block or disable a tool that lies with its script.
+//! A manifest elsewhere never takes, blocks or disables a tool that lies with its script.
 
 use super::conflicts::{Held, Refused};
 use super::{Claim, Claimed, Tool, position};

@@ -1,7 +1,4 @@
-//! Position: line and column of a value in a manifest's file, for messages to a person.
-//!
-//! For: the loader, check, the service's messages on a failure. In: a manifest, JSON pointers. Out: line and column.
-//! Never: reads anything but a regular file of at most a manifest's size; fails: an unknown position is (0, 0).
+//! Line and column of a value in a manifest's file, for messages to a person. An unknown position is (0, 0).
 
 use crate::base::{files, json};
 use crate::manifest::Problem;

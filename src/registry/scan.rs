@@ -1,8 +1,7 @@
-//! Scan: finds the files in the base folders that look like manifests.
+//! Finds the files in the base folders that look like manifests. No link below a base is followed.
 //!
-//! For: the loader. In: base folders. Out: candidates, in the order of their paths; reports of what could not be looked
-//! at. Never: follows a link below a base; lists files of a depth that it could not look at as a whole, since a tool
-//! that fills its folder must not hide the manifest which says that it may write there.
+//! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide the
+//! manifest which says that it may write there.
 
 use super::{Discovery, ENDING, FileReport, Status, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
 use crate::base::text;

@@ -1,7 +1,4 @@
-//! Scripts: from a script path as written to one regular file below a script base folder.
-//!
-//! For: the loader, and the road where a call names a script. In: the bases, the manifest's folder, the path.
-//! Out: a `Site`. Never: lets a path upwards, outwards or through a link; compares paths as text.
+//! From a script path as written to one regular file below a script base folder, never upwards, outwards or through a link.
 
 use super::open_beneath::{self, Unopened};
 use crate::base::text;

@@ -1,8 +1,6 @@
-//! Services: the descriptors of tool services, and which of them each tool means.
+//! The descriptors of tool services, and which of them each tool means.
 //!
-//! For: the store. In: descriptors as files hold them, settled tools. Out: one descriptor for each id; tools that know
-//! theirs; what is wrong, with its place. Never: lets a newcomer take over the id of a service that was loaded before, or a
-//! file that a tool may write describe one.
+//! A newcomer never takes over the id of a service that was loaded before, and a file that a tool may write describes none.
 
 use super::conflicts::Refused;
 use super::{Described, Tool, position, writable_tools};

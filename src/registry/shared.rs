@@ -1,7 +1,5 @@
-//! Shared: warns of tools that somebody else can change. No tool is refused for it: a shared folder may be intended,
+//! Warns of tools that somebody else can change. No tool is refused for it: a shared folder may be intended,
 //! and its tools get no more than policy grants them.
-//!
-//! For: the loader. In: where a tool lies. Out: a warning with the mend. Never: follows a link.
 
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity, Site};

@@ -1,6 +1,4 @@
-//! Snapshot: one state of the registry: every tool that is loaded, and what became of every file.
-//!
-//! For: service, transports, cli. In: settled tools. Out: look-ups and lists. Never: changes.
+//! One immutable state of the registry: every tool that is loaded, and what became of every file.
 
 use super::ownership::{self, Ownership};
 use super::{Described, FileReport, Status, Tool, conflicts, writable_tools};

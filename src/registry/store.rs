@@ -1,7 +1,4 @@
-//! Store: the registry itself: sources in, snapshots out.
-//!
-//! For: service and cli. In: sources, in-process definitions. Out: the current `Snapshot`.
-//! Never: shows half a change: a snapshot is built aside and swapped whole; a failed refresh changes no tool.
+//! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a failed refresh changes no tool.
 
 use super::conflicts::Refused;
 use super::ownership::Ownership;

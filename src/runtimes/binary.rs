@@ -1,6 +1,4 @@
-//! Binary: an interpreter's own file: where a path leads to it, whether it is one, and the small files beside it.
-//!
-//! For: this room. In: a path. Out: a `Binary`, or one sentence with the reason. Never: starts it; reads a pipe or a device.
+//! An interpreter's own file: where a path leads to it, whether it is one, and the small files beside it. Nothing is started.
 
 use super::off_limits::OffLimits;
 use super::trust;

@@ -1,7 +1,4 @@
-//! JavaScript: Node and Bun, one binary each, wherever nvm, npm, a package or an archive put it.
-//!
-//! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
-//! Never: starts the interpreter where a file beside it tells its version.
+//! Node and Bun, one binary each, wherever nvm, npm, a package or an archive put it.
 
 use super::ask;
 use super::binary::{Binary, small_text};

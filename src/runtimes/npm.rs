@@ -1,7 +1,4 @@
-//! npm: the program of npm on this machine, a script that Node runs.
-//!
-//! For: the cli (who installs packages). In: Node, a search path. Out: the path of the script, or why there is none.
-//! Never: starts it.
+//! npm on this machine: a script that Node runs.
 
 use super::binary::followed;
 use super::off_limits::OffLimits;

@@ -1,8 +1,5 @@
-//! Off limits: places from which no interpreter is taken: folders of tools, and every tree that a tool could ever
-//! write.
-//!
-//! For: this room; the cli fills it, from the settings and from the ledger of written trees. In: paths.
-//! Out: why a path is not taken, before anything of it is run. Never: opens or runs a path that it judges.
+//! Places from which no interpreter is taken: folders of tools, and every tree that a tool could ever write. A path is judged
+//! before anything of it is opened or run.
 
 use super::trust;
 use crate::base::links;

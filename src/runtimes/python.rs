@@ -1,7 +1,4 @@
-//! Python: virtual environments, pyenv, conda, uv and the distribution's Python, told apart by their files.
-//!
-//! For: this room. In: the interpreter's file. Out: a `policy::Runtime`.
-//! Never: starts the interpreter.
+//! Python: virtual environments, conda, uv and the distribution's Python, told apart by their files.
 
 use super::binary::{Binary, small_text};
 use super::roots::Roots;

@@ -1,7 +1,4 @@
-//! Roots: the files an interpreter needs in view, as few as can be known from its location alone.
-//!
-//! For: this room. In: a prefix (`bin`'s parent). Out: paths for `policy::Runtime::roots`.
-//! Never: a path that is always in view; a folder that also holds other files than the interpreter's.
+//! The files an interpreter needs in view, as few as can be known from its location alone.
 
 use crate::base::links;
 use crate::policy::SYSTEM_FOLDERS;

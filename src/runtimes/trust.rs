@@ -1,6 +1,4 @@
-//! Trust: whether only root or we ourselves can change an interpreter's place.
-//!
-//! For: this room. In: a path. Out: yes, or one sentence with the reason or the mend. Never: changes anything.
+//! Whether only root or we ourselves can change an interpreter's place.
 
 use crate::base::files::{self, every_id_is_mapped};
 use std::os::unix::fs::MetadataExt;

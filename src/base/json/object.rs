@@ -1,6 +1,4 @@
-//! Object: a value that is read from an object alone. A derived reader takes a list of the members' values, too.
-//!
-//! For: whoever reads what others send. In: JSON. Out: the value. Never: a list where an object is meant.
+//! A value that is read from an object alone. A derived reader takes a list of the members' values, too.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};

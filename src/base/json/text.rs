@@ -1,7 +1,5 @@
-//! Text: one JSON value as text: the answer of a tool, as long as nobody needs its parts.
-//!
-//! For: answers. In: text that the strict reader let through. Out: the same value, compact; indented where a person or
-//! a model reads it; a tree where its parts are looked at. Never: a tree larger than `tree` was given room for.
+//! One JSON value as compact text: the answer of a tool, as long as nobody needs its parts. A tree is made of it only where
+//! there is room for one.
 
 use super::walk::Tokens;
 use serde::{Deserialize, Serialize, Serializer};

@@ -1,7 +1,4 @@
-//! Walk: the tokens of a JSON text, and where in the document each of them stands.
-//!
-//! For: `check`, which judges what it meets; places; parts of a broken text. In: a text, good or not. Out: tokens, offsets.
-//! Never: builds values, recurses, keeps more than `MAX_JSON_DEPTH` levels.
+//! The tokens of a JSON text, good or not, and where in the document each of them stands. No value is built, nothing recurses.
 
 use crate::quantity::MAX_JSON_DEPTH;
 use std::borrow::Cow;

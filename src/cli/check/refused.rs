@@ -1,7 +1,4 @@
-//! Refused: what a call of a tool would be refused for, before anybody calls it.
-//!
-//! For: `check`. In: the tools that are loaded, what policy decides about each. Out: problems in the reports of their
-//! files. Never: judges by itself: the decision is the one that a call is held to.
+//! What a call of a tool would be refused for, before anybody calls it: by the decision that a call is held to.
 
 use crate::base::json::escape_segment;
 use crate::base::text::{self, printable};

@@ -1,8 +1,4 @@
-//! Typos: what a policy names and is not there: a tool, a folder, a file, an interpreter, a secret. Such a policy still loads.
-//!
-//! For: `check`. In: policies, the tools that are loaded, a machine. Out: warnings with place and "did you mean".
-//! Never: opens what it looks for, but short files of secrets; warns of a missing path below a tool's own folder that is
-//! granted for writing.
+//! What a policy names and is not there: a tool, a folder, a file, an interpreter, a secret. Such a policy still loads.
 
 use crate::base::text::{self, printable};
 use crate::base::{files, mask, suggest};

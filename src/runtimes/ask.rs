@@ -3,8 +3,7 @@
 //! It runs without the host's environment, outside of the current folder, without a shell, for at most 5 seconds, and only where
 //! no tool could write what it may read. The answer is kept in a private cache.
 
-use super::off_limits::OffLimits;
-use super::trust;
+use super::trust::{self, OffLimits};
 use crate::base::files::{self, Folder};
 use crate::manifest::Language;
 use nix::fcntl::OFlag;

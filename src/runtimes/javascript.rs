@@ -1,12 +1,12 @@
-//! Node and Bun, one binary each, wherever nvm, npm, a package or an archive put it.
+//! Node, Bun and npm, wherever nvm, a package or an archive put them.
 
 use super::ask;
-use super::binary::{Binary, small_text};
-use super::off_limits::{OffLimits, outside};
-use super::roots::{Roots, always_in_view};
+use super::binary::{Binary, Roots, always_in_view, followed, small_text};
+use super::trust::{self, OffLimits, outside};
 use crate::manifest::Language;
 use crate::policy;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 /// No packages fetched while running, no `.env` and no `bunfig.toml` read: only the script says what it does.
 const BUN_ARGUMENTS: [&str; 3] = ["--no-install", "--env-file=/dev/null", "--config=/dev/null"];
@@ -67,4 +67,33 @@ fn package_version(prefix: &Path) -> Option<String> {
     let name = package.get("name")?.as_str()?;
     let version = package.get("version")?.as_str()?;
     (name == "bun" || name.starts_with("@oven/bun")).then(|| version.to_owned())
+}
+
+/// The script that is npm, to which the name `npm` of a search path leads.
+const NPM: &str = "npm/bin/npm-cli.js";
+
+/// The npm beside this Node, or the first on `search_path` that may be trusted.
+pub fn npm(node: &policy::Runtime, search_path: &OsStr, off_limits: &OffLimits) -> Result<PathBuf, String> {
+    let policy::Program::Path(node) = &node.program else { return Err("there is no Node".to_owned()) };
+    let prefix = node.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let beside = prefix.join("lib/node_modules").join(NPM);
+    let named = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
+    let candidates = std::iter::once(beside).chain(named.map(|folder| folder.join("npm")));
+    let mut why = "none beside Node and none on PATH; install npm".to_owned();
+    for candidate in candidates.filter(|candidate| candidate.exists()) {
+        match npm_script(&candidate, off_limits) {
+            Ok(script) => return Ok(script),
+            Err(reason) => why = format!("{}: passed over: {reason}", candidate.display()),
+        }
+    }
+    Err(format!("no npm: {why}"))
+}
+
+fn npm_script(candidate: &Path, off_limits: &OffLimits) -> Result<PathBuf, String> {
+    let found = followed(candidate, off_limits)?;
+    if !found.real.ends_with(NPM) {
+        return Err("it is a launcher, not npm itself".to_owned());
+    }
+    trust::readable_by_tools(&found.real)?;
+    Ok(found.real)
 }

@@ -6,15 +6,12 @@
 mod ask;
 mod binary;
 mod javascript;
-mod npm;
-mod off_limits;
 mod python;
-mod roots;
 pub mod shims;
 mod trust;
 
-pub use npm::npm;
-pub use off_limits::{OffLimits, outside};
+pub use javascript::npm;
+pub use trust::{OffLimits, outside};
 
 use crate::base::links;
 use crate::manifest::Language;

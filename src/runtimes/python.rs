@@ -1,7 +1,6 @@
 //! Python: virtual environments, conda, uv and the distribution's Python, told apart by their files.
 
-use super::binary::{Binary, small_text};
-use super::roots::Roots;
+use super::binary::{Binary, Roots, small_text};
 use super::trust;
 use crate::manifest::Language;
 use crate::policy;

@@ -1,30 +1,21 @@
-//! Whether only root or we ourselves can change an interpreter's place.
+//! Places that no interpreter is taken from: folders of tools, trees that a tool could ever write, and what others than root
+//! and we ourselves can change. A path is judged before anything of it is opened or run.
 
 use crate::base::files::{self, every_id_is_mapped};
+use crate::base::links;
+use crate::policy::{self, WritablePaths};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const STICKY: u32 = 0o1000;
 
 /// Folders that are never bound as a whole for an interpreter.
+#[rustfmt::skip]
 const TOO_WIDE: [&str; 17] = [
-    "/",
-    "/usr",
-    "/usr/local",
-    "/etc",
-    "/var",
-    "/opt",
-    "/home",
-    "/root",
-    "/tmp",
-    "/srv",
-    "/mnt",
-    "/media",
-    "/run",
-    "/dev",
-    "/proc",
-    "/sys",
-    "/boot",
+    "/", "/usr", "/usr/local", "/etc", "/var", "/opt", "/home", "/root", "/tmp", "/srv", "/mnt", "/media", "/run", "/dev", "/proc",
+    "/sys", "/boot",
 ];
 
 /// Refuses `path` where it, or a folder above it, can be changed by others than root and us.
@@ -68,4 +59,139 @@ pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` mends it", path.display()))
+}
+
+/// Each place as it was named and without links.
+#[derive(Clone, Debug, Default)]
+pub struct OffLimits {
+    /// Folders of tools, scripts and policies.
+    tools: BTreeSet<PathBuf>,
+    /// Where tools could write.
+    written: WritablePaths,
+}
+
+impl OffLimits {
+    /// Folders of tools, scripts and policies, and the places where tools could write in earlier calls.
+    pub fn new(tools: &[PathBuf], written: WritablePaths) -> OffLimits {
+        let tools = tools.iter().flat_map(|folder| [links::resolved(folder), folder.clone()]).collect();
+        OffLimits { tools, written }
+    }
+
+    /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
+    pub(super) fn passes(&self, path: &Path) -> Result<(), String> {
+        for step in links::steps(path) {
+            if let Some(tools) = step.ancestors().find(|above| self.tools.contains(*above)) {
+                return Err(format!("{} lies in the tool folder {}", step.display(), tools.display()));
+            }
+        }
+        match self.written.on_the_way(path) {
+            None => Ok(()),
+            Some((step, who)) => Err(format!("{} lies where {who}", step.display())),
+        }
+    }
+
+    /// The place that lies below this folder, or is it.
+    pub(super) fn below(&self, folder: &Path) -> Option<String> {
+        let tools = self.tools.iter().find(|tools| tools.starts_with(folder));
+        let written = || self.written.trees().find(|(tree, _)| tree.starts_with(folder));
+        let words = tools.map(|tools| format!("the tool folder {}", tools.display()));
+        words.or_else(|| written().map(|(tree, who)| format!("{}, where {who}", tree.display())))
+    }
+
+    /// Refuses a launcher that may read what a tool could write. What it reads is not known: its installation, and the
+    /// settings that programs keep in a home, are taken for that.
+    pub(super) fn near_a_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
+        let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
+        let installation = launcher.parent().and_then(Path::parent);
+        let installation = installation.filter(|above| above.parent().is_some() && Some(*above) != home);
+        let reads = |tree: &Path| {
+            let inside = installation.is_some_and(|above| tree.starts_with(above));
+            inside || home.is_some_and(|home| is_setting(tree, home) || links::resolved(home).starts_with(tree))
+        };
+        match self.written.trees().find(|(tree, _)| reads(tree)) {
+            None => Ok(()),
+            Some((tree, who)) => Err(format!("a launcher may read what lies in {}, where {who}", tree.display())),
+        }
+    }
+}
+
+/// Refuses a runtime whose files lie in a place that is off limits, or whose view would open such a place, a home or a
+/// whole system folder.
+pub fn outside(runtime: &policy::Runtime, off_limits: &OffLimits) -> Result<(), String> {
+    let program = match &runtime.program {
+        policy::Program::Path(path) => Some(path),
+        policy::Program::Ourselves { .. } => None,
+    };
+    for root in runtime.roots.iter().chain(program) {
+        let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
+        off_limits.passes(root)?;
+        if Some(root) == program {
+            continue;
+        }
+        for path in [root, &real] {
+            narrow(path)?;
+            if let Some(place) = off_limits.below(path) {
+                return Err(format!("it needs {}, which holds {place}", path.display()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A path in a home below a name that starts with a dot: settings of programs.
+fn is_setting(path: &Path, home: &Path) -> bool {
+    let name = path.strip_prefix(home).ok().and_then(|below| below.components().next());
+    name.is_some_and(|name| name.as_os_str().as_encoded_bytes().starts_with(b"."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn writable(tree: &Path) -> WritablePaths {
+        let mut all = WritablePaths::default();
+        all.add(policy::Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
+        all
+    }
+
+    #[test]
+    fn every_step_to_a_file_counts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = folder.path().canonicalize().expect("real");
+        let at = |name: &str| base.join(name);
+        for name in ["tree/bin", "own/bin"] {
+            std::fs::create_dir_all(at(name)).expect("made");
+        }
+        std::fs::write(at("own/bin/python3"), "").expect("made");
+        // Its end lies outside, a step on the way does not.
+        symlink(at("own/bin/python3"), at("tree/step")).expect("linked");
+        symlink(at("tree/step"), at("own/through")).expect("linked");
+        symlink(at("tree/not/yet"), at("own/later")).expect("linked");
+        symlink(at("tree/bin"), at("own/folder")).expect("linked");
+        symlink(at("own/bin/python3"), at("own/good")).expect("linked");
+        let off_limits = OffLimits::new(&[], writable(&at("tree")));
+        for name in ["own/through", "own/later", "own/folder/python3", "tree/step", "tree/bin/x"] {
+            let why = off_limits.passes(&at(name)).expect_err(name);
+            assert!(why.contains("a:b@1.0.0 could write in an earlier call"), "{why}");
+        }
+        for name in ["own/good", "own/bin/python3", "tree2/x"] {
+            assert_eq!(off_limits.passes(&at(name)), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_launcher_is_not_asked_where_a_tool_could_write_what_it_reads() {
+        for (tree, good) in [
+            ("/opt/asdf/installs", false),
+            ("/home/u/.config", false),
+            ("/home", false),
+            ("/home/u/results", true),
+            ("/opt/results", true),
+        ] {
+            let off_limits = OffLimits::new(&[], writable(Path::new(tree)));
+            let asked = off_limits.near_a_launcher(Path::new("/opt/asdf/shims/python3"), OsStr::new("/home/u"));
+            assert_eq!(asked.is_ok(), good, "{tree}: {asked:?}");
+        }
+    }
 }

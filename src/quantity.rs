@@ -1,7 +1,4 @@
-//! Quantities: limits and their units, in one place.
-//!
-//! For: every room. In: nothing. Out: constants and `Limit`.
-//! Never: a value from a policy or manifest; those pass through `policy::confine`.
+//! Limits and their units, in one place. Values of a policy or a manifest pass through `policy::confine`.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,10 +48,9 @@ pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.
 pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
 /// Most hosts that a manifest may ask for, or a policy name; ports among those asked for, each of which is a listening
-/// socket; ranges of one entry of a policy.
+/// socket.
 pub const MAX_HOSTS: usize = 200;
 pub const MAX_PORTS: usize = 25;
-pub const MAX_RANGES: usize = 32;
 /// Longest interval between two looks at memory and CPU where no cgroup counts, milliseconds.
 pub const SAMPLE_MS: u64 = 20;
 /// Longest text of one environment literal, bytes.
@@ -114,22 +110,17 @@ impl Limit {
 
     /// The name in a manifest and in every report (`memoryBytes`).
     pub fn name(self) -> &'static str {
-        self.facts().name
+        self.facts().0
     }
 
     /// The name in a policy file (`memory_bytes`).
     pub fn policy_name(self) -> &'static str {
-        self.facts().policy_name
+        self.facts().1
     }
 
     /// The default, where neither policy nor manifest says otherwise.
     pub fn house_default(self) -> u64 {
-        self.facts().house_default
-    }
-
-    /// The smallest value that still lets a tool start; a smaller one is refused in the file that names it.
-    pub fn floor(self) -> u64 {
-        self.facts().floor
+        self.facts().2
     }
 
     /// The largest value that has an effect; a larger one is clamped where it is read.
@@ -137,63 +128,26 @@ impl Limit {
         if self == Limit::OutputBytes { MAX_RESPONSE_BYTES } else { u64::MAX }
     }
 
-    /// What is limited, in words.
-    pub fn meaning(self) -> &'static str {
-        self.facts().meaning
-    }
-
-    fn facts(self) -> Facts {
-        let facts = |name, policy_name, house_default, floor, meaning| Facts {
-            name,
-            policy_name,
-            house_default,
-            floor,
-            meaning,
-        };
+    /// Its name in a manifest, its name in a policy, and its default.
+    fn facts(self) -> (&'static str, &'static str, u64) {
         match self {
-            Limit::TimeoutMs => {
-                facts("timeoutMs", "timeout_ms", 30_000, MIN_TIMEOUT_MS, "wall time of a call, milliseconds")
-            }
+            Limit::TimeoutMs => ("timeoutMs", "timeout_ms", 30_000),
             // As much CPU as two busy cores use in the default time.
-            Limit::CpuMs => {
-                facts("cpuMs", "cpu_ms", 60_000, MIN_TIMEOUT_MS, "CPU time of all its processes, milliseconds")
-            }
-            Limit::MemoryBytes => {
-                facts("memoryBytes", "memory_bytes", GIB, 16 * MIB, "memory of all its processes, bytes")
-            }
+            Limit::CpuMs => ("cpuMs", "cpu_ms", 60_000),
+            Limit::MemoryBytes => ("memoryBytes", "memory_bytes", GIB),
             // Enough for numpy on a big machine.
-            Limit::Processes => facts("processes", "processes", 128, 1, "processes and threads at one time"),
-            Limit::OpenFiles => facts("openFiles", "open_files", 1024, 16, "open files of one process"),
-            Limit::ScratchBytes => {
-                facts("scratchBytes", "scratch_bytes", 256 * MIB, 64 * KIB, "/tmp and private copies, bytes")
-            }
-            Limit::FileBytes => {
-                facts("fileBytes", "file_bytes", 256 * MIB, 4 * KIB, "largest file it may write, bytes")
-            }
-            Limit::WrittenBytes => {
-                let meaning = "what a call adds to folders that it may write live, bytes on disk";
-                facts("writtenBytes", "written_bytes", 512 * MIB, 4 * KIB, meaning)
-            }
-            Limit::WrittenFiles => {
-                facts("writtenFiles", "written_files", 10_000, 1, "files and folders that a call adds there")
-            }
-            Limit::InputBytes => facts("inputBytes", "input_bytes", MIB, 256, "arguments as JSON, bytes"),
-            Limit::OutputBytes => facts("outputBytes", "output_bytes", MIB, 256, "what it answers on stdout, bytes"),
-            Limit::LogBytes => facts("logBytes", "log_bytes", 64 * KIB, 256, "what is kept of stderr, bytes"),
-            Limit::Connections => facts("connections", "connections", 64, 1, "connections to hosts at one time"),
-            Limit::SentBytes => facts("sentBytes", "sent_bytes", 64 * MIB, 4 * KIB, "what it sends to hosts, bytes"),
-            Limit::ReceivedBytes => {
-                facts("receivedBytes", "received_bytes", 256 * MIB, 4 * KIB, "what hosts send to it, bytes")
-            }
+            Limit::Processes => ("processes", "processes", 128),
+            Limit::OpenFiles => ("openFiles", "open_files", 1024),
+            Limit::ScratchBytes => ("scratchBytes", "scratch_bytes", 256 * MIB),
+            Limit::FileBytes => ("fileBytes", "file_bytes", 256 * MIB),
+            Limit::WrittenBytes => ("writtenBytes", "written_bytes", 512 * MIB),
+            Limit::WrittenFiles => ("writtenFiles", "written_files", 10_000),
+            Limit::InputBytes => ("inputBytes", "input_bytes", MIB),
+            Limit::OutputBytes => ("outputBytes", "output_bytes", MIB),
+            Limit::LogBytes => ("logBytes", "log_bytes", 64 * KIB),
+            Limit::Connections => ("connections", "connections", 64),
+            Limit::SentBytes => ("sentBytes", "sent_bytes", 64 * MIB),
+            Limit::ReceivedBytes => ("receivedBytes", "received_bytes", 256 * MIB),
         }
     }
-}
-
-/// What is known of one limit.
-struct Facts {
-    name: &'static str,
-    policy_name: &'static str,
-    house_default: u64,
-    floor: u64,
-    meaning: &'static str,
 }

@@ -1,6 +1,6 @@
-//! The road of one call: order, reports, records, envelopes, cancellation, the tool-service contract.
+//! The road of one call: order, reports, records, envelopes, cancellation.
 
-use crate::harness::fake::{caller, envelope, request, world, world_with};
+use crate::harness::fake::{caller, request, world, world_with, written};
 use crate::harness::{manifest, script, until};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
-use toolhost::service::{Arguments, CallRequest, Caller, Sink, ToolServiceRequest, ToolServiceResponse};
+use toolhost::service::{Arguments, CallRequest, Caller, Report, Sink, format};
 
 #[tokio::test]
 async fn a_success_has_every_field_of_the_outcome_and_no_error() {
@@ -374,35 +374,29 @@ async fn a_new_handler_type_needs_no_change_here() {
 }
 
 #[tokio::test]
-async fn the_contract_answers_with_the_same_id_and_ends_the_stream() {
+async fn arguments_that_are_text_are_read_strictly_and_an_answer_is_text() {
     let world = world();
-    let mut replies = world.service.handle(caller(), envelope("1", "fake:echo", json!({"message": "m"})));
-    let reply = replies.recv().await.unwrap();
-    let good = r#"{"id":"1","error":null,"response":"{\"received_message\":\"m\"}","end_of_stream":true}"#;
-    assert_eq!(serde_json::to_string(&reply).unwrap(), good);
-    assert!(replies.recv().await.is_none(), "one answer");
-    let text = world.service.handle(caller(), envelope("2", "fake:text", json!({}))).recv().await.unwrap();
-    assert_eq!(text.response, "plain \u{202e}text", "a string untouched");
-    for (request, kind) in [
-        (envelope("3", "fake:nothing", json!({})), "ToolNotFoundError"),
-        (envelope("4", "fake:whole", json!({"x": 1})), "ParameterValidationError"),
-        (
-            ToolServiceRequest { arguments: "{".into(), ..envelope("5", "fake:whole", json!({})) },
-            "ParameterValidationError",
-        ),
-        (ToolServiceRequest { config: String::new(), ..envelope("6", "", json!({})) }, "ToolNotFoundError"),
-        (ToolServiceRequest { config: "[1]".into(), ..envelope("7", "", json!({})) }, "ParameterValidationError"),
+    let reply = |report: &Report| report.output_data.as_ref().map(format::response);
+    let call = async |tool: &str, text: &str| {
+        let request = CallRequest::new(caller(), tool, Arguments::Text(text.to_owned()));
+        world.service.call(request, Sink::none()).await
+    };
+    let report = call("fake:echo", r#"{"message": "m"}"#).await;
+    assert_eq!(reply(&report).as_deref(), Some(r#"{"received_message":"m"}"#));
+    let text = reply(&call("fake:text", "{}").await);
+    assert_eq!(text.as_deref(), Some("plain \u{202e}text"), "a string untouched");
+    for (tool, text, kind) in [
+        ("fake:nothing", "{}", Kind::ToolNotFoundError),
+        ("fake:whole", r#"{"x": 1}"#, Kind::ParameterValidationError),
+        ("fake:whole", "{", Kind::ParameterValidationError),
     ] {
-        let id = request.id.clone();
-        let reply: ToolServiceResponse =
-            world.service.handle(Caller::named(request.user.clone()), request).recv().await.unwrap();
-        let error = reply.error.unwrap();
-        assert_eq!((reply.id, error.kind.as_str(), reply.response.as_str()), (id, kind, ""));
-        assert!(reply.end_of_stream && !error.message.is_empty());
+        let report = call(tool, text).await;
+        assert_eq!(reply(&report), None);
+        let error = report.error.unwrap();
+        assert!(error.kind == kind && !error.message.is_empty(), "{error:?}");
     }
-    let empty = ToolServiceRequest { arguments: String::new(), ..envelope("8", "fake:whole", json!({})) };
-    assert_eq!(world.service.handle(caller(), empty).recv().await.unwrap().response, "{}");
-    assert_eq!(world.records().len(), 8, "one record per call or refusal");
+    assert_eq!(reply(&call("fake:whole", "").await).as_deref(), Some("{}"));
+    assert_eq!(world.records().len(), 6, "one record per call or refusal");
 }
 
 #[tokio::test]
@@ -410,14 +404,12 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
     let world = world();
     let mut waiting = Vec::new();
     for n in 0..100 {
-        let request = envelope(&n.to_string(), "fake:user", json!({"n": n, "delay": (n * 7) % 50}));
-        waiting.push((n, world.service.handle(Caller::named(request.user.clone()), request)));
+        let arguments = json!({"n": n, "delay": (n * 7) % 50});
+        waiting.push((n, world.start(written(&format!("user-{n}"), "fake:user", &arguments)).1));
     }
-    for (n, mut replies) in waiting {
-        let reply = replies.recv().await.unwrap();
-        assert_eq!(reply.id, n.to_string());
-        let answer: Value = serde_json::from_str(&reply.response).unwrap();
-        assert_eq!(answer, json!({"user": format!("user-{n}"), "n": n}));
+    for (n, mut call) in waiting {
+        let report = call.join_next().await.unwrap().unwrap();
+        assert_eq!(report.output(), Some(json!({"user": format!("user-{n}"), "n": n})));
     }
     assert_eq!(world.records().len(), 100);
 }
@@ -430,7 +422,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     });
     let began = Instant::now();
     // More than may run, and more than may wait: 64 and 1024.
-    let ask = |n: usize| world.service.handle(caller(), envelope(&n.to_string(), "fake:long_running", json!({})));
+    let ask = |_| world.start(request("fake:long_running", json!({}))).1;
     let mut hanging: Vec<_> = (0..1100).map(ask).collect();
     until("48 run", || world.runs() >= 48).await;
     for n in 0..20 {
@@ -439,20 +431,18 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     }
     assert_eq!(world.runs(), 48 + 20, "48 of one tool run at once, and those of another beside them");
     assert!(began.elapsed() < Duration::from_secs(3), "control: none of those that hang has ended");
-    let reply = hanging.pop().unwrap().recv().await.unwrap();
-    assert_eq!(reply.error.unwrap().kind, "RateLimitError", "the last one found no room");
+    let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
+    assert_eq!(report.error.unwrap().kind, Kind::RateLimitError, "the last one found no room");
 }
 
 #[tokio::test]
-async fn dropping_the_receiver_cancels() {
+async fn dropping_a_call_cancels_it() {
     let world = world();
-    let request = ToolServiceRequest {
-        config: json!({"tool": "core:execute-python-script", "timeoutMs": 10_000}).to_string(),
-        ..envelope("1", "", json!({"scriptPath": "examples/long_running.py"}))
-    };
-    let replies = world.service.handle(Caller::named(request.user.clone()), request);
+    let arguments = json!({"scriptPath": "examples/long_running.py"});
+    let request = written("user-1", "core:execute-python-script", &arguments);
+    let (_, call) = world.start(CallRequest { timeout_ms: Some(10_000), ..request });
     until("it runs", || world.runs() > 0).await;
-    drop(replies);
+    drop(call);
     until("it leaves a record", || !world.records().is_empty()).await;
     assert_eq!(world.records()[0]["outcome"], "CancelledError");
 }

@@ -1,6 +1,6 @@
-//! A tool that streams, over the tool-service contract. (Only tools of this process can: a script answers once.)
+//! A tool that streams, and its answer in parts. (Only tools of this process can: a script answers once.)
 
-use crate::harness::fake::{caller, envelope, request, world_with};
+use crate::harness::fake::{request, world_with, written};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use toolhost::executor::Events;
 use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::{Fault, Kind};
-use toolhost::service::{Event, Sink, ToolServiceResponse};
+use toolhost::service::{Event, Report, Sink};
 
 /// Sends `n` parts, then does what `then` says. Counts how many of its calls are under way.
 struct Streamer(Arc<AtomicUsize>);
@@ -65,28 +65,26 @@ fn world(calls: &Arc<AtomicUsize>) -> crate::harness::fake::World {
     })
 }
 
-async fn replies(world: &crate::harness::fake::World, tool: &str, arguments: Value) -> Vec<ToolServiceResponse> {
-    let mut receiver = world.service.handle(caller(), envelope("7", tool, arguments));
-    let mut found = Vec::new();
-    while let Ok(Some(reply)) = tokio::time::timeout(Duration::from_secs(20), receiver.recv()).await {
-        assert_eq!(reply.id, "7");
-        found.push(reply);
+async fn replies(world: &crate::harness::fake::World, tool: &str, arguments: Value) -> (Vec<String>, Report) {
+    let (mut events, mut call) = world.start(written("alice", tool, &arguments));
+    let mut parts = Vec::new();
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_secs(20), events.recv()).await {
+        if let Event::Part(part) = event {
+            parts.push(part);
+        }
     }
-    let ends = found.iter().filter(|reply| reply.end_of_stream).count();
-    assert!(ends == 1 && found.last().is_some_and(|last| last.end_of_stream), "exactly one end, the last: {found:?}");
-    found
+    (parts, call.join_next().await.expect("an end").expect("one end, after all parts"))
 }
 
 #[tokio::test]
 async fn parts_come_in_order_and_then_one_end() {
     let calls = Arc::default();
     let world = world(&calls);
-    let found = replies(&world, "streams:stream", json!({"n": 5})).await;
-    let told: Vec<_> = found.iter().map(|reply| reply.response.as_str()).collect();
-    assert_eq!(told, [r#"{"part":0}"#, "part 1", r#"{"part":2}"#, "part 3", r#"{"part":4}"#, "all"]);
-    assert!(found.iter().all(|reply| reply.error.is_none()));
-    let once = replies(&world, "streams:once", json!({})).await;
-    assert_eq!(once.iter().map(|reply| reply.response.as_str()).collect::<Vec<_>>(), [r#"{"n":1}"#]);
+    let (parts, report) = replies(&world, "streams:stream", json!({"n": 5})).await;
+    assert_eq!(parts, [r#"{"part":0}"#, "part 1", r#"{"part":2}"#, "part 3", r#"{"part":4}"#]);
+    assert_eq!((report.output(), report.error), (Some(json!("all")), None));
+    let (parts, report) = replies(&world, "streams:once", json!({})).await;
+    assert_eq!((parts.len(), report.output()), (0, Some(json!({"n": 1}))));
     // Whoever does not want the parts gets the answer.
     let report = world.service.call(request("streams:stream", json!({"n": 5})), Sink::none()).await;
     assert_eq!(report.output(), Some(json!("all")));
@@ -96,16 +94,15 @@ async fn parts_come_in_order_and_then_one_end() {
 async fn a_stream_that_fails_or_does_not_end_has_an_end_and_leaves_nothing() {
     let calls: Arc<AtomicUsize> = Arc::default();
     let world = world(&calls);
-    for (then, kind) in [("fail", "ServiceError"), ("hang", "TimeoutError")] {
-        let found = replies(&world, "streams:stream", json!({"n": 3, "then": then})).await;
-        let error = found.last().and_then(|last| last.error.as_ref()).expect(then);
-        assert_eq!((found.len(), error.kind.as_str()), (4, kind), "{then}");
+    for (then, kind) in [("fail", Kind::ServiceError), ("hang", Kind::TimeoutError)] {
+        let (parts, report) = replies(&world, "streams:stream", json!({"n": 3, "then": then})).await;
+        assert_eq!((parts.len(), report.error.expect(then).kind), (3, kind), "{then}");
         assert_eq!(calls.load(Ordering::SeqCst), 0, "{then}: it is over");
     }
     // What waits for a reader is bounded.
-    let found = replies(&world, "streams:stream", json!({"n": 0, "then": "pour"})).await;
-    let error = found.last().and_then(|last| last.error.as_ref()).expect("an end");
-    assert!(["TimeoutError", "ResourceLimitError"].contains(&error.kind.as_str()), "{error:?}");
+    let (_, report) = replies(&world, "streams:stream", json!({"n": 0, "then": "pour"})).await;
+    let error = report.error.expect("an end");
+    assert!([Kind::TimeoutError, Kind::ResourceLimitError].contains(&error.kind), "{error:?}");
     assert_eq!(calls.load(Ordering::SeqCst), 0);
 }
 
@@ -113,10 +110,10 @@ async fn a_stream_that_fails_or_does_not_end_has_an_end_and_leaves_nothing() {
 async fn a_reader_who_goes_ends_the_call() {
     let calls: Arc<AtomicUsize> = Arc::default();
     let world = world(&calls);
-    let mut receiver = world.service.handle(caller(), envelope("8", "streams:stream", json!({"n": 1, "then": "hang"})));
-    assert!(receiver.recv().await.is_some_and(|first| !first.end_of_stream));
+    let (mut events, call) = world.start(written("alice", "streams:stream", &json!({"n": 1, "then": "hang"})));
+    while !matches!(events.recv().await.expect("it does not end"), Event::Part(_)) {}
     assert_eq!(calls.load(Ordering::SeqCst), 1, "the control: it runs");
-    drop(receiver);
+    drop(call);
     let until = std::time::Instant::now() + Duration::from_millis(400);
     while calls.load(Ordering::SeqCst) > 0 && std::time::Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,6 +1,6 @@
 //! The envelope of a tool service: a request with two JSON texts, and replies.
 //!
-//! For: both ends of a tool service. In: the body of a message. Out: `Request` or `Response`. Never: a body over the caps
+//! For: both ends of a tool service. In: the body of a message. Out: `ToolServiceRequest` or `ToolServiceResponse`. Never: a body over the caps
 //! that is parsed or sent; a field that is not known and still refused: TrustGraph adds and drops them.
 
 use super::LARGEST;
@@ -9,13 +9,10 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-/// Largest request that is read, bytes.
-pub const LARGEST_REQUEST: usize = LARGEST;
-
 /// What is asked of a service. Nothing shows it: secrets may be among it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Request {
+pub struct ToolServiceRequest {
     /// Sent by releases of TrustGraph before 2.4. A label.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "text_or_null")]
     pub user: String,
@@ -40,7 +37,7 @@ fn whatever<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
 
 /// One reply; the last of a request says `end_of_stream`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Response {
+pub struct ToolServiceResponse {
     /// `null` on success: written, not left out.
     pub error: Option<ServiceError>,
     pub response: String,
@@ -82,14 +79,14 @@ fn text(raw: Option<&RawValue>) -> Result<String, String> {
     }
 }
 
-impl Request {
+impl ToolServiceRequest {
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub fn decode(body: &[u8]) -> Result<Request, String> {
-        if body.len() > LARGEST_REQUEST {
-            return Err(format!("The request is longer than {LARGEST_REQUEST} bytes."));
+    pub fn decode(body: &[u8]) -> Result<ToolServiceRequest, String> {
+        if body.len() > LARGEST {
+            return Err(format!("The request is longer than {LARGEST} bytes."));
         }
         let wrong =
             |why: &str| format!("The request is no JSON object with the texts \"config\" and \"arguments\" ({why}).");
@@ -101,21 +98,21 @@ impl Request {
     }
 }
 
-impl Response {
+impl ToolServiceResponse {
     /// The only answer.
-    pub fn whole(response: String) -> Response {
-        Response { error: None, response, end_of_stream: true }
+    pub fn whole(response: String) -> ToolServiceResponse {
+        ToolServiceResponse { error: None, response, end_of_stream: true }
     }
 
     /// An answer of which more will come.
-    pub fn part(response: String) -> Response {
-        Response { error: None, response, end_of_stream: false }
+    pub fn part(response: String) -> ToolServiceResponse {
+        ToolServiceResponse { error: None, response, end_of_stream: false }
     }
 
     /// As TrustGraph's own services say it; an agent reads the message.
-    pub fn failed(message: impl Into<String>) -> Response {
+    pub fn failed(message: impl Into<String>) -> ToolServiceResponse {
         let error = ServiceError { kind: "tool-service-error".to_owned(), message: message.into() };
-        Response { error: Some(error), response: String::new(), end_of_stream: true }
+        ToolServiceResponse { error: Some(error), response: String::new(), end_of_stream: true }
     }
 
     /// `None`: it is larger than a broker takes.
@@ -125,7 +122,7 @@ impl Response {
     }
 
     /// As TrustGraph's clients read one: what is absent has its default, and an `error` that is there is one.
-    pub fn decode(body: &[u8]) -> Result<Response, String> {
+    pub fn decode(body: &[u8]) -> Result<ToolServiceResponse, String> {
         if body.len() > LARGEST {
             return Err(format!("the reply is longer than {LARGEST} bytes"));
         }
@@ -143,7 +140,7 @@ impl Response {
             }
         };
         let end_of_stream = read.end_of_stream.is_some_and(|end| end.get() == "true");
-        Ok(Response { error, response, end_of_stream })
+        Ok(ToolServiceResponse { error, response, end_of_stream })
     }
 }
 
@@ -154,37 +151,41 @@ mod tests {
     #[test]
     fn requests_are_read_as_they_are_sent_by_each_release() {
         let old = br#"{"user": "alice", "config": "{}", "arguments": "{\"topic\": \"llama\"}"}"#;
-        let read = Request::decode(old).unwrap();
+        let read = ToolServiceRequest::decode(old).unwrap();
         assert_eq!((read.user.as_str(), read.arguments.as_str()), ("alice", r#"{"topic": "llama"}"#));
         for nothing in ["{\"more\": [1]}", "{\"user\": null, \"config\": null, \"arguments\": null}"] {
-            assert!(Request::decode(nothing.as_bytes()).unwrap() == Request::default(), "{nothing}");
+            assert!(
+                ToolServiceRequest::decode(nothing.as_bytes()).unwrap() == ToolServiceRequest::default(),
+                "{nothing}"
+            );
         }
-        let reply = Response::failed("no").encode().unwrap();
-        assert!(Request::decode(&reply).unwrap().is_reply && !read.is_reply);
+        let reply = ToolServiceResponse::failed("no").encode().unwrap();
+        assert!(ToolServiceRequest::decode(&reply).unwrap().is_reply && !read.is_reply);
         assert_eq!(String::from_utf8(read.encode()).unwrap().matches("alice").count(), 1);
         for wrong in ["[]", "{\"config\": {}}", "{", "\u{0}", "{\"arguments\": \"\\ud800\"}"] {
             assert!(
-                Request::decode(wrong.as_bytes()).err().is_some_and(|why| why.contains("no JSON object")),
+                ToolServiceRequest::decode(wrong.as_bytes()).err().is_some_and(|why| why.contains("no JSON object")),
                 "{wrong}"
             );
         }
-        assert!(Request::decode(&vec![b' '; LARGEST_REQUEST + 1]).err().is_some_and(|why| why.contains("longer")));
+        assert!(ToolServiceRequest::decode(&vec![b' '; LARGEST + 1]).err().is_some_and(|why| why.contains("longer")));
     }
 
     #[test]
     fn replies_say_error_null_and_stay_below_the_cap() {
-        let whole = Response::whole("größer".to_owned());
+        let whole = ToolServiceResponse::whole("größer".to_owned());
         let body = String::from_utf8(whole.encode().unwrap()).unwrap();
         assert_eq!(body, r#"{"error":null,"response":"größer","end_of_stream":true}"#);
-        assert_eq!(Response::decode(body.as_bytes()).unwrap(), whole);
-        assert_eq!(Response::whole("x".repeat(LARGEST)).encode(), None);
-        let read = Response::decode(br#"{"error": {}}"#).unwrap();
+        assert_eq!(ToolServiceResponse::decode(body.as_bytes()).unwrap(), whole);
+        assert_eq!(ToolServiceResponse::whole("x".repeat(LARGEST)).encode(), None);
+        let read = ToolServiceResponse::decode(br#"{"error": {}}"#).unwrap();
         assert_eq!((read.error.unwrap().message.as_str(), read.end_of_stream), ("", false));
-        assert_eq!(Response::decode(br#"{"response": {"a": 1}}"#).unwrap().response, r#"{"a":1}"#);
-        let odd = Response::decode(br#" {"x": [{}], "error": "no", "response": null, "end_of_stream": 1}"#).unwrap();
+        assert_eq!(ToolServiceResponse::decode(br#"{"response": {"a": 1}}"#).unwrap().response, r#"{"a":1}"#);
+        let odd = ToolServiceResponse::decode(br#" {"x": [{}], "error": "no", "response": null, "end_of_stream": 1}"#)
+            .unwrap();
         assert_eq!((odd.error.unwrap().message.as_str(), odd.response.as_str(), odd.end_of_stream), ("no", "", false));
         for wrong in [&b"[null, \"x\", true]"[..], b"{", b"", b"{} {}", br#"{"response": "\ud800"}"#] {
-            assert!(Response::decode(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+            assert!(ToolServiceResponse::decode(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
         }
     }
 }

@@ -16,7 +16,7 @@ mod terms;
 mod topic;
 
 pub use announcement::{Announcement, AnnouncerKey, Sealed};
-pub use envelope::{LARGEST_REQUEST, Request, Response, ServiceError};
+pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, State};
 pub use serve::{Asked, Parts, ToolService, serve};
 pub use terms::{Kind, Secret, Terms};

@@ -3,7 +3,7 @@
 //! For: programs that embed this library (`examples/joke.rs`). In: terms, two topics, a `ToolService`. Out: a reply for every
 //! request, also where the method fails or panics. Never: more requests at once than it was told.
 
-use super::{Delivery, LONGEST_ID, Link, Request, Response, Source, Terms, Topic, Unsent};
+use super::{Delivery, LONGEST_ID, Link, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic, Unsent};
 use crate::base::json::{Dialect, parse};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct Replies {
 
 impl Parts {
     pub async fn send(&self, part: impl Into<String>) {
-        self.replies.put(&self.id, Response::part(part.into())).await;
+        self.replies.put(&self.id, ToolServiceResponse::part(part.into())).await;
     }
 }
 
@@ -77,13 +77,13 @@ async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl 
             let mut work = JoinSet::new();
             work.spawn(async move { service.invoke(asked, &parts).await });
             Some(match work.join_next().await {
-                Some(Ok(Ok(Value::String(text)))) => Response::whole(text),
-                Some(Ok(Ok(value))) => Response::whole(value.to_string()),
-                Some(Ok(Err(why))) => Response::failed(why),
-                Some(Err(_)) | None => Response::failed("The service failed unexpectedly."),
+                Some(Ok(Ok(Value::String(text)))) => ToolServiceResponse::whole(text),
+                Some(Ok(Ok(value))) => ToolServiceResponse::whole(value.to_string()),
+                Some(Ok(Err(why))) => ToolServiceResponse::failed(why),
+                Some(Err(_)) | None => ToolServiceResponse::failed("The service failed unexpectedly."),
             })
         }
-        Err(why) => Some(Response::failed(why)),
+        Err(why) => Some(ToolServiceResponse::failed(why)),
     };
     if let Some(reply) = reply {
         replies.put(&delivery.id, reply).await;
@@ -94,8 +94,8 @@ async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl 
 }
 
 impl Replies {
-    async fn put(&self, id: &[u8], reply: Response) {
-        for reply in [reply, Response::failed("The answer is larger than the broker takes.")] {
+    async fn put(&self, id: &[u8], reply: ToolServiceResponse) {
+        for reply in [reply, ToolServiceResponse::failed("The answer is larger than the broker takes.")] {
             let refused = self.refused.load(Ordering::Relaxed);
             let Some(body) = reply.encode().filter(|body| body.len() < refused) else { continue };
             let before = self.link.state();
@@ -116,7 +116,7 @@ impl Replies {
 
 /// `None`: it is a reply, and no request.
 fn asked(body: &[u8]) -> Result<Option<Asked>, String> {
-    let Request { user, config, arguments, is_reply } = Request::decode(body)?;
+    let ToolServiceRequest { user, config, arguments, is_reply } = ToolServiceRequest::decode(body)?;
     if is_reply {
         return Ok(None);
     }

@@ -47,7 +47,6 @@ pub use approval::{Answer, Approver, Ask, Question, changed as changed_meanwhile
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
-pub use contract::{ToolServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use hints::strips_types;

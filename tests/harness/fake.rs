@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use toolhost::executor::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
 use toolhost::service::{
-    Arguments, CallRequest, Caller, Executors, Parts, Rules, Service, Settings, Sink, ToolServiceRequest, audit,
+    Arguments, CallRequest, Caller, Event, Executors, Parts, Report, Rules, Service, Settings, Sink, audit,
 };
 use toolhost::{executor, policy, quantity, registry};
 
@@ -202,6 +204,14 @@ impl World {
         self.service.call(request(tool, arguments), Sink::none()).await
     }
 
+    /// A call under way: its events, and its report. Dropping the set drops the call.
+    pub fn start(&self, request: CallRequest) -> (mpsc::Receiver<Event>, JoinSet<Report>) {
+        let (service, (sink, events)) = (self.service.clone(), Sink::new(16));
+        let mut call = JoinSet::new();
+        call.spawn(async move { service.call(request, sink).await });
+        (events, call)
+    }
+
     /// The records of the audit log.
     pub fn records(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.root().join("state/audit.jsonl")).unwrap_or_default();
@@ -221,12 +231,7 @@ pub fn request(tool: &str, arguments: Value) -> CallRequest {
     CallRequest::new(caller(), tool, Arguments::Value(arguments))
 }
 
-/// A request of the tool-service contract.
-pub fn envelope(id: &str, tool: &str, arguments: Value) -> ToolServiceRequest {
-    ToolServiceRequest {
-        id: id.into(),
-        user: format!("user-{id}"),
-        config: json!({"tool": tool}).to_string(),
-        arguments: arguments.to_string(),
-    }
+/// A request whose arguments are JSON text, as the tool-service contract brings them.
+pub fn written(user: &str, tool: &str, arguments: &Value) -> CallRequest {
+    CallRequest::new(Caller::named(user), tool, Arguments::Text(arguments.to_string()))
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use toolhost::broker::{Delivery, Link, Request, Response, Source, Terms, Topic};
+use toolhost::broker::{Delivery, Link, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
 
 pub struct Peer {
     pub calls: Arc<AtomicUsize>,
@@ -50,46 +50,46 @@ impl Drop for Peer {
 }
 
 async fn answer(link: &Link, delivery: &Delivery) {
-    let (id, request) = (&delivery.id, Request::decode(&delivery.body).unwrap());
+    let (id, request) = (&delivery.id, ToolServiceRequest::decode(&delivery.body).unwrap());
     let arguments: Value = serde_json::from_str(&request.arguments).unwrap();
     let put = async |id: &[u8], body: &[u8]| link.publish(id, body).await.unwrap();
-    let say = async |reply: Response| put(id, &reply.encode().unwrap()).await;
+    let say = async |reply: ToolServiceResponse| put(id, &reply.encode().unwrap()).await;
     match arguments["what"].as_str().unwrap_or_default() {
         "echo" => {
             let told = json!({"user": request.user, "config": request.config, "arguments": request.arguments});
-            say(Response::whole(told.to_string())).await;
+            say(ToolServiceResponse::whole(told.to_string())).await;
         }
         "trace" => {
             let told = json!([delivery.trace.parent, delivery.trace.state]);
-            say(Response::whole(told.to_string())).await;
+            say(ToolServiceResponse::whole(told.to_string())).await;
         }
         "stream" => {
             for part in ["one ", "", "two "] {
-                say(Response::part(part.to_owned())).await;
+                say(ToolServiceResponse::part(part.to_owned())).await;
                 put(b"11111111-2222-3333-4444-555555555555", b"of somebody else, and no JSON").await;
             }
             for _ in 0..3 {
-                say(Response::whole("three".to_owned())).await;
+                say(ToolServiceResponse::whole("three".to_owned())).await;
             }
         }
         "fail" => {
             put(id, br#"{"error": {"type": "SecurityError", "message": "no such table \u001b[31m"}}"#).await;
         }
         "garbage" => put(id, b"\xff not JSON").await,
-        "half" => say(Response::part("half".to_owned())).await,
+        "half" => say(ToolServiceResponse::part("half".to_owned())).await,
         "object" => put(id, br#"{"response": {"a": [1]}, "end_of_stream": true}"#).await,
         "nothing" => put(id, br#"{"end_of_stream": true}"#).await,
-        "big" => say(Response::whole("x".repeat(3_000_000))).await,
+        "big" => say(ToolServiceResponse::whole("x".repeat(3_000_000))).await,
         "bigger by parts" => {
             for _ in 0..30 {
-                say(Response::part("x".repeat(100_000))).await;
+                say(ToolServiceResponse::part("x".repeat(100_000))).await;
             }
         }
         "wait" => {
             let n = arguments["n"].as_u64().unwrap();
             tokio::time::sleep(Duration::from_millis(n * 7 % 50)).await;
-            say(Response::whole(format!("answer {n}"))).await;
+            say(ToolServiceResponse::whole(format!("answer {n}"))).await;
         }
-        other => say(Response::failed(format!("what is {other}?"))).await,
+        other => say(ToolServiceResponse::failed(format!("what is {other}?"))).await,
     }
 }

@@ -5,7 +5,7 @@
 //! cannot be read.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, Response, Source, State, Terms, Topic, Trace, Unsent};
+use crate::broker::{Delivery, Link, Source, State, Terms, ToolServiceResponse, Topic, Trace, Unsent};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -172,7 +172,7 @@ fn read(body: &[u8], room: u64) -> Heard {
     if body.len() as u64 > room.saturating_mul(ESCAPED).saturating_add(FRAME) {
         return Heard::TooMuch;
     }
-    let reply = match Response::decode(body) {
+    let reply = match ToolServiceResponse::decode(body) {
         Ok(reply) => reply,
         Err(why) => return Heard::Unreadable(why),
     };
@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn a_reply_has_the_room_that_is_left() {
-        let reply = |text: &str, end: bool| Response { error: None, response: text.to_owned(), end_of_stream: end };
+        let reply =
+            |text: &str, end: bool| ToolServiceResponse { error: None, response: text.to_owned(), end_of_stream: end };
         let read = |text: &str, end: bool| read(&reply(text, end).encode().unwrap_or_default(), 4);
         assert!(matches!(read("four", false), Heard::Part(text) if text == "four"));
         assert!(matches!(read("four", true), Heard::End(_)));

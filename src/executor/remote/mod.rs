@@ -8,7 +8,7 @@ mod line;
 
 use super::{Call, Context, Ending, Events, Executor, Gate, Outcome, Running};
 use crate::base::{json, lock, millis, text};
-use crate::broker::{Request, Terms, Topic, Trace, Unsent};
+use crate::broker::{Terms, ToolServiceRequest, Topic, Trace, Unsent};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
@@ -88,11 +88,11 @@ impl Remote {
         let began = Instant::now();
         let no_grant = || Fault::new(Kind::InternalError, "No policy grants the service of this tool.");
         let (grant, room) = (call.service.ok_or_else(no_grant)?, call.output_bytes);
-        let request = Request {
+        let request = ToolServiceRequest {
             user: if grant.user { context.user.clone() } else { String::new() },
             config: Value::Object(grant.config.clone()).to_string(),
             arguments: call.input.to_string(),
-            ..Request::default()
+            ..ToolServiceRequest::default()
         };
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;

@@ -6,7 +6,7 @@
 use super::Face;
 use super::open::{Identity, Known};
 use crate::base::text::{head, printable};
-use crate::broker::{Delivery, LONGEST_ID, Request, Response, State, Unsent};
+use crate::broker::{Delivery, LONGEST_ID, State, ToolServiceRequest, ToolServiceResponse, Unsent};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, contract, format};
@@ -170,7 +170,7 @@ async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Aske
 
 fn asked(face: &Face, body: &[u8]) -> Asked {
     let mut meant = String::new();
-    match Request::decode(body) {
+    match ToolServiceRequest::decode(body) {
         Err(why) => Asked::refused(face, "", wrong(printable(&why))),
         Ok(request) if request.is_reply => {
             Asked { is_reply: true, ..Asked::refused(face, "", wrong("This is a reply, and no request.")) }
@@ -184,7 +184,7 @@ fn wrong(words: impl Into<String>) -> Fault {
 }
 
 /// `meant`: gets the tool, as soon as it is known.
-fn call(face: &Face, request: Request, meant: &mut String) -> Result<Asked, Fault> {
+fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<Asked, Fault> {
     if request.config.len() > LONGEST_CONFIG {
         return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
     }
@@ -262,7 +262,9 @@ async fn run(face: &Arc<Face>, id: &[u8], Asked { call, streams, is_reply }: Ask
     };
     let reply = match parts {
         Ok(parts) => reply(&report, parts > 0),
-        Err(()) => Response::failed("A part of the answer was lost on its way. Ask again if the call may run twice."),
+        Err(()) => ToolServiceResponse::failed(
+            "A part of the answer was lost on its way. Ask again if the call may run twice.",
+        ),
     };
     waits_for_listeners(face, &came, id).await;
     match publish(face, id, &reply).await {
@@ -308,7 +310,7 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
     let mut parts = 0;
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };
-        let Some(body) = Response::part(text).encode() else { return Err(()) };
+        let Some(body) = ToolServiceResponse::part(text).encode() else { return Err(()) };
         let sent = tokio::time::timeout(PATIENCE, face.link.publish(id, &body)).await;
         sent.map_err(|_| ())?.map_err(|_| ())?;
         parts += 1;
@@ -317,11 +319,11 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
 }
 
 /// The last reply. `told`: parts went before it. What they said is not said again; a document of its own is the last part.
-fn reply(report: &Report, told: bool) -> Response {
+fn reply(report: &Report, told: bool) -> ToolServiceResponse {
     match (&report.error, &report.output_data) {
-        (Some(fault), _) => Response::failed(said(fault, &report.id)),
-        (None, Some(output)) if !(told && report.streamed) => Response::whole(format::response(output)),
-        (None, _) => Response::whole(String::new()),
+        (Some(fault), _) => ToolServiceResponse::failed(said(fault, &report.id)),
+        (None, Some(output)) if !(told && report.streamed) => ToolServiceResponse::whole(format::response(output)),
+        (None, _) => ToolServiceResponse::whole(String::new()),
     }
 }
 
@@ -343,8 +345,9 @@ fn said(fault: &Fault, call: &str) -> String {
 }
 
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second one.
-async fn publish(face: &Face, id: &[u8], reply: &Response) -> Result<(), String> {
-    let large = || Response::failed("The answer is larger than a message may be. Ask for less of it.").encode();
+async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
+    let large =
+        || ToolServiceResponse::failed("The answer is larger than a message may be. Ask for less of it.").encode();
     let mut body = reply.encode().or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {

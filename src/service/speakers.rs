@@ -8,11 +8,11 @@
 use super::request::{CallRequest, Event, Sink};
 use super::{Report, Service};
 use crate::fault::{Fault, Kind};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Calls of one reader that run at once, unless it says otherwise.
@@ -53,31 +53,31 @@ type Run = Box<dyn Fn(CallRequest, Sink) -> Pin<Box<dyn Future<Output = Report> 
 
 /// The calls, as their reader meets them. Dropping it cancels those that run.
 pub struct Speakers {
-    queues: Vec<Queue>,
+    /// Ids and tools of the calls, in their order.
+    calls: Vec<(Arc<str>, String)>,
+    waiting: VecDeque<(CallRequest, Show)>,
     run: Run,
-    /// How many have begun: a call begins in its order, once few enough are before it that have not been shown to their end.
+    /// Calls that have begun and were not shown to their end, and how many those may be.
     begun: usize,
     at_once: usize,
-    shown: usize,
-    /// Which have something to say, each once, in that order.
-    ready: mpsc::Receiver<usize>,
-    tell_ready: mpsc::Sender<usize>,
-    speaker: Option<usize>,
+    /// Calls with something to say, each once, in that order.
+    ready: mpsc::Receiver<Speaker>,
+    tell_ready: mpsc::Sender<Speaker>,
+    speaker: Option<Speaker>,
     tasks: JoinSet<()>,
 }
 
-struct Queue {
-    id: Arc<str>,
+/// A call that has begun, as its reader has it.
+struct Speaker {
+    call: Arc<str>,
     tool: String,
     show: Show,
-    state: State,
+    messages: mpsc::Receiver<Message>,
 }
 
-enum State {
-    Waiting(Box<CallRequest>),
-    Begun(mpsc::Receiver<Event>, oneshot::Receiver<Box<Report>>),
-    /// Shown, or about to be begun.
-    Done,
+enum Message {
+    Event(Event),
+    End(Box<Report>),
 }
 
 impl Service {
@@ -99,16 +99,16 @@ impl Speakers {
         run: impl Fn(CallRequest, Sink) -> R + Send + 'static,
     ) -> Speakers {
         let (tell_ready, ready) = mpsc::channel(calls.len().max(1));
-        let queue = |(mut request, show): (CallRequest, Show)| {
-            let id = request.id.get_or_insert_with(super::new_id).as_str().into();
-            Queue { id, tool: request.tool.clone(), show, state: State::Waiting(Box::new(request)) }
+        let mut waiting: VecDeque<_> = calls.into();
+        let named = |(request, _): &mut (CallRequest, Show)| {
+            (request.id.get_or_insert_with(super::new_id).as_str().into(), request.tool.clone())
         };
         let mut speakers = Speakers {
-            queues: calls.into_iter().map(queue).collect(),
+            calls: waiting.iter_mut().map(named).collect(),
+            waiting,
             run: Box::new(move |request, sink| Box::pin(run(request, sink))),
             begun: 0,
             at_once: at_once.max(1),
-            shown: 0,
             ready,
             tell_ready,
             speaker: None,
@@ -120,111 +120,95 @@ impl Speakers {
 
     /// Ids and tools of the calls, in their order.
     pub fn calls(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.queues.iter().map(|queue| (&*queue.id, queue.tool.as_str()))
+        self.calls.iter().map(|(id, tool)| (&**id, tool.as_str()))
     }
 
+    /// Begins calls in their order, as many as may run.
     fn begin(&mut self) {
-        while self.begun < self.queues.len().min(self.shown + self.at_once) {
-            let at = self.begun;
+        while self.begun < self.at_once
+            && let Some((request, show)) = self.waiting.pop_front()
+        {
             self.begun += 1;
-            let queue = &mut self.queues[at];
-            let State::Waiting(request) = std::mem::replace(&mut queue.state, State::Done) else { continue };
-            let (to, events) = mpsc::channel(WAITING);
-            let (end, report) = oneshot::channel();
-            queue.state = State::Begun(events, report);
-            let mut voice = Voice { at, ready: Some(self.tell_ready.clone()), to, end: Some(end) };
-            if queue.show == Show::Result {
-                let call = (self.run)(*request, Sink::none());
-                self.tasks.spawn(async move { voice.end(call.await) });
-                continue;
-            }
-            let (sink, mut heard) = Sink::patient();
-            let call = (self.run)(*request, sink);
+            let (call, tool) = (request.id.as_deref().unwrap_or_default().into(), request.tool.clone());
+            let (to, messages) = mpsc::channel(WAITING);
+            let speaker = Some(Speaker { call, tool, show, messages });
+            let mut voice = Voice { speaker, ready: self.tell_ready.clone(), to };
+            let (sink, mut events) = match show {
+                Show::All => Sink::patient(),
+                Show::Result => (Sink::none(), mpsc::channel(1).1),
+            };
+            let call = (self.run)(request, sink);
             self.tasks.spawn(async move {
                 let telling = async {
-                    while let Some(event) = heard.recv().await {
+                    while let Some(event) = events.recv().await {
                         voice.tell(event).await;
                     }
                 };
                 let (report, ()) = tokio::join!(call, telling);
-                voice.end(report);
+                voice.speaks();
+                // A reader that is gone misses nothing.
+                let _ = voice.to.send(Message::End(Box::new(report))).await;
             });
         }
     }
 
-    /// What is told next; `None`: all calls were shown to their end.
+    /// What is told next; `None`: all calls were shown to their end. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Told> {
-        std::future::poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Told>> {
-        if self.shown == self.queues.len() {
-            return Poll::Ready(None);
+        if self.begun == 0 {
+            return None;
         }
-        let at = match self.speaker {
-            Some(at) => at,
+        if self.speaker.is_none() {
+            let speaker = self.ready.recv().await?;
+            let (call, show) = (speaker.call.clone(), speaker.show);
+            self.speaker = Some(speaker);
+            if show == Show::All {
+                return Some(Told { call, stage: Stage::Prepare });
+            }
+        }
+        let speaker = self.speaker.as_mut()?;
+        let call = speaker.call.clone();
+        let report = match speaker.messages.recv().await {
+            Some(Message::Event(Event::Part(text))) => return Some(Told { call, stage: Stage::Output(text) }),
+            Some(Message::Event(event)) => return Some(Told { call, stage: Stage::Processing(event) }),
+            Some(Message::End(report)) => report,
             None => {
-                // A sender of it is ours, so that it never closes.
-                let Some(at) = ready!(self.ready.poll_recv(cx)) else { return Poll::Ready(None) };
-                self.speaker = Some(at);
-                if self.queues[at].show == Show::All {
-                    return Poll::Ready(Some(Told { call: self.queues[at].id.clone(), stage: Stage::Prepare }));
-                }
-                at
+                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
+                Box::new(Report::of_fault(call.to_string(), &speaker.tool, fault))
             }
         };
-        let queue = &mut self.queues[at];
-        let call = queue.id.clone();
-        let report = match &mut queue.state {
-            State::Begun(events, report) => match ready!(events.poll_recv(cx)) {
-                Some(Event::Part(text)) => return Poll::Ready(Some(Told { call, stage: Stage::Output(text) })),
-                Some(event) => return Poll::Ready(Some(Told { call, stage: Stage::Processing(event) })),
-                // Nothing more comes: it has ended, or its task is gone.
-                None => ready!(Pin::new(report).poll(cx)).ok(),
-            },
-            State::Waiting(_) | State::Done => None,
-        };
-        let report = report.unwrap_or_else(|| {
-            let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
-            Box::new(Report::of_fault(call.to_string(), &queue.tool, fault))
-        });
-        queue.state = State::Done;
         self.speaker = None;
-        self.shown += 1;
+        self.begun -= 1;
         self.begin();
-        Poll::Ready(Some(Told { call, stage: Stage::Completed(report) }))
+        Some(Told { call, stage: Stage::Completed(report) })
     }
 }
 
-/// What a running call tells with. However it ends, dropping this says that there is something to show.
+/// What a running call tells with. However the call ends, dropping this says that there is something to show.
 struct Voice {
-    at: usize,
-    ready: Option<mpsc::Sender<usize>>,
-    to: mpsc::Sender<Event>,
-    end: Option<oneshot::Sender<Box<Report>>>,
+    /// Until it speaks.
+    speaker: Option<Speaker>,
+    ready: mpsc::Sender<Speaker>,
+    to: mpsc::Sender<Message>,
 }
 
 impl Voice {
     fn speaks(&mut self) {
         // There is room for each call once.
-        self.ready.take().map(|ready| ready.try_send(self.at));
+        self.speaker.take().map(|speaker| self.ready.try_send(speaker));
     }
 
-    async fn tell(&mut self, mut event: Event) {
-        // One that still waits, perhaps for a person, would keep the others from speaking.
-        if matches!(event, Event::Preparing(_)) {
-            event = match self.to.try_send(event) {
+    async fn tell(&mut self, event: Event) {
+        // A call that still waits, perhaps for a person, would keep the others from speaking.
+        let waits = matches!(event, Event::Preparing(_));
+        let mut message = Message::Event(event);
+        if waits {
+            message = match self.to.try_send(message) {
                 Ok(()) => return,
                 Err(unsent) => unsent.into_inner(),
             };
         }
         self.speaks();
-        let _ = self.to.send(event).await;
-    }
-
-    fn end(mut self, report: Report) {
-        // A reader that is gone misses nothing.
-        let _ = self.end.take().map(|end| end.send(Box::new(report)));
+        let _ = self.to.send(message).await;
     }
 }
 

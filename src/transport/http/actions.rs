@@ -3,17 +3,16 @@
 //! For: `POST /v1/actions`. In: a caller, `{text, user}`. Out: the text before the action, the observation for the model,
 //! the outcome. Never: a call that outlives its client or the server.
 
+use super::body::{self, Unread};
 use super::calls::{self, run_while_served};
+use super::extract::Start;
 use super::reply::{self, Held, Response, malformed};
-use super::{OfFace, approvals, body, tools};
 use crate::base::json::Object;
-use crate::service::{self, Arguments, CallRequest, Caller, Report, TraceContext};
+use crate::service::{self, Arguments, CallRequest, Report, Reservation};
 use crate::transport::action::{self, Answer};
 use crate::transport::answers;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::sync::Arc;
@@ -27,44 +26,44 @@ struct Asked {
     user: Option<String>,
 }
 
-pub async fn act(
-    State(face): OfFace,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    let Some(begun) = face.begin() else { return reply::stopping() };
-    let received = match body::read(&face, &caller, &headers, body, ("", |_| true)).await {
-        Ok(received) => received,
-        Err(unread) => return body::refuse(face, caller, "", unread, begun).await,
-    };
+pub async fn act(start: Start, body: Body) -> Response {
+    match read(&start, body).await {
+        Ok(action) => acted(start, action).await,
+        Err(unread) => start.refuse("", unread).await,
+    }
+}
+
+/// A body that was read: the model's text, and the call that it may lead to.
+struct Action {
+    reading: action::Reading,
+    from: CallRequest,
+    kept: Reservation,
+}
+
+async fn read(start: &Start, body: Body) -> Result<Action, Unread> {
+    let received = start.read("", body).await?;
     let read = |body: &str| serde_json::from_str(body).map(|Object(Asked { text, user })| (action::read(&text), user));
-    let read = body::apart(&face, &caller, received.text, read).await.map_err(|_| {
+    let (reading, user) = body::apart(start.face(), start.caller(), received.text, read).await.map_err(|_| {
         malformed("The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.")
-    });
-    let read = read.and_then(|(reading, user)| Ok((reading, calls::key(&headers)?, service::label(user)?)));
-    let (reading, idempotency_key, label) = match read {
-        Ok(read) => read,
-        Err(fault) => return body::refuse(face, caller, "", body::Unread::bad(fault), begun).await,
-    };
-    let operator = tools::is_operator(&face, &caller);
-    let payer = face.payer(&caller);
+    })?;
     let from = CallRequest {
-        id: Some(service::new_id()),
-        idempotency_key,
-        label,
+        idempotency_key: calls::key(&start.headers)?,
+        label: service::label(user)?,
         counted: received.counted,
-        approver: approvals::of(&face, &caller),
-        trace: TraceContext::of_headers(&headers),
-        ..CallRequest::new(caller, "", Arguments::Text(String::new()))
+        ..start.request(String::new(), Arguments::default())
     };
+    Ok(Action { reading, from, kept: received.kept })
+}
+
+async fn acted(start: Start, Action { reading, from, kept }: Action) -> Response {
+    let reply::Reader { payer, operator, .. } = start.reader(None);
+    let face = start.face();
     let label = from.label.clone();
-    let acted = run_while_served(&face, action::answer(&face.service, &[], from, reading)).await;
-    drop(received.kept);
+    let acted = run_while_served(face, action::answer(&face.service, &[], from, reading)).await;
+    drop(kept);
     let Some(mut answer) = acted else { return reply::stopping() };
     let outcome = answer.outcome.take();
-    let kept = (begun, outcome.as_ref().and_then(|report| report.turn.clone()));
+    let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
     let answer = Arc::new(answer);
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let Answer { lead, dialect, observation, warnings, .. } = &*answer;

@@ -3,14 +3,14 @@
 //! For: `/v1/approvals`. In: an operator. Out: what is asked, and whether an answer was taken. Never: an answer of anybody
 //! else; one that is not plainly yes or no.
 
+use super::extract::Operator;
 use super::reply::{self, Response, malformed};
-use super::{Face, OfFace, body, tools};
+use super::{Face, body};
 use crate::base::json::Object;
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, Caller};
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
@@ -28,26 +28,17 @@ pub fn of(face: &Face, caller: &Caller) -> Approver {
 }
 
 /// `GET /v1/approvals`.
-pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    match tools::operator(&face, &caller) {
-        Ok(()) => reply::value(StatusCode::OK, &json!({ "approvals": face.service.approvals() })),
-        Err(refusal) => *refusal,
-    }
+pub async fn list(Operator { face, .. }: Operator) -> Response {
+    reply::value(StatusCode::OK, &json!({ "approvals": face.service.approvals() }))
 }
 
 /// `POST /v1/approvals/{call}`.
 pub async fn answer(
-    State(face): OfFace,
-    Extension(caller): Extension<Caller>,
+    Operator { face, caller }: Operator,
     Path(call): Path<String>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    if let Err(refusal) = tools::operator(&face, &caller) {
-        return *refusal;
-    }
     let received = match body::read(&face, &caller, &headers, body, ("", |_| false)).await {
         Ok(received) => received,
         Err(body::Unread { status, fault }) => return reply::refusal(status, fault),

@@ -7,15 +7,13 @@
 use super::Face;
 use super::calls::{self, Begun};
 use super::reply::{self, Response};
-use super::stream::{COMMENT, QUIET, event};
+use super::stream::{COMMENT, QUIET, event, streamed};
 use crate::fault::Fault;
 use crate::service::background::Receipt;
 use crate::service::{CallRequest, Caller, Phase, Reservation, Sink};
 use axum::body::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use http_body_util::StreamBody;
-use hyper::body::Frame;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io;
@@ -117,7 +115,7 @@ async fn room(face: &Face, who: &Caller, id: &str) -> Reservation {
 fn follow(face: Arc<Face>, who: Caller, id: String) -> Option<Response> {
     face.background.receipt(&who, &id)?;
     let following = Following { face, who, id, shown: None, left: FOLLOWED, over: None };
-    Some(calls::streamed(StreamBody::new(stream::unfold(following, Following::next))))
+    Some(streamed(stream::unfold(following, Following::next)))
 }
 
 /// A call whose end somebody waits for.
@@ -133,10 +131,8 @@ struct Following {
     over: Option<Reservation>,
 }
 
-type Told = io::Result<Frame<Bytes>>;
-
 impl Following {
-    async fn next(mut self) -> Option<(Told, Following)> {
+    async fn next(mut self) -> Option<(io::Result<Bytes>, Following)> {
         if self.over.is_some() {
             return None;
         }
@@ -153,7 +149,7 @@ impl Following {
             shown if shown != Some(phase) => event("state", &json!(receipt)),
             _ => COMMENT.into(),
         };
-        Some((Ok(Frame::data(told.into())), self))
+        Some((Ok(told.into()), self))
     }
 
     /// The receipt with the result, where it is still there.

@@ -3,26 +3,23 @@
 //! For: `POST /v1/calls`. In: a caller, calls. Out: Server-Sent Events: `batch`, of each call what it tells and its one
 //! `end`, and last `done`. Never: events of two calls mixed; a call that outlives its client or the server.
 
-use super::calls::{Begun, run, streamed};
+use super::body::{self, Received, Unread};
+use super::calls::{Begun, run};
+use super::extract::Start;
 use super::reply::{self, Held, Reader, Response, malformed};
-use super::stream::{COMMENT, QUIET, event, of_event};
-use super::{OfFace, approvals, body, tools};
+use super::stream::{COMMENT, QUIET, event, of_event, streamed};
+use super::tools;
 use crate::base::json::{self, Object};
 use crate::fault::Fault;
-use crate::service::{self, Arguments, CallRequest, Caller, Reservation, Show, Speakers, Stage, Told, TraceContext};
-use axum::Extension;
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::State;
-use http::{HeaderMap, StatusCode};
-use hyper::body::Frame;
+use crate::service::{self, Arguments, CallRequest, Reservation, Show, Speakers, Stage, Told};
+use axum::body::{Body, Bytes};
+use futures_util::{StreamExt, stream};
+use http::StatusCode;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use tokio::time::Sleep;
 
 /// Most calls of one request.
 const MOST: usize = 64;
@@ -58,60 +55,56 @@ fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N
 }
 
 /// `POST /v1/calls`.
-pub async fn call(
-    State(face): OfFace,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    let Some(begun) = face.begin() else { return reply::stopping() };
-    if headers.contains_key(super::calls::KEY) {
+pub async fn call(start: Start, body: Body) -> Response {
+    if start.headers.contains_key(super::calls::KEY) {
         let words = "An Idempotency-Key stands for one call: make the calls of a batch without it.";
         return reply::refusal(StatusCode::BAD_REQUEST, malformed(words));
     }
-    let received = match body::read(&face, &caller, &headers, body, ("", |_| true)).await {
-        Ok(received) => received,
-        Err(unread) => return body::refuse(face, caller, "", unread, begun).await,
-    };
-    let asked = body::apart(&face, &caller, received.text, read).await;
-    let asked = asked.and_then(|asked| Ok((service::label(asked.user)?, asked.calls, asked.at_once)));
-    let (label, calls, at_once) = match asked {
-        Ok(asked) => asked,
-        Err(fault) => return body::refuse(face, caller, "", body::Unread::bad(fault), begun).await,
-    };
+    match parse(&start, body).await {
+        Ok((asked, received)) => begin(start, asked, received),
+        Err(unread) => start.refuse("", unread).await,
+    }
+}
+
+async fn parse(start: &Start, body: Body) -> Result<(Asked, Received), Unread> {
+    let mut received = start.read("", body).await?;
+    let text = std::mem::take(&mut received.text);
+    let mut asked = body::apart(start.face(), start.caller(), text, read).await?;
+    asked.user = service::label(asked.user)?;
+    Ok((asked, received))
+}
+
+fn begin(start: Start, asked: Asked, received: Received) -> Response {
     // The first call was counted with the body.
-    let mut counted = received.counted;
-    let seen_by = Reader {
-        payer: face.payer(&caller),
-        operator: tools::is_operator(&face, &caller),
-        label: label.clone(),
-        unread: None,
-    };
-    let named = tools::Named::of(&face, &caller);
-    let (who, trace) = (face.service.who(&caller, label.as_deref()), TraceContext::of_headers(&headers));
+    let (mut counted, label) = (received.counted, asked.user);
+    let face = start.face();
+    let named = tools::Named::of(face, start.caller());
+    let who = face.service.who(start.caller(), label.as_deref());
     let mut request = |Object(one): Object<One>| {
         let tool = named.id(one.tool);
         let known = face.service.find(&who, &tool);
         let hidden = one.hidden || known.is_ok_and(|tool| tool.manifest.hidden);
         let request = CallRequest {
-            id: Some(service::new_id()),
             label: label.clone(),
             timeout_ms: one.timeout_ms,
-            approver: approvals::of(&face, &caller),
-            trace: trace.clone(),
             counted: std::mem::take(&mut counted),
-            ..CallRequest::new(caller.clone(), tool, arguments(one.arguments))
+            ..start.request(tool, arguments(one.arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
     };
-    let calls: Vec<_> = calls.into_iter().map(&mut request).collect();
-    let at_once = at_once.unwrap_or(service::AT_ONCE);
+    let calls: Vec<_> = asked.calls.into_iter().map(&mut request).collect();
+    let at_once = asked.at_once.unwrap_or(service::AT_ONCE);
     let speakers = Speakers::new(calls, at_once, {
         let face = face.clone();
         move |request, sink| run(face.clone(), request, sink)
     });
-    streamed(Batch::of(speakers, seen_by, begun, received.kept))
+    let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
+    let last = Some(event("done", &json!({"calls": calls.len()})).into());
+    let first = Ok(event("batch", &json!({ "calls": calls })).into());
+    let seen_by = start.reader(label);
+    let batch = Batch { speakers, last, ending: None, seen_by, begun: start.begun, _kept: received.kept };
+    let rest = stream::unfold(batch, |mut batch| async { Some((batch.next().await?, batch)) });
+    streamed(stream::once(std::future::ready(first)).chain(rest))
 }
 
 fn arguments(given: Option<Box<RawValue>>) -> Arguments {
@@ -121,10 +114,7 @@ fn arguments(given: Option<Box<RawValue>>) -> Arguments {
 }
 
 fn read(body: &str) -> Result<Asked, Fault> {
-    let document = json::compact(body.as_bytes()).map_err(|problem| {
-        let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
-        malformed("The body is not one JSON document.").details(place)
-    })?;
+    let document = body::document(body)?;
     let Object(asked) = serde_json::from_str::<Object<Asked>>(document.as_str()).map_err(|error| {
         let words = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
                      \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
@@ -137,14 +127,12 @@ fn read(body: &str) -> Result<Asked, Fault> {
     }
 }
 
-/// The body of a batch. Dropping it drops the calls.
+/// The calls of a batch, as its stream tells them. Dropping it drops the calls.
 struct Batch {
     speakers: Speakers,
-    /// What stands before the first call, and behind the last.
-    first: Option<Bytes>,
+    /// What stands behind the last call.
     last: Option<Bytes>,
     ending: Option<Held>,
-    quiet: Pin<Box<Sleep>>,
     seen_by: Reader,
     begun: Begun,
     /// Of the arguments that no call has yet.
@@ -152,66 +140,30 @@ struct Batch {
 }
 
 impl Batch {
-    fn of(speakers: Speakers, seen_by: Reader, begun: Begun, kept: Reservation) -> Batch {
-        let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
-        let last = event("done", &json!({"calls": calls.len()}));
-        let first = event("batch", &json!({ "calls": calls }));
-        let quiet = Box::pin(tokio::time::sleep(QUIET));
-        let (first, last) = (Some(first.into()), Some(last.into()));
-        Batch { speakers, first, last, ending: None, quiet, seen_by, begun, _kept: kept }
-    }
-
-    fn told(&mut self, Told { call, stage }: Told) -> Option<Bytes> {
-        let told = match stage {
-            Stage::Prepare => ("start", json!({})),
-            Stage::Processing(told) => of_event(&told),
-            Stage::Output(text) => ("chunk", json!({ "text": text })),
-            Stage::Completed(report) => {
-                let around = ("event: end\ndata: ", "\n\n");
-                self.ending = Some(Held::of(*report, &self.seen_by, self.begun.clone(), around));
-                return None;
-            }
-        };
-        let (name, mut data) = told;
-        data["call"] = json!(&*call);
-        Some(event(name, &data).into())
-    }
-}
-
-impl HttpBody for Batch {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let this = &mut *self;
-        let frame = |bytes: Bytes| Poll::Ready(Some(Ok(Frame::data(bytes))));
-        if let Some(first) = this.first.take() {
-            return frame(first);
-        }
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
         loop {
-            if let Some(held) = &mut this.ending {
-                let piece = ready!(Pin::new(held).poll_frame(cx));
-                this.quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-                match piece {
-                    Some(piece) => return Poll::Ready(Some(piece)),
-                    None => this.ending = None,
+            if let Some(held) = &mut self.ending {
+                match held.piece().await {
+                    Some(piece) => return Some(piece),
+                    None => self.ending = None,
                 }
             }
-            match this.speakers.poll_next(cx) {
-                Poll::Ready(Some(told)) => {
-                    this.quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-                    if let Some(bytes) = this.told(told) {
-                        return frame(bytes);
-                    }
+            let Ok(told) = tokio::time::timeout(QUIET, self.speakers.next()).await else {
+                return Some(Ok(COMMENT.into()));
+            };
+            let Some(Told { call, stage }) = told else { return self.last.take().map(Ok) };
+            let (name, mut data) = match stage {
+                Stage::Prepare => ("start", json!({})),
+                Stage::Processing(told) => of_event(&told),
+                Stage::Output(text) => ("chunk", json!({ "text": text })),
+                Stage::Completed(report) => {
+                    let around = ("event: end\ndata: ", "\n\n");
+                    self.ending = Some(Held::of(*report, &self.seen_by, self.begun.clone(), around));
+                    continue;
                 }
-                Poll::Ready(None) => return this.last.take().map_or(Poll::Ready(None), frame),
-                Poll::Pending => break,
-            }
+            };
+            data["call"] = json!(&*call);
+            return Some(Ok(event(name, &data).into()));
         }
-        if this.quiet.as_mut().poll(cx).is_ready() {
-            this.quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-            return frame(COMMENT.into());
-        }
-        Poll::Pending
     }
 }

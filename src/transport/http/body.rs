@@ -1,18 +1,15 @@
 //! Bodies: read and parsed once their principal was charged for them, and never for long; and what one says of a call.
 
 use super::Face;
-use super::calls::{self, Begun};
 use super::gate::once;
-use super::reply::{self, Response, malformed};
-use super::tools;
+use super::reply::{self, malformed};
 use crate::base::{json, text};
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Arguments, CallRequest, Caller, Report, Reservation, Resource, Sink, contract};
+use crate::service::{self, Arguments, CallRequest, Caller, Report, Reservation, Resource, contract};
 use axum::body::Body;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
 use serde_json::{Map, Value};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest body, bytes.
@@ -51,20 +48,13 @@ impl Unread {
     pub fn new(status: StatusCode, words: &str) -> Unread {
         Unread { status, fault: malformed(words) }
     }
-
-    /// A body that does not say what it is for.
-    pub fn bad(fault: Fault) -> Unread {
-        Unread { status: StatusCode::BAD_REQUEST, fault }
-    }
 }
 
-/// Refuses a request that leads to no call, which leaves its record like every other refusal.
-pub async fn refuse(face: Arc<Face>, caller: Caller, tool: &str, unread: Unread, begun: Begun) -> Response {
-    let (operator, payer) = (tools::is_operator(&face, &caller), face.payer(&caller));
-    let request = CallRequest { counted: usize::MAX, ..CallRequest::refused(caller, tool, unread.fault) };
-    let request = CallRequest { id: Some(service::new_id()), ..request };
-    let report = calls::run(face, request, Sink::none()).await;
-    reply::report(report, &reply::Reader { payer, operator, label: None, unread: Some(unread.status) }, begun)
+/// A body that does not say what it is for.
+impl From<Fault> for Unread {
+    fn from(fault: Fault) -> Unread {
+        Unread { status: StatusCode::BAD_REQUEST, fault }
+    }
 }
 
 /// Reads a body once its principal was charged for it: for its bytes, and where it `is_call`, by its length, for a call.
@@ -172,27 +162,22 @@ pub struct Asked {
 
 /// What a body asks for: `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the
 /// arguments alone.
-pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
-    let plain = |text: &str| Asked {
-        request: CallRequest::new(caller.clone(), tool, Arguments::Text(text.to_owned())),
-        detached: None,
-        callback: None,
-        stray: None,
-    };
+pub fn call(request: CallRequest, body: &str) -> Result<Asked, Fault> {
+    let mut asked = Asked { request, detached: None, callback: None, stray: None };
     if body.trim().is_empty() {
-        return Ok(plain(""));
+        return Ok(asked);
     }
-    let document = json::compact(body.as_bytes()).map_err(|problem| {
-        let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
-        malformed("The body is not one JSON document.").details(place)
-    })?;
+    let document = document(body)?;
     let text = document.as_str();
     if !text.starts_with('{') {
         return Err(malformed("The body must be a JSON object."));
     }
     let (arguments, beside) = match parted(text) {
         Ok(parts) => parts,
-        Err(stray) => return Ok(Asked { stray, ..plain(text) }),
+        Err(stray) => {
+            asked.request.arguments = Arguments::Text(text.to_owned());
+            return Ok(Asked { stray, ..asked });
+        }
     };
     let arguments = match serde_json::from_str::<String>(arguments) {
         Ok(text) => text,
@@ -207,20 +192,28 @@ pub fn call(caller: Caller, tool: &str, body: &str) -> Result<Asked, Fault> {
     let id = |reference: &str| reference.split('@').next().map(str::to_owned);
     match config.get("tool") {
         None => {}
-        Some(Value::String(other)) if id(other.as_str()) == id(tool) => {}
+        Some(Value::String(other)) if id(other.as_str()) == id(&asked.request.tool) => {}
         Some(_) => return Err(malformed("The config names another tool than the path.")),
     }
-    let label = service::label(text_of(&beside, "user")?)?;
-    let detached = match text_of(&beside, "mode")?.as_deref() {
+    asked.request.label = service::label(text_of(&beside, "user")?)?;
+    asked.detached = match text_of(&beside, "mode")?.as_deref() {
         None => None,
         Some("async") => Some(true),
         Some("sync") => Some(false),
         Some(_) => return Err(malformed("mode must be \"sync\" or \"async\".")),
     };
-    let callback = text_of(&beside, "callback")?;
-    let timeout_ms = contract::timeout_ms(&config)?;
-    let request = CallRequest { label, timeout_ms, ..CallRequest::new(caller, tool, Arguments::Text(arguments)) };
-    Ok(Asked { request, detached, callback, stray: None })
+    asked.callback = text_of(&beside, "callback")?;
+    asked.request.timeout_ms = contract::timeout_ms(&config)?;
+    asked.request.arguments = Arguments::Text(arguments);
+    Ok(asked)
+}
+
+/// A body without white space, read strictly.
+pub fn document(body: &str) -> Result<json::Text, Fault> {
+    json::compact(body.as_bytes()).map_err(|problem| {
+        let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
+        malformed("The body is not one JSON document.").details(place)
+    })
 }
 
 fn text_of(beside: &Map<String, Value>, name: &str) -> Result<Option<String>, Fault> {
@@ -268,8 +261,8 @@ mod tests {
     use super::*;
 
     fn of(body: &str) -> Result<(Option<String>, Option<u64>, String), String> {
-        let call = call(Caller::named("alice"), "t:x", body).map_err(|fault| fault.message)?.request;
-        assert_eq!(call.caller, Caller::named("alice"));
+        let from = CallRequest::new(Caller::named("alice"), "t:x", Arguments::default());
+        let call = call(from, body).map_err(|fault| fault.message)?.request;
         let Arguments::Text(text) = call.arguments else { panic!("not text") };
         Ok((call.label, call.timeout_ms, text))
     }

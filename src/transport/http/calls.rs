@@ -3,19 +3,19 @@
 //! For: `/v1/tools/{tool}/calls` and `/v1/calls`. In: a caller, a body. Out: the report of `Service::call` in the words of
 //! HTTP. Never: a call that outlives its client or the server; the report of another caller's call.
 
-use super::body::Asked;
+use super::body::{Asked, Unread};
+use super::extract::{Known, Start};
 use super::gate::once;
 use super::reply::{self, Held, Response};
-use super::stream::Events;
-use super::{Face, OfFace, approvals, background, body, tools};
+use super::stream::{self, Running};
+use super::{Face, background, body, tools};
 use crate::fault::Fault;
-use crate::service::{self, CallRequest, Caller, Report, Sink, TraceContext};
+use crate::service::{self, Arguments, CallRequest, Report, Sink};
 use crate::transport::answers;
-use axum::Extension;
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{Path, State};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use std::io::{self, Write};
+use axum::body::Body;
+use axum::extract::Path;
+use http::{HeaderMap, HeaderName, StatusCode, header};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -28,42 +28,27 @@ const WAITING: usize = 16;
 const UNDECIDED: Duration = Duration::from_millis(300);
 
 /// `POST /v1/tools/{tool}/calls`.
-pub async fn call(
-    State(face): OfFace,
-    Extension(caller): Extension<Caller>,
-    Path(tool): Path<String>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    // Until it is dropped the server waits with its end.
-    let Some(begun) = face.begin() else { return reply::stopping() };
-    let approver = approvals::of(&face, &caller);
-    let operator = tools::is_operator(&face, &caller);
-    let tool = tools::Named::of(&face, &caller).id(tool);
-    let received = match body::read(&face, &caller, &headers, body, (&tool, |_| true)).await {
-        Ok(received) => received,
-        Err(unread) => return body::refuse(face, caller, &tool, unread, begun).await,
-    };
-    let (from, to) = (caller.clone(), tool.clone());
-    let asked = body::apart(&face, &caller, received.text, move |text| body::call(from, &to, text)).await;
-    // The service counts the arguments from here.
-    drop(received.kept);
-    let (asked, idempotency_key) = match asked.and_then(|asked| Ok((asked, key(&headers)?))) {
-        Ok(asked) => asked,
-        Err(fault) => return body::refuse(face, caller, &tool, body::Unread::bad(fault), begun).await,
-    };
-    let Asked { request, detached, callback, stray } = asked;
-    let request = CallRequest {
-        id: Some(service::new_id()),
-        counted: received.counted,
-        idempotency_key,
-        approver,
-        trace: TraceContext::of_headers(&headers),
-        ..request
-    };
-    let payer = face.payer(&caller);
-    let seen_by = reply::Reader { payer, operator, label: request.label.clone(), unread: None };
+pub async fn call(start: Start, Path(tool): Path<String>, body: Body) -> Response {
+    let tool = tools::Named::of(start.face(), start.caller()).id(tool);
+    match read(&start, &tool, body).await {
+        Ok(asked) => begin(start, asked).await,
+        Err(unread) => start.refuse(&tool, unread).await,
+    }
+}
+
+async fn read(start: &Start, tool: &str, body: Body) -> Result<Asked, Unread> {
+    let received = start.read(tool, body).await?;
+    let request = CallRequest { counted: received.counted, ..start.request(tool.to_owned(), Arguments::default()) };
+    let parse = move |text: &str| body::call(request, text);
+    // The service counts the arguments once the body is dropped.
+    let mut asked = body::apart(start.face(), start.caller(), received.text, parse).await?;
+    asked.request.idempotency_key = key(&start.headers)?;
+    Ok(asked)
+}
+
+async fn begin(start: Start, Asked { request, detached, callback, stray }: Asked) -> Response {
+    let seen_by = start.reader(request.label.clone());
+    let Start { known: Known { face, .. }, headers, begun } = start;
     if background::wanted(&face, &request, detached, &headers) {
         return background::begin(face, request, callback, &seen_by, begun).await;
     }
@@ -75,21 +60,21 @@ pub async fn call(
     }
     let (sink, mut events) = Sink::new(WAITING);
     let id = request.id.clone().unwrap_or_default();
-    let mut running = JoinSet::new();
-    running.spawn(run(face, request, sink));
+    let mut call = JoinSet::new();
+    call.spawn(run(face, request, sink));
     // A refusal has its own status, as long as nothing was sent.
-    let first = tokio::select! {
+    let (first, report) = tokio::select! {
         biased;
-        Some(event) = events.recv() => Some(event),
-        Some(Ok(report)) = running.join_next() => {
+        Some(event) = events.recv() => (Some(event), None),
+        Some(Ok(report)) = call.join_next() => {
             if reply::status(&report, None) != StatusCode::OK {
                 return reply::report(body::explained(report, stray.as_deref()), &seen_by, begun);
             }
-            return streamed(Events::ended(&id, report, seen_by, begun));
+            (None, Some(report))
         }
-        () = tokio::time::sleep(UNDECIDED) => None,
+        () = tokio::time::sleep(UNDECIDED) => (None, None),
     };
-    streamed(Events::running(&id, first, events, running, seen_by, begun))
+    stream::events(Running { id, events, call, report, seen_by, begun }, first)
 }
 
 /// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
@@ -123,12 +108,6 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
     accepted
         .flat_map(|value| value.split(','))
         .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
-}
-
-pub fn streamed(events: impl HttpBody<Data = Bytes, Error = io::Error> + Send + 'static) -> Response {
-    let mut response = Response::new(Body::new(events));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    response
 }
 
 /// Held until an answer is delivered.

@@ -182,7 +182,7 @@ async fn spoken(
             let answer = answered(&face, &connection, &router, request).await;
             // Whoever was not let in, or sends what is not read, gets no second request in.
             let closes = answer.is_err() || chunked || !connection.is_known() || face.stop.is_cancelled();
-            let mut answer = answer.unwrap_or_else(|refusal| *refusal);
+            let mut answer = answer.unwrap_or_else(|refusal| *refusal.0);
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -233,7 +233,7 @@ async fn answered(
     let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
     let leaves = |caller: &Caller, answer| reply::recorded(&face.service, caller, &asked, answer);
     if let Some(caller) = &caller {
-        connection.becomes_known(caller).map_err(|refusal| Box::new(leaves(caller, *refusal)))?;
+        connection.becomes_known(caller).map_err(|refusal| leaves(caller, *refusal.0))?;
     }
     connection.seat.whole(request.body().is_end_stream());
     let mut request = request.map(|body| Watched { body, connection: connection.clone() });

@@ -65,7 +65,7 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
             }
         };
         let mut refusal = reply::refused(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words));
-        refusal.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(face));
+        refusal.0.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(face));
         refusal
     })
 }

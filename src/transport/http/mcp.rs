@@ -1,29 +1,28 @@
 //! `/mcp`: the MCP server, behind the same gate and the same quotas as everything else here.
 
+use super::extract::{Known, Start};
 use super::reply::{self, Response};
-use super::{OfFace, approvals, body};
-use crate::service::Caller;
+use super::{approvals, body};
 use crate::transport::mcp::Message;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use http::Method;
 
 /// Another protocol than the rest, told by its own documents.
 pub const PATH: &str = "/mcp";
 
-pub async fn mcp(State(face): OfFace, Extension(caller): Extension<Caller>, request: Request) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    // Until it is dropped the server waits with its end.
-    let Some(begun) = face.begin() else { return reply::stopping() };
+pub async fn mcp(start: Start, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
+        let Known { face, caller } = start.known;
         return face.mcp.other(caller, parts).await.map(Body::new);
     }
-    let received = match body::read(&face, &caller, &parts.headers, body, ("", |length| length > body::SMALL)).await {
+    let is_call = |length| length > body::SMALL;
+    let received = match body::read(start.face(), start.caller(), &start.headers, body, ("", is_call)).await {
         Ok(received) => received,
-        Err(unread) => return body::refuse(face, caller, "", unread, begun).await,
+        Err(unread) => return start.refuse("", unread).await,
     };
+    let Start { known: Known { face, caller }, begun, .. } = start;
     let approver = approvals::of(&face, &caller);
     let message = body::apart(&face, &caller, received.text, |text| Message::read(text.as_bytes())).await;
     let recorded = message.is_refused();

@@ -3,11 +3,12 @@
 //! For: clients that have none yet. In: the terms of JWTs. Out: a document, and its address for a 401. Never: anything that
 //! is not in the operator's configuration.
 
-use super::OfFace;
+use super::Face;
 use super::reply::{self, Response};
 use axum::extract::State;
 use http::{StatusCode, Uri};
 use serde_json::{Value, json};
+use std::sync::Weak;
 
 /// For the server, and for a path of it.
 pub const PATHS: [&str; 2] = [ROOT, "/.well-known/oauth-protected-resource/{*path}"];
@@ -41,7 +42,7 @@ pub fn is(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-pub async fn metadata(State(face): OfFace) -> Response {
+pub async fn metadata(State(face): State<Weak<Face>>) -> Response {
     let Some(face) = face.upgrade() else { return reply::stopping() };
     match face.callers.metadata() {
         Some(metadata) => reply::value(StatusCode::OK, &metadata.document),

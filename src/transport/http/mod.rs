@@ -13,6 +13,7 @@ mod callers;
 mod calls;
 mod connection;
 mod crowd;
+mod extract;
 mod gate;
 mod jwt;
 mod listen;
@@ -48,7 +49,7 @@ use http::{Method, StatusCode, Uri};
 use reply::Response;
 use serde_json::json;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -142,7 +143,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let Options { callers, names, tls, brokers, announced } = options;
     let (begin, calls) = mpsc::channel(1);
-    let face = Arc::new_cyclic(|face: &std::sync::Weak<Face>| Face {
+    let face = Arc::new_cyclic(|face: &Weak<Face>| Face {
         mcp: transport::mcp::Streamable::new(background.service(), kill.clone()),
         service: background.service(),
         background,
@@ -203,10 +204,8 @@ async fn drained(face: &Face, mut calls: mpsc::Receiver<()>) {
     }
 }
 
-type OfFace = State<std::sync::Weak<Face>>;
-
 /// Every path of this server.
-fn router(face: std::sync::Weak<Face>) -> Router {
+fn router(face: Weak<Face>) -> Router {
     Router::new()
         .route("/healthz", get(async || reply::value(StatusCode::OK, &json!({ "status": "up" }))))
         .route("/readyz", get(ready))
@@ -230,7 +229,7 @@ fn router(face: std::sync::Weak<Face>) -> Router {
         .with_state(face)
 }
 
-async fn ready(State(face): OfFace) -> Response {
+async fn ready(State(face): State<Weak<Face>>) -> Response {
     let (status, words) = match face.upgrade().filter(|face| !face.stop.is_cancelled()) {
         None => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         Some(face) if face.service.ready().is_err() => (StatusCode::SERVICE_UNAVAILABLE, "policies cannot be read"),

@@ -9,7 +9,9 @@ use crate::fault::{Fault, Kind};
 use crate::service::{Caller, Report, Reservation, Service};
 use crate::transport::answers::{Built, Payer};
 use axum::body::{Body, Bytes, HttpBody};
+use axum::response::IntoResponse;
 use http::{HeaderValue, StatusCode, header};
+use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 use std::io;
@@ -17,8 +19,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 pub type Response = http::Response<Body>;
-/// One that ends a request early.
-pub type Refused = Box<Response>;
+/// A response that ends a request early.
+pub struct Refused(pub Box<Response>);
+
+impl From<Response> for Refused {
+    fn from(response: Response) -> Refused {
+        Refused(Box::new(response))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        *self.0
+    }
+}
 
 /// When a client may try again, seconds.
 fn retry_after(fault: &Fault) -> HeaderValue {
@@ -51,7 +65,7 @@ pub fn words(fault: &Fault) -> String {
 
 /// The same, where a function has more to give.
 pub fn refused(status: StatusCode, fault: Fault) -> Refused {
-    Box::new(refusal(status, fault))
+    refusal(status, fault).into()
 }
 
 /// A request that leads to no call.
@@ -199,6 +213,12 @@ impl Held {
         // A short one that has room is there at once, and its length is known.
         let _ = held.ready(&mut Context::from_waker(Waker::noop()));
         held
+    }
+
+    /// The next bytes of it, as part of another body.
+    pub async fn piece(&mut self) -> Option<io::Result<Bytes>> {
+        let frame = self.frame().await?;
+        Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
     }
 
     fn ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {

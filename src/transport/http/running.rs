@@ -3,31 +3,24 @@
 //! For: `/v1/calls`, `/v1/status`, `/metrics`. In: a caller. Out: what the service tells that one. Never: whether there is
 //! a call of somebody else.
 
+use super::extract::{Known, Operator};
 use super::reply::{self, Response};
-use super::{Face, OfFace, background, tools};
+use super::{Face, background};
 use crate::fault::{Fault, Kind};
 use crate::registry::Filter;
 use crate::service::{Caller, Phase};
-use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
 /// `GET /v1/calls`.
-pub async fn calls(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
+pub async fn calls(Known { face, caller }: Known) -> Response {
     let who = face.service.who(&caller, None);
     reply::value(StatusCode::OK, &json!({ "calls": background::calls(&face, &who) }))
 }
 
 /// `GET /v1/calls/{call}`.
-pub async fn call(
-    State(face): OfFace,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
+pub async fn call(Known { face, caller }: Known, Path(id): Path<String>, headers: HeaderMap) -> Response {
     let who = face.service.who(&caller, None);
     if let Some(told) = background::told(&face, &who, &id, &headers).await {
         return told;
@@ -47,8 +40,7 @@ async fn missing(face: &Face, who: &Caller) -> Response {
 }
 
 /// `DELETE /v1/calls/{call}`.
-pub async fn cancel(State(face): OfFace, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
+pub async fn cancel(Known { face, caller }: Known, Path(id): Path<String>) -> Response {
     let who = face.service.who(&caller, None);
     match face.background.cancel(&who, &id) || face.service.cancel(&who, &id) {
         true => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
@@ -61,11 +53,7 @@ fn no_such_call(words: &str) -> Response {
 }
 
 /// `GET /v1/status`, for operators.
-pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    if let Err(refusal) = tools::operator(&face, &caller) {
-        return *refusal;
-    }
+pub async fn status(Operator { face, caller }: Operator) -> Response {
     let service = &face.service;
     let everybody = Caller::operator(caller.user);
     let open = service.calls(&everybody);
@@ -94,16 +82,10 @@ pub async fn status(State(face): OfFace, Extension(caller): Extension<Caller>) -
 }
 
 /// `GET /metrics`, for operators.
-pub async fn metrics(State(face): OfFace, Extension(caller): Extension<Caller>) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    match tools::operator(&face, &caller) {
-        Ok(()) => {
-            let (mut text, kept) = (face.service.metrics(), face.background.kept());
-            text.gauge("toolhost_background_calls_open", "Calls in the background that did not end.", kept.open);
-            text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
-            text.gauge("toolhost_callbacks_owed", "Ends of calls whose callers are still to be told.", kept.untold);
-            reply::text(text.whole())
-        }
-        Err(refusal) => *refusal,
-    }
+pub async fn metrics(Operator { face, .. }: Operator) -> Response {
+    let (mut text, kept) = (face.service.metrics(), face.background.kept());
+    text.gauge("toolhost_background_calls_open", "Calls in the background that did not end.", kept.open);
+    text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
+    text.gauge("toolhost_callbacks_owed", "Ends of calls whose callers are still to be told.", kept.untold);
+    reply::text(text.whole())
 }

@@ -4,62 +4,84 @@
 //! come, `replay` where the outcome is that of an earlier call, then exactly one `end`. Never: a line of a tool as a line of the stream; a call that runs on once nobody reads.
 
 use super::calls::Begun;
-use super::reply::{Held, Reader};
+use super::reply::{Held, Reader, Response};
 use crate::fault::{Fault, Kind};
 use crate::service::{Event, Report};
 use crate::transport::answers::visible;
-use axum::body::{Bytes, HttpBody};
-use hyper::body::Frame;
+use axum::body::{Body, Bytes};
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderValue, header};
 use serde_json::{Value, json};
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Sleep;
 
 /// In a quiet stream a comment shows that both ends are there.
 pub const QUIET: Duration = Duration::from_secs(15);
 pub const COMMENT: &str = ": the call runs\n\n";
 
-/// The body of a stream. Dropping it drops the call.
-pub struct Events {
-    id: String,
-    ready: Option<Bytes>,
-    state: State,
+/// A call that runs, as its stream tells it. Dropping it drops the call.
+pub struct Running {
+    pub id: String,
+    pub events: mpsc::Receiver<Event>,
+    pub call: JoinSet<Report>,
+    /// Once it has ended.
+    pub report: Option<Report>,
+    pub seen_by: Reader,
+    pub begun: Begun,
+}
+
+/// A response of Server-Sent Events.
+pub fn streamed(events: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(events));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+/// The stream of a call. `first`: an event that came already.
+pub fn events(running: Running, first: Option<Event>) -> Response {
+    let mut head = event("start", &json!({ "id": running.id }));
+    head.extend(first.iter().flat_map(written));
+    let head = stream::once(std::future::ready(Ok(head.into())));
+    let rest = stream::unfold(State::Running(Box::new(running)), |state| async { state.next().await });
+    streamed(head.chain(rest))
 }
 
 enum State {
-    Running {
-        events: mpsc::Receiver<Event>,
-        call: JoinSet<Report>,
-        quiet: Pin<Box<Sleep>>,
-        seen_by: Reader,
-        begun: Option<Begun>,
-    },
+    Running(Box<Running>),
     Ending(Held),
 }
 
-impl Events {
-    pub fn running(
-        id: &str,
-        first: Option<Event>,
-        events: mpsc::Receiver<Event>,
-        call: JoinSet<Report>,
-        seen_by: Reader,
-        begun: Begun,
-    ) -> Events {
-        let mut ready = started(id);
-        ready.extend(first.iter().flat_map(written));
-        let quiet = Box::pin(tokio::time::sleep(QUIET));
-        let state = State::Running { events, call, quiet, seen_by, begun: Some(begun) };
-        Events { id: id.to_owned(), ready: Some(ready.into()), state }
-    }
-
-    pub fn ended(id: &str, report: Report, seen_by: Reader, begun: Begun) -> Events {
-        let state = State::Ending(end(id, report, &seen_by, begun));
-        Events { id: id.to_owned(), ready: Some(started(id).into()), state }
+impl State {
+    async fn next(self) -> Option<(io::Result<Bytes>, State)> {
+        let mut running = match self {
+            State::Running(running) => running,
+            State::Ending(mut held) => return Some((held.piece().await?, State::Ending(held))),
+        };
+        if running.report.is_none() {
+            let told = tokio::select! {
+                biased;
+                Some(told) = running.events.recv() => Some(written(&told)),
+                ended = running.call.join_next() => {
+                    running.report = ended.and_then(Result::ok).or_else(|| {
+                        let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
+                        Some(Report::of_fault(running.id.clone(), "", fault))
+                    });
+                    None
+                }
+                () = tokio::time::sleep(QUIET) => Some(COMMENT.into()),
+            };
+            if let Some(told) = told {
+                return Some((Ok(told.into()), State::Running(running)));
+            }
+        }
+        // Whatever was told meanwhile comes first.
+        if let Ok(told) = running.events.try_recv() {
+            return Some((Ok(written(&told).into()), State::Running(running)));
+        }
+        let mut held = end(&running.id, running.report?, &running.seen_by, running.begun);
+        Some((held.piece().await?, State::Ending(held)))
     }
 }
 
@@ -71,10 +93,6 @@ fn end(id: &str, report: Report, seen_by: &Reader, begun: Begun) -> Held {
     };
     before += "event: end\ndata: ";
     Held::of(report, seen_by, begun, (&before, "\n\n"))
-}
-
-fn started(id: &str) -> Vec<u8> {
-    event("start", &json!({ "id": id }))
 }
 
 /// The name and the data of an event.
@@ -99,51 +117,4 @@ pub fn event(name: &str, data: &Value) -> Vec<u8> {
     let _ = visible(data, &mut bytes);
     bytes.extend(b"\n\n");
     bytes
-}
-
-impl HttpBody for Events {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let this = &mut *self;
-        let frame = |bytes: Vec<u8>| Poll::Ready(Some(Ok(Frame::data(Bytes::from(bytes)))));
-        if let Some(ready) = this.ready.take() {
-            return Poll::Ready(Some(Ok(Frame::data(ready))));
-        }
-        let State::Running { events, call, quiet, seen_by, begun } = &mut this.state else {
-            let State::Ending(held) = &mut this.state else { return Poll::Ready(None) };
-            return Pin::new(held).poll_frame(cx);
-        };
-        match events.poll_recv(cx) {
-            Poll::Ready(Some(told)) => {
-                quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-                return frame(written(&told));
-            }
-            // All were told; the report comes.
-            Poll::Ready(None) | Poll::Pending => {}
-        }
-        if let Poll::Ready(ended) = call.poll_join_next(cx) {
-            // Whatever was told meanwhile comes first.
-            if let Ok(told) = events.try_recv() {
-                let report = ended.and_then(Result::ok);
-                report.map(|report| call.spawn(std::future::ready(report)));
-                return frame(written(&told));
-            }
-            let report = ended.and_then(Result::ok).unwrap_or_else(|| {
-                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
-                Report::of_fault(this.id.clone(), "", fault)
-            });
-            let Some(begun) = begun.take() else { return Poll::Ready(None) };
-            let mut held = end(&this.id, report, seen_by, begun);
-            let first = Pin::new(&mut held).poll_frame(cx);
-            this.state = State::Ending(held);
-            return first;
-        }
-        if quiet.as_mut().poll(cx).is_ready() {
-            quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
-            return frame(COMMENT.into());
-        }
-        Poll::Pending
-    }
 }

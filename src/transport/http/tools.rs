@@ -3,15 +3,15 @@
 //! For: `/v1/tools`. In: a caller, a format. Out: the tools that it may call here. Never: a tool of another caller, or a
 //! path of this host for anybody but an operator.
 
+use super::Face;
+use super::extract::{Known, Operator};
 use super::reply::{self, Refused, Response};
-use super::{Face, OfFace};
 use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
 use crate::service::Caller;
 use crate::transport::export::{self, Exported, Format};
 use crate::transport::names::Names;
-use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use http::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
@@ -20,17 +20,10 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// `GET /v1/tools`.
-pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>, uri: Uri) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    let caller = match acting(&face, caller, &uri) {
-        Ok(caller) => caller,
-        Err(refusal) => return *refusal,
-    };
-    let (format, all) = match (format(&uri), offered(&face, &caller)) {
-        (Ok(format), Ok(all)) => (format, all),
-        (Err(refusal), _) => return *refusal,
-        (_, Err(fault)) => return reply::fault(fault, is_operator(&face, &caller)),
-    };
+pub async fn list(known: Known, uri: Uri) -> Result<Response, Refused> {
+    let caller = acting(&known, &uri)?;
+    let format = format(&uri)?;
+    let all = offered(&known.face, &caller).map_err(|fault| known.fault(fault))?;
     let namespace = parameter(&uri, "namespace");
     let within = |tool: &&Arc<Tool>| {
         namespace
@@ -38,48 +31,34 @@ pub async fn list(State(face): OfFace, Extension(caller): Extension<Caller>, uri
             .is_none_or(|wanted| tool.manifest.id.split_once(':').is_some_and(|(space, _)| space == wanted))
     };
     let listed: Vec<Arc<Tool>> = all.iter().filter(within).cloned().collect();
-    match format {
+    Ok(match format {
         Some(format) => exported(export::tools(&listed, &all, format)),
         None => {
             let listed: Vec<Value> = listed.iter().map(|tool| Value::Object(export::described(tool))).collect();
             reply::value(StatusCode::OK, &json!({ "tools": listed }))
         }
-    }
+    })
 }
 
 /// `GET /v1/tools/{tool}`.
-pub async fn one(
-    State(face): OfFace,
-    Extension(caller): Extension<Caller>,
-    Path(tool): Path<String>,
-    uri: Uri,
-) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    let tool = Named::of(&face, &caller).id(tool);
-    let found = face.service.find(&caller, &tool).and_then(|tool| Ok((tool, offered(&face, &caller)?)));
-    let (format, tool, mut all) = match (format(&uri), found) {
-        (Ok(format), Ok((tool, all))) => (format, tool, all),
-        (Err(refusal), _) => return *refusal,
-        (_, Err(fault)) => return reply::fault(fault, is_operator(&face, &caller)),
+pub async fn one(known: Known, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refused> {
+    let Known { face, caller } = &known;
+    let tool = Named::of(face, caller).id(tool);
+    let format = format(&uri)?;
+    let found = face.service.find(caller, &tool).and_then(|tool| Ok((tool, offered(face, caller)?)));
+    let (tool, mut all) = found.map_err(|fault| known.fault(fault))?;
+    let Some(format) = format else {
+        return Ok(reply::value(StatusCode::OK, &Value::Object(export::described(&tool))));
     };
-    match format {
-        Some(format) => {
-            // One that is not listed keeps the name by which it would be.
-            if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
-                all.push(tool.clone());
-            }
-            exported(export::tools(&[tool], &all, format))
-        }
-        None => reply::value(StatusCode::OK, &Value::Object(export::described(&tool))),
+    // A tool that is not listed keeps the name by which it would be.
+    if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
+        all.push(tool.clone());
     }
+    Ok(exported(export::tools(&[tool], &all, format)))
 }
 
 /// `GET /v1/tools/{tool}/audit`, for operators.
-pub async fn audit(State(face): OfFace, Extension(caller): Extension<Caller>, Path(tool): Path<String>) -> Response {
-    let Some(face) = face.upgrade() else { return reply::stopping() };
-    if let Err(refusal) = operator(&face, &caller) {
-        return *refusal;
-    }
+pub async fn audit(Operator { face, .. }: Operator, Path(tool): Path<String>) -> Response {
     // Scripts are hashed, grants and the log are looked at.
     let report = tokio::task::spawn_blocking(move || face.service.audit(&tool)).await;
     match report {
@@ -116,24 +95,10 @@ impl Named<'_> {
     }
 }
 
-/// As `callers.policy.toml` says, where there is one; while that cannot be read, as it was last.
-pub fn is_operator(face: &Face, caller: &Caller) -> bool {
-    face.service.who(caller, None).operator
-}
-
-/// Refuses whoever is no operator.
-pub fn operator(face: &Face, caller: &Caller) -> Result<(), Refused> {
-    if is_operator(face, caller) {
-        return Ok(());
-    }
-    let fault = Fault::new(Kind::AuthorizationError, "This is for operators of the host.");
-    Err(reply::refused(StatusCode::FORBIDDEN, fault))
-}
-
 /// The caller that `as` names, where this one may act as that one; without `as` this one.
-fn acting(face: &Face, caller: Caller, uri: &Uri) -> Result<Caller, Refused> {
-    let Some(name) = parameter(uri, "as") else { return Ok(caller) };
-    let other = face.service.who(&caller, Some(&name));
+fn acting(known: &Known, uri: &Uri) -> Result<Caller, Refused> {
+    let Some(name) = parameter(uri, "as") else { return Ok(known.caller.clone()) };
+    let other = known.face.service.who(&known.caller, Some(&name));
     if other.user == name {
         return Ok(other);
     }

@@ -1,7 +1,4 @@
-//! Announcement: a signed message that says for how long services are there.
-//!
-//! For: hosts that announce, and hosts that listen. In: a key that both know; any JSON. Out: a body, or what a body says.
-//! Never: anything of a body that is believed before its signature fits.
+//! A signed message that says for how long services are there. Nothing of a body is believed before its signature fits.
 
 use super::Secret;
 use crate::base::json::{Dialect, parse};

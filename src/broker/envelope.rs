@@ -1,7 +1,5 @@
-//! The envelope of a tool service: a request with two JSON texts, and replies.
-//!
-//! For: both ends of a tool service. In: the body of a message. Out: `ToolServiceRequest` or `ToolServiceResponse`. Never: a body over the caps
-//! that is parsed or sent; a field that is not known and still refused: TrustGraph adds and drops them.
+//! The envelope of a tool service: a request with two JSON texts, and replies. Fields that are not known are passed over, as
+//! TrustGraph adds and drops them; a body over the cap is neither parsed nor sent.
 
 use super::LARGEST;
 use crate::base::json;

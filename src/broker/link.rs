@@ -1,10 +1,7 @@
 //! A link: one source and one topic on a broker, for as long as the process wants them.
 //!
-//! For: whoever serves or calls. In: terms, a source, where to publish. Out: deliveries; publishing; whether it is connected.
-//! Never: a stream that ends without being rebuilt; a message that is sent twice by itself.
-//!
-//! Any error, and any end of what comes in, ends the connection as a whole: it is made anew, with everything that was
-//! declared on it. What clients of brokers mend by themselves is one more state that nobody sees.
+//! Automatic reconnection of the clients is off: any error ends the connection, which is made anew with all that was
+//! declared on it. No message is sent twice.
 
 use super::{CONFIRMED, Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use crate::base::text;

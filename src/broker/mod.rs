@@ -1,8 +1,5 @@
-//! Brokers: messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there. Nothing of tools.
-//!
-//! For: the face that serves tools over a broker, the executor that calls other services over one. In: `Terms` (where, and as whom),
-//! a `Source` and a `Topic`. Out: a `Link`: what comes from the one, and a way to publish on the other. Never: a connection that
-//! is not rebuilt; a message larger than a broker takes; a credential in a text.
+//! Messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there: `Terms`, a `Source` and a `Topic` make
+//! a `Link`. Knows nothing of tools; shows no credential.
 
 mod announcement;
 mod envelope;

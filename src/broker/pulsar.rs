@@ -1,7 +1,4 @@
-//! Pulsar: non-persistent topics, as TrustGraph uses them. Brokers keep nothing there: what no consumer takes at once is lost.
-//!
-//! For: `connect`. In: terms, a source, where to publish. Out: both ends of one connection. Never: a schema, a batch, a
-//! redelivery.
+//! Pulsar's non-persistent topics, as TrustGraph uses them: what no consumer takes at once is lost.
 
 use super::{Delivery, Ends, Incoming, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use futures_util::StreamExt;

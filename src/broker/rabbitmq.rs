@@ -1,7 +1,5 @@
-//! RabbitMQ: exchanges and queues exactly as TrustGraph declares them, so that either side may come first.
-//!
-//! For: `connect`. In: terms, a source, where to publish. Out: both ends of one connection. Never: an argument on a queue that
-//! TrustGraph declares without; a message that counts as published before the broker says so.
+//! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message counts
+//! as published once the broker says so.
 
 use super::{Delivery, Ends, Hold, Incoming, Outgoing, Source, Terms, Topic, Trace, Unsent};
 use futures_util::StreamExt;

@@ -1,7 +1,4 @@
-//! Serve: a tool service written in Rust: one method, and a function that answers by it.
-//!
-//! For: programs that embed this library (`examples/joke.rs`). In: terms, two topics, a `ToolService`. Out: a reply for every
-//! request, also where the method fails or panics. Never: more requests at once than it was told.
+//! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or panics.
 
 use super::{Delivery, LONGEST_ID, Link, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic, Unsent};
 use crate::base::json::{Dialect, parse};

@@ -1,7 +1,5 @@
-//! Terms: which broker, as whom, and whom to trust there.
-//!
-//! For: links. In: a url, a user, where the credential is read. Out: `Terms`. Never: a credential inside a url, or shown;
-//! one that crosses a network in the clear unless the operator says so.
+//! Which broker, as whom, and whom to trust there. A credential never stands in a url, and crosses a network in the clear
+//! only where the operator says so.
 
 use futures_util::future::BoxFuture;
 use http::Uri;

@@ -1,7 +1,4 @@
-//! Topics, in the two spellings that TrustGraph has.
-//!
-//! For: links. In: `request:tg:x`, `non-persistent://tg/request/x`, or the name of a service. Out: a `Topic`, as each broker
-//! names it. Never: a persistent topic of Pulsar, whose messages would be promised more than is done for them.
+//! Topics, in the two spellings that TrustGraph has (`request:tg:x`, `non-persistent://tg/request/x`).
 
 use std::fmt;
 

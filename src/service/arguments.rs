@@ -1,6 +1,5 @@
-//! Arguments as callers bring them: a value, JSON text, or texts by name.
-//!
-//! For: the road. In: what a transport decoded. Out: one JSON value and how it was written. Never: accepts two documents, a duplicate key or NaN; checks a schema (`manifest` does).
+//! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate key
+//! or NaN is refused. `manifest::arguments` checks them against the schema.
 
 use crate::base::json;
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};

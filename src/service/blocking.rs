@@ -1,7 +1,5 @@
-//! Blocking: work that may take long runs on threads of its own, within the time limit of its call.
-//!
-//! For: the road. In: work, whether it may take long, when the call ends. Out: its result, or a `TimeoutError`.
-//! Never: moves short work to another thread; takes more than half of the cores for long work (or the only one).
+//! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half of
+//! the cores.
 
 use super::format;
 use crate::executor::Ending;

@@ -1,8 +1,5 @@
-//! Callers: who a request is from, and what that caller may see and bring.
-//!
-//! For: the road, transports. In: who authenticated, the label a request carries, the rules of this moment. Out: the
-//! caller, what it may do. Never: takes a label for an identity where the file does not say so; tells a caller that a
-//! tool exists which it may not call.
+//! Who a request is from, and what that caller may see and bring, as `callers.policy.toml` says. A label is an identity
+//! only where the file says so; a tool that a caller may not call does not exist for it.
 
 use super::decision_cache::DecisionCache;
 use super::quota::{Charge, Limits};

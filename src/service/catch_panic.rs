@@ -1,6 +1,4 @@
-//! Catch panic: a future whose panic is an error, so that one bad call does not end the service.
-//!
-//! For: the road. In: a future. Out: its result, or the words of the panic. Never: polls a future that has panicked.
+//! A future whose panic is an error, so that one bad call does not end the service.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};

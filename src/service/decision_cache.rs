@@ -1,8 +1,5 @@
-//! Decision cache: what holds until the registry or the operator's rules change: the policies with every file of the
-//! registry protected, and what they decide about each tool.
-//!
-//! For: the road. In: a snapshot, the rules. Out: a `Decided` per tool, found once.
-//! Never: is used after a change of either; holds anything that a call brings.
+//! Decisions about each tool, found once and used until the registry or the operator's rules change. Holds nothing that a
+//! call brings.
 
 use super::blocking::Until;
 use super::requirements;

@@ -1,7 +1,5 @@
-//! Endings and answers as words: one mapping from how a tool ended to an error, and the texts an agent reads.
-//!
-//! For: the road, and every transport. In: an ending, its log lines, a report. Out: a value or a
-//! fault; observation, response and content texts. Never: a host path; a catch-all over endings.
+//! Endings and answers as words: one mapping from how a tool ended to an error, without a catch-all, and the texts that an
+//! agent reads, without a path of this host.
 
 use super::shapes::{self, Shape};
 use crate::base::json::Text;

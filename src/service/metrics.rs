@@ -1,7 +1,5 @@
-//! Metrics: how the calls of each tool ended, what they took and were refused, and what this host holds now.
-//!
-//! For: operators. In: each call, when it begins and how it ends. Out: Prometheus text. Never: a name that a caller made
-//! up: what is no tool counts as one, whatever it was called.
+//! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused, what this host holds now.
+//! Calls of tools that do not exist count under one name.
 
 mod text;
 

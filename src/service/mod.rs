@@ -1,7 +1,5 @@
-//! The service: one door, and one road behind it, for every call, whoever brings it.
-//!
-//! For: transports and the cli. In: a `CallRequest` and a `Sink`. Out: events while the tool runs, then a `Report`,
-//! always: a call is never lost. Never: another way to a tool than `Service::call`.
+//! The service: every call, whoever brings it, enters by `Service::call` and takes one pipeline. Events go to a `Sink` while
+//! the tool runs; a `Report` always comes last.
 
 mod approval;
 mod arguments;

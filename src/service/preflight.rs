@@ -1,8 +1,5 @@
-//! Preflight: what every call of a tool is refused for, whatever its arguments.
-//!
-//! For: the road, `list`, `check`, `audit` and what agents are offered. In: a tool, what policy decided about it,
-//! whether its handler can be run. Out: the obstacles; the fault that a call meets first.
-//! Never: starts anything; refuses for other reasons, or in other words, than the road of a call.
+//! What every call of a tool is refused for, whatever its arguments: for `list`, `check`, `audit` and what agents are
+//! offered. The words are those of the call pipeline; nothing is started.
 
 use super::ledger::{self, Ledger};
 use crate::executor::method::Methods;

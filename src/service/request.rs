@@ -1,7 +1,4 @@
-//! Requests: one call asked for, by whom, and where its events go while it runs.
-//!
-//! For: every face. In: what a transport decoded. Out: a `CallRequest` and a `Sink` for the one door, `Service::call`.
-//! Never: an unbounded queue between a tool and whoever reads what it tells.
+//! A request: one call, by whom, and where its events go while it runs. What waits between a tool and its reader is bounded.
 
 use super::Arguments;
 use super::approval::Approver;

@@ -1,8 +1,4 @@
-//! Requirements: what the files beside a script ask for, joined to what policy decided about it.
-//!
-//! For: the road, `list`, `check`, `audit`, `diff`. In: a decision, where the script lies, the registry. Out: the decision
-//! with its packages, or with the reason why not. Never: lets a file speak for a script of others; reads for a tool without
-//! a script.
+//! What the files beside a script ask for, joined to what policy decided about it. A file speaks for its own script only.
 
 use crate::manifest::{Handler, Language, Site};
 use crate::packages::{self, Place, Wanted};

@@ -1,7 +1,5 @@
-//! The digest of a script, for reports and records; read again only when the file changed.
-//!
-//! For: the road. In: a decision about a script. Out: SHA-256 in hex, or nothing where it cannot be read.
-//! Never: decides anything; what runs is what the executor opens.
+//! The digest of a script, for reports and records; read again only when the file changed. What runs is what the executor
+//! opens.
 
 use crate::base::files::{self, Stamp};
 use crate::base::lock;

@@ -1,7 +1,5 @@
-//! Secrets: the values of the secrets that a call may use, read anew for each call, so that a changed one counts at once.
-//!
-//! For: the road. In: the secrets of a shape. Out: their values, by name. Never: keeps a value; shows one in an error; reads
-//! a file that others may read.
+//! The values of the secrets that a call may use, read anew for each call, so that a changed one counts at once. No error
+//! shows a value, and a file that others may read is refused.
 
 use crate::base::files;
 use crate::base::mask::SHORTEST;

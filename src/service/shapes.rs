@@ -1,7 +1,5 @@
-//! Shapes: answers that are more than data: content for the client (`$content`), or questions to it (`$ask`).
-//!
-//! For: the road, and faces that show content. In: an answer as JSON text. Out: its parts. Never: a picture that is none; a
-//! question that policy does not let the tool ask.
+//! Answers that are more than data: content for the client (`$content`), or questions to it (`$ask`). Media must begin as
+//! their type does; a tool asks only what policy lets it ask.
 
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;

@@ -1,9 +1,7 @@
-//! Speakers: several calls at once, shown to one reader one after the other.
+//! Several calls at once, shown to one reader one after the other.
 //!
-//! For: faces where one reader sees several tools; programs that embed this library. In: calls, and how one is run. Out: what
-//! they tell, in stages, never mixed: whoever has something to say first speaks until its end, and then the next one that
-//! had. Never: loses or doubles an event; waits for a call that died; keeps more than so many events of a call that waits
-//! to speak: then its tool waits, too.
+//! The call that has output first is shown to its end, then the next one that had some. Every event comes once. A call that
+//! waits to be shown keeps a bounded number of events; then its tool waits, too.
 
 use super::request::{CallRequest, Event, Sink};
 use super::{Report, Service};

@@ -1,7 +1,4 @@
-//! What can be called here, and who runs it: tools and rules come and go while calls run.
-//!
-//! For: the road, transports, programs that embed this library. In: definitions, rules, handlers. Out: what holds at
-//! this moment. Never: changes the tool or the rules of a call that runs.
+//! What can be called here, and who runs it. Tools and rules come and go while calls run; a call that runs keeps its own.
 
 use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, packages, preflight};

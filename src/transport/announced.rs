@@ -1,8 +1,6 @@
-//! Announced: tools that hosts elsewhere say they serve, and what this host says of its own, on a topic of a broker.
+//! Announced tools: what hosts elsewhere say they serve, and what this host says of its own, on a topic of a broker.
 //!
-//! For: hosts that find one another. In: `announced` of `[[tool_services]]`, `announce` of `[[broker]]`. Out: tools in the
-//! registry for as long as their announcer says, and messages that say so. Never: a tool of an announcer that the operator
-//! does not list, or after its time; a right to call one, which policy alone gives.
+//! Only announcers that the operator lists count, for the time that they say. A right to call comes from policy alone.
 
 use super::broker;
 use crate::base::lock;

@@ -1,7 +1,5 @@
-//! Tools as programs and models are told of them: descriptions, the shapes of model APIs, and text for a prompt.
-//!
-//! For: HTTP, `toolhost list` and `toolhost prompt`. In: tools. Out: JSON, or text. Never: a path of this host; a raw
-//! character that a terminal would obey.
+//! Tools as programs and models are told of them: descriptions, the shapes of model APIs, and text for a prompt. Nothing
+//! shows a path of this host, or a raw character that a terminal would obey.
 
 use super::names::Names;
 use super::schemas;

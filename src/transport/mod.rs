@@ -1,7 +1,5 @@
-//! Transports: bytes ⇄ the road of one call. A transport holds no logic.
-//!
-//! For: agents and other programs. In: a protocol's messages. Out: calls to `service`, and its reports
-//! in the protocol's words. Never: another road to a tool than `Service::call`.
+//! Transports: a protocol's messages as requests to `service`, and its reports in the protocol's words. A transport holds no
+//! logic.
 
 pub mod action;
 pub mod announced;

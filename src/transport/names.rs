@@ -1,8 +1,5 @@
-//! Names: tool ids ⇄ names that MCP clients and model APIs accept: `ns:name` ⇄ `ns__name`, or the name that the author chose,
-//! one to one.
-//!
-//! For: MCP, and the tools of a bare model API. In: the ids of a snapshot. Out: a name per id and back. Never: two ids under one name: where two
-//! would share one, neither is offered, because a new file must not take over the name of a tool.
+//! Tool ids and the names that MCP clients and model APIs accept, one to one: `ns:name` and `ns__name`, or the name that the
+//! author chose. Where two ids would share a name neither is offered: a new file must not take over the name of a tool.
 
 use crate::base::suggest;
 use std::collections::{BTreeMap, BTreeSet};

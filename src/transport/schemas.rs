@@ -1,7 +1,5 @@
-//! Schemas of a tool as clients and model APIs take them.
-//!
-//! For: MCP, and the tools of a bare model API. In: a manifest. Out: its description, and schemas that the strictest of
-//! them reads. Never: a rule that the road does not check. (The road also checks the rules that are left out here.)
+//! Schemas of a tool as the strictest clients and model APIs take them. Rules that are left out here are checked by the call
+//! pipeline all the same.
 
 use crate::base::text;
 use crate::manifest::Manifest;

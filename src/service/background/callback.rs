@@ -1,10 +1,7 @@
-//! Callbacks: telling a caller's receiver that a call ended, at least once, signed, to where its entry allows.
+//! Callbacks: tells a caller's receiver that a call ended, at least once, signed as Standard Webhooks are.
 //!
-//! For: `Background`. In: jobs that ended and whose callers are still to be told. Out: messages by the road of egress, and how
-//! far each got. Never: sends to what the file of callers does not list at that moment; follows a redirect; sends a second
-//! time under another id; tries for ever.
-//!
-//! The messages and their signatures are those of Standard Webhooks, for which receivers have libraries.
+//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the id of the first
+//! one. The number of attempts is bounded.
 
 use super::jobs::{Callback, Delivery, Job};
 use super::{Background, Change, new_id};

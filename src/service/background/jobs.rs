@@ -1,7 +1,5 @@
-//! Jobs: the calls in the background that are kept, within their bounds.
-//!
-//! For: `Background`. In: a job that begins, how it ended. Out: what is kept, and what must go for it. Never: forgets a job
-//! that did not end, or whose caller is still to be told; lets one caller have the jobs of others forgotten.
+//! The calls in the background that are kept, within their bounds. A job that runs, or whose callback is pending, is never
+//! forgotten; a principal that has many loses its own first.
 
 use crate::fault::{Fault, Kind};
 use jiff::{SignedDuration, Timestamp};

@@ -1,8 +1,6 @@
-//! Background: calls that outlive their clients. A receipt at once; state, result and cancelling later.
+//! Calls that outlive their clients: a receipt at once; state, result and cancelling later.
 //!
-//! For: transports. In: a request, who asks. Out: receipts; the results of calls that ended, as their callers may read them.
-//! Never: another road to a tool than `Service::call`; arguments or secrets on the disk; a call of another caller's; a call that
-//! is told as running, or as not begun, after its host ended.
+//! Neither arguments nor secrets reach the disk. After its host ended, no call is told as running.
 
 mod callback;
 mod jobs;

@@ -1,7 +1,5 @@
-//! Receipts: what a caller is told of its call in the background.
-//!
-//! For: transports. In: a job, and the call as it is now. Out: plain data. Never: why a receiver could not be reached, in
-//! words that tell of this host's network.
+//! What a caller is told of its call in the background, as plain data. Errors of a callback tell nothing of this host's
+//! network.
 
 use super::jobs::{Delivery, Job};
 use crate::service::{CallState, Phase};

@@ -1,7 +1,5 @@
-//! The store of calls in the background: one file of redb beside the audit log.
-//!
-//! For: `Background`. In: jobs and the texts of their results. Out: the same after a restart. Never: a file that others
-//! than this user and root may read or write; one that another host has open; one of another version.
+//! The store of calls in the background: one file of redb beside the audit log, for this user alone. A file that another
+//! host has open, or of another version, is refused.
 
 use super::jobs::Job;
 use crate::base::files::{self, Folder};

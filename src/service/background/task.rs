@@ -1,7 +1,4 @@
-//! Task: the tool `core:task-status`, by which an agent asks for a call in the background.
-//!
-//! For: agents that have tools and nothing else. In: the id of a receipt. Out: how far that call is, and its result once it
-//! ended. Never: a call of another caller's, for operators either.
+//! The tool `core:task-status`, by which an agent asks for its own calls in the background and for their results.
 
 use super::Background;
 use crate::base::json::{self, Text};

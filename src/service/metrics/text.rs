@@ -1,6 +1,4 @@
-//! Text: metrics as Prometheus reads them (exposition format 0.0.4).
-//!
-//! For: `metrics`, faces that add what they hold. In: names, labels, numbers. Out: lines. Never: a label that ends early.
+//! Metrics as Prometheus reads them (exposition format 0.0.4).
 
 use std::fmt::Write;
 

@@ -1,7 +1,4 @@
-//! Deps: what people ask of the packages of this host's tools, beside calls.
-//!
-//! For: `toolhost deps`. In: a tool. Out: what it requires, a lock, entries of the store. Never: another way to build than
-//! that of a call.
+//! What `toolhost deps` asks of the packages of this host's tools. Building goes the way of a call.
 
 use super::{Need, Packages, Resolved, broken, locks, under_way};
 use crate::base::text;

@@ -1,8 +1,5 @@
-//! Installer: pip or npm, run twice behind the walls: once with the index alone in reach and no package's code running,
-//! once without a network.
-//!
-//! For: a build. In: what is locked, the index, folders of the store's work. Out: a folder that the store examines.
-//! Never: gives an installer a file of the tool, a setting of this machine's user, or both a network and a package's code.
+//! Runs pip or npm twice in the sandbox: once with only the index in reach and no package code running, once without a
+//! network. An installer gets no file of the tool and no setting of this machine's user.
 
 use super::runs::{Recorder, Run};
 use super::{Need, locks, program};

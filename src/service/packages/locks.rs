@@ -1,7 +1,5 @@
-//! Locks: what requirements resolve to, kept or written down, and what policy says of it.
-//!
-//! For: a build, and `deps lock`. In: the answers of installers, read as hostile. Out: a lock, and what it holds. Never:
-//! takes over where something is said to come from.
+//! What requirements resolve to, kept or written down, and what policy says of it. Answers of installers are read as
+//! hostile: where they say that something comes from does not count.
 
 use super::installer::Tell;
 use super::{Need, Packages, Resolved, broken};

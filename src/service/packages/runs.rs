@@ -1,7 +1,4 @@
-//! Runs: one run of an installer behind the walls, recorded like a call.
-//!
-//! For: the installer. In: a confinement, an order. Out: its answer, or a fault with its last words. Never: another way to
-//! run than the executor of scripts; keeps a run out of the audit log.
+//! One run of an installer in the sandbox, recorded like a call.
 
 use super::installer::Tell;
 use crate::base::lock;

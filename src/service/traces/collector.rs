@@ -1,8 +1,5 @@
-//! Collector: where spans go, by OTLP over HTTP with JSON.
-//!
-//! For: `Traces`. In: spans, an address that the operator named. Out: messages, by the connections of egress; how many spans
-//! were lost. Never: holds more than its queue and one message; tries a message twice; asks a policy: the address is the
-//! operator's own, and no tool or caller can name one.
+//! Sends spans to a collector, by OTLP over HTTP with JSON and the connections of egress. No message is sent twice; no policy
+//! is asked, since the address is the operator's own.
 
 use crate::base::lock;
 use crate::egress::{self, Dialler, Receiver, Unsent, tls};

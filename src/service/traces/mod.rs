@@ -1,8 +1,6 @@
-//! Traces: the trace that a call is part of, and the spans that a collector is told of it.
+//! The trace that a call is part of, and the spans of it for a collector.
 //!
-//! For: the door, the record of a call. In: what a request says of its trace, when each stage began, how the call ended.
-//! Out: the trace's id for every log, the context for the tool, spans for a collector where one is named. Never: makes a call
-//! wait for a collector; tells it arguments, answers, secrets or paths of this host.
+//! No call waits for a collector, and no span tells arguments, answers, secrets or paths of this host.
 
 mod collector;
 

@@ -1,7 +1,4 @@
-//! Find: the action in a model's text, and what stands around it.
-//!
-//! For: `read`. In: text. Out: where the block begins, the text before it, what follows it. Never: reads the block;
-//! takes a name in code spans (`<ACTION>` between backticks) for a block; more than one pass over the text.
+//! Finds the action in a model's text, and what stands around it, in one pass. A name in a code span is not a block.
 
 use std::ops::Range;
 

@@ -1,8 +1,6 @@
-//! `<ACTION>` and `<OBSERVATION>`: calls that a model writes into its text.
+//! `<ACTION>` and `<OBSERVATION>`: one call that a model writes into its text, and the answer that it reads.
 //!
-//! For: loops around a model that has no tool calls of its own. In: a model's text. Out: the text before its action, and
-//! an observation to hand back to the model. Never: another road to a tool than `Service::call`; a word of a tool that
-//! reads as protocol text; more than one call for one text.
+//! Nothing that a tool says can be read as protocol text.
 
 mod find;
 mod observation;

@@ -1,7 +1,4 @@
-//! Observation: what an agent is told of its action.
-//!
-//! For: `Reading::answered`. In: a report. Out: an `<OBSERVATION>`. Never: a character of a tool or a caller that could be
-//! read as protocol text: markup is written as entities, what cannot be seen as an escape.
+//! The observation that an agent reads. Markup of a tool or a caller is written as entities, what cannot be seen as an escape.
 
 use crate::base::text;
 use crate::quantity::MAX_OBSERVATION_BYTES;

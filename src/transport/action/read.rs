@@ -1,7 +1,5 @@
-//! Read: an action as its model wrote it, in either dialect.
-//!
-//! For: `act`. In: a model's text. Out: the text before the action, the action or everything that is wrong with it, and
-//! warnings. Never: I/O; a guess where two readings are possible; a value in its words, since it may be a secret.
+//! Reads an action in either dialect: the text before it, the action or everything that is wrong with it, and warnings.
+//! Where two readings are possible it is refused. No warning shows a value, since that may be a secret.
 
 use super::xml::{self, Broken, Element};
 use super::{Dialect, find};

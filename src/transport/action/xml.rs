@@ -1,7 +1,4 @@
-//! XML: one element, read strictly and within bounds.
-//!
-//! For: `read`. In: text, and where the element begins. Out: the element and where it ends, or the place and the words
-//! of what is wrong. Never: an entity of the document's own, a repair, a tree beyond the bounds of `quantity`.
+//! Reads one XML element, strictly and within the bounds of `quantity`; no entities of the document's own.
 
 use crate::quantity::{Limit, MAX_ACTION_DEPTH, MAX_ACTION_ELEMENTS, MAX_ACTION_TAG_BYTES};
 use quick_xml::errors::{Error, IllFormedError};

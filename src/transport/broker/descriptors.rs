@@ -1,7 +1,4 @@
-//! What TrustGraph is told of a tool: the descriptors of its service and of the tool, as its configuration takes them.
-//!
-//! For: `toolhost trustgraph export`. In: a manifest, the topics. Out: two keys and two JSON values. Never: a raw character that
-//! a terminal would obey.
+//! The descriptors of a service and of a tool, as TrustGraph's configuration takes them (`toolhost trustgraph export`).
 
 use crate::base::text;
 use crate::broker::Topic;

@@ -1,7 +1,5 @@
-//! One message: a request as a call, and its answer.
-//!
-//! For: the face. In: a delivery. Out: replies, then the broker is told that it is done. Never: a request that is run twice
-//! where its tool could change something; one that ends without an answer or a line in the run log.
+//! One message: a request as a call, and its answer. A request that came before runs again only where its tool can change
+//! nothing; every request is answered or in the run log.
 
 use super::Face;
 use super::open::{Identity, Known};

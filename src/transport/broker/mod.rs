@@ -1,8 +1,6 @@
 //! Tools as a TrustGraph tool service over a broker: requests from a queue that hosts share, replies to a topic.
 //!
-//! For: TrustGraph's agents, and others who speak its contract. In: `[[broker]]` of the config file. Out: one answer, or parts
-//! and an end, for each message. Never: a message that is forgotten before its answer is published, where the broker can
-//! keep it; a tool that its entry does not name; a caller from a message.
+//! Where the broker can keep a message it is acknowledged after its answer. The caller is the entry's, not the message's.
 
 mod descriptors;
 mod message;

@@ -1,8 +1,5 @@
-//! Requests that are open here, and those that were answered lately: whether what the broker hands out a second time is in good
-//! hands.
-//!
-//! For: the face. In: requests as they come and end. Out: what else is done when one ends. Never: takes one for another: only
-//! what the broker itself calls redelivered is known, by its id and its whole body.
+//! Requests that run here, and those that were answered lately, so that what the broker hands out again is recognized: by its
+//! id and its whole body.
 
 use crate::base::{lock, sha256_hex};
 use crate::broker::{Delivery, LONGEST_ID};

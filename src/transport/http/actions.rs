@@ -1,7 +1,4 @@
-//! Actions: the call that a model wrote into its text.
-//!
-//! For: `POST /v1/actions`. In: a caller, `{text, user}`. Out: the text before the action, the observation for the model,
-//! the outcome. Never: a call that outlives its client or the server.
+//! `POST /v1/actions`: the call that a model wrote into its text.
 
 use super::body::{self, Unread};
 use super::calls::{self, run_while_served};

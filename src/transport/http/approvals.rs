@@ -1,7 +1,4 @@
-//! Approvals: the calls that wait for a person, for operators to look at and to answer.
-//!
-//! For: `/v1/approvals`. In: an operator. Out: what is asked, and whether an answer was taken. Never: an answer of anybody
-//! else; one that is not plainly yes or no.
+//! `/v1/approvals`: the calls that wait for a person, for operators to look at and to answer.
 
 use super::extract::Operator;
 use super::reply::{self, Response, malformed};

@@ -1,8 +1,5 @@
-//! Calls in the background: a receipt at once, and its result later.
-//!
-//! For: `POST …/calls` with `"mode": "async"` or `Prefer: respond-async`, `/v1/calls`. In: a request; a caller who asks.
-//! Out: receipts, ends as they come, and the results that `service::background` keeps. Never: a result that takes memory without a
-//! place.
+//! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read once
+//! its memory is charged.
 
 use super::Face;
 use super::calls::{self, Begun};

@@ -1,7 +1,5 @@
-//! Batches: several calls of one request, told to its client one after the other.
-//!
-//! For: `POST /v1/calls`. In: a caller, calls. Out: Server-Sent Events: `batch`, of each call what it tells and its one
-//! `end`, and last `done`. Never: events of two calls mixed; a call that outlives its client or the server.
+//! `POST /v1/calls`: several calls of one request, told one after the other as Server-Sent Events: `batch`, what each call
+//! tells and its one `end`, and last `done`.
 
 use super::body::{self, Received, Unread};
 use super::calls::{Begun, run};

@@ -1,7 +1,4 @@
-//! Who calls: what a connection or a request proves, and nothing that it says.
-//!
-//! For: every request. In: the user at the other end of a connection; an `Authorization` header. Out: a caller, or a
-//! refusal. Never: a name from a body, a query or any other header; the words of a token in a log.
+//! Who calls: proved by the connection or the `Authorization` header, and by nothing else that a request says.
 
 use super::jwt::Jwt;
 use super::metadata::Metadata;

@@ -1,7 +1,4 @@
-//! Calls: one request, one call; its answer as JSON, or as Server-Sent Events while it runs.
-//!
-//! For: `/v1/tools/{tool}/calls` and `/v1/calls`. In: a caller, a body. Out: the report of `Service::call` in the words of
-//! HTTP. Never: a call that outlives its client or the server; the report of another caller's call.
+//! One request, one call; its answer as JSON, or as Server-Sent Events while it runs. A call ends with its client.
 
 use super::body::{Asked, Unread};
 use super::extract::{Known, Start};

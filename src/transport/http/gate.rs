@@ -1,7 +1,5 @@
-//! The gate: what is looked at before any handler.
-//!
-//! For: every request. In: its head, and its connection. Out: the caller; or the refusal. Never: a request that a web
-//! page of another origin made, or that was sent to another name than this server's (DNS rebinding); a header of CORS.
+//! The gate: what is looked at before any handler. Web pages of other origins, and requests sent to another name than this
+//! server's (DNS rebinding), are refused; no header of CORS is sent.
 
 use super::Face;
 use super::callers::Unknown;

@@ -1,8 +1,5 @@
-//! JSON Web Tokens: callers that an issuer vouches for.
-//!
-//! For: callers that present one. In: the issuer, the audience, the algorithms and a file of keys, all from the operator.
-//! Out: the caller `jwt:SUBJECT`. Never: a key, an algorithm or an address that the token itself names; a shared secret
-//! as a key.
+//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and addresses are the operator's,
+//! never those that a token names; a shared secret is not a key.
 
 use super::metadata::Metadata;
 use crate::base::text;

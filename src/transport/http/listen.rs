@@ -1,7 +1,5 @@
-//! Where the server listens, and what that asks for: the wider, the more.
-//!
-//! For: `serve --http`. In: an address, who may call, TLS. Out: a listener. Never: an address that others can reach
-//! without tokens and TLS; a unix socket that other users may connect to; somebody else's socket taken over.
+//! Listen addresses, and the authentication that each requires. An address that others can reach needs tokens and TLS; a
+//! unix socket is for this user alone.
 
 use super::peer::{self, Kernel};
 use crate::base::{files, text};

@@ -1,7 +1,4 @@
 //! Metadata of a protected resource (RFC 9728): who issues the tokens that this server takes.
-//!
-//! For: clients that have none yet. In: the terms of JWTs. Out: a document, and its address for a 401. Never: anything that
-//! is not in the operator's configuration.
 
 use super::Face;
 use super::reply::{self, Response};

@@ -1,8 +1,6 @@
-//! HTTP/1.1 over loopback, a unix socket or TLS.
+//! HTTP/1.1 over loopback, a unix socket or TLS, for programs and the operator.
 //!
-//! For: agents and programs that speak HTTP; the operator. In: requests. Out: what the service answers, as JSON or as
-//! Server-Sent Events. Never: a request whose caller is not known, whose Host or Origin is another's, or that takes
-//! memory before it has a place; a call that outlives its client without a receipt.
+//! The caller is known, and memory is charged, before a body is read. A call ends with its client, unless it has a receipt.
 
 mod actions;
 mod approvals;

@@ -1,8 +1,5 @@
-//! Peers: the user at the other end of a connection of this machine.
-//!
-//! For: connections without a token, shares of connections, clients that send a token. In: a unix socket, or the two
-//! addresses of a TCP connection over loopback. Out: the uid that owns the other end. Never: guesses: where the kernel
-//! names nobody there is nobody, and where it could not be asked that is told apart.
+//! The user at the other end of a connection of this machine, as the kernel says. That nobody owns it, and that the kernel
+//! could not be asked, are told apart.
 
 use crate::base::lock;
 use nix::errno::Errno;

@@ -1,7 +1,5 @@
-//! Replies: statuses, and JSON in which nothing is hidden.
-//!
-//! For: the gate and the handlers. In: faults, reports, values. Out: responses. Never: a host path, or a raw character
-//! that a terminal would obey; a status that says the tool did not run where it did.
+//! Responses: statuses and JSON without host paths or characters that a terminal would obey. A status other than 200 means
+//! that the tool did not run.
 
 use super::calls::Begun;
 use crate::base::text;

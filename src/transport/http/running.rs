@@ -1,7 +1,4 @@
-//! What runs: a caller's own calls, to look at and to cancel; for operators everybody's, the state of the host, metrics.
-//!
-//! For: `/v1/calls`, `/v1/status`, `/metrics`. In: a caller. Out: what the service tells that one. Never: whether there is
-//! a call of somebody else.
+//! `/v1/calls`, `/v1/status`, `/metrics`: a caller's own calls; for operators those of all, the state of the host, metrics.
 
 use super::extract::{Known, Operator};
 use super::reply::{self, Response};

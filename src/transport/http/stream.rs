@@ -1,7 +1,5 @@
-//! Server-Sent Events: what a call tells while it runs, and its report as the last of them.
-//!
-//! For: `POST …/calls` with `Accept: text/event-stream`. In: a running call. Out: `start`, then `log`, `chunk` and `progress` as they
-//! come, `replay` where the outcome is that of an earlier call, then exactly one `end`. Never: a line of a tool as a line of the stream; a call that runs on once nobody reads.
+//! Server-Sent Events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
+//! of an earlier call, then exactly one `end`.
 
 use super::calls::Begun;
 use super::reply::{Held, Reader, Response};

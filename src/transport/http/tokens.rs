@@ -1,8 +1,5 @@
-//! Tokens: random secrets, of which a file holds the hashes.
-//!
-//! For: callers that present one; `toolhost token`. In: a file of lines `NAME sha256:HEX [operator]`. Out: the caller
-//! that a token belongs to. Never: a token that somebody thought up: only 256 random bits make a plain hash safe to keep;
-//! lets anybody in while the file is one that others can read or that has a line which cannot be read.
+//! Tokens: 256 random bits each, of which a file holds the hashes (`NAME sha256:HEX [operator]`). A file that others can read,
+//! or with a line that cannot be read, lets nobody in.
 
 use crate::base::files::{self, Folder, Stamp};
 use crate::base::{lock, text};

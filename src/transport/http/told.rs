@@ -1,7 +1,5 @@
-//! What the log is told of refusals: once for each peer and reason, and each minute how many more there were.
-//!
-//! For: connections and the gate. In: a peer, what is wrong. Out: a line, or a count. Never: a line for each of many
-//! connections: whoever may connect could fill a disk.
+//! Warnings about refusals: one line for each peer and reason, and each minute how many more there were. Whoever may connect
+//! cannot fill a disk.
 
 use crate::base::lock;
 use std::collections::HashMap;

@@ -1,7 +1,4 @@
-//! Tools: what a caller may call, as JSON or in the shapes of model APIs; for operators what a tool may touch.
-//!
-//! For: `/v1/tools`. In: a caller, a format. Out: the tools that it may call here. Never: a tool of another caller, or a
-//! path of this host for anybody but an operator.
+//! `/v1/tools`: what a caller may call, as JSON or in the shapes of model APIs; for operators what a tool may touch.
 
 use super::Face;
 use super::extract::{Known, Operator};

@@ -1,6 +1,5 @@
-//! Whoever sits at the client that calls, asked whether one call may run, as its policies allow (docs/POLICY.md, "Confirm"):
-//! an older client while its request waits, a newer one by a result that asks. An answer counts once, for one caller, tool
-//! and set of arguments.
+//! Asks the person at an MCP client whether a call may run (docs/POLICY.md, "Confirm"): an older client while its request
+//! waits, a newer one by a result that asks. An answer counts once, for one caller, tool and set of arguments.
 
 use super::asking;
 use crate::base::lock;

@@ -1,14 +1,11 @@
 //! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused, what this host holds now.
 //! Calls of tools that do not exist count under one name.
 
-mod text;
-
-pub use text::Text;
-
 use super::call_ended::{CallEnded, Decision};
 use super::{Caller, Phase, Service, runlog};
 use crate::base::lock;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -140,5 +137,39 @@ impl Service {
             text.sample(&format!("{name}_sum"), &[("tool", id)], tool.took.as_secs_f64());
             text.sample(&format!("{name}_count"), &[("tool", id)], tool.calls as f64);
         }
+    }
+}
+
+/// Text as Prometheus reads it (exposition format 0.0.4).
+#[derive(Debug, Default)]
+pub struct Text(String);
+
+impl Text {
+    /// What is said of a metric, before its samples.
+    pub fn head(&mut self, name: &str, what: &str, kind: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {what}\n# TYPE {name} {kind}");
+    }
+
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.0.push_str(name);
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let text = text.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+            let _ = write!(self.0, "{}{label}=\"{text}\"", if at == 0 { "{" } else { "," });
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    pub fn gauge(&mut self, name: &str, what: &str, value: usize) {
+        self.head(name, what, "gauge");
+        self.sample(name, &[], value as f64);
+    }
+
+    pub fn counter(&mut self, name: &str, what: &str, value: u64) {
+        self.head(name, what, "counter");
+        self.sample(name, &[], value as f64);
+    }
+
+    pub fn whole(self) -> String {
+        self.0
     }
 }

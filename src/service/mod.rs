@@ -10,7 +10,6 @@ mod breaker;
 mod call_ended;
 mod callers;
 mod calls;
-mod catch_panic;
 pub mod contract;
 mod decision_cache;
 mod denials;
@@ -62,9 +61,11 @@ use crate::executor::{Executor, method};
 use crate::{fault, registry};
 use decision_cache::{DecisionCache, InForce};
 use fault::{Fault, Kind};
+use futures_util::FutureExt;
 use record::CallRecord;
 use request::Stream;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::Duration;
@@ -184,7 +185,7 @@ impl Service {
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
         record.listed = Some(listed);
-        let road = catch_panic::caught(self.road(request, &mut stream, &mut record));
+        let road = AssertUnwindSafe(self.road(request, &mut stream, &mut record)).catch_unwind();
         let ended = tokio::select! {
             biased;
             ended = road => ended,
@@ -192,8 +193,12 @@ impl Service {
         };
         let result = match ended {
             Ok(result) => result,
-            Err(words) => Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
-                .person(format!("a panic: {words}; please report it with the call id"))),
+            Err(panic) => {
+                let words = panic.downcast_ref::<&str>().copied();
+                let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words");
+                Err(Fault::new(Kind::InternalError, "The host failed while it handled this call.")
+                    .person(format!("a panic: {words}; please report it with the call id")))
+            }
         };
         let principal = record.principal().to_owned();
         self.samples(&mut record, result.as_ref().err());

@@ -289,20 +289,7 @@ mod tests {
 
     #[test]
     fn a_message_is_json_and_bounded() {
-        let now = Timestamp::UNIX_EPOCH;
-        let (id, caller, tool) = ("1".to_owned(), "a".to_owned(), "t:x@1.0.0".to_owned());
-        let job = Job {
-            id,
-            caller,
-            through: None,
-            tool,
-            began: now,
-            ended: Some(now),
-            outcome: Some("success".into()),
-            bytes: 2,
-            callback: None,
-            trace: None,
-        };
+        let job = Job { id: "1".to_owned(), outcome: Some("success".to_owned()), ..Job::default() };
         let read =
             |result: Option<&str>| serde_json::from_str::<serde_json::Value>(&message(&job, result)).expect("JSON");
         assert_eq!(read(Some("{\"a\":1}"))["data"]["result"]["a"], 1);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// One call in the background, as it is kept. Its arguments are not.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Job {
     pub id: String,
@@ -236,18 +236,7 @@ mod tests {
     const SMALL: Bounds = Bounds { owed: [6, 3], jobs: [10, 4], bytes: [100, 60], time: Duration::from_secs(60) };
 
     fn job(id: usize, caller: &str) -> Job {
-        Job {
-            id: format!("{id:04}"),
-            caller: caller.to_owned(),
-            through: None,
-            tool: "t".to_owned(),
-            began: Timestamp::UNIX_EPOCH,
-            ended: None,
-            outcome: None,
-            bytes: 0,
-            callback: None,
-            trace: None,
-        }
+        Job { id: format!("{id:04}"), caller: caller.to_owned(), ..Job::default() }
     }
 
     fn ids(jobs: &Jobs, caller: &str) -> Vec<String> {

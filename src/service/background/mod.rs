@@ -4,15 +4,13 @@
 
 mod callback;
 mod jobs;
-mod receipt;
 mod store;
 mod task;
 
 pub use jobs::Delivery;
-pub use receipt::{Receipt, Told};
 pub use store::FILE;
 
-use super::{CallRequest, Caller, Report, Service, Sink, TraceContext, audit, format, new_id};
+use super::{CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, format, new_id};
 use crate::base::lock;
 use crate::base::text::VisibleJson;
 use crate::fault::{Fault, Kind};
@@ -59,6 +57,62 @@ pub struct Kept {
     pub ended: usize,
     /// Ends that their callers are still to be told.
     pub untold: usize,
+}
+
+/// A call in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    #[serde(flatten)]
+    pub call: CallState,
+    /// `async`
+    pub mode: &'static str,
+    /// RFC 3339
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callback: Option<CallbackState>,
+}
+
+/// How far the caller was told of the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallbackState {
+    pub url: String,
+    pub event: String,
+    pub state: Delivery,
+    pub attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Receipt {
+    /// `open`: the call, as long as it is not over.
+    fn of(job: &Job, open: Option<CallState>) -> Receipt {
+        let phase = match (job.ended, open) {
+            (Some(_), _) => Phase::Ended,
+            (None, Some(open)) if open.phase == Phase::Running => Phase::Running,
+            (None, _) => Phase::Waiting,
+        };
+        let call = CallState {
+            id: job.id.clone(),
+            caller: job.caller.clone(),
+            tool: job.tool.clone(),
+            began: job.began.to_string(),
+            phase,
+            outcome: job.outcome.clone(),
+            through: job.through().to_owned(),
+            ran: false,
+        };
+        let callback = job.callback.as_ref().map(|callback| CallbackState {
+            url: callback.url.clone(),
+            event: callback.event.clone(),
+            state: callback.state,
+            attempts: callback.attempts,
+            error: callback.error.clone(),
+        });
+        Receipt { call, mode: "async", ended: job.ended.map(|ended| ended.to_string()), callback }
+    }
 }
 
 impl Background {
@@ -135,11 +189,9 @@ impl Background {
             through: Some(rights.principal.clone()).filter(|through| *through != rights.caller.user),
             tool: tool.reference(),
             began: Timestamp::now(),
-            ended: None,
-            outcome: None,
-            bytes: 0,
             callback,
             trace: request.trace.as_ref().map(TraceContext::id),
+            ..Job::default()
         })
     }
 
@@ -196,7 +248,7 @@ impl Background {
     pub fn receipts(&self, who: &Caller) -> Vec<Receipt> {
         let own: Vec<Job> =
             lock(&self.jobs).iter().filter(|open| is_for(who, &open.job)).map(|open| open.job.clone()).collect();
-        let mut open: HashMap<String, super::CallState> =
+        let mut open: HashMap<String, CallState> =
             self.service.calls(who).into_iter().map(|call| (call.id.clone(), call)).collect();
         own.iter().map(|job| Receipt::of(job, open.remove(&job.id))).collect()
     }

@@ -168,20 +168,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn job(id: usize) -> Job {
-        let (id, now) = (format!("{id:04}"), Timestamp::UNIX_EPOCH);
-        let (caller, tool) = ("a".to_owned(), "t:x@1.0.0".to_owned());
-        Job {
-            id,
-            caller,
-            through: None,
-            tool,
-            began: now,
-            ended: Some(now),
-            outcome: None,
-            bytes: 0,
-            callback: None,
-            trace: None,
-        }
+        Job { id: format!("{id:04}"), ended: Some(Timestamp::UNIX_EPOCH), ..Job::default() }
     }
 
     #[test]

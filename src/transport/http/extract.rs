@@ -3,7 +3,7 @@
 use super::body::{self, Received, Unread};
 use super::calls::{self, Begun};
 use super::reply::{self, Reader, Refused, Response};
-use super::{Face, approvals};
+use super::{Face, running};
 use crate::fault::{Fault, Kind};
 use crate::service::{self, Arguments, CallRequest, Caller, Sink, TraceContext};
 use axum::body::Body;
@@ -97,7 +97,7 @@ impl Start {
     pub fn request(&self, tool: String, arguments: Arguments) -> CallRequest {
         CallRequest {
             id: Some(service::new_id()),
-            approver: approvals::of(self.face(), self.caller()),
+            approver: running::approver(self.face(), self.caller()),
             trace: TraceContext::of_headers(&self.headers),
             ..CallRequest::new(self.caller().clone(), tool, arguments)
         }

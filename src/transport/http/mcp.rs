@@ -2,7 +2,7 @@
 
 use super::extract::{Known, Start};
 use super::reply::{self, Response};
-use super::{approvals, body};
+use super::{body, running};
 use crate::transport::mcp::Message;
 use axum::body::Body;
 use axum::extract::Request;
@@ -23,7 +23,7 @@ pub async fn mcp(start: Start, request: Request) -> Response {
         Err(unread) => return start.refuse("", unread).await,
     };
     let Start { known: Known { face, caller }, begun, .. } = start;
-    let approver = approvals::of(&face, &caller);
+    let approver = running::approver(&face, &caller);
     let message = body::apart(&face, &caller, received.text, |text| Message::read(text.as_bytes())).await;
     let recorded = message.is_refused();
     let mut answer = face.mcp.post((caller, approver, received.counted), parts, message, begun).await;

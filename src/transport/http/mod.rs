@@ -3,7 +3,6 @@
 //! The caller is known, and memory is charged, before a body is read. A call ends with its client, unless it has a receipt.
 
 mod actions;
-mod approvals;
 mod background;
 mod batch;
 mod body;
@@ -215,8 +214,8 @@ fn router(face: Weak<Face>) -> Router {
         .route("/v1/actions", post(actions::act))
         .route("/v1/calls", get(running::calls).post(batch::call))
         .route("/v1/calls/{call}", get(running::call).delete(running::cancel))
-        .route("/v1/approvals", get(approvals::list))
-        .route("/v1/approvals/{call}", post(approvals::answer))
+        .route("/v1/approvals", get(running::approvals))
+        .route("/v1/approvals/{call}", post(running::approve))
         .route("/v1/status", get(running::status))
         .route("/metrics", get(running::metrics))
         .route(metadata::PATHS[0], get(metadata::metadata))

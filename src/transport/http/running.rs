@@ -1,13 +1,17 @@
-//! `/v1/calls`, `/v1/status`, `/metrics`: a caller's own calls; for operators those of all, the state of the host, metrics.
+//! `/v1/calls`, `/v1/approvals`, `/v1/status`, `/metrics`: a caller's own calls; for operators those of all, what waits for
+//! their approval, the state of the host, metrics.
 
 use super::extract::{Known, Operator};
-use super::reply::{self, Response};
-use super::{Face, background};
+use super::reply::{self, Response, malformed};
+use super::{Face, background, body};
+use crate::base::json::Object;
 use crate::fault::{Fault, Kind};
 use crate::registry::Filter;
-use crate::service::{Caller, Phase};
+use crate::service::{Approver, Caller, Phase};
+use axum::body::Body;
 use axum::extract::Path;
 use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
 use serde_json::json;
 
 /// `GET /v1/calls`.
@@ -85,4 +89,49 @@ pub async fn metrics(Operator { face, .. }: Operator) -> Response {
     text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
     text.gauge("toolhost_callbacks_owed", "Ends of calls whose callers are still to be told.", kept.untold);
     reply::text(text.whole())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Approval {
+    approve: bool,
+}
+
+/// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be told
+/// from who answers.
+pub fn approver(face: &Face, caller: &Caller) -> Approver {
+    Approver::Operators { but: (!face.callers.is_own()).then(|| caller.user.clone()) }
+}
+
+/// `GET /v1/approvals`.
+pub async fn approvals(Operator { face, .. }: Operator) -> Response {
+    reply::value(StatusCode::OK, &json!({ "approvals": face.service.approvals() }))
+}
+
+/// `POST /v1/approvals/{call}`.
+pub async fn approve(
+    Operator { face, caller }: Operator,
+    Path(call): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let received = match body::read(&face, &caller, &headers, body, ("", |_| false)).await {
+        Ok(received) => received,
+        Err(body::Unread { status, fault }) => return reply::refusal(status, fault),
+    };
+    let read = |text: &str| serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer);
+    let Ok(Approval { approve }) = body::apart(&face, &caller, received.text, read).await else {
+        return reply::refusal(
+            StatusCode::BAD_REQUEST,
+            malformed("The body is {\"approve\": true} or {\"approve\": false}."),
+        );
+    };
+    match face.service.approve(&caller, &call, approve) {
+        Some(Ok(())) => reply::value(StatusCode::OK, &json!({ "call": call, "approved": approve })),
+        Some(Err(fault)) => reply::fault(fault, true),
+        None => {
+            let words = "No such call waits for an answer.";
+            reply::refusal(StatusCode::NOT_FOUND, Fault::new(Kind::ToolNotFoundError, words))
+        }
+    }
 }

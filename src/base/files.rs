@@ -1,5 +1,6 @@
-//! Folders and files of toolhost itself, opened once, checked, and then used by descriptor (`Folder`: only this user and root
-//! can replace its files); and the ways in which every module opens, reads and remembers a file. Nothing waits for a pipe.
+//! Folders and files of toolhost itself, opened once, checked, and then used by descriptor (`Folder`: only this user
+//! and root can replace its files); and the ways in which every module opens, reads and remembers a file. Nothing waits
+//! for a pipe.
 
 use super::links::names;
 use nix::NixPath;

@@ -1,5 +1,5 @@
-//! Values that may hold a secret (variables, arguments): `Debug` shows nothing of them. Serde does: messages between our own
-//! processes carry them.
+//! Values that may hold a secret (variables, arguments): `Debug` shows nothing of them. Serde does: messages between
+//! our own processes carry them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

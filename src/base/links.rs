@@ -1,4 +1,5 @@
-//! The steps that a path really takes: the links on the way, and the path at their end, there or not. No file is opened.
+//! The steps that a path really takes: the links on the way, and the path at their end, there or not. No file is
+//! opened.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};

@@ -2,9 +2,9 @@
 //!
 //! A text has three readings: as it is, decoded character by character, and decoded so once more. Each is searched for
 //! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. The search
-//! streams: only the last characters, as many as the longest pattern has, may still belong to a match. As much is hidden
-//! beside a cut. How much that is depends on the lengths of the secrets and never on how a text compares with them, which
-//! would confirm a guess.
+//! streams: only the last characters, as many as the longest pattern has, may still belong to a match. As much is
+//! hidden beside a cut. How much that is depends on the lengths of the secrets and never on how a text compares with
+//! them, which would confirm a guess.
 
 mod decode;
 mod find;

@@ -1,5 +1,6 @@
-//! A fair semaphore. A claim counts against keys, each of which has at most so many of the places; claims that wait take
-//! turns, first those whose keys, in their order, have the fewest places. Only equal claims wait behind one another.
+//! A fair semaphore. A claim counts against keys, each of which has at most so many of the places; claims that wait
+//! take turns, first those whose keys, in their order, have the fewest places. Only equal claims wait behind one
+//! another.
 
 use super::lock;
 use std::collections::{HashMap, VecDeque};

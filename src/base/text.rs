@@ -1,4 +1,5 @@
-//! Text from outside, made fit for a terminal, a log line or a protocol frame: what is not plainly visible becomes an escape.
+//! Text from outside, made fit for a terminal, a log line or a protocol frame: what is not plainly visible becomes an
+//! escape.
 
 use std::fmt::{self, Display, Write as _};
 use std::io;

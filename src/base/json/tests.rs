@@ -135,7 +135,7 @@ proptest! {
             prop_assert_eq!(copied.as_str(), value.to_string());
             prop_assert_eq!(Indented(copied.as_str()).to_string(), serde_json::to_string_pretty(&value).expect("text"));
             for (pointer, there) in pointers(&value) {
-                let (at, _) = walk::find(&text, &pointer).expect("every value has a place");
+                let (at, _) = find(&text, &pointer).expect("every value has a place");
                 let mut rest = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
                 prop_assert_eq!(rest.next().expect("a value").expect("JSON").to_string(), there.to_string());
             }

@@ -40,23 +40,20 @@ enum Role {
     Data,
 }
 
+/// Keywords that hold one schema, a map of schemas, or a list of them; the others hold data.
+#[rustfmt::skip]
+const ONE: [&str; 12] = [
+    "not", "if", "then", "else", "items", "additionalItems", "additionalProperties", "contains", "propertyNames",
+    "unevaluatedItems", "unevaluatedProperties", "contentSchema",
+];
+const MAPS: [&str; 6] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
+const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+
 fn role(keyword: &str, value: &Value) -> Role {
     match keyword {
-        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => Role::Map,
-        "allOf" | "anyOf" | "oneOf" | "prefixItems" => Role::List,
-        "items" if value.is_array() => Role::List,
-        "not"
-        | "if"
-        | "then"
-        | "else"
-        | "items"
-        | "additionalItems"
-        | "additionalProperties"
-        | "contains"
-        | "propertyNames"
-        | "unevaluatedItems"
-        | "unevaluatedProperties"
-        | "contentSchema" => Role::Schema,
+        _ if LISTS.contains(&keyword) || keyword == "items" && value.is_array() => Role::List,
+        _ if MAPS.contains(&keyword) => Role::Map,
+        _ if ONE.contains(&keyword) => Role::Schema,
         _ => Role::Data,
     }
 }

@@ -4,7 +4,7 @@
 
 use super::bounds::TYPES;
 use super::reader::{Reader, below};
-use super::{Code, Manifest, Problem, Severity, blocks, file};
+use super::{Code, Manifest, Problem, Severity, file};
 use crate::base::json::{self, Document};
 use crate::base::{suggest, text};
 use serde_json::{Map, Value, json};
@@ -147,7 +147,7 @@ fn service(reader: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) 
     }
     reader.shape(&SCHEMAS["service"], value, at);
     let id = value["id"].as_str().filter(|id| !id.trim().is_empty());
-    if let Some(fault) = id.and_then(|id| blocks::id_fault(&format!("{id}:tool"))) {
+    if let Some(fault) = id.and_then(|id| file::id_fault(&format!("{id}:tool"))) {
         let message = format!("the tools of a service are known here as ID:NAME, and {fault}");
         reader.error(Code::Schema, &below(at, "id"), message);
     }
@@ -252,7 +252,7 @@ fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &st
     let name = value["name"].as_str()?;
     let service = value["service"].as_str()?;
     let id = format!("{service}:{name}");
-    if let Some(fault) = blocks::id_fault(&id).filter(|_| !name.trim().is_empty() && !service.trim().is_empty()) {
+    if let Some(fault) = file::id_fault(&id).filter(|_| !name.trim().is_empty() && !service.trim().is_empty()) {
         reader.error(Code::Schema, &below(at, "name"), format!("the tool is known here as SERVICE:NAME, and {fault}"));
     }
     if reader.problems[before..].iter().any(|problem| problem.severity == Severity::Error) {

@@ -1,5 +1,5 @@
-//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`, in canonical form. Syntax only: policy
-//! decides whether a host may be reached.
+//! Host patterns: the entries of `allowHosts`, and of a policy's `[network] hosts`, in canonical form. Syntax only:
+//! policy decides whether a host may be reached.
 
 use crate::base::text;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Manifests: how a tool describes itself, and what it *requests*. Nothing here touches the file system or grants anything.
+//! Manifests: how a tool describes itself, and what it *requests*. Nothing here touches the file system or grants
+//! anything.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -199,7 +200,6 @@ pub struct Site {
 
 pub mod applies;
 pub mod arguments;
-mod blocks;
 mod bounds;
 pub mod descriptor;
 mod document;
@@ -215,10 +215,9 @@ pub mod schema;
 pub mod shape;
 
 pub use crate::base::problem::{Code, Problem, Severity};
-pub use blocks::{extension_kind, id_fault};
 pub use descriptor::{Remote, ServiceDescriptor};
 pub use document::{Body, Document};
-pub use file::read;
+pub use file::{extension_kind, id_fault, read};
 
 /// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself; operators mean what
 /// they mean to Cargo (`^1.2`, `~1.2`, `>=1.2, <2`).

@@ -1,5 +1,5 @@
-//! The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by `toolhost schema manifest`,
-//! for editors. `additionalProperties: false` stands where an unknown name could be a misspelt restriction.
+//! The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by `toolhost schema
+//! manifest`, for editors. `additionalProperties: false` stands where an unknown name could be a misspelt restriction.
 
 use crate::quantity::Limit;
 use serde_json::Value;

@@ -1,6 +1,7 @@
 //! Judges the shape of a manifest by the JSON Schema that is published for it, and collects every fault with its place.
 
 use super::published::{SCHEMA, TOOLS_OWN};
+use super::schema::{noun, type_of};
 use super::{Code, Problem, Severity};
 use crate::base::json::{self, Document, escape_segment};
 use crate::base::{suggest, text};
@@ -65,7 +66,7 @@ impl<'d> Reader<'d> {
         self.problems.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// Judges a value by its part of the schema: types, names, floors and listed words. The rest is for `blocks`.
+    /// Judges a value by its part of the schema: types, names, floors and listed words. The rest is for `file`.
     pub(super) fn shape(&mut self, schema: &Value, value: &Value, pointer: &str) {
         if !schema.is_object() || !self.has_type(schema, value, pointer) || schema["title"] == TOOLS_OWN {
             return;
@@ -118,7 +119,7 @@ impl<'d> Reader<'d> {
                 Value::String(written) if kind == Some("integer") => {
                     format!("the text \"{}\"", text::head(written, 40))
                 }
-                other => kind_of(other).to_owned(),
+                other => noun(type_of(other)),
             };
             self.error(Code::Schema, pointer, format!("must be {wanted}, not {got}{mend}"));
         }
@@ -157,7 +158,7 @@ impl<'d> Reader<'d> {
         }
         match schema["oneOf"].as_array() {
             Some(forms) => {
-                // Which of the forms, its `type` says; `blocks` tells of an unknown one.
+                // Which of the forms, its `type` says; `file` tells of an unknown one.
                 let named = |form: &&Value| {
                     let rule = &form["properties"]["type"];
                     let listed = rule["enum"].as_array().into_iter().flatten();
@@ -259,16 +260,4 @@ fn unit(pointer: &str) -> &'static str {
 /// The pointer of a member.
 pub(super) fn below(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", escape_segment(key))
-}
-
-/// A value's type, for messages.
-fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
 }

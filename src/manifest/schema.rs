@@ -314,3 +314,15 @@ pub(super) fn noun(name: &str) -> String {
         name => format!("a {name}"),
     }
 }
+
+/// The type of a value, as JSON Schema calls it.
+pub(super) fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

@@ -1,7 +1,8 @@
-//! What a JSON Schema refuses in a value, in the words of its reader: each fault with its place and what to write instead.
+//! What a JSON Schema refuses in a value, in the words of its reader: each fault with its place and what to write
+//! instead.
 //!
-//! Manifests and policies are both read by the schema that is published for them. No message repeats a value: it may be a
-//! secret.
+//! Manifests and policies are both read by the schema that is published for them. No message repeats a value: it may be
+//! a secret.
 
 use crate::base::json::escape_segment;
 use crate::base::{suggest, text};

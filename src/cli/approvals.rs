@@ -1,4 +1,5 @@
-//! `toolhost approvals [CALL --yes|--no]`: the calls of a running server that wait for a person, and the person's answer.
+//! `toolhost approvals [CALL --yes|--no]`: the calls of a running server that wait for a person, and the person's
+//! answer.
 
 use super::refusal::Exit;
 use super::{remote, words};

@@ -1,4 +1,5 @@
-//! A running server, asked over HTTP. No token goes to another user of this machine, or in the clear to another machine.
+//! A running server, asked over HTTP. No token goes to another user of this machine, or in the clear to another
+//! machine.
 
 use super::process;
 use super::refusal::{Exit, Refusal};

@@ -138,15 +138,15 @@ struct Config {
     running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
     proxy: Option<String>,
-    indexes: Option<indexes::Written>,
+    indexes: Option<indexes::IndexesConfig>,
     #[serde(default)]
-    tool_services: Vec<brokers::Written>,
+    tool_services: Vec<brokers::ToolServicesConfig>,
     #[serde(default)]
     http: Http,
     #[serde(default)]
     traces: Traces,
     #[serde(default)]
-    broker: Vec<brokers::Given>,
+    broker: Vec<brokers::BrokerConfig>,
 }
 
 /// `[http]`: what `serve --http` is told; flags go before.
@@ -221,7 +221,7 @@ impl Settings {
         });
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log)?;
         let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
-        let words = sources.said("log", &words, config.log.map(PathBuf::from)).pop();
+        let words = sources.values("log", &words, config.log.map(PathBuf::from)).pop();
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = config.tool_ids.map(|ids| identity::pool(ids.first, ids.count)).transpose();
         let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
@@ -329,7 +329,7 @@ struct Sources<'a> {
 
 impl Sources<'_> {
     /// The values, wherever they were set; none where nobody said.
-    fn said(
+    fn values(
         &mut self,
         name: &'static str,
         flags: &[PathBuf],
@@ -363,7 +363,7 @@ impl Sources<'_> {
         flag: &Option<PathBuf>,
         config: Option<PathBuf>,
     ) -> anyhow::Result<Option<PathBuf>> {
-        let value = self.said(name, flag.as_slice(), config).pop();
+        let value = self.values(name, flag.as_slice(), config).pop();
         value.map(|path| self.existing(name, &path)).transpose()
     }
 
@@ -376,7 +376,7 @@ impl Sources<'_> {
         usual: &Path,
     ) -> anyhow::Result<Vec<PathBuf>> {
         let none_is_said = config.as_ref().is_some_and(Vec::is_empty);
-        let values = self.said(name, flags, config.into_iter().flatten());
+        let values = self.values(name, flags, config.into_iter().flatten());
         if self.origins.get(name) == Some(&Origin::BuiltIn) && !none_is_said {
             self.origins.insert(name, Origin::Root);
             return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
@@ -455,7 +455,7 @@ fn kept(
     flags: &Flags,
     config: Option<PathBuf>,
 ) -> anyhow::Result<(Option<PathBuf>, Option<PathBuf>)> {
-    let Some(path) = sources.said("audit-log", flags.audit_log.as_slice(), config).pop() else {
+    let Some(path) = sources.values("audit-log", flags.audit_log.as_slice(), config).pop() else {
         let usual = |system: &str, name: &str| usual_state(sources.variables, system, name);
         // Logs are often kept where nothing may be run, and packages hold native code.
         return Ok((usual("/var/log/toolhost", "audit.jsonl"), usual("/var/lib/toolhost", PACKAGES)));

@@ -1,5 +1,5 @@
-//! Tells a server that its tools or policies changed. What a tool may write is not watched, so that no running tool causes
-//! a reload.
+//! Tells a server that its tools or policies changed. What a tool may write is not watched, so that no running tool
+//! causes a reload.
 
 use super::settings::Settings;
 use crate::base::lock;

@@ -12,16 +12,10 @@ use std::path::{Path, PathBuf};
 pub const DEFAULT: &str = "default";
 
 /// What installers say of themselves, beside the standard headers.
+#[rustfmt::skip]
 const OF_INSTALLERS: [&str; 9] = [
-    "npm-auth-type",
-    "npm-command",
-    "npm-in-ci",
-    "npm-scope",
-    "npm-session",
-    "pacote-integrity",
-    "pacote-pkg-id",
-    "pacote-req-type",
-    "pacote-version",
+    "npm-auth-type", "npm-command", "npm-in-ci", "npm-scope", "npm-session", "pacote-integrity", "pacote-pkg-id",
+    "pacote-req-type", "pacote-version",
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

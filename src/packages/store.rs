@@ -1,9 +1,9 @@
 //! The store: built environments on disk, each known by the digest of everything that it was built from.
 //!
 //! In its folder, for a key: `KEY.json` (the entry: what it is, and each file with digest and stamp; written last),
-//! `NAME` (its tree, under a name of this build alone, so that nothing kept of an older build is taken for it), `KEY.use`
-//! (locked while it is used; its time is that of the last use), `KEY.lock` (while it is built), `KEY.resolved` (what was
-//! resolved for requirements without a lock), `work.…` (a build under way).
+//! `NAME` (its tree, under a name of this build alone, so that nothing kept of an older build is taken for it),
+//! `KEY.use` (locked while it is used; its time is that of the last use), `KEY.lock` (while it is built),
+//! `KEY.resolved` (what was resolved for requirements without a lock), `work.…` (a build under way).
 
 use super::installed::{self, Vendored};
 use super::tree::{self, Item, Most, Stamp, Wrong};

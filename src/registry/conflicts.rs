@@ -1,4 +1,5 @@
-//! Which tool gets an id that several files claim. The order of files never decides, and no newcomer takes over a loaded tool.
+//! Which tool gets an id that several files claim. The order of files never decides, and no newcomer takes over a
+//! loaded tool.
 
 use super::{CORE, Tool, builtin, position};
 use crate::manifest::Code;

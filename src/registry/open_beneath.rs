@@ -1,4 +1,5 @@
-//! Opens a regular file below a folder, without waiting. The kernel keeps the path inside, and follows no link (openat2(2)).
+//! Opens a regular file below a folder, without waiting. The kernel keeps the path inside, and follows no link
+//! (openat2(2)).
 
 use crate::base::files;
 use nix::errno::Errno;

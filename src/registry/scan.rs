@@ -1,7 +1,7 @@
 //! Finds the files in the base folders that look like manifests. No link below a base is followed.
 //!
-//! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide the
-//! manifest which says that it may write there.
+//! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide
+//! the manifest which says that it may write there.
 
 use super::{Discovery, ENDING, FileReport, Status, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
 use crate::base::text;

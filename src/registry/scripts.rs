@@ -1,4 +1,5 @@
-//! From a script path as written to one regular file below a script base folder, never upwards, outwards or through a link.
+//! From a script path as written to one regular file below a script base folder, never upwards, outwards or through a
+//! link.
 
 use super::open_beneath::{self, Unopened};
 use crate::base::text;

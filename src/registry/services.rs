@@ -1,6 +1,7 @@
 //! The descriptors of tool services, and which of them each tool means.
 //!
-//! A newcomer never takes over the id of a service that was loaded before, and a file that a tool may write describes none.
+//! A newcomer never takes over the id of a service that was loaded before, and a file that a tool may write describes
+//! none.
 
 use super::conflicts::Refused;
 use super::{Described, Tool, position, writable_tools};

@@ -1,4 +1,5 @@
-//! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a failed refresh changes no tool.
+//! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a failed refresh
+//! changes no tool.
 
 use super::conflicts::Refused;
 use super::ownership::Ownership;
@@ -365,18 +366,10 @@ fn invalid(message: String) -> Fault {
 }
 
 /// What a tool of this process says of itself. It has no walls, so it can ask for no grant.
+#[rustfmt::skip]
 const OWN: [&str; 11] = [
-    "toolId",
-    "displayName",
-    "description",
-    "version",
-    "parameters",
-    "output",
-    "metadata",
-    "tags",
-    "examples",
-    "presentation",
-    "handler",
+    "toolId", "displayName", "description", "version", "parameters", "output", "metadata", "tags", "examples",
+    "presentation", "handler",
 ];
 
 /// Checks a document as a manifest file is checked. What a host says for itself is filled in: name to show, version.

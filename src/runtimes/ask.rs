@@ -1,7 +1,8 @@
-//! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file tells.
+//! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
+//! tells.
 //!
-//! It runs without the host's environment, outside of the current folder, without a shell, for at most 5 seconds, and only where
-//! no tool could write what it may read. The answer is kept in a private cache.
+//! It runs without the host's environment, outside of the current folder, without a shell, for at most 5 seconds, and
+//! only where no tool could write what it may read. The answer is kept in a private cache.
 
 use super::trust::{self, OffLimits};
 use crate::base::files::{self, Folder};

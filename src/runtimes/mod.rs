@@ -1,7 +1,7 @@
 //! The interpreters of this machine, and the files that each one needs to run.
 //!
-//! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change it. An
-//! interpreter whose files tell enough is not started.
+//! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change
+//! it. An interpreter whose files tell enough is not started.
 
 mod ask;
 mod binary;

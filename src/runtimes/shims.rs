@@ -1,9 +1,9 @@
-//! The built-in programs for `entryPoint`, in the tool's own language, that call one function of its script. A shim runs inside
-//! the walls with the tool's rights; nothing trusts it.
+//! The built-in programs for `entryPoint`, in the tool's own language, that call one function of its script. A shim
+//! runs inside the walls with the tool's rights; nothing trusts it.
 //!
-//! Called as `<runtime> <arguments> /.toolhost/entry.py SCRIPT ENTRY`: arguments on stdin as one JSON object,
-//! the return value on stdout as one JSON document, everything printed goes to stderr. On failure the exit
-//! status is not 0 and the last line of stderr starts with `toolhost: ` and names the fix.
+//! Called as `<runtime> <arguments> /.toolhost/entry.py SCRIPT ENTRY`: arguments on stdin as one JSON object, the
+//! return value on stdout as one JSON document, everything printed goes to stderr. On failure the exit status is not 0
+//! and the last line of stderr starts with `toolhost: ` and names the fix.
 
 use crate::manifest::Language;
 

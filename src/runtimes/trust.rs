@@ -1,5 +1,5 @@
-//! Places that no interpreter is taken from: folders of tools, trees that a tool could ever write, and what others than root
-//! and we ourselves can change. A path is judged before anything of it is opened or run.
+//! Places that no interpreter is taken from: folders of tools, trees that a tool could ever write, and what others than
+//! root and we ourselves can change. A path is judged before anything of it is opened or run.
 
 use crate::base::files::{self, every_id_is_mapped};
 use crate::base::links;

@@ -1,5 +1,5 @@
-//! `[[broker]]` of a config file: which tools are served over which broker, for whom; and `[[tool_services]]`: over which
-//! broker the services of descriptors are called. No credential stands in the file.
+//! `[[broker]]` of a config file: which tools are served over which broker, for whom; and `[[tool_services]]`: over
+//! which broker the services of descriptors are called. No credential stands in the file.
 
 use super::guarded_text;
 use crate::broker::{Secret, Terms, Topic};

@@ -8,12 +8,12 @@ use super::{audit, host, process, words};
 use crate::executor::process::{Launchers, Unready, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
-use crate::manifest::Language;
 use crate::packages::Index;
 use crate::policy::packages::Ecosystem;
 use crate::sandbox::identity;
 use crate::{policy, sandbox};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,113 +40,32 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     let launchers = host::launchers(settings)?;
     let runtime = process::runtime()?;
-    let report = runtime.block_on(report(settings, &launchers));
+    let (report, exit) = runtime.block_on(report(settings, &launchers));
     drop(runtime);
     launchers.close();
     settle(process::FAREWELL);
-    let shown = serde_json::to_value(&report)?;
-    match (args.json, report.tier) {
-        (true, _) => words::show_json(&shown),
-        (false, Some(_)) => words::say(&format!("Every wall stands.\n{}", words::render(&shown, &TABLES))),
-        (false, None) => words::say(&format!(
-            "Nothing runs on this machine until this is mended.\n{}",
-            words::render(&shown, &TABLES)
-        )),
-    }
-    let exit = match (report.tier, &report.policies, &report.audit_log.opens) {
-        (None, ..) => Exit::Host,
-        (_, Err(_), _) => Exit::Policy,
-        // A call that cannot be recorded is refused.
-        (.., Err(_)) => Exit::Host,
-        (.., Ok(_)) => Exit::Ok,
+    let head = match report["tier"].is_null() {
+        true => "Nothing runs on this machine until this is mended.",
+        false => "Every wall stands.",
     };
+    match args.json {
+        true => words::show_json(&report),
+        false => words::say(&format!("{head}\n{}", words::render(&report, &TABLES))),
+    }
     Ok(exit.into())
 }
 
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Report {
-    /// `A`: every wall stands. `None`: nothing is run here until a mend is made.
-    tier: Option<char>,
-    version: &'static str,
-    walls: Vec<sandbox::Stood>,
-    refused: Option<RefusedWall>,
-    tried: Vec<sandbox::probe::Tried>,
-    /// What would raise the tier, or make limits exact.
-    mends: Vec<Hint>,
-    facts: Facts,
-    runtimes: Vec<Interpreter>,
-    /// Interpreters that were passed over, and why.
-    passed_over: Vec<String>,
-    wasm: Wasm,
-    settings: Vec<Setting>,
-    /// What the indexes that policies name mean here.
-    indexes: Vec<IndexTold>,
-    audit_log: AuditLog,
-    #[serde(serialize_with = "told")]
-    policies: Result<String, String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct RefusedWall {
-    wall: String,
-    what: String,
-    errno: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Interpreter {
-    language: Language,
-    program: String,
-    version: String,
-    found: String,
-    /// The version that it told from inside the walls, or why it did not start.
-    #[serde(serialize_with = "told")]
-    ran: Result<String, String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Wasm {
-    /// Its version; `None` in a build without WASI.
-    wasmtime: Option<&'static str>,
-    /// Where compiled code is kept, or why it is not.
-    #[serde(serialize_with = "told")]
-    cache: Result<String, String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Setting {
-    name: &'static str,
-    value: String,
-    from: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct IndexTold {
-    name: String,
-    ecosystem: Ecosystem,
-    #[serde(rename = "leadsTo")]
-    leads_to: String,
-    /// A policy names it, and the configuration does not.
-    missing: bool,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct AuditLog {
-    path: Option<String>,
-    #[serde(serialize_with = "told")]
-    opens: Result<String, String>,
-}
-
 /// `{"ok": true, "is": …}` or `{"ok": false, "why": …}`.
-fn told<S: serde::Serializer>(result: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
+fn outcome(result: &Result<String, String>) -> Value {
     match result {
-        Ok(is) => serde_json::json!({ "ok": true, "is": is }).serialize(to),
-        Err(why) => serde_json::json!({ "ok": false, "why": why }).serialize(to),
+        Ok(is) => json!({ "ok": true, "is": is }),
+        Err(why) => json!({ "ok": false, "why": why }),
     }
 }
 
-async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
+/// The report, and the exit code that it means. Its tier is `A` where every wall stands; without one nothing runs here
+/// until a fix of `mends` is made.
+async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
     let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
     let around = examine::Surroundings {
         policies: settings.policies.clone(),
@@ -158,52 +77,60 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> Report {
         Ok(examined) => (examined.walls, examined.tried, None),
         Err(unready) => (Vec::new(), Vec::new(), Some(refused(unready))),
     };
-    let tier =
-        (refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said)).then_some('A');
-    let mut mends = hints(&facts, refused.as_ref().map(|r| r.wall.as_str()));
-    let policies = host::policies(settings);
-    if policies.is_err() {
+    let stands = refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said);
+    let mut mends = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
+    let loaded = host::policies(settings);
+    if loaded.is_err() {
         mends.push(hint("the policies do not load, so nothing runs (they are told below)", "toolhost check"));
     }
-    let audit_log = audit_log(settings);
-    if audit_log.opens.is_err() {
+    let audit_log = host::audit_log(settings).map_err(|why| why.to_string());
+    let audit_log = audit_log.and_then(|log| log.open().map_err(|fault| fault.person.unwrap_or(fault.message)));
+    if audit_log.is_err() {
         let why = "the audit log cannot be opened, so every call is refused (it is told below)";
         mends.push(hint(why, "toolhost --audit-log FILE …"));
     }
-    let (runtimes, passed_over) = interpreters(settings, policies.as_deref().ok(), launchers, refused.is_none()).await;
-    Report {
-        tier,
-        version: env!("CARGO_PKG_VERSION"),
-        walls,
-        refused,
-        tried,
-        mends,
-        facts,
-        runtimes,
-        passed_over,
-        wasm: wasm_state(),
-        settings: where_from(settings),
-        indexes: indexes(settings, policies.as_deref().ok()),
-        audit_log,
-        policies: match policies {
-            Ok(_) if settings.policies.is_none() => Ok("the built-in ones".to_owned()),
-            Ok(_) => Ok("loaded".to_owned()),
-            Err(why) => Err(why.to_string()),
+    let exit = match (stands, &loaded, &audit_log) {
+        (false, ..) => Exit::Host,
+        (_, Err(_), _) => Exit::Policy,
+        // A call that cannot be recorded is refused.
+        (.., Err(_)) => Exit::Host,
+        (.., Ok(_)) => Exit::Ok,
+    };
+    let (runtimes, passed_over) = interpreters(settings, loaded.as_deref().ok(), launchers, refused.is_none()).await;
+    let is_loaded = if settings.policies.is_none() { "the built-in ones" } else { "loaded" };
+    let indexes = indexes(settings, loaded.as_deref().ok());
+    let report = json!({
+        "tier": stands.then_some('A'),
+        "version": env!("CARGO_PKG_VERSION"),
+        "walls": walls,
+        "refused": refused,
+        "tried": tried,
+        "mends": mends,
+        "facts": facts,
+        "runtimes": runtimes,
+        "passedOver": passed_over,
+        "wasm": wasm_state(),
+        "settings": where_from(settings),
+        "indexes": indexes,
+        "auditLog": {
+            "path": settings.audit_log.as_ref().map(|path| path.display().to_string()),
+            "opens": outcome(&audit_log.map(|_| "it can be opened".to_owned())),
         },
-    }
+        "policies": outcome(&loaded.map(|_| is_loaded.to_owned()).map_err(|why| why.to_string())),
+    });
+    (report, exit)
 }
 
-fn refused(unready: Unready) -> RefusedWall {
+/// The wall that could not be raised.
+fn refused(unready: Unready) -> Value {
     match unready {
         Unready::Wall { wall, what, errno } => {
             let errno = nix::errno::Errno::from_raw(errno);
-            RefusedWall { wall, what, errno: format!("{errno:?}: {}", errno.desc()) }
+            json!({ "wall": wall, "what": what, "errno": format!("{errno:?}: {}", errno.desc()) })
         }
-        Unready::Fault(fault) => RefusedWall {
-            wall: "launcher".to_owned(),
-            what: fault.person.unwrap_or(fault.message),
-            errno: "none".to_owned(),
-        },
+        Unready::Fault(fault) => {
+            json!({ "wall": "launcher", "what": fault.person.unwrap_or(fault.message), "errno": "none" })
+        }
     }
 }
 
@@ -213,7 +140,7 @@ async fn interpreters(
     policies: Option<&policy::Policies>,
     launchers: &Arc<Launchers>,
     walls_stand: bool,
-) -> (Vec<Interpreter>, Vec<String>) {
+) -> (Vec<Value>, Vec<String>) {
     let found = host::discovered(settings);
     let mut notes = found.notes;
     let mut all: Vec<policy::Runtime> = found.runtimes.into_values().collect();
@@ -234,22 +161,28 @@ async fn interpreters(
             policy::Program::Ourselves { .. } => "this binary".to_owned(),
         };
         let policy::Runtime { language, version, found, .. } = runtime;
-        shown.push(Interpreter { language, program, version, found, ran });
+        // `ran`: the version that it told from inside the walls, or why it did not start.
+        let ran = outcome(&ran);
+        shown.push(json!({
+            "language": language, "program": program, "version": version, "found": found, "ran": ran,
+        }));
     }
     (shown, notes)
 }
 
 #[cfg(not(feature = "wasi"))]
-fn wasm_state() -> Wasm {
-    Wasm { wasmtime: None, cache: Err("built without the cargo feature `wasi`: WASI tools are unavailable".to_owned()) }
+fn wasm_state() -> Value {
+    let why = "built without the cargo feature `wasi`: WASI tools are unavailable".to_owned();
+    json!({ "wasmtime": null, "cache": outcome(&Err(why)) })
 }
 
+/// The version of wasmtime, and where compiled code is kept, or why it is not.
 #[cfg(feature = "wasi")]
-fn wasm_state() -> Wasm {
+fn wasm_state() -> Value {
     let variable = |name: &str| std::env::var_os(name);
     let folder = wasm::Cache::usual_folder(variable).unwrap_or_default().display().to_string();
     let cache = wasm::Cache::usual(variable).and_then(|(_, note)| note.map_or(Ok(folder), Err));
-    Wasm { wasmtime: Some(wasmtime_version()), cache }
+    json!({ "wasmtime": wasmtime_version(), "cache": outcome(&cache) })
 }
 
 /// From the lock file of this build.
@@ -261,7 +194,7 @@ fn wasmtime_version() -> &'static str {
     line.map_or("unknown", |version| version.trim_matches('"'))
 }
 
-fn where_from(settings: &Settings) -> Vec<Setting> {
+fn where_from(settings: &Settings) -> Vec<Value> {
     let shown = |path: &PathBuf| format!("{}{}", path.display(), if path.is_dir() { "" } else { " (not there yet)" });
     let list = |paths: &[PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
     let one = |path: &Option<PathBuf>, none: &str| {
@@ -280,34 +213,22 @@ fn where_from(settings: &Settings) -> Vec<Setting> {
         "root" if settings.root_is_assumed() => "the current folder, since nobody named one".to_owned(),
         _ => settings.origins.get(name).map_or_else(|| "built in".to_owned(), ToString::to_string),
     };
-    values.into_iter().map(|(name, value)| Setting { name, value, from: from(name) }).collect()
+    let shown = |(name, value)| json!({ "name": name, "value": value, "from": from(name) });
+    values.into_iter().map(shown).collect()
 }
 
-/// Those of the configuration, and those that policies name without it.
-fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<IndexTold> {
-    let known = settings.indexes.iter().map(|index| IndexTold {
-        name: index.name.clone(),
-        ecosystem: index.ecosystem,
-        leads_to: index.words(),
-        missing: false,
-    });
+/// What the indexes that policies name mean here: those of the configuration, and those that are missing in it.
+fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Value> {
+    let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing });
+    let known = settings.indexes.iter().map(|index| row(&index.name, index.ecosystem, index.words(), false));
     let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages.entries);
     let missing = named.filter(|(of, entry)| Index::find(&settings.indexes, **of, &entry.index).is_none());
-    let missing: BTreeSet<_> = missing.map(|(of, entry)| (*of, entry.index.clone())).collect();
-    let missing = missing.into_iter().map(|(ecosystem, name)| IndexTold {
-        leads_to: format!("write [indexes.{name}] {} into the configuration", ecosystem.name()),
-        name,
-        ecosystem,
-        missing: true,
+    let missing: BTreeSet<_> = missing.map(|(of, entry)| (*of, &entry.index)).collect();
+    let missing = missing.into_iter().map(|(ecosystem, name)| {
+        let fix = format!("write [indexes.{name}] {} into the configuration", ecosystem.name());
+        row(name, ecosystem, fix, true)
     });
     known.chain(missing).collect()
-}
-
-fn audit_log(settings: &Settings) -> AuditLog {
-    let path = settings.audit_log.as_ref().map(|path| path.display().to_string());
-    let opened = host::audit_log(settings).map_err(|why| why.to_string());
-    let opened = opened.and_then(|log| log.open().map_err(|fault| fault.person.unwrap_or(fault.message)));
-    AuditLog { path, opens: opened.map(|_| "it can be opened".to_owned()) }
 }
 
 /// Plain facts of this machine, read and never guessed. They hold no value of a variable and no secret of an account.

@@ -85,7 +85,7 @@ fn without_comments(text: &str) -> (Cow<'_, str>, Vec<Problem>) {
     let (mut comments, mut commas) = (Vec::new(), Vec::new());
     // The last token, and the comma that is it, unless nothing stands before that comma.
     let (mut last, mut comma) = ("", None);
-    for (at, part) in Tokens::of(text) {
+    for (at, part) in Tokens::new(text) {
         if is_comment(part) {
             comments.push(at..at + part.len());
             continue;
@@ -123,7 +123,7 @@ const TWICE: &str = "this member name stands twice in one object: keep one";
 fn check(text: &str, plain: &str, mut put: impl FnMut(&str)) -> Result<(), Problem> {
     let bad = grammar(plain);
     let good = bad.as_ref().map_or(plain, |(at, _)| &plain[..*at]);
-    let mut walk = Walk::of(good);
+    let mut walk = Walk::new(good);
     while let Some(token) = walk.step() {
         let part = token.part;
         // The last token before a fault may be a piece of one.
@@ -318,7 +318,7 @@ impl Indented<'_> {
 
 impl fmt::Display for Indented<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut depth, mut tokens) = (0usize, Tokens::of(self.0).map(|(_, part)| part).peekable());
+        let (mut depth, mut tokens) = (0usize, Tokens::new(self.0).map(|(_, part)| part).peekable());
         while let Some(part) = tokens.next() {
             match part {
                 // An empty object or list.
@@ -358,7 +358,7 @@ pub fn weight(json: &str) -> usize {
     const VALUE: usize = size_of::<Value>();
     /// Bytes of a member besides its value: its name, its place in the table, and the free room of the table.
     const MEMBER: usize = 160;
-    let bytes = Tokens::of(json).map(|(_, part)| match part {
+    let bytes = Tokens::new(json).map(|(_, part)| match part {
         "," | "[" => VALUE,
         "{" => VALUE + MEMBER,
         ":" => MEMBER,
@@ -405,7 +405,7 @@ struct Tokens<'t> {
 }
 
 impl<'t> Tokens<'t> {
-    fn of(text: &'t str) -> Tokens<'t> {
+    fn new(text: &'t str) -> Tokens<'t> {
         Tokens { text, at: 0 }
     }
 }
@@ -480,8 +480,8 @@ struct Token<'t> {
 }
 
 impl<'t> Walk<'t> {
-    fn of(text: &'t str) -> Walk<'t> {
-        Walk { tokens: Tokens::of(text), levels: Vec::new(), hasher: RandomState::new() }
+    fn new(text: &'t str) -> Walk<'t> {
+        Walk { tokens: Tokens::new(text), levels: Vec::new(), hasher: RandomState::new() }
     }
 
     /// The next token that is no comment; none after one that opens a level too many.
@@ -560,7 +560,7 @@ fn find(text: &str, pointer: &str) -> Option<(usize, usize)> {
         true => wanted.parse() == Ok(level.index),
         false => level.name == *wanted,
     };
-    let mut walk = Walk::of(text);
+    let mut walk = Walk::new(text);
     let mut name = None;
     while let Some(token) = walk.step() {
         let opened = usize::from(token.is_value && matches!(token.part, "{" | "["));

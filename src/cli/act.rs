@@ -42,7 +42,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let acted = runtime.block_on(process::unless_stopped(acted(settings, &args, &text)));
     runtime.shutdown_timeout(process::FAREWELL);
     Ok(match acted {
-        Ok(answer) => told(&args, answer?),
+        Ok(answer) => show(&args, answer?),
         Err(signal) => interrupted(signal),
     })
 }
@@ -87,7 +87,7 @@ fn read(from: &str) -> anyhow::Result<String> {
     call::text(opened, &shown)
 }
 
-fn told(args: &Args, answer: Answer) -> ExitCode {
+fn show(args: &Args, answer: Answer) -> ExitCode {
     let answer = Answer { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
     if args.json {
         words::say_json(&answer);

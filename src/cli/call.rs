@@ -58,7 +58,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     host::start_log(settings, Level::Off);
     let runtime = process::runtime_of_one_call()?;
-    let given = runtime.block_on(process::unless_stopped(given_apart(args.clone())));
+    let given = runtime.block_on(process::unless_stopped(read_input_apart(args.clone())));
     let given = match given {
         Ok(given) => given?,
         Err(signal) => {
@@ -97,7 +97,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     match ended? {
         Ok((report, live)) => {
             let report = if args.explain { report } else { report.for_agents() };
-            Ok(told(&args, &report, &live))
+            Ok(show(&args, &report, &live))
         }
         Err((signal, fault)) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, fault), signal)),
     }
@@ -154,13 +154,13 @@ pub fn not_begun(tool: &str, fault: Fault) -> Report {
 }
 
 /// The arguments, and whether standard input was an open pipe with nothing in it.
-struct Given {
+struct Input {
     arguments: Arguments,
     silent: bool,
 }
 
 /// Read in a thread of its own: the input may never end, and signals are heard meanwhile.
-async fn given_apart(args: Args) -> anyhow::Result<Given> {
+async fn read_input_apart(args: Args) -> anyhow::Result<Input> {
     let text = args.input.as_deref().is_some_and(|input| input != "-" && !input.starts_with('@'));
     if text || !args.pairs.is_empty() {
         return given(&args);
@@ -172,7 +172,7 @@ async fn given_apart(args: Args) -> anyhow::Result<Given> {
     told.await?
 }
 
-fn given(args: &Args) -> anyhow::Result<Given> {
+fn given(args: &Args) -> anyhow::Result<Input> {
     let arguments = match (&args.input, args.pairs.is_empty()) {
         (Some(_), false) => {
             return Err(caller("give the arguments either as name=value or with --input, not both").into());
@@ -196,13 +196,13 @@ fn given(args: &Args) -> anyhow::Result<Given> {
         },
         (None, true) => return piped(),
     };
-    Ok(Given { arguments, silent: false })
+    Ok(Input { arguments, silent: false })
 }
 
 /// Standard input, if somebody gave us one: not a terminal, and not an open pipe that stays silent.
-fn piped() -> anyhow::Result<Given> {
+fn piped() -> anyhow::Result<Input> {
     let stdin = io::stdin();
-    let nothing = |silent| Ok(Given { arguments: Arguments::Text(String::new()), silent });
+    let nothing = |silent| Ok(Input { arguments: Arguments::Text(String::new()), silent });
     if stdin.is_terminal() {
         return nothing(false);
     }
@@ -211,7 +211,7 @@ fn piped() -> anyhow::Result<Given> {
     match (ready, watched[0].revents()) {
         (Ok(0), _) => nothing(true),
         (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => nothing(false),
-        _ => Ok(Given { arguments: Arguments::Text(text(stdin.lock(), "standard input")?), silent: false }),
+        _ => Ok(Input { arguments: Arguments::Text(text(stdin.lock(), "standard input")?), silent: false }),
     }
 }
 
@@ -245,7 +245,7 @@ pub(super) fn caller(words: impl Into<String>) -> Refusal {
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.
-fn told(args: &Args, report: &Report, live: &[String]) -> ExitCode {
+fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     if args.verbose {
         words::complain(&background(report, live));
     }

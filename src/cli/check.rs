@@ -157,18 +157,12 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
     let keys: BTreeSet<PathBuf> = sources.filter_map(named).collect();
     problems.extend(policies.notes().iter().filter(|note| !keys.contains(&note.path)).cloned());
     let mut good = Vec::new();
-    for (path, found) in typos::of(&policies, tools, &machine) {
+    for (path, found) in typos::find(&policies, tools, &machine) {
         problems.extend(found.into_iter().map(|problem| policy::FileProblem { path: path.clone(), problem }));
         good.push(path);
     }
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
-    let loaded = |path: &PathBuf| File {
-        path: path.clone(),
-        status: registry::Status::Loaded,
-        tool: None,
-        claims: None,
-        problems: Vec::new(),
-    };
+    let loaded = |path: &PathBuf| File::loaded(path.clone(), None, Vec::new());
     for path in good {
         files.entry(path.clone()).or_insert_with(|| loaded(&path));
     }

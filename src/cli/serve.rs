@@ -333,7 +333,7 @@ async fn kept_up(
         let (again, snapshot) = (settings.clone(), service.registry().snapshot());
         let looking = tokio::task::spawn_blocking(move || {
             let missed = watch.look_at(&again, snapshot, since);
-            tracing::info!("{}", watch.told());
+            tracing::info!("{}", watch.describe());
             (watch, missed)
         });
         let missed;

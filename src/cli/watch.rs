@@ -97,7 +97,7 @@ impl Watch {
     }
 
     /// In words, for the log.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         match (&self.watcher, self.polls) {
             (None, _) => "tools and policies are read anew at a HUP alone".to_owned(),
             (_, true) => format!("{} folders are looked at every {} s", self.watched.len(), POLLED.as_secs()),

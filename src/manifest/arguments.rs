@@ -1,7 +1,7 @@
 //! The arguments of a call: text converted to values, names and values checked, defaults filled in.
 
 use super::Manifest;
-use super::schema::{Flaw, What, noun, type_of};
+use super::schema::{Breach, Flaw, noun, type_of};
 use crate::base::{json, suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
@@ -63,7 +63,7 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &Written) -> Re
     }
     let told: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
     for flaw in schema.flaws(&arguments) {
-        let unknown = matches!(flaw.what, What::Unknown(_)) && flaw.pointer.is_empty() && told.contains("");
+        let unknown = matches!(flaw.what, Breach::Unknown(_)) && flaw.pointer.is_empty() && told.contains("");
         let known = |pointer: &str| told.contains(&top(pointer)) || told.contains(pointer);
         if !unknown && (flaw.pointer.is_empty() || !known(&flaw.pointer)) {
             flaws.push(flaw);
@@ -101,7 +101,7 @@ fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
     if unknown.is_empty() {
         return Vec::new();
     }
-    vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: What::Unknown(unknown) }]
+    vec![Flaw { pointer: String::new(), rule: "additionalProperties".to_owned(), what: Breach::Unknown(unknown) }]
 }
 
 /// Whether a schema declares this parameter anywhere.
@@ -228,7 +228,7 @@ fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
     let known: Vec<&str> = names(root).known.into_iter().map(String::as_str).collect();
     let one = |flaw: &Flaw| match &flaw.what {
         // No argument could mend that; `check` tells the tool's author the same.
-        What::Missing(name) if flaw.pointer.is_empty() && undeclared(root, name).is_some() => {
+        Breach::Missing(name) if flaw.pointer.is_empty() && undeclared(root, name).is_some() => {
             undeclared(root, name).map(|words| format!("Input parameter {words}.")).into_iter().collect()
         }
         _ => sentences(flaw, "Input parameter", &known),
@@ -256,12 +256,12 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
     let parameters = subject == "Input parameter";
     let place = place(&flaw.pointer, subject);
     match &flaw.what {
-        What::Must(must) => vec![format!("{place} {must}.")],
-        What::Missing(name) if parameters && flaw.pointer.is_empty() => {
+        Breach::Must(must) => vec![format!("{place} {must}.")],
+        Breach::Missing(name) if parameters && flaw.pointer.is_empty() => {
             vec![format!("Input parameter '{}' is required.", text::head(name, 80))]
         }
-        What::Missing(name) => vec![format!("{place} must have the member '{}'.", text::head(name, 80))],
-        What::Unknown(names) => {
+        Breach::Missing(name) => vec![format!("{place} must have the member '{}'.", text::head(name, 80))],
+        Breach::Unknown(names) => {
             let one = |name: &String| {
                 let shown = text::head(name, 80);
                 if !parameters || !flaw.pointer.is_empty() {

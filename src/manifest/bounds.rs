@@ -81,7 +81,7 @@ impl SchemaFault {
 }
 
 /// Walks the whole schema, and what its references lead to as often as they do.
-pub(super) fn of(schema: &Value) -> Result<Bounds, Vec<SchemaFault>> {
+pub(super) fn measure(schema: &Value) -> Result<Bounds, Vec<SchemaFault>> {
     let mut walk = Walk {
         root: schema,
         bounds: Bounds::default(),
@@ -245,7 +245,7 @@ impl<'s> Walk<'s> {
             let why =
                 "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
             // A program that follows a reference out of the file would fetch it.
-            self.told(SchemaFault { code: Code::Security, ..SchemaFault::new(&at, why) });
+            self.add(SchemaFault { code: Code::Security, ..SchemaFault::new(&at, why) });
         }
     }
 
@@ -322,11 +322,11 @@ impl<'s> Walk<'s> {
     }
 
     fn fault(&mut self, pointer: &str, message: &str) {
-        self.told(SchemaFault::new(pointer, message));
+        self.add(SchemaFault::new(pointer, message));
     }
 
-    /// Each fault is told once, however often references lead to its place.
-    fn told(&mut self, fault: SchemaFault) {
+    /// Each fault is reported once, however often references lead to its place.
+    fn add(&mut self, fault: SchemaFault) {
         if !self.faults.contains(&fault) {
             self.faults.push(fault);
         }

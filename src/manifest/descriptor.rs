@@ -270,7 +270,7 @@ fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &st
     }
     match file::read(manifest.to_string().as_bytes()) {
         Ok((mut manifest, problems)) => {
-            told(reader, document, at, problems);
+            relocate(reader, document, at, problems);
             if let super::Handler::ToolService(remote) = &mut manifest.handler {
                 remote.untyped = true;
                 remote.at = (below(at, "service"), at.to_owned());
@@ -279,14 +279,14 @@ fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &st
             Some(manifest)
         }
         Err(problems) => {
-            told(reader, document, at, problems);
+            relocate(reader, document, at, problems);
             None
         }
     }
 }
 
-/// Tells what is said of the manifest at the place of the descriptor that it was made of.
-fn told(reader: &mut Reader<'_>, document: &Document<'_>, at: &str, problems: Vec<Problem>) {
+/// Adds the problems of a manifest, each at the place of the descriptor that it was made of.
+fn relocate(reader: &mut Reader<'_>, document: &Document<'_>, at: &str, problems: Vec<Problem>) {
     for problem in problems {
         let part = match problem.pointer.split('/').nth(1) {
             Some("parameters") => "arguments",

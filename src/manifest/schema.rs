@@ -42,11 +42,11 @@ pub struct Flaw {
     pub pointer: String,
     /// The keyword that was broken.
     pub rule: String,
-    pub what: What,
+    pub what: Breach,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum Breach {
     /// A required member is not there.
     Missing(String),
     /// Members that may not be there.
@@ -64,7 +64,7 @@ struct Effort {
 
 impl Schema {
     pub fn compile(raw: &Value) -> Result<Schema, Vec<SchemaFault>> {
-        let bounds = bounds::of(raw)?;
+        let bounds = bounds::measure(raw)?;
         let compiled = on_stack(bounds.recursive, || build(raw)).map_err(|why| vec![SchemaFault::new("", why)])??;
         let text = raw.to_string();
         let may_hide = ["writeOnly", "x-secret"].iter().any(|word| text.contains(word));
@@ -179,9 +179,9 @@ impl Schema {
         // To find out why a value does not fit can cost far more than whether it does.
         let explaining = self.effort(value).explaining;
         let flaws: Vec<Flaw> = if explaining <= LARGE_CHECK_STEPS {
-            self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::of(&error)).collect()
+            self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::new(&error)).collect()
         } else if explaining <= MAX_CHECK_STEPS && !self.bounds.unions {
-            self.compiled.validate(value).err().iter().map(Flaw::of).collect()
+            self.compiled.validate(value).err().iter().map(Flaw::new).collect()
         } else {
             Vec::new()
         };
@@ -245,20 +245,20 @@ fn on_stack<T: Send>(deep: bool, work: impl FnOnce() -> T + Send) -> Result<T, S
 
 impl Flaw {
     pub fn must(pointer: &str, rule: &str, what: &str) -> Flaw {
-        Flaw { pointer: pointer.to_owned(), rule: rule.to_owned(), what: What::Must(what.to_owned()) }
+        Flaw { pointer: pointer.to_owned(), rule: rule.to_owned(), what: Breach::Must(what.to_owned()) }
     }
 
-    fn of(error: &ValidationError<'_>) -> Flaw {
+    fn new(error: &ValidationError<'_>) -> Flaw {
         let what = match error.kind() {
             ValidationErrorKind::Required { property } => {
-                What::Missing(property.as_str().unwrap_or_default().to_owned())
+                Breach::Missing(property.as_str().unwrap_or_default().to_owned())
             }
             ValidationErrorKind::AdditionalProperties { unexpected }
-            | ValidationErrorKind::UnevaluatedProperties { unexpected } => What::Unknown(unexpected.clone()),
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => Breach::Unknown(unexpected.clone()),
             kind @ ValidationErrorKind::Type { .. } if error.instance().is_null() => {
-                What::Must(format!("{}, not null (leave it out where it is not needed)", must(kind)))
+                Breach::Must(format!("{}, not null (leave it out where it is not needed)", must(kind)))
             }
-            kind => What::Must(must(kind)),
+            kind => Breach::Must(must(kind)),
         };
         Flaw { pointer: error.instance_path().as_str().to_owned(), rule: error.kind().keyword().to_owned(), what }
     }

@@ -23,10 +23,10 @@ pub struct Violation {
 
 /// All that `errors` say, in words.
 pub fn violations<'e>(errors: impl Iterator<Item = ValidationError<'e>>, schema: &Value) -> Vec<Violation> {
-    errors.flat_map(|error| of(&error, schema)).collect()
+    errors.flat_map(|error| explain(&error, schema)).collect()
 }
 
-fn of(error: &ValidationError<'_>, schema: &Value) -> Vec<Violation> {
+fn explain(error: &ValidationError<'_>, schema: &Value) -> Vec<Violation> {
     let at = error.instance_path().as_str();
     let key = at.rsplit('/').next().unwrap_or_default();
     let (key, entry) = match key.parse::<usize>() {

@@ -6,7 +6,7 @@
 //! `KEY.resolved` (what was resolved for requirements without a lock), `work.…` (a build under way).
 
 use super::installed::{self, Vendored};
-use super::tree::{self, Item, Most, Stamp, Wrong};
+use super::tree::{self, Item, Stamp, TreeLimits, Wrong};
 use crate::base::files::{self, Folder, Lock};
 use crate::base::lock;
 use crate::policy::packages::{Ecosystem, Package};
@@ -31,7 +31,7 @@ const LARGEST_LOCK: u64 = 4 << 20;
 /// How long a file under a name of its writer alone may be written.
 const WRITING: Duration = Duration::from_secs(3600);
 /// Most of one entry.
-pub const MOST: Most = Most { files: 100_000, bytes: 4 << 30 };
+pub const MOST: TreeLimits = TreeLimits { files: 100_000, bytes: 4 << 30 };
 /// Files of all lists that are kept in memory.
 const REMEMBERED: usize = 300_000;
 /// Characters of a key.

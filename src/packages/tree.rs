@@ -25,7 +25,7 @@ const SPECIAL: u32 = 0o7000;
 
 /// Most of a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct Most {
+pub struct TreeLimits {
     pub files: u64,
     pub bytes: u64,
 }
@@ -83,7 +83,7 @@ fn hostile<T>(path: &str, what: &str) -> Result<T, Wrong> {
 }
 
 /// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `stamped`.
-pub fn taken(root: BorrowedFd, most: Most) -> Result<Vec<Item>, Wrong> {
+pub fn taken(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, Wrong> {
     let mut taking = Taking { items: Vec::new(), bytes: 0, most };
     taking.folder(root, "", 0)?;
     Ok(taking.items)
@@ -92,7 +92,7 @@ pub fn taken(root: BorrowedFd, most: Most) -> Result<Vec<Item>, Wrong> {
 struct Taking {
     items: Vec<Item>,
     bytes: u64,
-    most: Most,
+    most: TreeLimits,
 }
 
 impl Taking {
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    const MOST: Most = Most { files: 100, bytes: 1000 };
+    const MOST: TreeLimits = TreeLimits { files: 100, bytes: 1000 };
 
     fn looked(folder: &Path) -> Result<Vec<Item>, Wrong> {
         let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
@@ -380,7 +380,7 @@ mod tests {
         let file = |n: usize| folder.path().join(n.to_string());
         (0..3 * LEAST_PART).for_each(|n| std::fs::write(file(n), "1").expect("made"));
         let root = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let most = Most { files: 10_000, bytes: 10_000 };
+        let most = TreeLimits { files: 10_000, bytes: 10_000 };
         let items = || stamped(root.as_fd(), taken(root.as_fd(), most).expect("taken")).expect("stamped").0;
         assert_eq!(changed(root.as_fd(), &[]), None);
         for n in [0, LEAST_PART, 3 * LEAST_PART - 1] {

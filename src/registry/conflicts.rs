@@ -32,11 +32,11 @@ impl Refused {
 
 /// The tools that were loaded in the snapshot before: the folded id of each, and its file.
 #[derive(Default)]
-pub(super) struct Held(BTreeSet<(String, PathBuf)>);
+pub(super) struct Incumbents(BTreeSet<(String, PathBuf)>);
 
-impl Held {
-    pub fn of<'t>(tools: impl Iterator<Item = &'t Tool>) -> Held {
-        Held(tools.map(key).collect())
+impl Incumbents {
+    pub fn new<'t>(tools: impl Iterator<Item = &'t Tool>) -> Incumbents {
+        Incumbents(tools.map(key).collect())
     }
 
     pub fn has(&self, tool: &Tool) -> bool {
@@ -56,7 +56,7 @@ pub(super) fn folded(id: &str) -> String {
     id.to_ascii_lowercase()
 }
 
-pub(super) fn settled(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Refused>) {
+pub(super) fn settle(candidates: Vec<Tool>, held: &Incumbents) -> (Vec<Tool>, Vec<Refused>) {
     let (mut kept, mut refused) = (Vec::new(), Vec::new());
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
@@ -81,7 +81,7 @@ pub(super) fn settled(candidates: Vec<Tool>, held: &Held) -> (Vec<Tool>, Vec<Ref
 }
 
 /// All candidates of one folded id.
-fn one_id(mut group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+fn one_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let names: BTreeSet<_> = group.iter().map(|tool| tool.manifest.id.clone()).collect();
     let homes: BTreeSet<_> = group.iter().map(Tool::home).collect();
     if names.len() > 1 || homes.len() > 1 {
@@ -99,7 +99,7 @@ fn one_id(mut group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut
 }
 
 /// One id in one folder: every version once. Build metadata does not make another version.
-fn versions(group: Vec<Tool>, held: &Held, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+fn versions(group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let mut by_version: BTreeMap<_, Vec<Tool>> = BTreeMap::new();
     for tool in group {
         let version = &tool.manifest.version;

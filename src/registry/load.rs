@@ -119,7 +119,7 @@ impl DirectToolLoader {
         let skipped = |problems| unloaded(None, problems);
         if let Err(refusal) = &read {
             let mut read = skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
-            if let open_beneath::Unopened::System(_) = refusal {
+            if let open_beneath::OpenError::System(_) = refusal {
                 read.found = Err(Claim { manifest: path, what: Claimed::Any });
             }
             return read;
@@ -154,8 +154,7 @@ impl DirectToolLoader {
         warnings.extend(without_connect(&manifest, &site));
         position::locate_in(&mut warnings, bytes);
         warnings.extend(shared::tool(&site));
-        let report =
-            FileReport { path, status: Status::Loaded, tool: Some(reference), claims: None, problems: warnings };
+        let report = FileReport::loaded(path, Some(reference), warnings);
         let tool = Tool::new(Arc::new(manifest), site, self.id());
         Read { report, found: Ok((vec![tool], Vec::new())) }
     }
@@ -168,7 +167,7 @@ impl DirectToolLoader {
         let service = |descriptor| Described { descriptor: Arc::new(descriptor), file: path.clone() };
         let services = found.services.into_iter().map(service).collect();
         let tools = found.tools.into_iter().map(|tool| Tool::new(Arc::new(tool), site.clone(), self.id())).collect();
-        let report = FileReport { path: path.clone(), status: Status::Loaded, tool: None, claims: None, problems };
+        let report = FileReport::loaded(path.clone(), None, problems);
         Read { report, found: Ok((tools, services)) }
     }
 
@@ -223,9 +222,9 @@ fn without_connect(manifest: &manifest::Manifest, site: &Site) -> Option<Problem
 
 fn house_rule(flaw: &schema::Flaw) -> Problem {
     let what = match &flaw.what {
-        schema::What::Missing(name) => format!("'{name}' is missing"),
-        schema::What::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
-        schema::What::Must(must) => must.clone(),
+        schema::Breach::Missing(name) => format!("'{name}' is missing"),
+        schema::Breach::Unknown(names) => format!("not allowed here: {}", names.join(", ")),
+        schema::Breach::Must(must) => must.clone(),
     };
     let message = format!("{} (this host's own manifest rules)", text::printable(&what));
     Problem::new(Severity::Error, Code::Schema, &*flaw.pointer, message)

@@ -122,6 +122,11 @@ impl FileReport {
         FileReport { path, status: Status::Skipped, tool: None, claims: None, problems: vec![problem] }
     }
 
+    /// `tool`: `id@version`, where the file holds one tool.
+    pub fn loaded(path: PathBuf, tool: Option<String>, problems: Vec<Problem>) -> FileReport {
+        FileReport { path, status: Status::Loaded, tool, claims: None, problems }
+    }
+
     /// One more problem; with an error the file counts as skipped.
     fn tells(&mut self, problem: &Problem) {
         if problem.severity == Severity::Error {

@@ -13,7 +13,7 @@ use std::path::Path;
 pub(super) const FOLDER: &str = "a folder";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unopened {
+pub(super) enum OpenError {
     /// Nothing is there.
     Missing,
     /// A component is a symbolic link.
@@ -27,22 +27,22 @@ pub(super) enum Unopened {
     System(Errno),
 }
 
-impl Unopened {
+impl OpenError {
     /// For a person: what it is and the mend.
     pub(super) fn why(self) -> String {
         match self {
-            Unopened::Missing => "is not there".to_owned(),
-            Unopened::Link => {
+            OpenError::Missing => "is not there".to_owned(),
+            OpenError::Link => {
                 "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned()
             }
-            Unopened::Outside => "leads out of its folder".to_owned(),
-            Unopened::NotAFile(what) => format!("is {what}, not a regular file"),
-            Unopened::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
-            Unopened::System(Errno::EACCES | Errno::EPERM) => {
+            OpenError::Outside => "leads out of its folder".to_owned(),
+            OpenError::NotAFile(what) => format!("is {what}, not a regular file"),
+            OpenError::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
+            OpenError::System(Errno::EACCES | Errno::EPERM) => {
                 "may not be read by this user: change its mode or owner".to_owned()
             }
-            Unopened::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
-            Unopened::System(errno) => format!("cannot be opened: {}", errno.desc()),
+            OpenError::System(Errno::ENOSYS) => "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned(),
+            OpenError::System(errno) => format!("cannot be opened: {}", errno.desc()),
         }
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn folder(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens a regular file for reading.
-pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, Unopened> {
+pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, OpenError> {
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
     // First with O_PATH, which does not open the file: opening a device can have effects.
@@ -70,18 +70,18 @@ pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>,
     let at = |why: String| format!("{}: {why}", crate::base::text::path(&below.join(relative)));
     let folder = folder(below).map_err(|errno| at(errno.desc().to_owned()))?;
     read(&folder, relative, most).map_err(|refusal| match refusal {
-        Unopened::TooLarge => at(format!("is larger than {most} bytes")),
+        OpenError::TooLarge => at(format!("is larger than {most} bytes")),
         other => at(other.why()),
     })
 }
 
 /// Its bytes, up to a bound.
-pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, Unopened> {
+pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, OpenError> {
     let bytes = files::whole(file(folder, relative)?, most).map_err(|error| system(&error))?;
-    bytes.ok_or(Unopened::TooLarge)
+    bytes.ok_or(OpenError::TooLarge)
 }
 
-fn regular(file: &File) -> Result<(), Unopened> {
+fn regular(file: &File) -> Result<(), OpenError> {
     use std::os::unix::fs::FileTypeExt;
     let kind = file.metadata().map_err(|error| system(&error))?.file_type();
     let what = if kind.is_file() {
@@ -97,26 +97,26 @@ fn regular(file: &File) -> Result<(), Unopened> {
     } else {
         "something else"
     };
-    Err(Unopened::NotAFile(what))
+    Err(OpenError::NotAFile(what))
 }
 
-fn system(error: &std::io::Error) -> Unopened {
-    Unopened::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+fn system(error: &std::io::Error) -> OpenError {
+    OpenError::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
 }
 
 /// The kernel answers EAGAIN when something was renamed while it looked.
-fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<OwnedFd, Unopened> {
+fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<OwnedFd, OpenError> {
     let mut last = Errno::EAGAIN;
     for _ in 0..16 {
         match attempt() {
             Ok(fd) => return Ok(fd),
             Err(errno @ (Errno::EAGAIN | Errno::EINTR)) => last = errno,
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(Unopened::Missing),
-            Err(Errno::ELOOP) => return Err(Unopened::Link),
-            Err(Errno::EXDEV) => return Err(Unopened::Outside),
-            Err(Errno::ENXIO) => return Err(Unopened::NotAFile("a socket")),
-            Err(errno) => return Err(Unopened::System(errno)),
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(OpenError::Missing),
+            Err(Errno::ELOOP) => return Err(OpenError::Link),
+            Err(Errno::EXDEV) => return Err(OpenError::Outside),
+            Err(Errno::ENXIO) => return Err(OpenError::NotAFile("a socket")),
+            Err(errno) => return Err(OpenError::System(errno)),
         }
     }
-    Err(Unopened::System(last))
+    Err(OpenError::System(last))
 }

@@ -4,7 +4,7 @@
 //!
 //! A manifest elsewhere never takes, blocks or disables a tool that lies with its script.
 
-use super::conflicts::{Held, Refused};
+use super::conflicts::{Incumbents, Refused};
 use super::{Claim, Claimed, Tool, position};
 use crate::base::text;
 use crate::manifest::{Code, Site};
@@ -30,7 +30,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// `claims`: of the manifests that cannot be loaded; `earlier`: the ownership until now.
-    pub(super) fn of(tools: &[Tool], claims: &[Claim], earlier: &Ownership) -> Ownership {
+    pub(super) fn new(tools: &[Tool], claims: &[Claim], earlier: &Ownership) -> Ownership {
         let mut all = Ownership::default();
         for tool in tools {
             if let Some(script) = &tool.site.script {
@@ -134,7 +134,7 @@ impl Ownership {
     }
 
     /// Takes out the tools that name a script which belongs to others, by its path or by a hard link.
-    pub(super) fn turn_away(&self, tools: &mut Vec<Tool>, held: &Held) -> Vec<Refused> {
+    pub(super) fn turn_away(&self, tools: &mut Vec<Tool>, held: &Incumbents) -> Vec<Refused> {
         let mut refused = Vec::new();
         tools.retain(|tool| {
             let Some(script) = &tool.site.script else { return true };
@@ -179,7 +179,7 @@ fn is_older(manifest: &Path, others: &BTreeSet<&Path>) -> bool {
 
 /// By index of the tool: why its script is a hard link of another tool's. Of two tools in two folders the file belongs
 /// to the one that was loaded before, else to the one with the older manifest: making a link disables no other tool.
-fn links(tools: &[Tool], held: &Held) -> BTreeMap<usize, String> {
+fn links(tools: &[Tool], held: &Incumbents) -> BTreeMap<usize, String> {
     let mut files: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
     for (index, tool) in tools.iter().enumerate() {
         if let Some(file) = tool.site.script.as_deref().and_then(linked) {

@@ -3,7 +3,7 @@
 //! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide
 //! the manifest which says that it may write there.
 
-use super::{Discovery, ENDING, FileReport, Status, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
+use super::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
 use crate::base::text;
 use crate::manifest::{Code, Problem, Severity};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -65,9 +65,7 @@ impl Scan<'_> {
         match opened {
             Ok((folder, path)) => {
                 if let Some(warning) = shared::base(&path) {
-                    self.discovery
-                        .reports
-                        .push(FileReport { status: Status::Loaded, ..FileReport::skipped(path.clone(), warning) });
+                    self.discovery.reports.push(FileReport::loaded(path.clone(), None, vec![warning]));
                 }
                 Some(Arc::new(Base { path, folder }))
             }
@@ -78,7 +76,7 @@ impl Scan<'_> {
                     return None;
                 }
                 let message = format!("this folder cannot be read: {error}");
-                self.told(base, Severity::Error, message.clone());
+                self.report(base, Severity::Error, message.clone());
                 self.discovery.unlisted.push(base.to_path_buf());
                 self.incomplete(base, &message);
                 None
@@ -106,7 +104,7 @@ impl Scan<'_> {
                         self.most
                     );
                     self.discovery.unlisted.extend(level.iter().cloned());
-                    self.told(&base.path, Severity::Error, message.clone());
+                    self.report(&base.path, Severity::Error, message.clone());
                     return self.incomplete(&base.path, &message);
                 }
             }
@@ -124,7 +122,7 @@ impl Scan<'_> {
                  it, with --tools or --scripts",
                 MAX_SCAN_DEPTH - 1
             );
-            self.told(folder, Severity::Warning, message);
+            self.report(folder, Severity::Warning, message);
         }
         self.discovery.unlisted.extend(level);
     }
@@ -136,7 +134,7 @@ impl Scan<'_> {
                 scan.incomplete(folder, &error.to_string());
             }
             scan.discovery.unlisted.push(folder.to_path_buf());
-            scan.told(folder, Severity::Error, format!("cannot be read: {error}"));
+            scan.report(folder, Severity::Error, format!("cannot be read: {error}"));
         };
         let entries = match read_dir(folder) {
             Ok(entries) => {
@@ -176,17 +174,17 @@ impl Scan<'_> {
             }
         } else if kind.is_file() && is_nearly_manifest_file(&name) && self.seen.insert(path.clone()) {
             let message = format!("is passed over: the name of a manifest ends with {ENDING}, in small letters");
-            self.told(&path, Severity::Warning, message);
+            self.report(&path, Severity::Warning, message);
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
             // Users are often surprised that nothing below a linked folder is found.
             let message =
                 "this folder is a symbolic link and is not entered: name its real path with --tools or --scripts";
-            self.told(&path, Severity::Warning, message.to_owned());
+            self.report(&path, Severity::Warning, message.to_owned());
         }
         Some(path).filter(|_| kind.is_dir())
     }
 
-    fn told(&mut self, path: &Path, severity: Severity, message: String) {
+    fn report(&mut self, path: &Path, severity: Severity, message: String) {
         let problem = Problem::new(severity, Code::Unreadable, "", message);
         self.discovery.reports.push(FileReport::skipped(path.to_path_buf(), problem));
     }

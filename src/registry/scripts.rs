@@ -1,7 +1,7 @@
 //! From a script path as written to one regular file below a script base folder, never upwards, outwards or through a
 //! link.
 
-use super::open_beneath::{self, Unopened};
+use super::open_beneath::{self, OpenError};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Site;
@@ -153,13 +153,13 @@ fn look(
         }
         Err(refusal) => {
             let (kind, message) = match refusal {
-                Unopened::Missing => return Ok(None),
-                Unopened::NotAFile(open_beneath::FOLDER) if by_call => return Ok(None),
-                Unopened::Link | Unopened::Outside | Unopened::NotAFile(_) | Unopened::TooLarge => {
+                OpenError::Missing => return Ok(None),
+                OpenError::NotAFile(open_beneath::FOLDER) if by_call => return Ok(None),
+                OpenError::Link | OpenError::Outside | OpenError::NotAFile(_) | OpenError::TooLarge => {
                     let why = "it is not a plain file in a script base folder";
                     (Kind::SecurityError, format!("The script '{shown}' may not be run: {why}."))
                 }
-                Unopened::System(_) => {
+                OpenError::System(_) => {
                     (Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
                 }
             };

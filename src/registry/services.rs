@@ -16,7 +16,7 @@ use std::sync::Arc;
 type Settled = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 
 /// Settles which descriptors stand, and tells each tool its own; `refused` gets the tools that have none.
-pub(super) fn settled(
+pub(super) fn settle(
     described: Vec<Described>,
     recorded: &policy::WritablePaths,
     held: &BTreeMap<String, Described>,

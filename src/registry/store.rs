@@ -72,14 +72,14 @@ impl Registry {
         }
         state.rules = Some((policies, machine));
         // Tools loaded under other rules, or none, count as newcomers under these.
-        self.publish_beside(&mut state, &conflicts::Held::default());
+        self.publish_beside(&mut state, &conflicts::Incumbents::default());
     }
 
     /// Tells where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before(&self, places: &policy::WritablePaths) {
         let mut state = lock(&self.state);
         state.earlier.merge(places);
-        self.publish_beside(&mut state, &conflicts::Held::default());
+        self.publish_beside(&mut state, &conflicts::Incumbents::default());
     }
 
     /// Adds a source and loads it.
@@ -152,7 +152,7 @@ impl Registry {
                 "Tool registration failed: {id}@{version} is already registered; unregister it first."
             )));
         }
-        let (_, refused) = conflicts::settled(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
+        let (_, refused) = conflicts::settle(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
         if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
             return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
         }
@@ -177,8 +177,8 @@ impl Registry {
         state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
     }
 
-    fn held(&self) -> conflicts::Held {
-        conflicts::Held::of(self.snapshot().tools())
+    fn held(&self) -> conflicts::Incumbents {
+        conflicts::Incumbents::new(self.snapshot().tools())
     }
 
     /// Builds the next snapshot and swaps it in.
@@ -192,7 +192,7 @@ impl Registry {
         state: &State,
         mut tools: Vec<Tool>,
         unloaded: policy::WritablePaths,
-        standing: &conflicts::Held,
+        standing: &conflicts::Incumbents,
     ) -> Owned {
         // First, so that a file which a tool wrote cannot even conflict with a good tool.
         let fenced = writable_tools::withhold(&mut tools, &unloaded);
@@ -204,14 +204,14 @@ impl Registry {
         });
         let claims: Vec<Claim> = found.chain(withheld).filter(|claim| unloaded.by(&claim.manifest).is_none()).collect();
         let files = registered(state, &tools, &claims, &unloaded);
-        let ownership = Ownership::of(&tools, &claims, &self.snapshot().ownership);
+        let ownership = Ownership::new(&tools, &claims, &self.snapshot().ownership);
         // Before ids are settled: a manifest that names a script of others claims no id.
         let strangers = ownership.turn_away(&mut tools, standing);
         Owned { tools, fenced, strangers, ownership, files, unloaded }
     }
 
     /// The same; `standing`: the tools that stay loaded whatever other tools may write.
-    fn publish_beside(&self, state: &mut State, standing: &conflicts::Held) {
+    fn publish_beside(&self, state: &mut State, standing: &conflicts::Incumbents) {
         let mut tools: Vec<Tool> = self.candidates(state).collect();
         let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
         announced::gives_way(&mut tools, &mut described);
@@ -228,9 +228,9 @@ impl Registry {
             }
         }
         let Owned { tools, fenced, strangers, ownership, files, unloaded } = owned;
-        let (mut tools, mut refused) = conflicts::settled(tools, &self.held());
+        let (mut tools, mut refused) = conflicts::settle(tools, &self.held());
         let (services, told) =
-            services::settled(described, &unloaded, &self.snapshot().services, &mut tools, &mut refused);
+            services::settle(described, &unloaded, &self.snapshot().services, &mut tools, &mut refused);
         availability::settle_requires(&mut tools);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
         let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();

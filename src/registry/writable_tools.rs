@@ -1,7 +1,7 @@
 //! A tool cannot make tools: what lies where one could write before is not loaded, and what is loaded is never written.
 
 use super::Tool;
-use super::conflicts::{Held, Refused};
+use super::conflicts::{Incumbents, Refused};
 use crate::manifest::Code;
 use crate::policy;
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ pub(super) fn own_trees(
     tools: &[Tool],
     policies: &policy::Policies,
     machine: &policy::Machine,
-    standing: &Held,
+    standing: &Incumbents,
 ) -> policy::WritablePaths {
     let writers =
         tools.iter().filter(|tool| !tool.manifest.asks.write.is_empty() && tool.site.folder != tool.site.base);

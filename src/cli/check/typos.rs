@@ -19,7 +19,7 @@ struct Tools<'t> {
 }
 
 impl<'t> Tools<'t> {
-    fn of(policies: &Policies, tools: &'t [Arc<registry::Tool>]) -> Tools<'t> {
+    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>]) -> Tools<'t> {
         let mut found = Tools { by_id: BTreeMap::new(), namespaces: BTreeSet::new(), governed: BTreeMap::new() };
         for tool in tools {
             let id = tool.manifest.id.as_str();
@@ -43,9 +43,9 @@ impl<'t> Tools<'t> {
 }
 
 /// The warnings about each file of these policies.
-pub fn of(policies: &Policies, tools: &[Arc<registry::Tool>], machine: &Machine) -> Vec<(PathBuf, Vec<Problem>)> {
+pub fn find(policies: &Policies, tools: &[Arc<registry::Tool>], machine: &Machine) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
-    let tools = Tools::of(policies, tools);
+    let tools = Tools::index(policies, tools);
     let callers = policies.callers().map(|callers| (callers.file.clone(), callers_of(callers, &tools)));
     files
         .map(|policy| {

@@ -18,7 +18,7 @@ const MOST_AT_ONCE: u16 = 1000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Given {
+pub(super) struct BrokerConfig {
     url: String,
     service: Option<String>,
     request: Option<String>,
@@ -75,7 +75,7 @@ impl Broker {
 }
 
 /// All entries; `folder`: where relative paths start.
-pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, String> {
+pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>, String> {
     let mut found: Vec<Broker> = Vec::new();
     for (index, given) in given.into_iter().enumerate() {
         let bad = |why: String| format!("[[broker]] number {}: {why}", index + 1);
@@ -104,7 +104,7 @@ pub(super) fn all(given: Vec<Given>, folder: &Path) -> Result<Vec<Broker>, Strin
     Ok(found)
 }
 
-fn one(given: Given, folder: &Path) -> Result<Broker, String> {
+fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     let credentials = given.credentials.map(|from| one_for_all(&from, folder, "a broker has one credential"));
     let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
     let terms = Terms::new(&given.url, given.user, credentials.clone().map(secret), given.insecure)
@@ -169,7 +169,7 @@ fn announcing(announce: Announce, folder: &Path) -> Result<(Announcing, Option<P
 /// An entry of `[[tool_services]]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct ToolServicesConfig {
     #[serde(default)]
     services: Vec<String>,
     announced: Option<Announced>,
@@ -186,12 +186,12 @@ pub(super) struct Written {
 #[serde(deny_unknown_fields)]
 struct Announced {
     topic: Option<String>,
-    from: Vec<Listed>,
+    from: Vec<AnnouncerConfig>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Listed {
+struct AnnouncerConfig {
     announcer: String,
     namespace: String,
     key: String,
@@ -206,7 +206,7 @@ pub struct Called {
 }
 
 /// `folder`: of the config file, where its relative paths start.
-pub(super) fn services(written: Vec<Written>, folder: &Path) -> Result<Vec<Called>, String> {
+pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Result<Vec<Called>, String> {
     let mut found: Vec<Called> = Vec::new();
     for (number, mut entry) in written.into_iter().enumerate() {
         let at = |why: String| format!("[[tool_services]] {}: {why}", number + 1);
@@ -233,7 +233,7 @@ pub(super) fn services(written: Vec<Written>, folder: &Path) -> Result<Vec<Calle
             guarded_text(&path).map_err(|why| at(format!("ca {}: {why}", path.display())))
         });
         terms.ca = certificates.transpose()?;
-        let announced = entry.announced.map(|announced| heard(announced, &terms, folder, &mut files));
+        let announced = entry.announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
         let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
         let names = |entry: &announced::Entry| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
         let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
@@ -245,7 +245,7 @@ pub(super) fn services(written: Vec<Written>, folder: &Path) -> Result<Vec<Calle
     Ok(found)
 }
 
-fn heard(
+fn announced_entry(
     announced: Announced,
     terms: &Terms,
     folder: &Path,
@@ -254,7 +254,7 @@ fn heard(
     let topic = announced.topic.as_deref().unwrap_or(announced::TOPIC);
     let topic = Topic::parse(topic).map_err(|why| format!("topic: {why}"))?;
     let mut from: Vec<Announcer> = Vec::new();
-    for Listed { announcer, namespace, key } in announced.from {
+    for AnnouncerConfig { announcer, namespace, key } in announced.from {
         if !plain(&announcer) || !plain(&namespace) {
             let words = "an announcer and its namespace have small letters, digits and `-`, at most 32";
             return Err(format!("'{}': {words}", announcer.escape_debug()));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const MACHINE: &str = "machine";
 
 /// `[indexes]` of a config file.
-pub(super) type Written = BTreeMap<String, Meanings>;
+pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,24 +29,24 @@ pub(super) struct Meanings {
 #[derive(Debug)]
 enum Meaning {
     Machine,
-    Given(Given),
+    Address(IndexConfig),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct IndexConfig {
     url: String,
     #[serde(default)]
     hosts: Vec<String>,
     #[serde(default)]
     ranges: Vec<String>,
-    credential: Option<GivenCredential>,
+    credential: Option<CredentialConfig>,
     ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GivenCredential {
+struct CredentialConfig {
     from: String,
     #[serde(default = "authorization")]
     header: String,
@@ -82,12 +82,12 @@ impl<'de> Visitor<'de> for Either {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Meaning, A::Error> {
-        Given::deserialize(MapAccessDeserializer::new(map)).map(Meaning::Given)
+        IndexConfig::deserialize(MapAccessDeserializer::new(map)).map(Meaning::Address)
     }
 }
 
 /// All indexes: those that are written, and the public ones as `default` where that is not.
-pub(super) fn all(written: Written, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
+pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
     let mut found: Vec<Index> = Vec::new();
     for (name, Meanings { python, node }) in written {
         index_name(&name).map_err(|why| format!("[indexes]: {why}"))?;
@@ -106,8 +106,8 @@ pub(super) fn all(written: Written, folder: &Path, variable: Variables<'_>) -> R
 }
 
 fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
-    let Given { url, hosts, ranges, credential, ca } = match meaning {
-        Meaning::Given(given) => given,
+    let IndexConfig { url, hosts, ranges, credential, ca } = match meaning {
+        Meaning::Address(given) => given,
         Meaning::Machine => {
             let usual = Index::built_in(of);
             return match machine(of, variable)? {
@@ -121,7 +121,7 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
     };
     let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
-    let credential = credential.map(|GivenCredential { from, header, value }| {
+    let credential = credential.map(|CredentialConfig { from, header, value }| {
         let from = one_for_all(&from, folder, "an index has one credential")?;
         Ok(Credential { from, header, value })
     });

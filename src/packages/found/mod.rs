@@ -14,8 +14,8 @@ mod seen;
 pub use seen::Seen;
 
 use crate::manifest::Language;
-use crate::policy::FileProblem;
-use crate::policy::packages::{Ecosystem, Wanted};
+use crate::policy::packages::{Ecosystem, Package, Wanted};
+use crate::policy::{FileProblem, versions};
 use files::Folder;
 use requirement::Environment;
 use std::path::Path;
@@ -72,6 +72,15 @@ pub fn named(lines: &[String], lock_file: String) -> Result<Wanted, String> {
     let environment = Environment::new(None);
     let asks = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<Vec<_>, _>>()?;
     Ok(python::named(asks, lock_file))
+}
+
+/// Why what a lock holds of a package does not fit a requirement.
+fn misfit(ecosystem: Ecosystem, range: &str, held: Option<&Package>) -> Option<String> {
+    match held {
+        None => Some("does not hold it".to_owned()),
+        Some(package) if versions::holds(ecosystem, range, &package.version) == Some(true) => None,
+        Some(package) => Some(format!("holds {}", package.version)),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
 
 use super::files::{Folder, MOST, Text, shown};
+use super::misfit;
 use crate::base::json::{self, Dialect, Document, escape_segment};
 use crate::policy::packages::{Ecosystem, Package, Required, Source, Wanted};
 use crate::policy::{FileProblem, versions};
@@ -179,12 +180,8 @@ fn asked(file: &Text, document: &Document<'_>) -> Result<Asked, FileProblem> {
 fn is_met(name: &str, range: &str, optional: bool, tree: &Tree) -> Result<(), String> {
     match tree.get(&format!("node_modules/{name}")).map(|entry| &entry.package) {
         None if optional => Ok(()),
-        None => Err("does not hold it".to_owned()),
         Some(package) if package.name != *name => Err(format!("holds `{}` in its place", package.name)),
-        Some(package) => match versions::holds(Ecosystem::Node, range, &package.version) {
-            Some(true) => Ok(()),
-            _ => Err(format!("holds {}", package.version)),
-        },
+        held => misfit(Ecosystem::Node, range, held).map_or(Ok(()), Err),
     }
 }
 

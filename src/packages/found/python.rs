@@ -3,7 +3,7 @@
 
 use super::files::{Folder, MOST, Text, shown};
 use super::requirement::{Environment, Requirement};
-use super::{Place, pyproject};
+use super::{Place, misfit, pyproject};
 use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, Required, Wanted};
 use crate::policy::{FileProblem, versions};
@@ -109,16 +109,10 @@ pub(super) fn named(requirements: Vec<Requirement>, lock_file: String) -> Wanted
 
 /// Everything that is required here stands in the lock, at a version that fits.
 fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
-    let pins: BTreeMap<&str, &str> =
-        lock.packages.iter().map(|pin| (pin.name.as_str(), pin.version.as_str())).collect();
+    let held: BTreeMap<&str, &Package> = lock.packages.iter().map(|package| (package.name.as_str(), package)).collect();
     for required in asks.requirements.iter().filter(|required| required.here) {
-        let has = match pins.get(required.name.as_str()) {
-            None => "does not hold it".to_owned(),
-            Some(version) => match versions::holds(Ecosystem::Python, &required.versions, version) {
-                Some(true) => continue,
-                _ => format!("holds {version}"),
-            },
-        };
+        let held = held.get(required.name.as_str()).copied();
+        let Some(has) = misfit(Ecosystem::Python, &required.versions, held) else { continue };
         let why = format!("`{}` is required, and {} {has}: lock anew", required.text, lock.file.name());
         return Err(asks.file.problem(required.line, why));
     }

@@ -1,6 +1,6 @@
 //! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
 //!
-//! One answer is for one call and one decision: the road decides again afterwards, and refuses where anything changed. A
+//! One answer is for one call and one decision: the call pipeline decides again afterwards, and refuses where anything changed. A
 //! question ends in time and holds up no other call. A caller does not answer itself, where callers can be told apart,
 //! unless every policy that asks says so.
 

@@ -20,6 +20,7 @@ pub mod ledger;
 pub mod metrics;
 pub mod packages;
 mod parts;
+mod pipeline;
 pub mod preflight;
 mod quota;
 mod record;
@@ -28,7 +29,6 @@ mod refusals;
 mod report;
 mod request;
 pub mod requirements;
-mod road;
 pub mod runlog;
 mod script_call;
 mod script_digest;
@@ -185,10 +185,10 @@ impl Service {
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
         record.listed = Some(listed);
-        let road = AssertUnwindSafe(self.road(request, &mut stream, &mut record)).catch_unwind();
+        let running = AssertUnwindSafe(self.pipeline(request, &mut stream, &mut record)).catch_unwind();
         let ended = tokio::select! {
             biased;
-            ended = road => ended,
+            ended = running => ended,
             () = cancelled.cancelled() => Ok(Err(format::cancelled())),
         };
         let result = match ended {

@@ -19,7 +19,7 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn of(decision: &policy::Decision) -> Parts {
-        let allowed = super::road::output_bytes(decision);
+        let allowed = super::pipeline::output_bytes(decision);
         Parts { allowed, left: allowed, held: Held::default() }
     }
 

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 /// The arguments, taken apart.
 #[derive(Default)]
-pub(super) struct Given {
-    pub script_path: String,
-    pub code: String,
+pub(super) struct ScriptArguments {
+    /// The path of the script, or the source text.
+    pub script: String,
     pub language: Option<Language>,
     pub input: Value,
     pub timeout_ms: Option<u64>,
@@ -21,9 +21,9 @@ pub(super) struct Given {
     pub env: BTreeMap<String, String>,
 }
 
-impl Given {
+impl ScriptArguments {
     /// Reads all arguments and reports all faults at once.
-    pub fn read(method: ScriptMethod, arguments: Value) -> Result<Given, Fault> {
+    pub fn read(method: ScriptMethod, arguments: Value) -> Result<ScriptArguments, Fault> {
         let Value::Object(fields) = arguments else {
             return Err(Fault::new(Kind::ParameterValidationError, "Input must be a JSON object."));
         };
@@ -31,55 +31,52 @@ impl Given {
             ScriptMethod::Execute => "scriptPath",
             ScriptMethod::RunCode => "code",
         };
-        let mut given = Given { input: Value::Object(Map::new()), ..Given::default() };
-        let mut faults = Vec::new();
+        let text = |value: Value| serde_json::from_value::<String>(value).ok();
         let at_least = format!("an integer of at least {}", quantity::MIN_TIMEOUT_MS);
-        if !fields.contains_key(needed) {
-            faults.push(format!("Input parameter '{needed}' is required."));
+        let mut fields = Fields { fields, flaws: Vec::new() };
+        let script = fields.take(needed, "a non-empty string", |value| text(value).filter(|text| !text.is_empty()));
+        if script.is_none() && fields.flaws.is_empty() {
+            fields.flaws.push(format!("Input parameter '{needed}' is required."));
         }
-        for (name, value) in fields {
-            let text = || value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-            let (is_read, must) = match name.as_str() {
-                "toolId" if value.is_string() => continue,
-                "scriptPath" if name == needed => (set(&mut given.script_path, text()), "a non-empty string"),
-                "code" if name == needed => (set(&mut given.code, text()), "a non-empty string"),
-                "language" => {
-                    let language = value.as_str().and_then(Language::from_word).map(Some);
-                    (set(&mut given.language, language), "one of: python, nodejs, bun, wasm")
+        let language = |value: Value| Language::from_word(value.as_str()?);
+        let millis = |value: Value| json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS);
+        fields.take("toolId", "a string", text);
+        let read = ScriptArguments {
+            script: script.unwrap_or_default(),
+            language: fields.take("language", "one of: python, nodejs, bun, wasm", language),
+            input: fields
+                .take("inputData", "an object", |value| value.is_object().then_some(value))
+                .unwrap_or_else(|| Value::Object(Map::new())),
+            timeout_ms: fields.take("timeoutMs", &at_least, millis),
+            env: match method {
+                ScriptMethod::Execute => {
+                    fields.take("env", "an object of strings", |env| serde_json::from_value(env).ok())
                 }
-                "inputData" => (set(&mut given.input, value.is_object().then_some(value)), "an object"),
-                "timeoutMs" => {
-                    let ms = json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS).map(Some);
-                    (set(&mut given.timeout_ms, ms), at_least.as_str())
-                }
-                "env" if method == ScriptMethod::Execute => {
-                    (set(&mut given.env, texts(&value)), "an object of strings")
-                }
-                _ => {
-                    faults.push(format!("Input parameter '{}' is not a known parameter.", name.escape_debug()));
-                    continue;
-                }
-            };
-            if !is_read {
-                faults.push(format!("Input parameter '{name}' must be {must}."));
+                ScriptMethod::RunCode => None,
             }
-        }
-        let mut faults = faults.into_iter();
-        let Some(first) = faults.next() else { return Ok(given) };
-        let fault = Fault::new(Kind::ParameterValidationError, first);
-        let more = faults.collect::<Vec<_>>().join("\n");
-        Err(if more.is_empty() { fault } else { fault.details(more) })
+            .unwrap_or_default(),
+        };
+        let Fields { fields, mut flaws } = fields;
+        let unknown = |name: &String| format!("Input parameter '{}' is not a known parameter.", name.escape_debug());
+        flaws.extend(fields.keys().map(unknown));
+        if flaws.is_empty() { Ok(read) } else { Err(Fault::of_flaws(Kind::ParameterValidationError, flaws)) }
     }
 }
 
-/// False: there is nothing to set.
-fn set<T>(place: &mut T, value: Option<T>) -> bool {
-    value.map(|value| *place = value).is_some()
+/// Arguments that are not read yet, and what is wrong with the others.
+struct Fields {
+    fields: Map<String, Value>,
+    flaws: Vec<String>,
 }
 
-fn texts(value: &Value) -> Option<BTreeMap<String, String>> {
-    let fields = value.as_object()?;
-    fields.iter().map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+impl Fields {
+    fn take<T>(&mut self, name: &str, must: &str, read: impl FnOnce(Value) -> Option<T>) -> Option<T> {
+        let read = read(self.fields.remove(name)?);
+        if read.is_none() {
+            self.flaws.push(format!("Input parameter '{name}' must be {must}."));
+        }
+        read
+    }
 }
 
 /// The language by handler, then input, then file name. Where two disagree the call is refused: a script must not run
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn all_faults_are_named_at_once() {
-        let fault = Given::read(
+        let fault = ScriptArguments::read(
             ScriptMethod::Execute,
             json!({"timeoutMs": 50, "inputData": 3, "language": "ruby", "sudo": true}),
         )
@@ -171,6 +168,9 @@ mod tests {
         for word in ["'scriptPath' is required", "at least 100", "'inputData'", "'language'", "'sudo'"] {
             assert!(text.contains(word), "{word} is missing in {text}");
         }
-        assert!(Given::read(ScriptMethod::RunCode, json!({"code": "1", "env": {}})).is_err(), "run-code has no env");
+        assert!(
+            ScriptArguments::read(ScriptMethod::RunCode, json!({"code": "1", "env": {}})).is_err(),
+            "run-code has no env"
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::breaker::{Attempt, Breakers, Called};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
 use super::record::CallRecord;
-use super::script_call::{Given, language_of, language_of_source};
+use super::script_call::{ScriptArguments, language_of, language_of_source};
 use super::script_digest::Script;
 use super::shapes::{Client, Questions};
 use super::{Service, blocking, requirements};
@@ -188,17 +188,19 @@ impl Service {
             Handler::ServiceMethod { language, .. } => *language,
             _ => None,
         };
-        let given = Given::read(method, method::renamed(handler, input))?;
+        let given = ScriptArguments::read(method, method::renamed(handler, input))?;
         let (site, language, source) = match method {
             ScriptMethod::Execute => {
-                let site = self.located(&given.script_path, &decisions.snapshot, |owners| {
-                    may_run(owners, rights, &given.script_path).inspect_err(|_| record.denied_by = Some(rights.name()))
+                let site = self.located(&given.script, &decisions.snapshot, |owners| {
+                    may_run(owners, rights, &given.script).inspect_err(|_| record.denied_by = Some(rights.name()))
                 });
-                let site = site.map_err(|fault| not_there(fault, rights, &given.script_path, record))?;
-                let language = language_of(fixed, given.language, &given.script_path)?;
+                let site = site.map_err(|fault| not_there(fault, rights, &given.script, record))?;
+                let language = language_of(fixed, given.language, &given.script)?;
                 (site, language, None)
             }
-            ScriptMethod::RunCode => (nowhere(), language_of_source(fixed, given.language)?, Some(given.code.clone())),
+            ScriptMethod::RunCode => {
+                (nowhere(), language_of_source(fixed, given.language)?, Some(given.script.clone()))
+            }
         };
         let owners = owners_of(&decisions.snapshot, &site)?;
         // First the secrets of the run, so that whatever is said about it is masked.
@@ -208,8 +210,7 @@ impl Service {
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
         let until = blocking::Until::usual(until.began, asked_ms);
         let input = fits_owners(&owners, given.input, until).await?;
-        may_bring(&owners, rights, &given.script_path, &input)
-            .inspect_err(|_| record.denied_by = Some(rights.name()))?;
+        may_bring(&owners, rights, &given.script, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
         let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));

@@ -12,7 +12,7 @@ pub fn description(manifest: &Manifest) -> String {
     text::printable_block(&manifest.description)
 }
 
-/// The parameters with a plain object root. A tool that declares none is shown as open, because the road
+/// The parameters with a plain object root. A tool that declares none is shown as open, because the pipeline
 /// takes any object then; one that takes no arguments says so with `additionalProperties: false`.
 pub fn input(manifest: &Manifest) -> Map<String, Value> {
     let written = manifest.parameters.as_ref().and_then(|schema| schema.raw.as_object()).cloned();

@@ -173,7 +173,7 @@ impl Background {
         receipt.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// What is refused now is refused without a receipt. The road decides again when the call runs.
+    /// What is refused now is refused without a receipt. The call pipeline decides again when the call runs.
     fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());

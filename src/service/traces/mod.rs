@@ -190,49 +190,44 @@ impl CallSpan {
         let (name, status) = (format!("execute_tool {id}"), error.map_or(Status::Unset, Status::error));
         let parent = self.parent.as_ref().map_or(SpanId::INVALID, |parent| parent.0.span_id());
         let times = (self.began, self.began + ended.took);
-        let of_call =
-            Span { context: own.0.clone(), parent, name: name.trim_end().to_owned(), attributes, status, times };
-        traces.send(SpanData { parent_span_is_remote: self.parent.is_some(), ..of_call.data() });
+        traces.send(SpanData {
+            parent_span_is_remote: self.parent.is_some(),
+            attributes,
+            status,
+            ..span(own.0.clone(), parent, name.trim_end().to_owned(), times)
+        });
         for (stage, began, took) in &ended.stages {
             let id = RandomIdGenerator::default().new_span_id();
             let state = own.0.trace_state().clone();
             let context = SpanContext::new(own.0.trace_id(), id, TraceFlags::SAMPLED, false, state);
             let times = (self.began + *began, self.began + *began + *took);
-            let (name, attributes, status) = (stage.name().to_owned(), Vec::new(), Status::Unset);
-            traces.send(Span { context, parent: own.0.span_id(), name, attributes, status, times }.data());
+            traces.send(span(context, own.0.span_id(), stage.name().to_owned(), times));
         }
     }
 }
 
-/// What our spans differ in.
-struct Span {
-    context: SpanContext,
-    parent: SpanId,
+/// A span of this process.
+fn span(
+    span_context: SpanContext,
+    parent_span_id: SpanId,
     name: String,
-    attributes: Vec<KeyValue>,
-    status: Status,
-    times: (SystemTime, SystemTime),
-}
-
-impl Span {
-    fn data(self) -> SpanData {
-        SpanData {
-            span_context: self.context,
-            parent_span_id: self.parent,
-            parent_span_is_remote: false,
-            span_kind: SpanKind::Internal,
-            name: self.name.into(),
-            start_time: self.times.0,
-            end_time: self.times.1,
-            attributes: self.attributes,
-            dropped_attributes_count: 0,
-            events: SpanEvents::default(),
-            links: SpanLinks::default(),
-            status: self.status,
-            instrumentation_scope: InstrumentationScope::builder("toolhost")
-                .with_version(env!("CARGO_PKG_VERSION"))
-                .build(),
-        }
+    (start_time, end_time): (SystemTime, SystemTime),
+) -> SpanData {
+    let scope = InstrumentationScope::builder("toolhost").with_version(env!("CARGO_PKG_VERSION"));
+    SpanData {
+        span_context,
+        parent_span_id,
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: name.into(),
+        start_time,
+        end_time,
+        attributes: Vec::new(),
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: Status::Unset,
+        instrumentation_scope: scope.build(),
     }
 }
 

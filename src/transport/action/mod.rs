@@ -47,7 +47,7 @@ impl Dialect {
 }
 
 /// Says what ids stand for that the registry does not know: nodes of a platform, tools under other names. What they
-/// stand for is a tool of the registry, which runs by the one road.
+/// stand for is a tool of the registry, which runs like every call.
 pub trait Resolver: Send + Sync {
     /// `None`: this resolver does not know the id either.
     fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<Resolved>;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What every caller of a JWT is named with: no name of another road starts so.
+/// What every caller of a JWT is named with: the names of other callers do not start so.
 const NAMED: &str = "jwt:";
 /// Longest token that is looked at, bytes.
 const LONGEST: usize = 8 * 1024;

@@ -173,7 +173,7 @@ mod tests {
             (r#""{}""#, false),
         ] {
             let received = read(good.replace(r#"{"x":1}"#, arguments).as_bytes()).unwrap().unwrap();
-            assert_eq!(received.arguments.as_deref(), Some(arguments).filter(|_| taken), "for the road to judge");
+            assert_eq!(received.arguments.as_deref(), Some(arguments).filter(|_| taken), "for the pipeline to judge");
         }
         let twice = good.replace(r#""name":"a__b""#, r#""name":"a__b","name":"c""#);
         for bad in [

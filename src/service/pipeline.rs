@@ -1,4 +1,4 @@
-//! The road of one call: turn → decide → wait → decide again → confine → run → record.
+//! The pipeline of one call: admit → decide → wait → decide again → confine → run → record.
 //!
 //! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After every
 //! wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before, refuses.
@@ -40,8 +40,8 @@ const FRESH: Duration = Duration::from_millis(100);
 /// So many times a call begins anew with a changed decision.
 const CHANGES: usize = 3;
 
-/// A call on its way, from which the decision about it can be taken again.
-struct Asked {
+/// A call that was admitted, from which the decision about it can be taken again.
+struct PendingCall {
     request: CallRequest,
     /// As they came.
     arguments: Arc<Arguments>,
@@ -69,7 +69,7 @@ enum Wait {
 
 impl Service {
     /// The audit log is opened first, so that a refusal is recorded as surely as a run.
-    pub(super) async fn road(
+    pub(super) async fn pipeline(
         &self,
         mut request: CallRequest,
         stream: &mut Stream,
@@ -92,7 +92,7 @@ impl Service {
         let charge = found.rights.charge(std::slice::from_ref(&found.tool.manifest.id));
         record.report.turn = Some(Arc::new(self.limiter.enter(&mut request, &charge).await?));
         drop(found);
-        let mut asked = Asked::of(request);
+        let mut asked = PendingCall::of(request);
         let mut target = self.decide(&asked, record).await?;
         loop {
             let now = match self.waits(&mut asked, &mut target, stream, record).await? {
@@ -111,7 +111,7 @@ impl Service {
     }
 
     /// The whole decision about a call, under the tools and rules of this moment.
-    async fn decide(&self, asked: &Asked, record: &mut CallRecord) -> Result<Target, Fault> {
+    async fn decide(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
         record.enters(Stage::Decide);
         let mut found = self.found(&asked.request, record).await?;
         let tool = found.tool.clone();
@@ -128,7 +128,7 @@ impl Service {
     }
 
     /// The same after a wait, with everything read again.
-    async fn decide_again(&self, asked: &Asked, record: &mut CallRecord) -> Result<Target, Fault> {
+    async fn decide_again(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
         self.read_again().await;
         self.decide(asked, record).await
     }
@@ -136,7 +136,7 @@ impl Service {
     /// Waits for the next thing that this decision needs: the first call under its key, a person, its packages.
     async fn waits(
         &self,
-        asked: &mut Asked,
+        asked: &mut PendingCall,
         target: &mut Target,
         stream: &mut Stream,
         record: &mut CallRecord,
@@ -177,7 +177,12 @@ impl Service {
     }
 
     /// Takes the place of this request under its key, or waits for the first that took it.
-    async fn first_of(&self, asked: &mut Asked, target: &mut Target, record: &mut CallRecord) -> Result<Wait, Fault> {
+    async fn first_of(
+        &self,
+        asked: &mut PendingCall,
+        target: &mut Target,
+        record: &mut CallRecord,
+    ) -> Result<Wait, Fault> {
         let Found { rights, tool, asked_ms, until, .. } = &target.found;
         let (reference, asked_ms, input) = (tool.reference(), *asked_ms, std::mem::take(&mut target.input));
         let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
@@ -214,7 +219,7 @@ impl Service {
     /// Runs what was decided. `asked.changed`: nothing ran, since the decision is another by now.
     async fn attempted(
         &self,
-        asked: &mut Asked,
+        asked: &mut PendingCall,
         target: &mut Target,
         stream: &mut Stream,
         record: &mut CallRecord,
@@ -247,7 +252,7 @@ impl Service {
     /// Runs the target; its answer, checked.
     async fn answer(
         &self,
-        asked: &mut Asked,
+        asked: &mut PendingCall,
         target: &mut Target,
         stream: &mut Stream,
         record: &mut CallRecord,
@@ -326,7 +331,7 @@ impl Service {
     }
 
     /// Whether the tool may start now: an old decision is taken again.
-    async fn starts(&self, asked: &mut Asked, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
+    async fn starts(&self, asked: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         if target.found.until.began.elapsed() > FRESH {
             let notes = record.notes();
             asked.stopped = true;
@@ -385,7 +390,7 @@ impl Service {
     /// Confines and runs the target, and handles its events. What runs in this process ends at its time limit here.
     async fn run(
         &self,
-        asked: &mut Asked,
+        asked: &mut PendingCall,
         target: &mut Target,
         stream: &mut Stream,
         record: &mut CallRecord,
@@ -468,9 +473,9 @@ impl Service {
     }
 }
 
-impl Asked {
-    fn of(mut request: CallRequest) -> Asked {
-        Asked {
+impl PendingCall {
+    fn of(mut request: CallRequest) -> PendingCall {
+        PendingCall {
             arguments: Arc::new(std::mem::take(&mut request.arguments)),
             request,
             followed: false,

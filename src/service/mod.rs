@@ -52,7 +52,7 @@ pub use report::{Digests, Report};
 pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
 pub use script_digest::of as digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
-pub use speakers::{AT_ONCE, Show, Speakers, Stage, Told};
+pub use speakers::{AT_ONCE, Show, Speakers, Stage, StageEvent};
 pub use tools::{Effects, Reread};
 pub use traces::{Collector, TraceContext};
 pub use verbose::Verbose;

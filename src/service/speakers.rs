@@ -20,7 +20,7 @@ const WAITING: usize = 256;
 
 /// What a call tells in one moment.
 #[derive(Debug)]
-pub struct Told {
+pub struct StageEvent {
     /// The id of the call.
     pub call: Arc<str>,
     pub stage: Stage,
@@ -151,7 +151,7 @@ impl Speakers {
     }
 
     /// What is told next; `None`: all calls were shown to their end. Dropping the future loses nothing.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<StageEvent> {
         if self.begun == 0 {
             return None;
         }
@@ -160,14 +160,14 @@ impl Speakers {
             let (call, show) = (speaker.call.clone(), speaker.show);
             self.speaker = Some(speaker);
             if show == Show::All {
-                return Some(Told { call, stage: Stage::Prepare });
+                return Some(StageEvent { call, stage: Stage::Prepare });
             }
         }
         let speaker = self.speaker.as_mut()?;
         let call = speaker.call.clone();
         let report = match speaker.messages.recv().await {
-            Some(Message::Event(Event::Part(text))) => return Some(Told { call, stage: Stage::Output(text) }),
-            Some(Message::Event(event)) => return Some(Told { call, stage: Stage::Processing(event) }),
+            Some(Message::Event(Event::Part(text))) => return Some(StageEvent { call, stage: Stage::Output(text) }),
+            Some(Message::Event(event)) => return Some(StageEvent { call, stage: Stage::Processing(event) }),
             Some(Message::End(report)) => report,
             None => {
                 let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
@@ -177,7 +177,7 @@ impl Speakers {
         self.speaker = None;
         self.begun -= 1;
         self.begin();
-        Some(Told { call, stage: Stage::Completed(report) })
+        Some(StageEvent { call, stage: Stage::Completed(report) })
     }
 }
 

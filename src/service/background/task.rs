@@ -21,7 +21,7 @@ struct Status(Weak<Background>);
 
 /// What an agent reads.
 #[derive(Serialize)]
-struct Told<'a> {
+struct TaskStatus<'a> {
     id: &'a str,
     tool: &'a str,
     status: &'static str,
@@ -81,7 +81,8 @@ async fn told(background: &Background, who: &Caller, id: &str, room: u64) -> Res
         let result = kept.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|e| e.to_string())?;
         let call = &receipt.call;
         let ended = receipt.ended.as_deref();
-        let told = Told { id: &call.id, tool: &call.tool, status, began: &call.began, ended, result, left_out: !fits };
+        let told =
+            TaskStatus { id: &call.id, tool: &call.tool, status, began: &call.began, ended, result, left_out: !fits };
         json::compact(&serde_json::to_vec(&told).map_err(|e| e.to_string())?).map_err(|problem| problem.message)
     });
     text.await.unwrap_or_else(|e| Err(e.to_string())).map_err(unread)

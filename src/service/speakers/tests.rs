@@ -89,7 +89,7 @@ fn run(acts: &[Act], at_once: usize, slow: bool) -> Vec<(usize, String)> {
         });
         let mut trace = Vec::new();
         let all = async {
-            while let Some(Told { call, stage }) = speakers.next().await {
+            while let Some(StageEvent { call, stage }) = speakers.next().await {
                 let words = match stage {
                     Stage::Prepare => "prepare".to_owned(),
                     Stage::Output(text) | Stage::Processing(Event::Log(text) | Event::Preparing(text)) => text,

@@ -84,7 +84,7 @@ async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
 }
 
 /// One that some host had before and did not answer: run again where that can change nothing.
-async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<'_>) -> Ended {
+async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: Waits<'_>) -> Ended {
     let harmless = read.call.refused.is_some() || may_run_again(face, &read.call);
     let last = delivery.attempt > 0;
     if harmless && !last {
@@ -115,7 +115,7 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: Asked, waits: Waits<
 }
 
 /// With what the message says beside the body.
-fn of(delivery: &Delivery, mut asked: Asked) -> Asked {
+fn of(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     let (parent, state) = (delivery.trace.parent.as_deref(), delivery.trace.state.as_deref());
     asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
     asked.call.transaction = Some(shown(&delivery.id));
@@ -133,7 +133,7 @@ fn may_run_again(face: &Face, call: &CallRequest) -> bool {
 }
 
 /// What a body asks for.
-struct Asked {
+struct BrokerCall {
     /// It may be refused already.
     call: CallRequest,
     /// Its parts are wanted.
@@ -142,17 +142,17 @@ struct Asked {
     is_reply: bool,
 }
 
-impl Asked {
-    fn refused(face: &Face, tool: &str, fault: Fault) -> Asked {
-        Asked { call: CallRequest::refused(face.caller(), tool, fault), streams: false, is_reply: false }
+impl BrokerCall {
+    fn refused(face: &Face, tool: &str, fault: Fault) -> BrokerCall {
+        BrokerCall { call: CallRequest::refused(face.caller(), tool, fault), streams: false, is_reply: false }
     }
 }
 
 /// Reads a body, unless there are too many; a long one on a thread apart.
-async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Asked) {
+async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
     if too_many {
         let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
-        return (body, Asked::refused(face, "", fault));
+        return (body, BrokerCall::refused(face, "", fault));
     }
     if body.len() <= LARGE_TEXT_BYTES {
         let read = asked(face, &body);
@@ -166,14 +166,14 @@ async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Aske
     work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
-fn asked(face: &Face, body: &[u8]) -> Asked {
+fn asked(face: &Face, body: &[u8]) -> BrokerCall {
     let mut meant = String::new();
     match ToolServiceRequest::decode(body) {
-        Err(why) => Asked::refused(face, "", wrong(printable(&why))),
+        Err(why) => BrokerCall::refused(face, "", wrong(printable(&why))),
         Ok(request) if request.is_reply => {
-            Asked { is_reply: true, ..Asked::refused(face, "", wrong("This is a reply, and no request.")) }
+            BrokerCall { is_reply: true, ..BrokerCall::refused(face, "", wrong("This is a reply, and no request.")) }
         }
-        Ok(request) => call(face, request, &mut meant).unwrap_or_else(|fault| Asked::refused(face, &meant, fault)),
+        Ok(request) => call(face, request, &mut meant).unwrap_or_else(|fault| BrokerCall::refused(face, &meant, fault)),
     }
 }
 
@@ -182,7 +182,7 @@ fn wrong(words: impl Into<String>) -> Fault {
 }
 
 /// `meant`: gets the tool, as soon as it is known.
-fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<Asked, Fault> {
+fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
     if request.config.len() > LONGEST_CONFIG {
         return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
     }
@@ -196,7 +196,7 @@ fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<
     };
     let label = service::label(Some(request.user))?;
     let call = CallRequest::new(face.caller(), meant.as_str(), Arguments::Text(request.arguments));
-    Ok(Asked { call: CallRequest { label, timeout_ms, ..call }, streams, is_reply: false })
+    Ok(BrokerCall { call: CallRequest { label, timeout_ms, ..call }, streams, is_reply: false })
 }
 
 /// The tool that is meant, among those of the entry.
@@ -223,7 +223,7 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 }
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
-async fn run(face: &Arc<Face>, id: &[u8], Asked { call, streams, is_reply }: Asked, waits: Waits<'_>) {
+async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits<'_>) {
     let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, face.link.state());
     if is_reply {
         let report = face.service.call(call, Sink::none()).await;

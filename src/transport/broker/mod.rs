@@ -74,7 +74,7 @@ struct Face {
 /// One entry, as `status` shows it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Told {
+pub struct BrokerStatus {
     broker: String,
     requests: String,
     connected: bool,
@@ -129,18 +129,18 @@ impl Brokers {
         self.0.iter().any(|face| matches!(face.link.state(), State::Away { .. }))
     }
 
-    pub fn told(&self) -> Vec<Told> {
-        self.0.iter().map(|face| face.told()).collect()
+    pub fn status(&self) -> Vec<BrokerStatus> {
+        self.0.iter().map(|face| face.status()).collect()
     }
 }
 
 impl Face {
-    fn told(&self) -> Told {
+    fn status(&self) -> BrokerStatus {
         let (connected, since, why) = match self.link.state() {
             State::Connected { since } => (true, since, None),
             State::Away { since, why } => (false, since, Some(why)),
         };
-        Told {
+        BrokerStatus {
             broker: self.entry.terms.to_string(),
             requests: self.entry.request.to_string(),
             connected,

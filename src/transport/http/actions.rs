@@ -3,7 +3,7 @@
 use super::body::{self, Unread};
 use super::calls::{self, run_while_served};
 use super::extract::Start;
-use super::reply::{self, Held, Response, malformed};
+use super::reply::{self, AnswerBody, Response, malformed};
 use crate::base::json::Object;
 use crate::service::{self, Arguments, CallRequest, Report, Reservation};
 use crate::transport::action::{self, Answer};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ActionBody {
     /// What the model wrote.
     text: String,
     /// On whose behalf.
@@ -39,7 +39,8 @@ struct Action {
 
 async fn read(start: &Start, body: Body) -> Result<Action, Unread> {
     let received = start.read("", body).await?;
-    let read = |body: &str| serde_json::from_str(body).map(|Object(Asked { text, user })| (action::read(&text), user));
+    let read =
+        |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
     let (reading, user) = body::apart(start.face(), start.caller(), received.text, read).await.map_err(|_| {
         malformed("The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.")
     })?;
@@ -69,8 +70,10 @@ async fn acted(start: Start, Action { reading, from, kept }: Action) -> Response
         to.write_all(b"\n")
     };
     let held = match outcome {
-        Some(report) => Held::new(answers::of_report(payer, report, move |report, to| write(Some(report), to)), kept),
-        None => Held::new(async move { payer.build(0, move |to| write(None, to)).await }, kept),
+        Some(report) => {
+            AnswerBody::new(answers::of_report(payer, report, move |report, to| write(Some(report), to)), kept)
+        }
+        None => AnswerBody::new(async move { payer.build(0, move |to| write(None, to)).await }, kept),
     };
     let mut response = Response::new(Body::new(held));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

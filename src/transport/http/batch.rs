@@ -4,12 +4,12 @@
 use super::body::{self, Received, Unread};
 use super::calls::{Begun, run};
 use super::extract::Start;
-use super::reply::{self, Held, Reader, Response, malformed};
+use super::reply::{self, AnswerBody, Reader, Response, malformed};
 use super::stream::{COMMENT, QUIET, event, of_event, streamed};
 use super::tools;
 use crate::base::json::{self, Object};
 use crate::fault::Fault;
-use crate::service::{self, Arguments, CallRequest, Reservation, Show, Speakers, Stage, Told};
+use crate::service::{self, Arguments, CallRequest, Reservation, Show, Speakers, Stage, StageEvent};
 use axum::body::{Body, Bytes};
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
@@ -24,8 +24,8 @@ const MOST: usize = 64;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Asked {
-    calls: Vec<Object<One>>,
+struct BatchBody {
+    calls: Vec<Object<BatchCall>>,
     /// On whose behalf.
     user: Option<String>,
     #[serde(default, deserialize_with = "whole")]
@@ -34,7 +34,7 @@ struct Asked {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct One {
+struct BatchCall {
     tool: String,
     /// An object, or its JSON text.
     arguments: Option<Box<RawValue>>,
@@ -64,7 +64,7 @@ pub async fn call(start: Start, body: Body) -> Response {
     }
 }
 
-async fn parse(start: &Start, body: Body) -> Result<(Asked, Received), Unread> {
+async fn parse(start: &Start, body: Body) -> Result<(BatchBody, Received), Unread> {
     let mut received = start.read("", body).await?;
     let text = std::mem::take(&mut received.text);
     let mut asked = body::apart(start.face(), start.caller(), text, read).await?;
@@ -72,13 +72,13 @@ async fn parse(start: &Start, body: Body) -> Result<(Asked, Received), Unread> {
     Ok((asked, received))
 }
 
-fn begin(start: Start, asked: Asked, received: Received) -> Response {
+fn begin(start: Start, asked: BatchBody, received: Received) -> Response {
     // The first call was counted with the body.
     let (mut counted, label) = (received.counted, asked.user);
     let face = start.face();
     let named = tools::Named::of(face, start.caller());
     let who = face.service.who(start.caller(), label.as_deref());
-    let mut request = |Object(one): Object<One>| {
+    let mut request = |Object(one): Object<BatchCall>| {
         let tool = named.id(one.tool);
         let known = face.service.find(&who, &tool);
         let hidden = one.hidden || known.is_ok_and(|tool| tool.manifest.hidden);
@@ -111,9 +111,9 @@ fn arguments(given: Option<Box<RawValue>>) -> Arguments {
     Arguments::Text(given.unwrap_or_default())
 }
 
-fn read(body: &str) -> Result<Asked, Fault> {
+fn read(body: &str) -> Result<BatchBody, Fault> {
     let document = body::document(body)?;
-    let Object(asked) = serde_json::from_str::<Object<Asked>>(document.as_str()).map_err(|error| {
+    let Object(asked) = serde_json::from_str::<Object<BatchBody>>(document.as_str()).map_err(|error| {
         let words = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
                      \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
         malformed(words).details(error.to_string())
@@ -130,7 +130,7 @@ struct Batch {
     speakers: Speakers,
     /// What stands behind the last call.
     last: Option<Bytes>,
-    ending: Option<Held>,
+    ending: Option<AnswerBody>,
     seen_by: Reader,
     begun: Begun,
     /// Of the arguments that no call has yet.
@@ -149,14 +149,14 @@ impl Batch {
             let Ok(told) = tokio::time::timeout(QUIET, self.speakers.next()).await else {
                 return Some(Ok(COMMENT.into()));
             };
-            let Some(Told { call, stage }) = told else { return self.last.take().map(Ok) };
+            let Some(StageEvent { call, stage }) = told else { return self.last.take().map(Ok) };
             let (name, mut data) = match stage {
                 Stage::Prepare => ("start", json!({})),
                 Stage::Processing(told) => of_event(&told),
                 Stage::Output(text) => ("chunk", json!({ "text": text })),
                 Stage::Completed(report) => {
                     let around = ("event: end\ndata: ", "\n\n");
-                    self.ending = Some(Held::of(*report, &self.seen_by, self.begun.clone(), around));
+                    self.ending = Some(AnswerBody::of(*report, &self.seen_by, self.begun.clone(), around));
                     continue;
                 }
             };

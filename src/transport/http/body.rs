@@ -150,7 +150,7 @@ pub async fn apart<T: Send + 'static>(
 
 /// What a body asks for.
 #[derive(Debug)]
-pub struct Asked {
+pub struct CallBody {
     pub request: CallRequest,
     /// In the background; `None`: it does not say.
     pub detached: Option<bool>,
@@ -162,8 +162,8 @@ pub struct Asked {
 
 /// What a body asks for: `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the
 /// arguments alone.
-pub fn call(request: CallRequest, body: &str) -> Result<Asked, Fault> {
-    let mut asked = Asked { request, detached: None, callback: None, stray: None };
+pub fn call(request: CallRequest, body: &str) -> Result<CallBody, Fault> {
+    let mut asked = CallBody { request, detached: None, callback: None, stray: None };
     if body.trim().is_empty() {
         return Ok(asked);
     }
@@ -176,7 +176,7 @@ pub fn call(request: CallRequest, body: &str) -> Result<Asked, Fault> {
         Ok(parts) => parts,
         Err(stray) => {
             asked.request.arguments = Arguments::Text(text.to_owned());
-            return Ok(Asked { stray, ..asked });
+            return Ok(CallBody { stray, ..asked });
         }
     };
     let arguments = match serde_json::from_str::<String>(arguments) {

@@ -1,9 +1,9 @@
 //! One request, one call; its answer as JSON, or as Server-Sent Events while it runs. A call ends with its client.
 
-use super::body::{Asked, Unread};
+use super::body::{CallBody, Unread};
 use super::extract::{Known, Start};
 use super::gate::once;
-use super::reply::{self, Held, Response};
+use super::reply::{self, AnswerBody, Response};
 use super::stream::{self, Running};
 use super::{Face, background, body, tools};
 use crate::fault::Fault;
@@ -33,7 +33,7 @@ pub async fn call(start: Start, Path(tool): Path<String>, body: Body) -> Respons
     }
 }
 
-async fn read(start: &Start, tool: &str, body: Body) -> Result<Asked, Unread> {
+async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Unread> {
     let received = start.read(tool, body).await?;
     let request = CallRequest { counted: received.counted, ..start.request(tool.to_owned(), Arguments::default()) };
     let parse = move |text: &str| body::call(request, text);
@@ -43,7 +43,7 @@ async fn read(start: &Start, tool: &str, body: Body) -> Result<Asked, Unread> {
     Ok(asked)
 }
 
-async fn begin(start: Start, Asked { request, detached, callback, stray }: Asked) -> Response {
+async fn begin(start: Start, CallBody { request, detached, callback, stray }: CallBody) -> Response {
     let seen_by = start.reader(request.label.clone());
     let Start { known: Known { face, .. }, headers, begun } = start;
     if background::wanted(&face, &request, detached, &headers) {
@@ -107,11 +107,11 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
         .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
 }
 
-/// Held until an answer is delivered.
+/// AnswerBody until an answer is delivered.
 pub type Begun = mpsc::Sender<()>;
 
-impl Held {
-    pub fn of(report: Report, seen_by: &reply::Reader, begun: Begun, around: (&str, &'static str)) -> Held {
+impl AnswerBody {
+    pub fn of(report: Report, seen_by: &reply::Reader, begun: Begun, around: (&str, &'static str)) -> AnswerBody {
         let kept = (begun, report.turn.clone());
         let (payer, operator, label) = (seen_by.payer.clone(), seen_by.operator, seen_by.label.clone());
         let (before, after) = (around.0.to_owned(), around.1);
@@ -120,6 +120,6 @@ impl Held {
             answers::visible(&report.shown(operator, label.as_deref()), to)?;
             to.write_all(after.as_bytes())
         };
-        Held::new(answers::of_report(payer, report, write), kept)
+        AnswerBody::new(answers::of_report(payer, report, write), kept)
     }
 }

@@ -122,12 +122,12 @@ fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
         Ok(Some(uid)) => format!("uid {uid}"),
         Ok(None) => "unknown user".to_owned(),
         Err(why) => {
-            face.told.once("-", "not looked up", &format!("whose a connection is could not be looked up: {why}"));
+            face.warnings.once("-", "not looked up", &format!("whose a connection is could not be looked up: {why}"));
             let words = "This host cannot find out now whose this connection is.";
             return Err(Fault::new(Kind::RateLimitError, words).retryable());
         }
     };
-    face.told.once(&who, "refused", &format!("refused: {who}"));
+    face.warnings.once(&who, "refused", &format!("refused: {who}"));
     let words = "This server is for the user who runs it: connect as that user, or present a token to a server that has a \
                  token file.";
     Err(Fault::new(Kind::AuthorizationError, words))

@@ -37,11 +37,11 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
     };
     if !face.names.is_ours(&host, connection) {
         let words = "The Host header names another server. The operator lists further names in [http] hosts.";
-        face.told.once(&connection.peer, "Host", &format!("refused: Host {}", text::printable(host.as_str())));
+        face.warnings.once(&connection.peer, "Host", &format!("refused: Host {}", text::printable(host.as_str())));
         return refuse(StatusCode::FORBIDDEN, words);
     }
     if !face.names.takes_origin(request.headers(), &host, connection) {
-        face.told.once(&connection.peer, "Origin", "refused: Origin");
+        face.warnings.once(&connection.peer, "Origin", "refused: Origin");
         return refuse(
             StatusCode::FORBIDDEN,
             "Web pages of this Origin may not call. The operator lists them in [http] origins.",
@@ -58,7 +58,7 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
         let words = match unknown {
             Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).",
             Unknown::Refused(why) => {
-                face.told.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
+                face.warnings.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
                 "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: is it whole, and still in the server's list?"
             }
         };

@@ -21,8 +21,8 @@ mod reply;
 mod running;
 mod stream;
 mod tokens;
-mod told;
 mod tools;
+mod warnings;
 
 pub use callers::Callers;
 pub use gate::Names;
@@ -82,7 +82,7 @@ struct Face {
     mcp: transport::mcp::Streamable,
     /// Asked whose a connection is.
     kernel: peer::Kernel,
-    told: told::Told,
+    warnings: warnings::Warnings,
     /// The connections that are served, and those for which there is no room.
     crowd: Arc<Crowd>,
     overflow: Arc<Crowd>,
@@ -95,7 +95,7 @@ struct Face {
 }
 
 impl Face {
-    /// Held by a call until its answer is delivered. `None`: the server stops.
+    /// AnswerBody by a call until its answer is delivered. `None`: the server stops.
     fn begin(&self) -> Option<mpsc::Sender<()>> {
         lock(&self.begin).clone()
     }
@@ -106,7 +106,7 @@ impl Face {
     }
 
     fn tell_left_out(&self) {
-        self.told.left_out().iter().for_each(|words| tracing::warn!(target: "toolhost::http", "{words}"));
+        self.warnings.left_out().iter().for_each(|words| tracing::warn!(target: "toolhost::http", "{words}"));
     }
 }
 
@@ -151,7 +151,7 @@ pub async fn serve(
         announced,
         router: router(face.clone()),
         kernel: peer::Kernel::default(),
-        told: told::Told::default(),
+        warnings: warnings::Warnings::default(),
         crowd: Crowd::new(connection::MOST),
         overflow: Crowd::new(connection::OVERFLOW),
         begin: Mutex::new(Some(begin)),
@@ -174,7 +174,7 @@ pub async fn serve(
                 },
                 Err(why) => {
                     // The client gave up, or this host has too many files open.
-                    face.told.once("-", "not accepted", &format!("a connection was not accepted: {why}"));
+                    face.warnings.once("-", "not accepted", &format!("a connection was not accepted: {why}"));
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },

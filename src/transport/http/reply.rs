@@ -40,7 +40,7 @@ fn retry_after(fault: &Fault) -> HeaderValue {
 /// Fields of JSON that come from elsewhere as text, and the room that it takes.
 pub fn with_text(head: &Value, name: &str, text: &str, room: Reservation) -> Response {
     let whole = joined(head, name, text, ("", "\n")).into_bytes();
-    let mut response = Response::new(Body::new(Held::new(std::future::ready(Some((whole, room))), ())));
+    let mut response = Response::new(Body::new(AnswerBody::new(std::future::ready(Some((whole, room))), ())));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -177,7 +177,7 @@ pub fn report(report: Report, seen_by: &Reader, begun: Begun) -> Response {
     let status = status(&report, seen_by.unread);
     let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
     let retry = retryable.map(retry_after);
-    let mut response = Response::new(Body::new(Held::of(report, seen_by, begun, ("", "\n"))));
+    let mut response = Response::new(Body::new(AnswerBody::of(report, seen_by, begun, ("", "\n"))));
     *response.status_mut() = status;
     response.extensions_mut().insert(Recorded);
     let headers = response.headers_mut();
@@ -192,7 +192,7 @@ pub fn report(report: Report, seen_by: &Reader, begun: Begun) -> Response {
 const PIECE: usize = 64 * 1024;
 
 /// The body of an answer, which keeps its call's place, and the room that it takes, until it is sent.
-pub struct Held {
+pub struct AnswerBody {
     state: State,
     /// Its call's place, or whatever else lasts until it is sent.
     _kept: Box<dyn Send>,
@@ -204,10 +204,10 @@ enum State {
     Sent,
 }
 
-impl Held {
+impl AnswerBody {
     /// `build` is polled until the answer has room and is built.
-    pub fn new(build: impl Future<Output = Option<Built>> + Send + 'static, kept: impl Send + 'static) -> Held {
-        let mut held = Held { state: State::Building(Box::pin(build)), _kept: Box::new(kept) };
+    pub fn new(build: impl Future<Output = Option<Built>> + Send + 'static, kept: impl Send + 'static) -> AnswerBody {
+        let mut held = AnswerBody { state: State::Building(Box::pin(build)), _kept: Box::new(kept) };
         // A short one that has room is there at once, and its length is known.
         let _ = held.ready(&mut Context::from_waker(Waker::noop()));
         held
@@ -228,7 +228,7 @@ impl Held {
     }
 }
 
-impl HttpBody for Held {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = io::Error;
 

@@ -75,7 +75,7 @@ pub async fn status(Operator { face, caller }: Operator) -> Response {
         "skippedFiles": snapshot.skipped(),
         "stale": snapshot.warnings.iter().cloned().chain(service.stale_rules()).collect::<Vec<_>>(),
         "background": face.background.kept(),
-        "brokers": face.brokers.told(),
+        "brokers": face.brokers.status(),
         "toolServices": service.tool_services(),
         "announced": face.announced.told(),
     });

@@ -2,7 +2,7 @@
 //! of an earlier call, then exactly one `end`.
 
 use super::calls::Begun;
-use super::reply::{Held, Reader, Response};
+use super::reply::{AnswerBody, Reader, Response};
 use crate::fault::{Fault, Kind};
 use crate::service::{Event, Report};
 use crate::transport::answers::visible;
@@ -48,7 +48,7 @@ pub fn events(running: Running, first: Option<Event>) -> Response {
 
 enum State {
     Running(Box<Running>),
-    Ending(Held),
+    Ending(AnswerBody),
 }
 
 impl State {
@@ -84,13 +84,13 @@ impl State {
 }
 
 /// `id`: as the stream began with. The outcome of an idempotency key has the id of its first call.
-fn end(id: &str, report: Report, seen_by: &Reader, begun: Begun) -> Held {
+fn end(id: &str, report: Report, seen_by: &Reader, begun: Begun) -> AnswerBody {
     let mut before = match report.id == id {
         true => String::new(),
         false => String::from_utf8_lossy(&event("replay", &json!({ "id": report.id }))).into_owned(),
     };
     before += "event: end\ndata: ";
-    Held::of(report, seen_by, begun, (&before, "\n\n"))
+    AnswerBody::of(report, seen_by, begun, (&before, "\n\n"))
 }
 
 /// The name and the data of an event.

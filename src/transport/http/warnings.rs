@@ -10,9 +10,9 @@ const MOST: usize = 256;
 
 /// By peer and reason: how often since its line.
 #[derive(Default)]
-pub struct Told(Mutex<HashMap<(String, &'static str), u64>>);
+pub struct Warnings(Mutex<HashMap<(String, &'static str), u64>>);
 
-impl Told {
+impl Warnings {
     /// Writes the line where this peer had none of this reason in the last minute.
     pub fn once(&self, peer: &str, reason: &'static str, words: &str) {
         if self.is_new(peer, reason) {
@@ -48,16 +48,16 @@ mod tests {
 
     #[test]
     fn a_peer_has_one_line_and_a_count_and_the_many_share_one() {
-        let told = Told::default();
-        let lines = |peer: &str| (0..1000).filter(|_| told.is_new(peer, "refused")).count();
+        let warnings = Warnings::default();
+        let lines = |peer: &str| (0..1000).filter(|_| warnings.is_new(peer, "refused")).count();
         assert_eq!((lines("uid 1"), lines("uid 2")), (1, 1));
-        let mut counted = told.left_out();
+        let mut counted = warnings.left_out();
         counted.sort();
         let wanted =
             ["uid 1: 999 times more within a minute: refused", "uid 2: 999 times more within a minute: refused"];
         assert_eq!(counted, wanted);
-        assert_eq!((told.left_out().len(), lines("uid 1")), (0, 1), "and a minute later again");
-        let many = (0..10_000).filter(|peer| told.is_new(&format!("::{peer}"), "refused")).count();
+        assert_eq!((warnings.left_out().len(), lines("uid 1")), (0, 1), "and a minute later again");
+        let many = (0..10_000).filter(|peer| warnings.is_new(&format!("::{peer}"), "refused")).count();
         assert_eq!(many, MOST, "the others have one of those");
     }
 }

@@ -1,7 +1,7 @@
 //! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate key
 //! or NaN is refused. `manifest::arguments` checks them against the schema.
 
-use crate::base::json;
+use crate::base::{json, text};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
@@ -85,14 +85,30 @@ fn document(what: &str, text: &str) -> Result<Value, Fault> {
     }
 }
 
-/// JSON text that must be an object; empty text is an empty one.
-pub(super) fn object(what: &str, text: &str) -> Result<Map<String, Value>, Fault> {
+/// The `config` of the tool-service contract: JSON text of an object; empty text is an empty one.
+pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
-    match document(what, text)? {
+    match document("config", text)? {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Fault::new(Kind::ParameterValidationError, format!("{what} must be a JSON object."))),
+        _ => Err(Fault::new(Kind::ParameterValidationError, "config must be a JSON object.")),
+    }
+}
+
+/// The time limit that a config sets. What a config holds besides is others' to read, but not a time limit by another name.
+pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
+    let meant =
+        |name: &&String| ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str());
+    if let Some(name) = config.keys().filter(|name| *name != "timeoutMs").find(meant) {
+        let words = format!("The config's '{}' is not known. Did you mean 'timeoutMs'?", text::printable(name));
+        return Err(Fault::new(Kind::ParameterValidationError, words));
+    }
+    match config.get("timeoutMs") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => json::whole(value).map(Some).ok_or_else(|| {
+            Fault::new(Kind::ParameterValidationError, "The config's 'timeoutMs' must be a whole number.")
+        }),
     }
 }
 

@@ -2,7 +2,7 @@
 //! the tool runs; a `Report` always comes last.
 
 mod approval;
-mod arguments;
+pub mod arguments;
 pub mod audit;
 pub mod background;
 mod blocking;
@@ -10,7 +10,6 @@ mod breaker;
 mod call_ended;
 mod callers;
 mod calls;
-pub mod contract;
 mod decision_cache;
 mod denials;
 pub mod format;

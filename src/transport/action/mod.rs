@@ -3,7 +3,6 @@
 //! Nothing that a tool says can be read as protocol text.
 
 mod find;
-mod observation;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -14,7 +13,7 @@ pub use read::{Action, Context, Reading, Unread, read};
 use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::Handler;
-use crate::quantity::Limit;
+use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
 use crate::registry::Tool;
 use crate::service::{Arguments, CallRequest, Report, Service, Sink, format};
 use serde::Serialize;
@@ -185,8 +184,50 @@ impl Reading {
         notes.extend(report.notes.iter().cloned());
         let advice = report.error.as_ref().and_then(format::advice);
         notes.extend(advice.map(|advice| format!("What to do: {advice}")));
-        let sentence = observation::sentence(id.trim(), &report);
-        let observation = Some(observation::rendered(&attributes, &asked, &sentence, &notes));
+        let sentence = sentence(id.trim(), &report);
+        let observation = Some(render(&attributes, &asked, &sentence, &notes));
         Answer { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
     }
+}
+
+/// The sentence on how an action ended. `tool`: the id by which the agent knows the tool.
+fn sentence(tool: &str, report: &Report) -> String {
+    let sentence = match (&report.error, &report.output_data) {
+        (Some(fault), _) => format::failed(tool, &format::for_model(fault)),
+        (None, Some(output)) => format::succeeded(tool, output),
+        (None, None) => format!("Tool {tool} executed successfully. Output: null"),
+    };
+    let end = sentence.floor_char_boundary(MAX_OBSERVATION_BYTES);
+    let cut = sentence.len() - end;
+    if cut > 0 { format!("{}…[cut {cut} bytes]", &sentence[..end]) } else { sentence }
+}
+
+/// The observation as text. Markup of a tool or a caller is written as entities, what cannot be seen as an escape.
+fn render(attributes: &[(&str, &str)], tool: &str, sentence: &str, notes: &[String]) -> String {
+    let attribute = |(name, value): &(&str, &str)| format!(" {name}=\"{}\"", inert(value).replace('"', "&quot;"));
+    let attributes = attributes.iter().map(attribute);
+    let notes = notes.iter().map(|note| format!("  <note>{}</note>\n", inert(note)));
+    format!(
+        "<OBSERVATION{}>\n  <tool_id>{}</tool_id>\n  <content>{}</content>\n{}</OBSERVATION>",
+        attributes.collect::<String>(),
+        inert(tool),
+        inert(sentence),
+        notes.collect::<String>()
+    )
+}
+
+/// A text in which nothing is markup.
+fn inert(text: &str) -> String {
+    // Control characters become \uXXXX, but for line breaks and tabs.
+    let visible = text.split('\t').map(text::escaped_json).collect::<Vec<_>>().join("\t");
+    let mut out = String::with_capacity(visible.len());
+    for c in visible.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            c => out.push(c),
+        }
+    }
+    out
 }

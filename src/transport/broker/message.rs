@@ -7,7 +7,7 @@ use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, State, ToolServiceRequest, ToolServiceResponse, Unsent};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, contract, format};
+use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, format};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -186,9 +186,9 @@ fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<
     if request.config.len() > LONGEST_CONFIG {
         return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
     }
-    let config = contract::config(&request.config)?;
+    let config = arguments::config(&request.config)?;
     *meant = tool(&face.entry.tools, config.get("tool"))?;
-    let timeout_ms = contract::timeout_ms(&config)?;
+    let timeout_ms = arguments::timeout_ms(&config)?;
     let streams = match config.get("stream") {
         None | Some(Value::Null) => false,
         Some(Value::Bool(streams)) => *streams,

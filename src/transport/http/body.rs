@@ -5,7 +5,7 @@ use super::gate::once;
 use super::reply::{self, malformed};
 use crate::base::{json, text};
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Arguments, CallRequest, Caller, Report, Reservation, Resource, contract};
+use crate::service::{self, Arguments, CallRequest, Caller, Report, Reservation, Resource, arguments};
 use axum::body::Body;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt;
@@ -186,7 +186,7 @@ pub fn call(request: CallRequest, body: &str) -> Result<CallBody, Fault> {
     let config = match beside.get("config") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(config)) => config.clone(),
-        Some(Value::String(text)) => contract::config(text)?,
+        Some(Value::String(text)) => arguments::config(text)?,
         Some(_) => return Err(malformed("config must be an object, or its JSON text.")),
     };
     let id = |reference: &str| reference.split('@').next().map(str::to_owned);
@@ -203,7 +203,7 @@ pub fn call(request: CallRequest, body: &str) -> Result<CallBody, Fault> {
         Some(_) => return Err(malformed("mode must be \"sync\" or \"async\".")),
     };
     asked.callback = text_of(&beside, "callback")?;
-    asked.request.timeout_ms = contract::timeout_ms(&config)?;
+    asked.request.timeout_ms = arguments::timeout_ms(&config)?;
     asked.request.arguments = Arguments::Text(arguments);
     Ok(asked)
 }

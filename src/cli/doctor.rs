@@ -5,12 +5,13 @@
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{audit, host, process, words};
-use crate::executor::process::{Launchers, Unready, examine, settle};
+use crate::executor::process::{LauncherError, Launchers, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
+use crate::fault::Fault;
 use crate::packages::Index;
 use crate::policy::packages::Ecosystem;
-use crate::sandbox::identity;
+use crate::sandbox::{Problem, identity};
 use crate::{policy, sandbox};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -75,7 +76,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
     let examined = examine::run(launchers, &examine::bare(examine::ourselves()), &around).await;
     let (walls, tried, refused) = match examined {
         Ok(examined) => (examined.walls, examined.tried, None),
-        Err(unready) => (Vec::new(), Vec::new(), Some(refused(unready))),
+        Err(error) => (Vec::new(), Vec::new(), Some(refused(error))),
     };
     let stands = refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said);
     let mut mends = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
@@ -122,13 +123,13 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
 }
 
 /// The wall that could not be raised.
-fn refused(unready: Unready) -> Value {
-    match unready {
-        Unready::Wall { wall, what, errno } => {
-            let errno = nix::errno::Errno::from_raw(errno);
+fn refused(error: LauncherError) -> Value {
+    match error {
+        LauncherError::Wall(Problem { wall, what, errno }) => {
             json!({ "wall": wall, "what": what, "errno": format!("{errno:?}: {}", errno.desc()) })
         }
-        Unready::Fault(fault) => {
+        other => {
+            let fault = Fault::from(other);
             json!({ "wall": "launcher", "what": fault.person.unwrap_or(fault.message), "errno": "none" })
         }
     }

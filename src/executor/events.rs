@@ -1,29 +1,81 @@
-//! Events: what a call tells while it runs. The outcome comes after them.
+//! Events of a running call, in order: lines of its log, its progress, parts of its answer. The outcome comes after them.
 //!
-//! For: executors and the methods of this process, which send; the road of a call, which hears. In: log lines, parts of
-//! an answer. Out: the same, in order. Never: holds more than a few hundred of them; makes a tool wait for whoever
-//! reads its log; loses a part of an answer.
+//! At most a few hundred wait. A tool never waits for whoever reads its log, and no part of an answer is lost.
 
-use super::told::Told;
 use crate::base::json::Text;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Semaphore, mpsc};
 
-/// Events that may wait to be heard.
-const WAITING: usize = 256;
+/// Events that may wait.
+const MAX_WAITING: usize = 256;
 /// Parts of an answer among them: each may be long.
-const PARTS: usize = 16;
+const MAX_WAITING_PARTS: usize = 16;
+/// What a line of stderr begins with that is more than a line of the log; one JSON object follows.
+const MARK: &str = "@toolhost ";
+/// Longest such object, bytes.
+const MAX_MARKED_BYTES: usize = 16 * 1024;
 
+/// Texts are not yet escaped.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// One line of the log, not yet escaped.
+    /// One line of the log.
     Log(String),
-    /// How far the tool is, or a message of it, not yet escaped.
-    Told(Told),
+    Progress(Progress),
+    /// A message of the tool for the log of its client.
+    Message(Level, String),
     /// A part of the answer of a tool that streams. The outcome still holds the whole answer.
     Chunk(Text),
+}
+
+/// How far a tool is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    pub progress: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How grave a message is, by RFC 5424.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Message {
+    log: Level,
+    message: String,
+}
+
+impl Event {
+    /// What a line of stderr says. What is not exactly one of the two marked forms is a line of the log.
+    pub fn from_line(line: String) -> Event {
+        let Some(json) = line.strip_prefix(MARK).filter(|json| json.len() <= MAX_MARKED_BYTES) else {
+            return Event::Log(line);
+        };
+        if let Ok(progress) = serde_json::from_str(json) {
+            return Event::Progress(progress);
+        }
+        match serde_json::from_str(json) {
+            Ok(Message { log, message }) => Event::Message(log, message),
+            Err(_) => Event::Log(line),
+        }
+    }
 }
 
 /// Where a running call sends its events.
@@ -34,26 +86,26 @@ pub struct Events {
     parts: Arc<Semaphore>,
 }
 
-/// The other end. Dropped: nobody listens, and events are thrown away.
+/// The other end. Once it is dropped, events are thrown away.
 #[derive(Debug)]
-pub struct Heard {
+pub struct EventReceiver {
     events: mpsc::Receiver<Event>,
     lost: Arc<AtomicU64>,
     parts: Arc<Semaphore>,
 }
 
-impl Drop for Heard {
+impl Drop for EventReceiver {
     fn drop(&mut self) {
         self.parts.close();
     }
 }
 
 /// The two ends.
-pub fn events() -> (Events, Heard) {
-    let (sender, events) = mpsc::channel(WAITING);
-    let (lost, parts) = (Arc::<AtomicU64>::default(), Arc::new(Semaphore::new(PARTS)));
-    let heard = Heard { events, lost: lost.clone(), parts: parts.clone() };
-    (Events { sender, lost, parts }, heard)
+pub fn events() -> (Events, EventReceiver) {
+    let (sender, events) = mpsc::channel(MAX_WAITING);
+    let (lost, parts) = (Arc::<AtomicU64>::default(), Arc::new(Semaphore::new(MAX_WAITING_PARTS)));
+    let receiver = EventReceiver { events, lost: lost.clone(), parts: parts.clone() };
+    (Events { sender, lost, parts }, receiver)
 }
 
 impl Events {
@@ -62,16 +114,16 @@ impl Events {
         events().0
     }
 
-    /// Sends a line of the log. Without room it is only counted: the outcome holds the log of a tool.
+    /// Sends a line of the log.
     pub fn log(&self, line: String) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(Event::Log(line)) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        self.send(Event::Log(line));
     }
 
-    /// Sends what the tool tells of itself. Without room it is left out: more of it comes, and the outcome has the log.
-    pub fn tell(&self, told: Told) {
-        let _ = self.sender.try_send(Event::Told(told));
+    /// Sends a line at once, or drops it without room: the outcome holds the log of a tool. Dropped log lines are counted.
+    pub fn send(&self, line: Event) {
+        if let Err(mpsc::error::TrySendError::Full(Event::Log(_))) = self.sender.try_send(line) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Sends a part of the answer, as soon as there is room.
@@ -79,7 +131,7 @@ impl Events {
         self.part(Text::from(&part)).await;
     }
 
-    /// The same of a part that is text already.
+    /// The same for a part that is text already.
     pub async fn part(&self, part: Text) {
         // Without a listener the part is not missed.
         if let Ok(place) = self.parts.acquire().await {
@@ -89,19 +141,19 @@ impl Events {
     }
 }
 
-impl Heard {
+impl EventReceiver {
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.events.recv().await;
-        self.took(event)
+        self.received(event)
     }
 
-    /// What was sent already.
-    pub fn sent(&mut self) -> Option<Event> {
+    /// The next event that was sent already.
+    pub fn try_next(&mut self) -> Option<Event> {
         let event = self.events.try_recv().ok();
-        self.took(event)
+        self.received(event)
     }
 
-    fn took(&self, event: Option<Event>) -> Option<Event> {
+    fn received(&self, event: Option<Event>) -> Option<Event> {
         if matches!(event, Some(Event::Chunk(_))) {
             self.parts.add_permits(1);
         }
@@ -111,5 +163,29 @@ impl Heard {
     /// Lines that found no room.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_lines_of_the_two_forms_are_more_than_log() {
+        let progress = Progress { progress: 1.0, total: Some(3.0), message: Some("one".into()) };
+        let line = "@toolhost {\"progress\": 1, \"total\": 3, \"message\": \"one\"}";
+        assert_eq!(Event::from_line(line.into()), Event::Progress(progress));
+        let line = "@toolhost {\"log\": \"warning\", \"message\": \"low\"}";
+        assert_eq!(Event::from_line(line.into()), Event::Message(Level::Warning, "low".into()));
+        for plain in [
+            "toolhost: {\"progress\": 1}",
+            "@toolhost {\"progress\": \"1\"}",
+            "@toolhost {\"progress\": 1, \"x\": 2}",
+            "@toolhost {\"log\": \"loud\", \"message\": \"x\"}",
+            "@toolhost {\"progress\": 1e999}",
+            " @toolhost {\"progress\": 1}",
+        ] {
+            assert_eq!(Event::from_line(plain.into()), Event::Log(plain.into()), "{plain}");
+        }
     }
 }

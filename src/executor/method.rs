@@ -9,10 +9,9 @@ use crate::base::json::Text;
 use crate::manifest::Handler;
 use crate::{executor, fault, manifest};
 use fault::{Fault, Kind};
+use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -21,7 +20,7 @@ pub use crate::policy::SCRIPT_SERVICE;
 /// The service and method that tell of calls in the background: of servers that keep such calls.
 pub const CALL_STATUS: (&str, &str) = ("BackgroundCallService", "status");
 
-pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send + 'a>>;
+pub type Answering<'a> = BoxFuture<'a, Result<Value, Fault>>;
 
 /// One method of one service. A method that streams sends parts of its answer as events.
 pub trait ServiceMethod: Send + Sync {

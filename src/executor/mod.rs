@@ -3,30 +3,25 @@
 //! For: service. In: a call with its confinement. Out: outcome or fault; log lines as events.
 //! Never: decides who may call, widens a confinement, or leaves a process behind.
 
-pub mod answer;
 mod clock;
 pub mod document;
 mod events;
 mod idle;
-mod log;
 pub mod method;
 mod outcome;
+pub mod output;
 pub mod process;
 pub mod remote;
-mod stdout;
-mod told;
 #[cfg(feature = "wasi")]
 pub mod wasm;
-pub use events::{Event, Events, Heard, events};
+pub use events::{Event, EventReceiver, Events, Level, Progress, events};
 pub use outcome::*;
-pub use told::{Level, Progress, Told};
 
 use crate::egress::Traffic;
 use crate::quantity::Limit;
 use crate::{broker, fault, manifest, policy};
+use futures_util::future::BoxFuture;
 use serde_json::Value;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
@@ -119,7 +114,7 @@ impl Call {
     }
 }
 
-pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome, fault::Fault>> + Send + 'a>>;
+pub type Running<'a> = BoxFuture<'a, Result<Outcome, fault::Fault>>;
 
 /// A number for the person who watches this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +129,7 @@ pub trait Executor: Send + Sync {
     fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
 
     /// Does work ahead of calls that should not cost them their time limit, if there is any.
-    fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 

@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             // The host may be gone; there is nobody else to tell.
-            let _ = send(control, &FromLauncher::Refused(problem.into()), &[]);
+            let _ = send(control, &FromLauncher::Refused(problem), &[]);
             ExitCode::FAILURE
         }
     }
@@ -60,7 +60,7 @@ fn invalid() -> std::io::Error {
 }
 
 fn unruled(what: String) -> Problem {
-    Problem { wall: "landlock", what, errno: Errno::EINVAL }
+    Problem { wall: "landlock".into(), what, errno: Errno::EINVAL }
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
@@ -159,7 +159,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
 }
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
-    let failed = |errno| Problem { wall: "scratch", what: format!("opening {}", stage.folder.display()), errno };
+    let failed = |errno| Problem { wall: "scratch".into(), what: format!("opening {}", stage.folder.display()), errno };
     let opening = |errno| Problem { errno: super::moved(errno), ..failed(errno) };
     let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
@@ -322,10 +322,7 @@ impl Launcher<'_> {
             status: told.as_raw_fd(),
         });
         let spawned = identity::lend(self.setup.identity, || spawn::spawn(&plan))?;
-        let (pid, pidfd) = spawned.map_err(|failed| {
-            let problem = Problem { wall: failed.wall, what: failed.step.to_owned(), errno: failed.errno };
-            if failed.late { problem.while_it_ran() } else { problem }
-        })?;
+        let (pid, pidfd) = spawned?;
         // What was given ends here: only the tool holds its ends of the pipes now, so that the host sees them close.
         Ok(Spawned { pid, pidfd, status, written, recorder })
     }

@@ -1,22 +1,29 @@
-//! Problem: a wall that could not be raised, and how a wall stood.
-//!
-//! For: every wall, the launcher, messages to the host. In: what was tried. Out: plain data. Never: raises anything.
+//! A wall that could not be raised, and how a wall stood: plain data, also between launcher and host.
 
 use super::sys;
 use nix::errno::Errno;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 
-/// A wall that could not be raised.
-#[derive(Clone, Debug)]
+/// A wall that could not be raised. `what` and `errno` are for the person.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    pub wall: &'static str,
+    pub wall: Cow<'static, str>,
     pub what: String,
+    #[serde(serialize_with = "errno_to_number", deserialize_with = "errno_from_number")]
     pub errno: Errno,
 }
 
+fn errno_to_number<S: Serializer>(errno: &Errno, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_i32(*errno as i32)
+}
+
+fn errno_from_number<'de, D: Deserializer<'de>>(from: D) -> Result<Errno, D::Error> {
+    i32::deserialize(from).map(Errno::from_raw)
+}
+
 /// What a refusal is about: a missing wall is only one of the reasons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     Wall,
     /// The source or the staged files of the call do not fit its scratch.
@@ -32,19 +39,19 @@ const RAN: &str = "none";
 
 impl Problem {
     /// For `map_err`: what was tried, and the wall it belongs to.
-    pub(super) fn of<E: Into<std::io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
+    pub fn of<E: Into<std::io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
         let what = what.to_string();
-        move |error| Problem { wall, what, errno: sys::errno(&error.into()) }
+        move |error| Problem { wall: wall.into(), what, errno: sys::errno(&error.into()) }
     }
 
     /// This problem, marked as one that arose after the tool was started.
     pub(super) fn while_it_ran(self) -> Problem {
-        Problem { wall: RAN, what: format!("{}: {}", self.wall, self.what), ..self }
+        Problem { wall: RAN.into(), what: format!("{}: {}", self.wall, self.what), ..self }
     }
 
     /// `view` and `scratch` use ESTALE only for a changed path; `scratch` uses EDQUOT only for what does not fit.
     pub fn about(&self) -> About {
-        match (self.wall, self.errno) {
+        match (&*self.wall, self.errno) {
             (RAN, _) => About::Ran,
             (_, Errno::ESTALE) => About::Changed,
             ("scratch", Errno::EDQUOT) => About::Scratch,
@@ -77,7 +84,7 @@ mod tests {
     #[test]
     fn what_fails_while_the_tool_runs_is_no_refusal() {
         for (wall, errno) in [("launcher", Errno::ECHILD), ("scratch", Errno::EDQUOT), ("view", Errno::ESTALE)] {
-            let problem = Problem { wall, what: "wait4(2)".into(), errno };
+            let problem = Problem { wall: wall.into(), what: "wait4(2)".into(), errno };
             assert_ne!(problem.about(), About::Ran, "before it runs");
             assert_eq!(problem.while_it_ran().about(), About::Ran, "{wall}");
         }

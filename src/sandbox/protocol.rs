@@ -4,7 +4,7 @@
 //! closes it when the tool is executed.
 
 use super::inspect::Totals;
-use super::problem::{About, Problem, Stood};
+use super::problem::{Problem, Stood};
 use crate::base::hidden::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches};
@@ -205,30 +205,13 @@ pub struct Exited {
     pub recorder_lost: Option<bool>,
 }
 
-/// `what` and `errno` are for the person, `about` and `wall` for anybody.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Refused {
-    pub about: About,
-    pub wall: String,
-    pub what: String,
-    pub errno: i32,
-}
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Refused {
-        let about = problem.about();
-        Refused { about, wall: problem.wall.to_owned(), what: problem.what, errno: problem.errno as i32 }
-    }
-}
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
     /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each port.
     Ready { walls: Vec<Stood> },
-    /// The launcher ends without a result; the tool was started only where `about` is `Ran`.
-    Refused(Refused),
+    /// The launcher ends without a result; the tool was started only where the problem is about `Ran`.
+    Refused(Problem),
     /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory
     /// file with lines of JSON, each a `Note`.
     Exited(Exited),

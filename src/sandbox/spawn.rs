@@ -1,6 +1,7 @@
 //! Spawn: performs a plan between clone(2) and execve(2).
 #![allow(unsafe_code, reason = "a child that shares our memory; each block says why it is sound")]
 
+use super::Problem;
 use super::plan::{Plan, Program, Step};
 use super::sys::{check, wait4};
 use crate::base::messages::adopt;
@@ -9,15 +10,8 @@ use nix::libc;
 use std::ffi::CString;
 use std::os::fd::{OwnedFd, RawFd};
 
-/// A plan that failed: which step, and why.
-#[derive(Clone, Copy, Debug)]
-pub struct Failed {
-    pub wall: &'static str,
-    pub step: &'static str,
-    pub errno: Errno,
-    /// The tool had been started when the step failed.
-    pub late: bool,
-}
+/// The step that failed: its wall and its name. A child can allocate nothing, so this becomes a `Problem` in its parent.
+type Failed = (&'static str, &'static str, Errno);
 
 struct Child<'a> {
     plan: &'a Plan,
@@ -41,7 +35,7 @@ fn stack() -> (Vec<u8>, *mut libc::c_void) {
 ///
 /// A child shares our memory and we are suspended until it executes or exits (CLONE_VM | CLONE_VFORK),
 /// which is four times cheaper than copying. So a child only makes system calls on data made before.
-pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
+pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
     };
@@ -59,12 +53,12 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Failed> {
     // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child and its
     // child, because CLONE_VFORK suspends each parent until execve or _exit; the process has one thread.
     let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
-    let cloning = |errno| Failed { wall: "namespaces", step: "clone(2)", errno, late: false };
-    let pid = check(pid.into()).map_err(cloning)? as i32;
+    let pid = check(pid.into()).map_err(Problem::of("namespaces", "clone(2)"))? as i32;
     let pidfd = adopt(pidfd);
-    if let Some(failed) = child.failed.get() {
+    if let Some((wall, step, errno)) = child.failed.get() {
         let _ = wait4(pid, true);
-        return Err(Failed { late: child.started.get(), ..failed });
+        let problem = Problem::of(wall, step)(errno);
+        return Err(if child.started.get() { problem.while_it_ran() } else { problem });
     }
     Ok((pid, pidfd))
 }
@@ -85,8 +79,7 @@ extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
 fn perform_all(child: &Child, steps: &[(&'static str, Step)]) -> ! {
     for (wall, step) in steps {
         if perform(child, step) < 0 {
-            let failed = Failed { wall, step: step.name(), errno: Errno::last(), late: false };
-            child.failed.set(child.failed.get().or(Some(failed)));
+            child.failed.set(child.failed.get().or(Some((*wall, step.name(), Errno::last()))));
             break;
         }
     }

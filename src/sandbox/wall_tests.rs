@@ -24,7 +24,7 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
     // Without an init: the one process performs the tool's steps too.
     let tool = std::mem::take(&mut plan.tool);
     plan.steps.extend(tool);
-    let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|f| panic!("{} ({:?})", f.wall, f.errno));
+    let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|problem| panic!("{problem:?}"));
     drop(write);
     let mut said = String::new();
     std::fs::File::from(read).read_to_string(&mut said).expect("its output");

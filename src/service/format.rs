@@ -7,7 +7,7 @@ use crate::base::text;
 use crate::quantity::Limit;
 use crate::{executor, fault};
 use executor::Ending;
-use executor::answer::NOISY;
+use executor::output::NOISY;
 use fault::{Fault, Kind};
 use serde_json::Value;
 

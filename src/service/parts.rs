@@ -6,7 +6,7 @@ use super::record::CallRecord;
 use super::request::{Event, Stream};
 use crate::base::json::Text;
 use crate::base::mask::Held;
-use crate::executor::{self, Progress, Told};
+use crate::executor::{self, Progress};
 use crate::fault::Fault;
 use crate::{policy, quantity};
 
@@ -27,8 +27,8 @@ impl Parts {
     pub fn told(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
         let event = match event {
             executor::Event::Log(line) => Event::Log(record.heard(&line)),
-            executor::Event::Told(Told::Message(level, text)) => Event::Message(level, record.heard(&text)),
-            executor::Event::Told(Told::Progress(told)) => {
+            executor::Event::Message(level, text) => Event::Message(level, record.heard(&text)),
+            executor::Event::Progress(told) => {
                 let message = told.message.as_ref().map(|message| record.shown(message));
                 Event::Progress(Progress { message, ..told })
             }

@@ -447,7 +447,7 @@ impl Service {
             record.did_not_run();
             return ended;
         }
-        while let Some(event) = heard.sent() {
+        while let Some(event) = heard.try_next() {
             parts.told(event, record, stream)?;
         }
         parts.rest(record, stream);

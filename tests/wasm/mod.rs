@@ -2,6 +2,7 @@
 //! Modules are written here as text; each says what it tries, and the outcome is judged from outside.
 
 use crate::harness::made_of;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,12 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::unix::pipe;
-use toolhost::executor::wasm::{Cache, Ended, Looking, Role, Start, Started, Starting, Wasm, Worker, Workers};
+use toolhost::executor::wasm::{Cache, Role, Start, Started, Wasm, Worker, Workers};
 use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome, Walls};
 use toolhost::fault::{Fault, Kind};
 use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
-use toolhost::sandbox::grants;
+use toolhost::sandbox::grants::{self, Resolved};
 use toolhost::{manifest, policy};
 
 mod denials;
@@ -49,11 +50,11 @@ struct PlainWorker {
 }
 
 impl Workers for Plain {
-    fn look<'a>(&'a self, shape: &'a Shape) -> Looking<'a> {
+    fn look<'a>(&'a self, shape: &'a Shape) -> BoxFuture<'a, Result<Resolved, Fault>> {
         Box::pin(async move { grants::resolve(shape, true) })
     }
 
-    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
+    fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<Started, Fault>> {
         let Start { role, handed, .. } = start;
         Box::pin(async move {
             let mut command = match self.instead {
@@ -96,7 +97,7 @@ impl Workers for Plain {
 }
 
 impl Worker for PlainWorker {
-    fn ended(&mut self) -> Ended<'_> {
+    fn ended(&mut self) -> BoxFuture<'_, Option<Ending>> {
         Box::pin(async { None })
     }
 }

@@ -111,7 +111,8 @@ impl Launchers {
         let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
         let confinement = Confinement { shape: shape.into(), per_call };
         let scripts = Scripts::new(Arc::clone(self));
-        let (outcome, kept) = scripts.one(None, &confinement, b"{}", Instant::now(), &Events::unheard()).await.ok()?;
+        let (outcome, kept) =
+            scripts.run_once(None, &confinement, b"{}", Instant::now(), &Events::unheard()).await.ok()?;
         if !matches!(outcome.ending, Ending::Answered(_)) {
             return None;
         }

@@ -1,8 +1,7 @@
 //! Capture: the three pipes of a call, fed and read without waiting for each other, and kept within the limits.
 
 use super::launcher::nonblocking;
-use crate::executor::log::Log;
-use crate::executor::stdout::{Answer, Stdout};
+use crate::executor::output::{Log, Output, OutputReader};
 use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +18,7 @@ pub struct Pipes {
 /// What was read.
 #[derive(Debug, Default)]
 pub struct Captured {
-    pub answer: Answer,
+    pub output: Output,
     /// The kept lines of stderr.
     pub logs: Vec<String>,
 }
@@ -41,7 +40,13 @@ pub fn pipes() -> io::Result<(Pipes, [OwnedFd; 3])> {
 
 /// Runs until all three are closed. `over` is told when stdout passed its limit, or brought a line that cannot be read.
 /// A part of a stream that finds no room is waited for, and the tool, whose pipe is full then, waits with it.
-pub async fn run(pipes: Pipes, input: &[u8], mut stdout: Stdout<'_>, mut log: Log<'_>, over: &Notify) -> Captured {
+pub async fn run(
+    pipes: Pipes,
+    input: &[u8],
+    mut stdout: OutputReader<'_>,
+    mut log: Log<'_>,
+    over: &Notify,
+) -> Captured {
     let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
     let feed = async move {
         // A tool need not read its input: EPIPE is no fault.
@@ -65,10 +70,10 @@ pub async fn run(pipes: Pipes, input: &[u8], mut stdout: Stdout<'_>, mut log: Lo
         }
     };
     // The feeder may hang for ever on a tool that neither reads nor closes its input; the readers end with the tool.
-    let answer = tokio::select! {
+    let output = tokio::select! {
         biased;
-        (answer, ()) = async { tokio::join!(read, read_log) } => answer,
-        answer = async { feed.await; std::future::pending().await } => answer,
+        (output, ()) = async { tokio::join!(read, read_log) } => output,
+        output = async { feed.await; std::future::pending().await } => output,
     };
-    Captured { answer, logs: log.finish() }
+    Captured { output, logs: log.finish() }
 }

@@ -7,8 +7,8 @@ use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use crate::sandbox::Totals;
-use crate::sandbox::protocol::{Executable, FromLauncher, Refused, Setup, ToLauncher};
-use crate::sandbox::{About, cgroup, identity, launcher, pidfd_open};
+use crate::sandbox::protocol::{Executable, FromLauncher, Setup, ToLauncher};
+use crate::sandbox::{About, Problem, cgroup, identity, launcher, pidfd_open};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -53,24 +53,15 @@ pub struct Launcher {
 }
 
 fn broken(what: &str, error: &io::Error) -> Fault {
-    if let Some(fault) = error.raw_os_error().and_then(|errno| of_this_host(what, errno)) {
-        return fault;
-    }
-    Fault::new(Kind::InternalError, "the launcher of this tool failed").person(format!("launcher: {what}: {error}"))
-}
-
-/// The cgroup of a call could not be made.
-pub fn no_group(error: &io::Error) -> Unready {
-    let (errno, what) = (error.raw_os_error().unwrap_or(0), "making a group".to_owned());
-    match of_this_host(&what, errno) {
-        Some(fault) => fault.into(),
-        None => Unready::Wall { wall: "cgroup".to_owned(), what, errno },
-    }
+    of_this_host(what, error).unwrap_or_else(|| {
+        let message = "the launcher of this tool failed";
+        Fault::new(Kind::InternalError, message).person(format!("launcher: {what}: {error}"))
+    })
 }
 
 /// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
-pub fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
-    match Errno::from_raw(errno) {
+pub fn of_this_host(what: &str, error: &io::Error) -> Option<Fault> {
+    match Errno::from_raw(error.raw_os_error()?) {
         errno @ (Errno::EMFILE | Errno::ENFILE) => Some(crate::sandbox::limits::too_few_files(what, errno)),
         Errno::ENOENT if !std::path::Path::new("/dev/null").exists() => {
             let person =
@@ -81,36 +72,50 @@ pub fn of_this_host(what: &str, errno: i32) -> Option<Fault> {
     }
 }
 
-/// The fault of a wall that could not be raised: for anybody its name, for the person the cause and the way out.
-pub fn refused(wall: &str, what: &str, errno: i32) -> Fault {
-    let error = io::Error::from_raw_os_error(errno);
-    let what = printable(what);
-    let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
-    Fault::new(Kind::CapabilityError, message).person(format!(
-        "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
-    ))
-}
-
-/// Why no launcher is ready: a wall that this machine refuses, by its facts (`doctor` reads them), or anything else.
+/// Why there is no launcher, or no answer of one.
 #[derive(Debug)]
-pub enum Unready {
-    Wall { wall: String, what: String, errno: i32 },
+pub enum LauncherError {
+    /// A wall that this machine refuses (`doctor` reads the facts).
+    Wall(Problem),
+    /// The launcher was gone before it took the call: nothing ran.
+    Gone,
     Fault(Fault),
 }
 
-impl From<Fault> for Unready {
-    fn from(fault: Fault) -> Unready {
-        Unready::Fault(fault)
+impl LauncherError {
+    /// A wall that could not be raised, unless this host itself is the reason.
+    pub fn wall(problem: Problem) -> LauncherError {
+        let ours = of_this_host(&problem.what, &problem.errno.into());
+        ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
     }
 }
 
-impl From<Unready> for Fault {
-    fn from(unready: Unready) -> Fault {
-        match unready {
-            Unready::Wall { wall, what, errno } => refused(&wall, &what, errno),
-            Unready::Fault(fault) => fault,
+impl From<Fault> for LauncherError {
+    fn from(fault: Fault) -> LauncherError {
+        LauncherError::Fault(fault)
+    }
+}
+
+impl From<LauncherError> for Fault {
+    /// For anybody the name of the wall, for the person the cause and the way out.
+    fn from(error: LauncherError) -> Fault {
+        match error {
+            LauncherError::Wall(Problem { wall, what, errno }) => {
+                let (what, error) = (printable(&what), io::Error::from(errno));
+                let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
+                Fault::new(Kind::CapabilityError, message).person(format!(
+                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
+                ))
+            }
+            LauncherError::Gone => lost("before the call began"),
+            LauncherError::Fault(fault) => fault,
         }
     }
+}
+
+/// The launcher was lost after it took a call.
+pub fn lost(how: &str) -> Fault {
+    Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}")).retryable()
 }
 
 impl Process {
@@ -155,19 +160,19 @@ impl Launcher {
         own: &OwnedFd,
         setup: Setup,
         group: Option<cgroup::Group>,
-    ) -> Result<Launcher, Unready> {
+    ) -> Result<Launcher, LauncherError> {
         process.group = group;
-        let mut launcher = Launcher::of(process, setup);
+        let mut launcher = Launcher::new(process, setup);
         launcher.set_up(own).await?;
         Ok(launcher)
     }
 
-    pub fn of(process: Process, setup: Setup) -> Launcher {
+    pub fn new(process: Process, setup: Setup) -> Launcher {
         let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
         Launcher { process, relay: None, walls, setup, before, sockets, last: false }
     }
 
-    async fn set_up(&mut self, own: &OwnedFd) -> Result<(), Unready> {
+    async fn set_up(&mut self, own: &OwnedFd) -> Result<(), LauncherError> {
         let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
         let text = messages::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
@@ -197,33 +202,31 @@ impl Launcher {
         }
     }
 
-    /// The fault for a refusal, in words that fit what it is about.
-    pub fn refusal(&self, refused: Refused) -> Unready {
-        let Refused { about, wall, what, errno } = refused;
-        let (what, error) = (printable(&what), io::Error::from_raw_os_error(errno));
-        match about {
-            About::Wall => match self.lost_interpreter().or_else(|| of_this_host(&what, errno)) {
-                Some(fault) => fault.into(),
-                None => Unready::Wall { wall, what, errno },
-            },
+    /// What a refusal means, in words that fit what it is about.
+    pub fn refusal(&self, problem: Problem) -> LauncherError {
+        let fault = match problem.about() {
+            About::Wall => {
+                return self.lost_interpreter().map_or_else(|| LauncherError::wall(problem), LauncherError::Fault);
+            }
             About::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);
                 let message = format!(
                     "what the call brings (its source, or its staged files) does not fit its scratch: \
                      the limit scratchBytes is {allowed} bytes, so nothing was run"
                 );
-                Fault::new(Kind::ResourceLimitError, message).person(format!("{what}: {error}")).into()
+                Fault::new(Kind::ResourceLimitError, message)
             }
             About::Ran => {
                 let message = "the tool was started, and its end was lost: what it did until then stays done";
-                Fault::new(Kind::InternalError, message).person(format!("{what}: {error}")).into()
+                Fault::new(Kind::InternalError, message)
             }
             About::Changed => {
                 let message = "a granted file was replaced while the call was being prepared, so nothing was run; \
                                try again";
-                Fault::new(Kind::InternalError, message).person(format!("{what}: {error}")).retryable().into()
+                Fault::new(Kind::InternalError, message).retryable()
             }
-        }
+        };
+        fault.person(format!("{}: {}", printable(&problem.what), io::Error::from(problem.errno))).into()
     }
 
     /// The fault where the interpreter was removed since it was found.

@@ -14,16 +14,15 @@ mod setup;
 #[cfg(feature = "wasi")]
 mod workers;
 
-pub use launcher::{Unready, settle};
+pub use launcher::{LauncherError, settle};
 pub use pool::Launchers;
 pub use setup::Extra;
 #[cfg(feature = "wasi")]
 pub use workers::WasmWorkers;
 
 use super::clock::Clock;
-use super::log::Log;
-use super::stdout::Stdout;
-use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, answer};
+use super::output::{self, Log, OutputReader};
+use super::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running};
 use crate::base::{lock, messages};
 use crate::egress::Traffic;
 use crate::fault::{Fault, Kind};
@@ -34,7 +33,7 @@ use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
 use crate::sandbox::{SESSIONS, limits};
 use attempts::Kept;
 use capture::{Captured, Pipes};
-use launcher::Launcher;
+use launcher::{Launcher, lost};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -75,7 +74,7 @@ impl Executor for Scripts {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, started)),
-                done = self.heard(context, confinement, &input, started, events) => done,
+                done = self.run_recorded(context, confinement, &input, started, events) => done,
             }
         })
     }
@@ -83,7 +82,7 @@ impl Executor for Scripts {
 
 impl Scripts {
     /// One call, and what it was refused, where that is recorded.
-    async fn heard(
+    async fn run_recorded(
         &self,
         context: &Context,
         confinement: &Confinement,
@@ -91,7 +90,7 @@ impl Scripts {
         started: Instant,
         events: &Events,
     ) -> Result<Outcome, Fault> {
-        let (mut outcome, kept) = self.one(Some(context), confinement, input, started, events).await?;
+        let (mut outcome, kept) = self.run_once(Some(context), confinement, input, started, events).await?;
         if let Some(kept) = kept {
             let Kept { attempts, missing } = kept.told(&self.launchers, &confinement.shape).await;
             outcome.attempts = attempts;
@@ -101,7 +100,7 @@ impl Scripts {
     }
 
     /// `context`: `None` for what `examine` runs.
-    async fn one(
+    async fn run_once(
         &self,
         context: Option<&Context>,
         confinement: &Confinement,
@@ -122,20 +121,21 @@ impl Scripts {
         let extra = Extra { own_source: source.is_some(), ..Extra::default() };
         let ready = async || {
             let launcher = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
-            let Some(context) = context else { return Ok::<_, Unready>(launcher) };
+            let Some(context) = context else { return Ok::<_, LauncherError>(launcher) };
             context.opens(&shape).await?;
             Ok(launcher)
         };
         let mut launcher = ready().await?;
-        let brings = Brings { source, environment: Some(&per_call.env), secrets: Some(&per_call.secrets), third: None };
+        let brings =
+            CallInput { source, environment: Some(&per_call.env), secrets: Some(&per_call.secrets), third: None };
         let mut followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
-        if let Err(Lost::Before) = followed {
+        if let Err(LauncherError::Gone) = followed {
             // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
             self.launchers.close();
             launcher = ready().await?;
             followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
         }
-        let Followed { mut captured, exited, mut staged, relayed } = followed.map_err(Unready::from)?;
+        let Finished { mut captured, exited, mut staged, relayed } = followed?;
         let kept = exited.recorder_lost.and_then(|lost| Some(Kept::read(staged.pop()?, lost)));
         let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
@@ -148,14 +148,14 @@ impl Scripts {
         starved(&ending, &logs).map_or(Ok(()), Err)?;
         let mut outcome = outcome(ending, started);
         outcome.logs = logs;
-        let answer = captured.answer;
-        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !answer.flooded {
-            outcome.printed = answer::last_lines(&answer.rest);
+        let printed = captured.output;
+        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !printed.is_over {
+            outcome.printed = output::last_lines(&printed.rest);
         }
-        outcome.parts = answer.is_list();
+        outcome.parts = printed.is_list();
         outcome.usage.cpu_ms = Some(cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
-        outcome.usage.output_bytes = answer.total;
+        outcome.usage.output_bytes = printed.total;
         outcome.walls = launcher.walls.clone();
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
@@ -188,38 +188,6 @@ fn starved(ending: &Ending, logs: &[String]) -> Option<Fault> {
     Some(Fault::new(Kind::CapabilityError, message).person(person))
 }
 
-/// Why a call has no result.
-enum Lost {
-    /// The launcher was gone before it took the call: nothing ran.
-    Before,
-    Known(Unready),
-}
-
-impl From<Unready> for Lost {
-    fn from(known: Unready) -> Lost {
-        Lost::Known(known)
-    }
-}
-
-impl From<Fault> for Lost {
-    fn from(fault: Fault) -> Lost {
-        Lost::Known(fault.into())
-    }
-}
-
-impl From<Lost> for Unready {
-    fn from(lost: Lost) -> Unready {
-        match lost {
-            Lost::Before => gone("before the call began").into(),
-            Lost::Known(known) => known,
-        }
-    }
-}
-
-fn gone(how: &str) -> Fault {
-    Fault::new(Kind::InternalError, "the launcher of this tool was lost").person(format!("launcher: {how}")).retryable()
-}
-
 fn no_pipe(error: &std::io::Error) -> Fault {
     Fault::new(Kind::InternalError, "no descriptors left for a call").person(error.to_string()).retryable()
 }
@@ -230,7 +198,7 @@ fn millis(started: Instant) -> u64 {
 
 /// What a call gives its launcher beside the pipes.
 #[derive(Default)]
-struct Brings<'a> {
+struct CallInput<'a> {
     /// Name and text of the source.
     source: Option<(&'a str, &'a str)>,
     /// Variables that the call sets.
@@ -242,7 +210,7 @@ struct Brings<'a> {
 }
 
 /// Has the launcher start a call.
-fn hand_over(launcher: &Launcher, timeout_ms: u64, brings: &Brings) -> Result<Pipes, Lost> {
+fn hand_over(launcher: &Launcher, timeout_ms: u64, brings: &CallInput) -> Result<Pipes, LauncherError> {
     let (pipes, theirs) = capture::pipes().map_err(|e| no_pipe(&e))?;
     let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
     let source = brings.source.map(|(_, text)| file(text.as_bytes())).transpose()?;
@@ -256,27 +224,27 @@ fn hand_over(launcher: &Launcher, timeout_ms: u64, brings: &Brings) -> Result<Pi
         before: launcher.before,
         last: launcher.last,
     };
-    launcher.say(&start, &files).map_err(|_| Lost::Before)?;
+    launcher.say(&start, &files).map_err(|_| LauncherError::Gone)?;
     Ok(pipes)
 }
 
 /// Waits for the end of the call. Cancel-safe.
-async fn ended(launcher: &Launcher) -> Result<(Exited, Vec<OwnedFd>), Lost> {
+async fn ended(launcher: &Launcher) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
     loop {
         match launcher.hear().await {
             Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
-            Ok((FromLauncher::Refused(refused), _)) => return Err(launcher.refusal(refused).into()),
+            Ok((FromLauncher::Refused(refused), _)) => return Err(launcher.refusal(refused)),
             Ok((FromLauncher::Ready { .. }, _)) => {}
             // The other end was closed with a message of ours unread (unix(7)): the start.
-            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Err(Lost::Before),
-            Err(e) => return Err(gone(&e.to_string()).into()),
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Err(LauncherError::Gone),
+            Err(e) => return Err(lost(&e.to_string()).into()),
         }
     }
 }
 
 /// What became of a call that ran.
 #[derive(Debug)]
-struct Followed {
+struct Finished {
     captured: Captured,
     exited: Exited,
     staged: Vec<OwnedFd>,
@@ -287,19 +255,19 @@ struct Followed {
 /// Feeds, reads, dials and waits at once, so that none can hold up another.
 async fn follow(
     launcher: &Launcher,
-    brings: &Brings<'_>,
+    brings: &CallInput<'_>,
     input: &[u8],
     shape: &Shape,
     clock: Clock,
     events: &Events,
     traffic: &Mutex<Traffic>,
-) -> Result<Followed, Lost> {
+) -> Result<Finished, LauncherError> {
     if let Some(relay) = &launcher.relay {
-        relay.begin(brings.secrets.unwrap_or(&BTreeMap::new())).map_err(|_| Lost::Before)?;
+        relay.begin(brings.secrets.unwrap_or(&BTreeMap::new())).map_err(|_| LauncherError::Gone)?;
     }
     let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
     let pipes = hand_over(launcher, left, brings)?;
-    let stdout = Stdout::new(shape.limits.get(Limit::OutputBytes), events);
+    let stdout = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
     let log = Log::new(shape.limits.get(Limit::LogBytes), events);
     let over = tokio::sync::Notify::new();
     let reading = async { Ok(capture::run(pipes, input, stdout, log, &over).await) };
@@ -316,7 +284,7 @@ async fn follow(
             tokio::select! {
                 ended = ended(launcher) => return match ended {
                     // The message that was not read can be the second one.
-                    Err(Lost::Before) if killed => Err(gone("while it ended a call").into()),
+                    Err(LauncherError::Gone) if killed => Err(lost("while it ended a call").into()),
                     ended => ended,
                 },
                 () = over.notified(), if !killed => {}
@@ -335,10 +303,10 @@ async fn follow(
         Ok((Captured::default(), (killed, Vec::new())))
     })?;
     let Some(relay) = &launcher.relay else {
-        return Ok(Followed { captured, exited, staged, relayed: true });
+        return Ok(Finished { captured, exited, staged, relayed: true });
     };
     let relayed = relay.end(traffic).await;
-    Ok(Followed { captured, exited, staged, relayed })
+    Ok(Finished { captured, exited, staged, relayed })
 }
 
 /// How the tool ended, from what the walls saw and what it said.
@@ -351,10 +319,10 @@ fn judge(
     logs: &[String],
 ) -> Ending {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
-    if let Some(limit) = captured.answer.flooded.then_some(Limit::OutputBytes).or(passed) {
+    if let Some(limit) = captured.output.is_over.then_some(Limit::OutputBytes).or(passed) {
         return over(limit);
     }
-    if let Some(bad) = captured.answer.bad() {
+    if let Some(bad) = &captured.output.bad {
         return bad.clone();
     }
     match exited.killed {
@@ -387,11 +355,11 @@ fn judge(
         return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
     }
     if shape.stderr_is_error
-        && let Some(complaint) = answer::judge_stderr(logs)
+        && let Some(complaint) = output::judge_stderr(logs)
     {
         return complaint;
     }
-    captured.answer.judged(shape.text_output)
+    captured.output.ending(shape.text_output)
 }
 
 /// What a recorder does not see.

@@ -1,7 +1,7 @@
 //! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::attempts::Noise;
-use super::launcher::{self, Launcher, Process, Unready};
+use super::launcher::{self, Launcher, LauncherError, Process};
 use super::relay::{self, Relay};
 use super::setup::{self, Extra};
 use crate::base::lock;
@@ -12,7 +12,7 @@ use crate::fault::{Fault, Kind};
 use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
-use crate::sandbox::{cgroup, grants, identity};
+use crate::sandbox::{Problem, cgroup, grants, identity};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ impl Launchers {
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
     /// as facts.
-    pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, Unready> {
+    pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, LauncherError> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
     }
@@ -90,16 +90,11 @@ impl Launchers {
         shape: &Shape,
         resolved: grants::Resolved,
         extra: &Extra,
-    ) -> Result<Launcher, Unready> {
+    ) -> Result<Launcher, LauncherError> {
         if shape.require_cgroup && self.groups.is_none() {
-            let person =
-                "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why".to_owned();
-            return Err(Fault::new(
-                Kind::CapabilityError,
-                "the policy requires exact accounting, which this machine cannot give",
-            )
-            .person(person)
-            .into());
+            let message = "the policy requires exact accounting, which this machine cannot give";
+            let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why";
+            return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
         }
         let before = resolved.before;
         let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
@@ -123,11 +118,12 @@ impl Launchers {
         let last = self.one_call && !wanted.lasting;
         let memory = wanted.limits.get(Limit::MemoryBytes);
         let group = self.groups.as_ref().map(|groups| groups.make(memory, wanted.limits.get(Limit::Processes)));
-        let group = group.transpose().map_err(|e| super::launcher::no_group(&e))?;
+        let no_group = |e| LauncherError::wall(Problem::of("cgroup", "making a group")(e));
+        let group = group.transpose().map_err(no_group)?;
         // A relay has the other ends of a networked call's sockets.
         let relay = extra.role.as_deref() == Some(crate::egress::protocol::ROLE);
         if let (Some(group), true) = (&group, relay || wanted.ports.is_some()) {
-            group.charge_sockets(memory).map_err(|e| super::launcher::no_group(&e))?;
+            group.charge_sockets(memory).map_err(no_group)?;
         }
         let starting = Launcher::prepare(process, &self.own, wanted, group);
         let mut launcher = match served {
@@ -149,9 +145,9 @@ impl Launchers {
 
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
     async fn lease(self: &Arc<Launchers>) -> Result<identity::Lease, Fault> {
-        let failed = |e: std::io::Error| -> Fault {
+        let failed = |e: std::io::Error| {
             let what = "taking an id for the tool (root locks one below /run/toolhost)";
-            e.raw_os_error().and_then(|errno| launcher::of_this_host(what, errno)).unwrap_or_else(|| {
+            launcher::of_this_host(what, &e).unwrap_or_else(|| {
                 let message = "the wall `identity` cannot be raised on this machine, so nothing was run";
                 Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
             })
@@ -163,7 +159,7 @@ impl Launchers {
         // This waits, so it does not run on the threads of other calls.
         let waited = tokio::task::spawn_blocking(move || {
             this.close();
-            super::launcher::settle(Duration::from_secs(1));
+            launcher::settle(Duration::from_secs(1));
             identity::lease(this.pool.clone())
         });
         let lease = waited.await.map_err(std::io::Error::other).and_then(|lease| lease).map_err(failed)?;

@@ -3,8 +3,8 @@
 //! For: launchers, which live as long as their relay. In: the sockets of a call's network namespace. Out: a lease that
 //! serves them. Never: gives the relay a file, a network or a secret of another tool.
 
-use super::launcher::{Launcher, Unready};
-use super::{Brings, Extra, Launchers};
+use super::launcher::{Launcher, LauncherError};
+use super::{CallInput, Extra, Launchers};
 use crate::base::Counted;
 use crate::egress::{Dialler, Lease, Traffic, protocol};
 use crate::fault::{Fault, Kind};
@@ -50,7 +50,7 @@ pub struct Started {
 }
 
 /// Starts the process of a relay for this shape.
-pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started, Unready> {
+pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started, LauncherError> {
     let connections = shape.limits.get(Limit::Connections);
     let mut bare = Shape::bare("toolhost:relay@1.0.0", Runtime::ourselves(protocol::ROLE));
     bare.require_cgroup = shape.require_cgroup;
@@ -65,9 +65,9 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
     let (control, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)
             .map_err(|e| broken(e.into()))?;
-    let brings = Brings { third: Some(&theirs), ..Brings::default() };
+    let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
     // It reads and prints nothing.
-    drop(super::hand_over(&process, bare.limits.get(Limit::TimeoutMs), &brings).map_err(Unready::from)?);
+    drop(super::hand_over(&process, bare.limits.get(Limit::TimeoutMs), &brings)?);
     Ok(Started { process, control })
 }
 

@@ -26,13 +26,13 @@ fn fake() -> (Launcher, OwnedFd) {
     launcher::nonblocking(&ours).expect("a socket");
     let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
     let setup = setup::of(&shape(), grants::Resolved::default(), &Extra::default(), None);
-    (Launcher::of(Process::held(control), setup), theirs)
+    (Launcher::new(Process::held(control), setup), theirs)
 }
 
-async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> Lost {
+async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> LauncherError {
     let (shape, started) = (shape(), Instant::now());
     let clock = Clock::new(started, 20_000);
-    let (brings, events) = (Brings::default(), Events::unheard());
+    let (brings, events) = (CallInput::default(), Events::unheard());
     let traffic = Mutex::default();
     let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock, &events, &traffic), meanwhile);
     assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
@@ -51,7 +51,7 @@ async fn a_lost_launcher_is_told_at_once_though_the_pipes_stay_open() {
         drop(theirs);
     };
     let lost = lost(&launcher, dies).await;
-    assert!(matches!(&lost, Lost::Known(Unready::Fault(fault)) if fault.retryable && fault.message.contains("lost")));
+    assert!(matches!(&lost, LauncherError::Fault(fault) if fault.retryable && fault.message.contains("lost")));
     assert_eq!(kept.len(), 3);
 }
 
@@ -64,11 +64,11 @@ async fn a_launcher_that_was_gone_before_the_call_is_another_matter() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(theirs);
     };
-    assert!(matches!(lost(&launcher, dies).await, Lost::Before));
+    assert!(matches!(lost(&launcher, dies).await, LauncherError::Gone));
     let (launcher, theirs) = fake();
     drop(theirs);
     assert!(!launcher.waits());
-    assert!(matches!(lost(&launcher, async {}).await, Lost::Before));
+    assert!(matches!(lost(&launcher, async {}).await, LauncherError::Gone));
 }
 
 /// The caller is told in time, and a launcher that does not see the closed socket is killed.
@@ -87,7 +87,7 @@ async fn a_launcher_that_does_not_come_up_is_killed() {
     let confinement = Confinement { shape: shape().into(), per_call };
     let events = crate::executor::Events::unheard();
     let started = Instant::now();
-    let fault = scripts.one(None, &confinement, b"{}", started, &events).await.expect_err("too late");
+    let fault = scripts.run_once(None, &confinement, b"{}", started, &events).await.expect_err("too late");
     assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
     assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
     assert!(fault.message.contains("walls of the tool are still being raised"), "{}", fault.message);

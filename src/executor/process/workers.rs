@@ -1,16 +1,17 @@
-//! Workers: starts those of `executor::wasm`, our own binary behind the same walls, which outlive a call.
+//! Starts the workers of `executor::wasm`: our own binary behind the same walls. They outlive a call.
 
 use super::launcher::Launcher;
 use super::relay::Relay;
-use super::{Brings, Extra, Launchers, Unready, capture, pool, publish};
+use super::{CallInput, Extra, Launchers, capture, pool, publish};
 use crate::egress::Lease;
-use crate::executor::Ending;
-use crate::executor::wasm::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Starting, Worker, Workers};
+use crate::executor::wasm::{HANDED, Role, Start, Started, Worker, Workers};
+use crate::executor::{Artifact, Ending};
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
+use crate::sandbox::grants::Resolved;
 use crate::sandbox::protocol::Killed;
-use std::os::fd::OwnedFd;
+use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +30,11 @@ impl WasmWorkers {
 }
 
 impl Workers for WasmWorkers {
-    fn look<'a>(&'a self, shape: &'a Shape) -> Looking<'a> {
+    fn look<'a>(&'a self, shape: &'a Shape) -> BoxFuture<'a, Result<Resolved, Fault>> {
         Box::pin(pool::resolve(shape, true))
     }
 
-    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a> {
+    fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<Started, Fault>> {
         Box::pin(async move {
             let extra = Extra {
                 memory: start.own_memory,
@@ -44,10 +45,9 @@ impl Workers for WasmWorkers {
                 role: Some(start.role.name().to_owned()),
             };
             let launcher = self.launchers.ready_for(start.shape, start.grants, &extra).await?;
-            let brings = Brings { third: Some(&start.handed), ..Brings::default() };
+            let brings = CallInput { third: Some(&start.handed), ..CallInput::default() };
             let timeout_ms = start.shape.limits.get(Limit::TimeoutMs);
-            let pipes = super::hand_over(&launcher, timeout_ms, &brings).map_err(Unready::from)?;
-            let capture::Pipes { input, output, log } = pipes;
+            let capture::Pipes { input, output, log } = super::hand_over(&launcher, timeout_ms, &brings)?;
             // A worker's stderr is not read: the guest's log comes in frames.
             drop(log);
             Ok(Started {
@@ -74,39 +74,28 @@ struct Behind {
     shape: Shape,
 }
 
-impl Behind {
-    /// How the worker ended, as the walls saw it, with the staged copies.
-    async fn exited(&mut self) -> Option<(crate::sandbox::protocol::Exited, Vec<OwnedFd>)> {
-        super::ended(&self.launcher).await.ok()
-    }
-}
-
 impl Worker for Behind {
     fn lease(&self) -> Option<&Lease> {
         self.launcher.relay.as_ref().map(Relay::lease)
     }
 
-    fn ended(&mut self) -> Ended<'_> {
+    fn ended(&mut self) -> BoxFuture<'_, Option<Ending>> {
         Box::pin(async move {
-            let (exited, _) = self.exited().await?;
-            match exited.killed {
-                Some(Killed::Memory) => Some(Ending::OverLimit {
-                    limit: Limit::MemoryBytes,
-                    allowed: self.shape.limits.get(Limit::MemoryBytes),
-                }),
-                Some(Killed::Cpu) => {
-                    Some(Ending::OverLimit { limit: Limit::CpuMs, allowed: self.shape.limits.get(Limit::CpuMs) })
-                }
-                Some(Killed::Deadline | Killed::Asked | Killed::Sessions | Killed::Written(_)) | None => None,
-            }
+            let (exited, _) = super::ended(&self.launcher).await.ok()?;
+            let limit = match exited.killed? {
+                Killed::Memory => Limit::MemoryBytes,
+                Killed::Cpu => Limit::CpuMs,
+                Killed::Deadline | Killed::Asked | Killed::Sessions | Killed::Written(_) => return None,
+            };
+            Some(Ending::OverLimit { limit, allowed: self.shape.limits.get(limit) })
         })
     }
 
-    fn publish(&mut self) -> Publishing<'_> {
+    fn publish(&mut self) -> BoxFuture<'_, Result<Vec<Artifact>, Fault>> {
         Box::pin(async move {
             let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
-            let ended = tokio::time::timeout(FAREWELL, self.exited()).await.map_err(|_| failed())?;
-            let (_, staged) = ended.ok_or_else(failed)?;
+            let ended = tokio::time::timeout(FAREWELL, super::ended(&self.launcher)).await.map_err(|_| failed())?;
+            let (_, staged) = ended.map_err(|_| failed())?;
             Ok(publish::all(&self.launcher.setup.stages, &staged, &self.shape).await)
         })
     }

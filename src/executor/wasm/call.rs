@@ -8,7 +8,7 @@ use super::folders::Folders;
 use super::frame::{self, Answer, End, Init};
 use super::guest::{self, Guest};
 use super::refused::{Granted, Refused, Watch};
-use super::sinks::{Lines, Shared, Sink, Whole};
+use super::sinks::{Sink, ToHost};
 use super::ticker::Ticker;
 use crate::quantity::{KIB, Limit, MIB};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -103,13 +103,9 @@ impl Loaded {
         let deadline = Instant::now() + timeout.min(LONGEST_CALL);
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
-        let log = Shared::new(Lines::new(to));
-        let beside = log.clone();
-        let lines = move |piece: &[u8]| beside.lock().output(piece);
-        let out = Shared::new(Whole::sending(limits.get(Limit::OutputBytes), lines));
-        let tell = log.clone();
-        // A host that is gone shows with the next report that matters.
-        let watch = Watch::new(Box::new(move |report| drop(tell.lock().tell(report))));
+        let to = ToHost::new(to);
+        let (log, out) = (Sink::log(&to), Sink::answer(&to, limits.get(Limit::OutputBytes)));
+        let watch = Watch::new(to);
         let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log, watch.clone()));
         store.limiter(|guest| &mut guest.meter);
         let handles = limits.get(Limit::OpenFiles).saturating_add(SPARE_HANDLES);
@@ -131,10 +127,10 @@ impl Loaded {
         let end = match ended {
             Err(_) => End::TimedOut,
             Ok(Ok(end)) => end,
-            Ok(Err(error)) => failed(&error, copy, &mut *log.lock()),
+            Ok(Err(error)) => failed(&error, copy, &log),
         };
-        log.lock().send()?;
-        let over = out.lock().over;
+        log.flush()?;
+        let (output, over) = out.finish();
         let end =
             settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&self.init.scratch));
         let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
@@ -142,14 +138,13 @@ impl Loaded {
         // Closes the handles, before scratch is checked.
         drop(guest);
         let clean = self.folders.are_clean();
-        let output = std::mem::take(&mut out.lock().bytes);
         let more_denied = watch.more();
         Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, output))
     }
 
     /// One call without limits, clock or folders, for the rig.
     pub fn bare(&self, input: &str) -> wasmtime::Result<()> {
-        let out = Shared::new(Whole::new(u64::MAX));
+        let out = Sink::answer(&ToHost::new(std::io::sink()), u64::MAX);
         let mut wasi = WasiCtxBuilder::new();
         if let Entry::Command(_) = self.entry {
             wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
@@ -159,7 +154,7 @@ impl Loaded {
         self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
     }
 
-    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Shared<Whole>) -> wasmtime::Result<End> {
+    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Sink) -> wasmtime::Result<End> {
         match &self.entry {
             Entry::Typed(ready, export) => {
                 let instance = ready.instantiate_async(&mut *store).await?;
@@ -170,8 +165,8 @@ impl Loaded {
                     Ok(text) => (End::Returned, text),
                     Err(text) => (End::Raised, text),
                 };
-                // An answer that is too long is seen by the sink's `over`.
-                let _ = out.lock().take(text.as_bytes());
+                // The sink remembers that an answer is too long.
+                let _ = out.take(text.as_bytes());
                 Ok(end)
             }
             Entry::Command(ready) => {
@@ -183,14 +178,7 @@ impl Loaded {
     }
 
     /// What this call may touch, built from nothing.
-    fn guest(
-        &self,
-        env: &BTreeMap<String, String>,
-        input: &[u8],
-        out: &Shared<Whole>,
-        log: &Shared<impl Sink>,
-        watch: Watch,
-    ) -> Guest {
+    fn guest(&self, env: &BTreeMap<String, String>, input: &[u8], out: &Sink, log: &Sink, watch: Watch) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
         let networked = self.init.networked;
         let binds = watch.clone();
@@ -261,7 +249,7 @@ fn is_full(scratch: &std::path::Path) -> bool {
 }
 
 /// How a guest ended that did not return.
-fn failed(error: &wasmtime::Error, copy: u64, log: &mut impl Sink) -> End {
+fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
     if let Some(I32Exit(code)) = error.downcast_ref() {
         return End::Exit { code: *code };
     }

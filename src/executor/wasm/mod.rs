@@ -32,22 +32,21 @@ mod worker;
 
 pub use adapt::text_fault;
 pub use cache::Cache;
-pub use starter::{Ended, HANDED, Looking, Publishing, Role, Start, Started, Starting, Worker, Workers};
+pub use starter::{HANDED, Role, Start, Started, Worker, Workers};
 
 use super::clock::Clock;
 use super::idle::Idle;
-use super::log::Log;
-use super::stdout::{Answer as Printed, Stdout};
-use super::{Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, answer};
+use super::output::{self, Log, Output, OutputReader};
+use super::{Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
 use crate::base::places::Places;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use frame::{Answer, End};
+use futures_util::future::BoxFuture;
 use refused::Seen;
 use session::{Heard, Lost, Session};
 use std::future::Future;
-use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -154,7 +153,7 @@ impl Wasm {
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
-        let out = Stdout::new(shape.limits.get(Limit::OutputBytes), events);
+        let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
         let mut heard = Heard { log, out, seen: Seen::default(), traffic, folder };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
@@ -198,7 +197,7 @@ impl Executor for Wasm {
         vec![Gauge { name: "toolhost_wasm_workers_idle", what, value: self.idle.len() }]
     }
 
-    fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn prepare<'a>(&'a self, shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
         // The call itself will report what is wrong.
         Box::pin(async { drop(Wasm::prepare(self, shape).await) })
     }
@@ -218,14 +217,14 @@ impl Executor for Wasm {
 /// What a call's answer, or its absence, means.
 fn conclude(
     answered: Result<(Answer, Vec<u8>), Lost>,
-    (printed, logs): (Printed, Vec<String>),
+    (printed, logs): (Output, Vec<String>),
     shape: &policy::Shape,
     limit_ms: u64,
 ) -> Result<Outcome, fault::Fault> {
     let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
     let fault = |message: &str| fault::Fault::new(fault::Kind::InternalError, message);
-    if let Some(bad) = printed.bad() {
-        return Ok(Outcome { logs, ..outcome(bad.clone()) });
+    if let Some(bad) = printed.bad {
+        return Ok(Outcome { logs, ..outcome(bad) });
     }
     let (answer, output) = match answered {
         Ok(answered) => answered,
@@ -240,9 +239,9 @@ fn conclude(
     };
     let gave_answer = matches!(answer.end, End::Exit { code: 0 } | End::Returned | End::Raised);
     let ending = match answer.end {
-        End::Exit { code: 0 } => printed.judged(shape.text_output),
+        End::Exit { code: 0 } => printed.ending(shape.text_output),
         End::Exit { code } => Ending::Exited { code },
-        End::Returned => answer::judge("the returned text", &output, shape.text_output),
+        End::Returned => output::judge("the returned text", &output, shape.text_output),
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&output)) },
         End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
@@ -256,14 +255,14 @@ fn conclude(
             return Err(fault("the wasm worker sent what is not an answer").person(why));
         }
     };
-    let complaint = if shape.stderr_is_error { answer::judge_stderr(&logs) } else { None };
+    let complaint = if shape.stderr_is_error { output::judge_stderr(&logs) } else { None };
     let ending = match (ending, complaint) {
         (Ending::Answered(_), Some(complaint)) => complaint,
         (ending, _) => ending,
     };
     let mut outcome = Outcome { logs, ..outcome(ending) };
     if !gave_answer {
-        outcome.printed = answer::last_lines(&output);
+        outcome.printed = output::last_lines(&output);
     }
     outcome.usage.cpu_ms = Some(answer.cpu_ms);
     outcome.usage.peak_memory_bytes = Some(answer.peak_memory);

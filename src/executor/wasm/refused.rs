@@ -1,11 +1,10 @@
-//! Refused: what the host functions refused a guest, from the worker to the outcome.
+//! What the host functions refused a guest, from the worker to the outcome, in closed words.
 //!
-//! For: the guest, which tells; the session, which takes. In: operations as the guest asked for them. Out: attempts and
-//! network events, in closed words. Never: costs a call that is refused nothing; tells more than the guest asked itself;
-//! believes a worker's count or length.
+//! The worker reports only what its guest asked for. The host believes neither its count nor its lengths.
 
 use super::folders::SCRATCH;
 use super::frame::{Report, invalid};
+use super::sinks::ToHost;
 use crate::base::lock;
 use crate::base::text;
 use crate::egress::Traffic;
@@ -17,10 +16,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Most that is told of one call; the rest is counted.
-const MOST: usize = 50;
-/// Longest text, bytes.
-const LONGEST: usize = 512;
+/// Most that is reported of one call; the rest is counted.
+const MAX_REPORTED: usize = 50;
+const MAX_TEXT_BYTES: usize = 512;
 
 /// One thing that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,43 +61,40 @@ pub enum Why {
     MakesLinks,
 }
 
-/// Where the host functions of one call tell what they refused. Clones tell to the same place.
+/// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
 #[derive(Clone, Default)]
-pub struct Watch(Arc<Mutex<Told>>);
+pub struct Watch(Arc<Mutex<Reported>>);
 
 #[derive(Default)]
-struct Told {
-    to: Option<Tell>,
-    told: Vec<Refused>,
+struct Reported {
+    to: Option<ToHost>,
+    refused: Vec<Refused>,
     more: u64,
 }
 
-/// Sends a report to the host.
-pub type Tell = Box<dyn FnMut(&Report) + Send>;
-
 impl Watch {
-    pub fn new(to: Tell) -> Watch {
-        Watch(Arc::new(Mutex::new(Told { to: Some(to), ..Told::default() })))
+    pub fn new(to: ToHost) -> Watch {
+        Watch(Arc::new(Mutex::new(Reported { to: Some(to), ..Reported::default() })))
     }
 
-    /// Tells the host, each thing once.
     pub fn saw(&self, refused: Refused) {
-        let Told { to, told, more } = &mut *lock(&self.0);
+        let reported = &mut *lock(&self.0);
         let refused = refused.short();
-        if told.contains(&refused) {
+        if reported.refused.contains(&refused) {
             return;
         }
-        if told.len() == MOST {
-            *more += 1;
+        if reported.refused.len() == MAX_REPORTED {
+            reported.more += 1;
             return;
         }
-        if let Some(to) = to {
-            to(&Report::Denied(refused.clone()));
+        if let Some(to) = &reported.to {
+            // A host that is gone shows with the next report that matters.
+            let _ = to.send(&Report::Denied(refused.clone()), &[]);
         }
-        told.push(refused);
+        reported.refused.push(refused);
     }
 
-    /// How much was not told one by one.
+    /// How much was not reported one by one.
     pub fn more(&self) -> u64 {
         lock(&self.0).more
     }
@@ -116,9 +111,9 @@ impl Refused {
 
     fn short(mut self) -> Refused {
         if let Some(text) = self.text()
-            && text.len() > LONGEST
+            && text.len() > MAX_TEXT_BYTES
         {
-            text.truncate(text.floor_char_boundary(LONGEST));
+            text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
         }
         self
     }
@@ -136,7 +131,7 @@ impl Seen {
     /// Takes one report of a worker, which may be anything. `folder`: where the guest's relative paths start.
     pub fn take(&mut self, mut refused: Refused, folder: &Path, traffic: &Mutex<Traffic>) -> io::Result<()> {
         self.count += 1;
-        if self.count > MOST || refused.text().is_some_and(|text| text.len() > LONGEST) {
+        if self.count > MAX_REPORTED || refused.text().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
             return Err(invalid("more was refused than a worker may tell"));
         }
         let network = |what: What, target: &str, refusal: Refusal| lock(traffic).refused(what, target, refusal);
@@ -238,22 +233,13 @@ fn absolute(folder: &Path, path: &str) -> PathBuf {
 
 /// Whether a path, by its components alone, leads out of the folder that it starts from.
 pub fn leads_out(path: &str) -> bool {
-    let mut depth = 0_usize;
-    Path::new(path).components().any(|component| match component {
-        Component::RootDir | Component::Prefix(_) => true,
-        Component::ParentDir => match depth.checked_sub(1) {
-            Some(left) => {
-                depth = left;
-                false
-            }
-            None => true,
-        },
-        Component::Normal(_) => {
-            depth += 1;
-            false
-        }
-        Component::CurDir => false,
-    })
+    let depth = Path::new(path).components().try_fold(0_usize, |depth, component| match component {
+        Component::Normal(_) => Some(depth + 1),
+        Component::CurDir => Some(depth),
+        Component::ParentDir => depth.checked_sub(1),
+        Component::RootDir | Component::Prefix(_) => None,
+    });
+    depth.is_none()
 }
 
 /// A path below an opened folder, as the guest names it.
@@ -262,7 +248,7 @@ pub fn below(folder: &str, path: &str) -> String {
         return path.to_owned();
     }
     // A guest may go on opening `.` in what it opened: what is kept of it stays short.
-    let folder = &folder[..folder.floor_char_boundary(LONGEST)];
+    let folder = &folder[..folder.floor_char_boundary(MAX_TEXT_BYTES)];
     match path {
         "." | "" => folder.to_owned(),
         path => format!("{}/{path}", folder.trim_end_matches('/')),
@@ -272,7 +258,7 @@ pub fn below(folder: &str, path: &str) -> String {
 /// What no host function sees.
 pub fn not_observed(more: u64) -> Vec<String> {
     let unasked = "a path that lies in none of the opened folders, where the module's own library answers and asks no host function";
-    let more = (more > 0).then(|| format!("{more} more refusals of the host functions, past the first {MOST}"));
+    let more = (more > 0).then(|| format!("{more} more refusals of the host functions, past the first {MAX_REPORTED}"));
     [unasked.to_owned()].into_iter().chain(more).collect()
 }
 
@@ -303,34 +289,21 @@ mod tests {
             assert_eq!(below(folder, path), whole);
         }
         let long = (0..100).fold("out".to_owned(), |folder, _| below(&folder, &"x".repeat(200)));
-        assert!(long.len() < 2 * LONGEST, "{}", long.len());
+        assert!(long.len() < 2 * MAX_TEXT_BYTES, "{}", long.len());
     }
 
     #[test]
-    fn a_worker_is_not_believed() {
-        let (traffic, mut seen) = (Mutex::default(), Seen::default());
-        let file = |path: &str| Refused::File { write: true, path: path.to_owned(), why: Why::NotGranted };
-        let mut take = |refused| seen.take(refused, Path::new("/t"), &traffic);
-        assert!(take(file(&"x".repeat(LONGEST + 1))).is_err(), "too long");
-        (1..MOST).for_each(|n| take(file(&format!("\u{1b}{n}"))).expect("as many as it may"));
-        assert!(take(Refused::Udp).is_err(), "too many");
-        assert_eq!(seen.attempts[0].target, "\\u{1b}1");
-        for text in [r#"{"file":{"write":true,"path":"x","why":"because"}}"#, r#"{"other":{}}"#, r#"{"tcp":1}"#] {
-            assert!(serde_json::from_str::<Refused>(text).is_err(), "{text}");
+    fn a_guest_is_reported_once_and_in_short() {
+        let watch = Watch::default();
+        for n in 0..3 * MAX_REPORTED {
+            watch.saw(Refused::Name { name: format!("{}{}", n / 2, "é".repeat(MAX_TEXT_BYTES)) });
         }
-    }
-
-    #[test]
-    fn a_guest_is_told_of_once_and_in_short() {
-        let sent = Arc::new(Mutex::new(Vec::new()));
-        let to = Arc::clone(&sent);
-        let watch = Watch::new(Box::new(move |report| lock(&to).push(serde_json::to_string(report).expect("JSON"))));
-        for n in 0..3 * MOST {
-            watch.saw(Refused::Name { name: format!("{}{}", n / 2, "é".repeat(LONGEST)) });
-        }
-        let sent = lock(&sent);
-        assert_eq!((sent.len(), watch.more()), (MOST, (3 * MOST - 2 * MOST) as u64));
-        assert!(sent.iter().all(|report| report.len() < 2 * LONGEST), "{sent:?}");
+        assert_eq!(watch.more(), MAX_REPORTED as u64);
+        let reported = &lock(&watch.0).refused;
+        assert_eq!(reported.len(), MAX_REPORTED);
+        assert!(
+            reported.iter().all(|refused| matches!(refused, Refused::Name { name } if name.len() <= MAX_TEXT_BYTES))
+        );
     }
 
     #[test]

@@ -11,8 +11,7 @@ use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
 use crate::base::lock;
 use crate::egress::Traffic;
-use crate::executor::log::Log;
-use crate::executor::stdout::Stdout;
+use crate::executor::output::{Log, OutputReader};
 use crate::executor::{Artifact, Ending, Stood, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
@@ -66,7 +65,7 @@ pub enum Lost {
 /// What a call tells while it runs.
 pub struct Heard<'a, 'events> {
     pub log: Log<'events>,
-    pub out: Stdout<'events>,
+    pub out: OutputReader<'events>,
     pub seen: Seen,
     pub traffic: &'a Mutex<Traffic>,
     /// Where the guest's relative paths start.

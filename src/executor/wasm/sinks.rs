@@ -1,14 +1,11 @@
-//! Sinks: where a guest's stdout and stderr end.
-//!
-//! For: the guest. In: what it writes. Out: the output, at most as long as is allowed, of a stream line by line; the
-//! log, sent on line by line.
-//! Never: reaches a descriptor of the worker.
+//! Where a guest's stdout and stderr go: to the host, in frames. Neither reaches a descriptor of the worker.
 
 use super::frame::{self, MAX_LOG_PIECE, Report};
-use crate::executor::stdout::MARK;
+use crate::base::lock;
+use crate::executor::output::MARK;
 use bytes::Bytes;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
@@ -16,119 +13,100 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 /// What a guest may hand over in one write.
 const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
 
-/// Something that takes bytes until it must refuse. An error ends the call.
-pub trait Sink: Send + 'static {
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()>;
+/// The pipe to the host.
+#[derive(Clone)]
+pub struct ToHost(Arc<Mutex<dyn Write + Send>>);
+
+impl ToHost {
+    pub fn new(to: impl Write + Send + 'static) -> ToHost {
+        ToHost(Arc::new(Mutex::new(to)))
+    }
+
+    pub fn send(&self, report: &Report, payload: &[u8]) -> io::Result<()> {
+        lock(&self.0).write_all(&frame::encode(report, payload)?)
+    }
 }
 
-type ToHost = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+/// One output of a guest. Clones are the same output.
+#[derive(Clone)]
+pub struct Sink(Arc<Mutex<State>>);
 
-/// The answer: all of it, or the call is over its limit.
-pub struct Whole {
-    pub bytes: Vec<u8>,
-    pub over: bool,
-    cap: u64,
-    /// Bytes that were sent on.
+struct State {
+    to: ToHost,
+    /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are sent, and
+    /// whatever lines follow them.
+    is_log: bool,
+    pending: Vec<u8>,
     sent: u64,
-    /// Takes lines of a stream as they come.
-    lines: Option<ToHost>,
+    max_bytes: u64,
+    is_over: bool,
 }
 
-impl Whole {
-    pub fn new(cap: u64) -> Whole {
-        Whole { bytes: Vec::new(), over: false, cap, sent: 0, lines: None }
+impl Sink {
+    pub fn log(to: &ToHost) -> Sink {
+        Sink::new(to, true, u64::MAX)
     }
 
-    /// The same, which hands on the lines of a stream, if it is one, and whatever lines come behind them.
-    pub fn sending(cap: u64, lines: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> Whole {
-        Whole { lines: Some(Box::new(lines)), ..Whole::new(cap) }
+    /// The answer. More than `max_bytes` end the call.
+    pub fn answer(to: &ToHost, max_bytes: u64) -> Sink {
+        Sink::new(to, false, max_bytes)
     }
-}
 
-impl Sink for Whole {
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.over = self.over || self.sent + (self.bytes.len() + bytes.len()) as u64 > self.cap;
-        if self.over {
+    fn new(to: &ToHost, is_log: bool, max_bytes: u64) -> Sink {
+        let (to, pending) = (to.clone(), Vec::new());
+        Sink(Arc::new(Mutex::new(State { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
+    }
+
+    /// Takes bytes. An error ends the call.
+    pub fn take(&self, bytes: &[u8]) -> io::Result<()> {
+        let own = &mut *lock(&self.0);
+        own.is_over |= own.sent + (own.pending.len() + bytes.len()) as u64 > own.max_bytes;
+        if own.is_over {
             return Err(io::Error::other("the output limit is reached"));
         }
-        self.bytes.extend_from_slice(bytes);
-        let streams = self.sent > 0 || self.bytes.starts_with(MARK);
-        if let (Some(lines), true, true) = (&mut self.lines, streams, bytes.contains(&b'\n'))
-            && let Some(last) = self.bytes.iter().rposition(|byte| *byte == b'\n')
-        {
-            self.bytes[..=last].chunks(CHUNK).try_for_each(lines)?;
-            self.sent += last as u64 + 1;
-            self.bytes.drain(..=last);
-        }
-        Ok(())
-    }
-}
-
-/// The log: sent to the host with each line break, so that a line is seen while the guest runs.
-pub struct Lines<W> {
-    to: W,
-    pending: Vec<u8>,
-}
-
-impl<W: Write> Lines<W> {
-    pub fn new(to: W) -> Lines<W> {
-        Lines { to, pending: Vec::new() }
-    }
-
-    /// Sends something else at once.
-    pub fn tell(&mut self, report: &Report) -> io::Result<()> {
-        self.to.write_all(&frame::encode(report, &[])?)
-    }
-
-    /// Sends a piece of the output at once.
-    pub fn output(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.to.write_all(&frame::encode(&Report::Output, piece)?)
+        own.pending.extend_from_slice(bytes);
+        let has_line = bytes.contains(&b'\n');
+        let is_stream = own.sent > 0 || own.pending.starts_with(MARK);
+        let length = match own.is_log {
+            true if has_line || own.pending.len() >= CHUNK => own.pending.len(),
+            false if has_line && is_stream => {
+                own.pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
+            }
+            _ => 0,
+        };
+        own.send(length)
     }
 
     /// Sends what has no line break yet, too.
-    pub fn send(&mut self) -> io::Result<()> {
-        if !self.pending.is_empty() {
-            self.to.write_all(&frame::encode(&Report::Log, &self.pending)?)?;
-            self.pending.clear();
-        }
+    pub fn flush(&self) -> io::Result<()> {
+        let own = &mut *lock(&self.0);
+        own.send(own.pending.len())
+    }
+
+    /// What was not sent, and whether the limit was passed.
+    pub fn finish(&self) -> (Vec<u8>, bool) {
+        let own = &mut *lock(&self.0);
+        (std::mem::take(&mut own.pending), own.is_over)
+    }
+}
+
+impl State {
+    fn send(&mut self, length: usize) -> io::Result<()> {
+        let report = if self.is_log { Report::Log } else { Report::Output };
+        self.pending[..length].chunks(CHUNK).try_for_each(|piece| self.to.send(&report, piece))?;
+        self.pending.drain(..length);
+        self.sent += length as u64;
         Ok(())
     }
 }
 
-impl<W: Write + Send + 'static> Sink for Lines<W> {
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
-        bytes.chunks(CHUNK).try_for_each(|piece| {
-            self.pending.extend_from_slice(piece);
-            if piece.contains(&b'\n') || self.pending.len() >= CHUNK { self.send() } else { Ok(()) }
-        })
-    }
-}
-
-/// One sink, shared between the streams of a guest and the worker.
-pub struct Shared<S>(Arc<Mutex<S>>);
-
-impl<S> Clone for Shared<S> {
-    fn clone(&self) -> Self {
-        Shared(Arc::clone(&self.0))
-    }
-}
-
-impl<S> Shared<S> {
-    pub fn new(sink: S) -> Shared<S> {
-        Shared(Arc::new(Mutex::new(sink)))
-    }
-    pub fn lock(&self) -> MutexGuard<'_, S> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<S: Sink> IsTerminal for Shared<S> {
+impl IsTerminal for Sink {
     fn is_terminal(&self) -> bool {
         false
     }
 }
 
-impl<S: Sink> StdoutStream for Shared<S> {
+impl StdoutStream for Sink {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         unimplemented!("only WASI 0.3 asks for this, and its functions are not linked")
     }
@@ -138,14 +116,14 @@ impl<S: Sink> StdoutStream for Shared<S> {
 }
 
 #[wasmtime_wasi::async_trait]
-impl<S: Sink> Pollable for Shared<S> {
+impl Pollable for Sink {
     async fn ready(&mut self) {}
 }
 
 #[wasmtime_wasi::async_trait]
-impl<S: Sink> OutputStream for Shared<S> {
+impl OutputStream for Sink {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.lock().take(&bytes).map_err(|e| StreamError::trap(&e.to_string()))
+        self.take(&bytes).map_err(|e| StreamError::trap(&e.to_string()))
     }
     fn flush(&mut self) -> StreamResult<()> {
         Ok(())
@@ -159,47 +137,67 @@ impl<S: Sink> OutputStream for Shared<S> {
 mod tests {
     use super::*;
 
+    type Sent = Arc<Mutex<Vec<u8>>>;
+
+    fn host() -> (ToHost, Sent) {
+        struct Pipe(Sent);
+        impl Write for Pipe {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                lock(&self.0).write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let sent = Sent::default();
+        (ToHost::new(Pipe(sent.clone())), sent)
+    }
+
+    /// The payloads that were sent since.
+    fn payloads(sent: &Sent) -> Vec<String> {
+        let most = frame::Most { head: 100, payload: MAX_LOG_PIECE };
+        let sent = std::mem::take(&mut *lock(sent));
+        let mut from = sent.as_slice();
+        std::iter::from_fn(|| frame::read::<Report>(&mut from, most).expect("a frame"))
+            .map(|(_, payload)| String::from_utf8(payload).expect("text"))
+            .collect()
+    }
+
     #[test]
     fn an_answer_is_whole_or_over() {
-        let mut out = Whole::new(4);
-        assert!(out.take(b"1234").is_ok());
+        let (to, sent) = host();
+        let out = Sink::answer(&to, 4);
+        assert!(out.take(b"1\n34").is_ok());
         assert!(out.take(b"5").is_err());
-        assert!(out.over);
-        assert_eq!(out.bytes, b"1234");
+        assert_eq!(out.finish(), (b"1\n34".to_vec(), true));
+        assert!(payloads(&sent).is_empty(), "this is not a stream");
     }
 
     #[test]
     fn lines_of_a_stream_are_handed_on_and_nothing_else_is() {
-        let sent = Arc::new(Mutex::new(Vec::new()));
-        let to = sent.clone();
-        let mut out = Whole::sending(90, move |piece| {
-            to.lock().unwrap().push(String::from_utf8_lossy(piece).into_owned());
-            Ok(())
-        });
+        let (to, sent) = host();
+        let out = Sink::answer(&to, 90);
         for piece in ["@toolhost {\"chunk\"", ": 1}\n@toolhost {", "\"chunk\": 2}\n", "{\n}"] {
             out.take(piece.as_bytes()).unwrap();
         }
-        assert_eq!(*sent.lock().unwrap(), ["@toolhost {\"chunk\": 1}\n", "@toolhost {\"chunk\": 2}\n", "{\n"]);
-        assert_eq!(out.bytes, b"}");
-        assert!(out.take(&[b'x'; 60]).is_err() && out.over, "all bytes count");
-        let mut plain = Whole::sending(90, |_| panic!("this is no stream"));
+        assert_eq!(payloads(&sent), ["@toolhost {\"chunk\": 1}\n", "@toolhost {\"chunk\": 2}\n", "{\n"]);
+        assert!(out.take(&[b'x'; 60]).is_err(), "all bytes count");
+        assert_eq!(out.finish(), (b"}".to_vec(), true));
+        let plain = Sink::answer(&to, 90);
         plain.take(b"{\n\n}\n@toolhost {}\n").unwrap();
+        assert!(payloads(&sent).is_empty());
     }
 
     #[test]
     fn log_goes_out_with_each_line_and_in_bounded_pieces() {
-        let most = frame::Most { head: 100, payload: MAX_LOG_PIECE };
-        let mut log = Lines::new(Vec::new());
-        let mut written = |bytes: &[u8]| -> Vec<Vec<u8>> {
+        let (to, sent) = host();
+        let log = Sink::log(&to);
+        let written = |bytes: &[u8]| {
             log.take(bytes).expect("taken");
-            let sent = std::mem::take(&mut log.to);
-            let mut from = sent.as_slice();
-            std::iter::from_fn(|| frame::read::<Report>(&mut from, most).expect("a frame"))
-                .map(|(_, log)| log)
-                .collect()
+            payloads(&sent)
         };
         assert!(written(b"half a ").is_empty());
-        assert_eq!(written(b"line\nmore"), [b"half a line\nmore"]);
-        assert_eq!(written(&[b'x'; 5 * CHUNK]).iter().map(Vec::len).sum::<usize>(), 5 * CHUNK);
+        assert_eq!(written(b"line\nmore"), ["half a line\nmore"]);
+        assert_eq!(written(&[b'x'; 5 * CHUNK]).iter().map(String::len).sum::<usize>(), 5 * CHUNK);
     }
 }

@@ -1,15 +1,15 @@
-//! Starter: what the executor has started behind the walls, and how it hears of its end.
+//! What the executor has started behind the walls, and how it hears of its end.
 //!
-//! For: the sessions and the compiler, which ask for a process; `process::WasmWorkers`, which starts it. In: a shape, a
-//! role and a file. Out: a started process with its two pipes. Never: knows what is said on those pipes.
+//! `process::WasmWorkers` starts the processes; tests put hostile ones in their place.
 
 use crate::egress::Lease;
 use crate::executor::{Artifact, Ending, Walls};
+use crate::fault::Fault;
+use crate::policy;
 use crate::sandbox::grants::Resolved;
-use crate::{fault, policy};
+use futures_util::future::BoxFuture;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -38,11 +38,6 @@ impl Role {
     }
 }
 
-pub type Looking<'a> = Pin<Box<dyn Future<Output = Result<Resolved, fault::Fault>> + Send + 'a>>;
-pub type Starting<'a> = Pin<Box<dyn Future<Output = Result<Started, fault::Fault>> + Send + 'a>>;
-pub type Ended<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
-pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<Vec<Artifact>, fault::Fault>> + Send + 'a>>;
-
 /// What is to be started, behind the walls of `shape`.
 pub struct Start<'a> {
     pub shape: &'a policy::Shape,
@@ -59,8 +54,8 @@ pub struct Start<'a> {
 /// Starts our own binary in a role (`process::WasmWorkers`).
 pub trait Workers: Send + Sync {
     /// The grants of a shape as they are now: a worker that was started for other files must not serve the call.
-    fn look<'a>(&'a self, shape: &'a policy::Shape) -> Looking<'a>;
-    fn start<'a>(&'a self, start: Start<'a>) -> Starting<'a>;
+    fn look<'a>(&'a self, shape: &'a policy::Shape) -> BoxFuture<'a, Result<Resolved, Fault>>;
+    fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<Started, Fault>>;
 }
 
 pub struct Started {
@@ -83,9 +78,9 @@ pub trait Worker: Send + Sync {
         None
     }
     /// After its pipes closed: what the walls saw, such as a memory limit.
-    fn ended(&mut self) -> Ended<'_>;
+    fn ended(&mut self) -> BoxFuture<'_, Option<Ending>>;
     /// Ends the worker and publishes its staged files. Called only after a good answer.
-    fn publish(&mut self) -> Publishing<'_> {
+    fn publish(&mut self) -> BoxFuture<'_, Result<Vec<Artifact>, Fault>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 }

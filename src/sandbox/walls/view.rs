@@ -213,7 +213,7 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
         return Err(Problem {
-            wall: "view",
+            wall: "view".into(),
             what: format!("{name} changed since it was checked"),
             errno: Errno::ESTALE,
         });

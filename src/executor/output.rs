@@ -1,0 +1,431 @@
+//! What a tool writes: its answer (stdout) and its log (stderr), read as they arrive and held to their limits.
+//!
+//! The answer is one JSON value, or text where the manifest says so, or the lines of a stream. Every engine judges it here.
+
+use super::{Ending, Event, Events};
+use crate::base::json::{self, Text};
+use crate::base::problem::Problem;
+use std::collections::VecDeque;
+
+/// What a line of a stream begins with; one JSON object follows: `{"chunk": …}`, and last `{"end": true}`.
+pub const MARK: &[u8] = b"@toolhost ";
+/// Longest line that brings a part, bytes.
+pub const MAX_PART_BYTES: usize = 256 * 1024;
+/// How many bytes of a bad output are looked at: more than are shown, since secrets beside the cut are hidden.
+const HEAD_BYTES: usize = 4096;
+/// How many bytes of the stdout of a tool that failed are looked at.
+const LAST_BYTES: usize = 8 * 1024;
+/// Of a tool that wrote to stderr where that is failure; the end of stderr is added once its secrets are hidden.
+pub const NOISY: &str = "the tool wrote to stderr, which this tool counts as failure";
+
+/// Reads stdout. Each part of a stream is sent as an event, as soon as there is room for it.
+pub struct OutputReader<'a> {
+    output: Output,
+    max_bytes: usize,
+    /// The next line may bring a part: nothing but parts was printed before it.
+    is_stream: bool,
+    events: &'a Events,
+}
+
+/// What was printed.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// All bytes that came, also those that were not kept.
+    pub total: u64,
+    /// They passed the limit.
+    pub is_over: bool,
+    /// What was printed and is not part of a stream.
+    pub rest: Vec<u8>,
+    /// The parts, as a JSON list without its brackets, and how many.
+    parts: (String, usize),
+    ended: bool,
+    /// Set by a line of the stream that cannot be read. Nothing after it was read.
+    pub bad: Option<Ending>,
+}
+
+impl<'a> OutputReader<'a> {
+    pub fn new(max_bytes: u64, events: &'a Events) -> OutputReader<'a> {
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        OutputReader { output: Output::default(), max_bytes, is_stream: true, events }
+    }
+
+    /// Takes bytes; waits where a part finds no room. True: the tool need not go on.
+    pub async fn push(&mut self, bytes: &[u8]) -> bool {
+        let own = &mut self.output;
+        let room = self.max_bytes.saturating_sub(usize::try_from(own.total).unwrap_or(usize::MAX));
+        own.total += bytes.len() as u64;
+        own.is_over |= bytes.len() > room;
+        if own.bad.is_none() {
+            own.rest.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            self.read_lines(false).await;
+        }
+        self.output.is_over || self.output.bad.is_some()
+    }
+
+    /// Nothing more comes: what has no line break yet is a line, too.
+    pub async fn close(&mut self) {
+        self.read_lines(true).await;
+    }
+
+    pub fn finish(self) -> Output {
+        self.output
+    }
+
+    async fn read_lines(&mut self, last: bool) {
+        let mut from = 0;
+        while self.is_stream && self.output.bad.is_none() {
+            let rest = &self.output.rest[from..];
+            let known = rest.len().min(MARK.len());
+            if rest[..known] != MARK[..known] {
+                self.is_stream = false;
+                break;
+            }
+            let length = match rest.iter().position(|byte| *byte == b'\n') {
+                Some(at) => at + 1,
+                None if rest.len() > MAX_PART_BYTES || last && !rest.is_empty() => rest.len(),
+                None => break,
+            };
+            let line = rest[..length].to_vec();
+            from += length;
+            self.take(&line).await;
+        }
+        self.output.rest.drain(..from);
+    }
+
+    async fn take(&mut self, line: &[u8]) {
+        let own = &mut self.output;
+        let why = match read_part(line) {
+            Ok(_) if own.ended => "comes after the end of the stream".to_owned(),
+            Ok(None) => return own.ended = true,
+            Ok(Some(part)) => {
+                let (whole, count) = &mut own.parts;
+                *count += 1;
+                whole.push_str(if whole.is_empty() { "" } else { "," });
+                whole.push_str(part.as_str());
+                return self.events.part(part).await;
+            }
+            Err(why) => why,
+        };
+        let reason = format!("line {} of the stream {why}", own.parts.1 + 1);
+        own.bad = Some(Ending::BadOutput { reason, head: head(line) });
+    }
+}
+
+impl Output {
+    /// The answer is the list of the parts of a stream.
+    pub fn is_list(&self) -> bool {
+        self.ended && self.bad.is_none()
+    }
+
+    /// How the call ended, of a tool that succeeded. `is_text`: the answer may be text.
+    pub fn ending(&self, is_text: bool) -> Ending {
+        let bad = |reason: &str| Ending::BadOutput { reason: reason.to_owned(), head: head(&self.rest) };
+        match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
+            (Some(bad), ..) => bad.clone(),
+            (None, true, false) => bad("something was printed after the end of the stream"),
+            (None, true, true) => match json::compact(format!("[{}]", self.parts.0).as_bytes()) {
+                Ok(whole) => Ending::Answered(whole),
+                Err(problem) => bad(&format!("the parts of the stream are not a list: {}", problem.message)),
+            },
+            (None, false, true) if self.parts.1 > 0 => bad(
+                "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as one JSON \
+                 value",
+            ),
+            (None, false, _) => judge("stdout", &self.rest, is_text),
+        }
+    }
+}
+
+/// The part that a line brings; `None`: the end of the stream.
+fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
+    if line.len() > MAX_PART_BYTES {
+        return Err(format!("is longer than {} KiB: send more and smaller chunks", MAX_PART_BYTES / 1024));
+    }
+    let line = json::compact(&line[MARK.len().min(line.len())..])
+        .map_err(|problem| format!("is not JSON: {}", problem.message))?;
+    let whole = line.as_str();
+    if whole == "{\"end\":true}" {
+        return Ok(None);
+    }
+    // The only member is the whole line.
+    let part = json::member(whole, "/chunk").filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
+    let part = part.and_then(|part| json::compact(part.as_bytes()).ok());
+    part.map(Some).ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
+}
+
+/// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed component returned.
+/// `is_text`: what is not one JSON value is the answer as text, without the line breaks at its end.
+pub fn judge(what: &str, bytes: &[u8], is_text: bool) -> Ending {
+    let bad = |reason: String| Ending::BadOutput { reason, head: head(bytes) };
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(e) => return bad(format!("{what} is not valid UTF-8 (byte {}); write UTF-8", e.valid_up_to())),
+    };
+    match json::compact(bytes) {
+        Ok(answer) => Ending::Answered(answer),
+        Err(_) if is_text => Ending::answer(&text.trim_end_matches(['\r', '\n']).into()),
+        Err(_) if text.trim().is_empty() => bad(format!("{what} is empty; it must be a single JSON value")),
+        Err(Problem { line, column, message, .. }) => bad(format!(
+            "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print diagnostics to \
+             stderr"
+        )),
+    }
+}
+
+/// Under `stderr: error`, any visible text on stderr means that the tool failed.
+pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
+    let is_quiet = logs.iter().all(|line| line.trim().is_empty());
+    (!is_quiet).then(|| Ending::Raised { message: NOISY.to_owned() })
+}
+
+/// The end of stdout as lines, not yet escaped: it may say why a tool failed.
+pub fn last_lines(stdout: &[u8]) -> Vec<String> {
+    let from = stdout.len().saturating_sub(LAST_BYTES);
+    let mut lines = lines(&stdout[from..]);
+    if from > 0 {
+        lines.iter_mut().take(1).for_each(|first| first.insert(0, '…'));
+    }
+    lines
+}
+
+/// Text as lines, not yet escaped; bytes that are not UTF-8 become U+FFFD.
+fn lines(text: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
+}
+
+/// The first bytes, with everything that is not plain text escaped.
+fn head(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in bytes[..HEAD_BYTES.min(bytes.len())].utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' | '\'' | '\\' => shown.push(c),
+                c => shown.extend(c.escape_debug()),
+            }
+        }
+        shown.extend(chunk.invalid().iter().map(|b| format!("\\x{b:02x}")));
+    }
+    if bytes.len() > HEAD_BYTES {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Reads stderr: keeps its beginning and its end, and sends each line on as it comes. Never waits for a reader, and never
+/// holds more than twice the limit.
+pub struct Log<'a> {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    half: usize,
+    /// Bytes between head and tail that were not kept.
+    cut: u64,
+    /// The beginning of a line whose end has not come yet.
+    line: Vec<u8>,
+    /// Bytes that may still be sent on: all lines together are held to the limit of the log.
+    left: usize,
+    events: &'a Events,
+}
+
+impl<'a> Log<'a> {
+    pub fn new(max_bytes: u64, events: &'a Events) -> Log<'a> {
+        let left = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let (head, tail, line) = (Vec::new(), VecDeque::new(), Vec::new());
+        Log { head, tail, half: left / 2, cut: 0, line, left, events }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
+        let (first, rest) = bytes.split_at(room);
+        self.head.extend_from_slice(first);
+        let skipped = rest.len().saturating_sub(self.half);
+        self.tail.extend(&rest[skipped..]);
+        let beyond = self.tail.len().saturating_sub(self.half);
+        self.tail.drain(..beyond);
+        self.cut += (skipped + beyond) as u64;
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if piece.len() > self.left {
+                (self.left, self.line) = (0, Vec::new());
+                return;
+            }
+            self.left -= piece.len();
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                self.send_line();
+            }
+        }
+    }
+
+    fn send_line(&mut self) {
+        lines(&self.line).into_iter().for_each(|line| self.events.send(Event::from_line(line)));
+        self.line.clear();
+    }
+
+    /// The kept lines, not yet escaped: messages without their mark, and no progress.
+    pub fn finish(mut self) -> Vec<String> {
+        self.send_line();
+        let mut kept = self.head;
+        if self.cut > 0 {
+            kept.extend_from_slice(format!("\n[… {} bytes cut …]\n", self.cut).as_bytes());
+        }
+        kept.extend(self.tail);
+        let text = |line| match Event::from_line(line) {
+            Event::Log(text) | Event::Message(_, text) => Some(text),
+            Event::Progress(_) | Event::Chunk(_) => None,
+        };
+        lines(&kept).into_iter().filter_map(text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::{Level, Progress, events};
+    use serde_json::{Value, json};
+
+    /// The parts, and the ending, of what comes in pieces of this many bytes.
+    async fn read_in_pieces(text: &str, piece: usize) -> (Vec<Value>, Ending) {
+        let (events, mut received) = events();
+        let mut reader = OutputReader::new(1 << 20, &events);
+        for piece in text.as_bytes().chunks(piece) {
+            reader.push(piece).await;
+        }
+        reader.close().await;
+        let output = reader.finish();
+        let mut parts = Vec::new();
+        while let Some(Event::Chunk(part)) = received.try_next() {
+            parts.push(part.value());
+        }
+        (parts, output.ending(false))
+    }
+
+    #[tokio::test]
+    async fn parts_are_told_however_they_come_and_a_document_is_one() {
+        let two = "@toolhost {\"chunk\": \"a\"}\n@toolhost {\"chunk\":{\"n\": [null]}}\n";
+        let parts = vec![json!("a"), json!({"n": [null]})];
+        let list = Ending::answer(&json!(["a", {"n": [null]}]));
+        for piece in [1, 7, 1000] {
+            assert_eq!(
+                read_in_pieces(&format!("{two}@toolhost {{\"end\": true}}"), piece).await,
+                (parts.clone(), list.clone())
+            );
+            let own = (parts.clone(), Ending::answer(&json!({"own": 1})));
+            assert_eq!(read_in_pieces(&format!("{two}{{\"own\": 1}}\n"), piece).await, own);
+            assert_eq!(
+                read_in_pieces("@toolhost {\"end\": true}\n", piece).await,
+                (vec![], Ending::answer(&json!([])))
+            );
+            assert_eq!(read_in_pieces(" [1, 2]\n", piece).await, (vec![], Ending::answer(&json!([1, 2]))));
+            assert_eq!(read_in_pieces("@toolhost {\"chunk\": null}\nnull", piece).await.0, [Value::Null]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_not_one_says_why() {
+        let long = format!("@toolhost {{\"chunk\": \"{}\"}}\n", "x".repeat(MAX_PART_BYTES));
+        for (text, why, parts) in [
+            ("@toolhost {\"chunk\": 1}\n", "the stream has no end", 1),
+            ("@toolhost {\"chunk\": 1}\n@toolhost {\"chunk\": NaN}\n{}", "line 2 of the stream is not JSON: NaN", 1),
+            ("@toolhost {\"chunk\": 1, \"x\": 2}\n", "is neither", 0),
+            ("@toolhost {\"chunk\": 1} 2\n", "is not JSON", 0),
+            ("@toolhost {\"end\": false}\n", "is neither", 0),
+            ("@toolhost {\"progress\": 1}\n", "is neither", 0),
+            ("@toolhost {\"end\": true}\n@toolhost {\"chunk\": 1}\n", "after the end", 0),
+            ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
+            ("print\n@toolhost {\"chunk\": 1}\n", "a single JSON value", 0),
+            ("{\"a\": 1}\n@toolhost {\"chunk\": 1}\n", "line 2, column 1", 0),
+            (&long, "longer than 256 KiB", 0),
+        ] {
+            let (seen, ending) = read_in_pieces(text, 4096).await;
+            let Ending::BadOutput { reason, .. } = ending else { panic!("{ending:?}") };
+            assert!(reason.contains(why) && seen.len() == parts, "{text:.80}: {reason}, {seen:?}");
+        }
+    }
+
+    #[test]
+    fn one_json_value_is_the_answer_and_text_is_one_where_it_is_said() {
+        let values = [
+            ("{\"a\":1}\n", json!({"a":1})),
+            (" [1, 2] ", json!([1, 2])),
+            ("\"x\"", json!("x")),
+            ("null", json!(null)),
+        ];
+        for (text, value) in values {
+            assert_eq!(judge("stdout", text.as_bytes(), false), Ending::answer(&value));
+            assert_eq!(judge("stdout", text.as_bytes(), true), Ending::answer(&value));
+        }
+        let texts = [
+            ("", "", "stdout is empty"),
+            ("hello\r\n\n", "hello", "line 1, column 1"),
+            (" a\nb ", " a\nb ", "line 1, column 2"),
+            ("{\"a\":1}\n{}", "{\"a\":1}\n{}", "more than one"),
+            ("{\"a\":", "{\"a\":", "the text ends"),
+            ("{\"a\": 1, \"a\": 2}", "{\"a\": 1, \"a\": 2}", "stands twice"),
+            ("123456789012345678901234567890", "123456789012345678901234567890", "send it as a string"),
+            ("[1, NaN]", "[1, NaN]", "NaN is not JSON"),
+        ];
+        for (printed, text, why) in texts {
+            let ending = judge("stdout", printed.as_bytes(), false);
+            assert!(matches!(&ending, Ending::BadOutput { reason, .. } if reason.contains(why)), "{ending:?}");
+            assert_eq!(judge("stdout", printed.as_bytes(), true), Ending::answer(&json!(text)));
+        }
+        assert!(matches!(judge("stdout", b"\xff{}", true), Ending::BadOutput { .. }));
+    }
+
+    #[test]
+    fn the_head_is_short_and_harmless() {
+        let Ending::BadOutput { head, .. } = judge("stdout", b"\x1b[31mred\x07\xff", false) else { panic!() };
+        assert_eq!(head, "\\u{1b}[31mred\\u{7}\\xff");
+        let Ending::BadOutput { head, .. } = judge("stdout", &[b'x'; 5000], false) else { panic!() };
+        assert!(head.len() < HEAD_BYTES + 20);
+    }
+
+    #[test]
+    fn stderr_text_is_failure_only_where_it_is_text() {
+        assert_eq!(judge_stderr(&[" ".into()]), None);
+        assert_eq!(judge_stderr(&["boom".into()]), Some(Ending::Raised { message: NOISY.to_owned() }));
+    }
+
+    #[test]
+    fn what_is_told_is_sent_on_and_not_kept_as_it_came() {
+        let (events, mut received) = events();
+        let mut log = Log::new(1000, &events);
+        log.push(b"@toolhost {\"progress\": 1}\nplain\n@toolhost {\"log\": \"info\", \"message\": \"hi\"}\n");
+        let progress = Progress { progress: 1.0, total: None, message: None };
+        assert_eq!(received.try_next(), Some(Event::Progress(progress)));
+        assert_eq!(received.try_next(), Some(Event::Log("plain".into())));
+        assert_eq!(received.try_next(), Some(Event::Message(Level::Info, "hi".into())));
+        assert_eq!(log.finish(), ["plain", "hi"]);
+    }
+
+    #[test]
+    fn a_flooded_log_keeps_both_ends() {
+        let events = events().0;
+        let mut log = Log::new(16, &events);
+        for _ in 0..100 {
+            log.push(b"abcdefg");
+        }
+        log.push(b"the end");
+        assert_eq!(log.finish(), ["abcdefga", "[… 691 bytes cut …]", "gthe end"]);
+    }
+
+    #[test]
+    fn whole_lines_are_sent_on_until_the_limit() {
+        let (events, mut received) = events();
+        let mut next = || received.try_next();
+        let line = |text: &str| Some(Event::Log(text.to_owned()));
+        let mut log = Log::new(20, &events);
+        log.push(b"one\n\ntw");
+        assert_eq!([next(), next(), next()], [line("one"), line(""), None]);
+        log.push(b"o\r\nthree\nfour");
+        assert_eq!([next(), next(), next()], [line("two"), line("three"), None]);
+        log.push(b" is too long\nfive\n");
+        assert_eq!(next(), None, "the limit is reached");
+        assert_eq!(log.finish().last().map(String::as_str), Some("five"));
+        assert_eq!(next(), None);
+
+        let mut log = Log::new(20, &events);
+        log.push(b"no line break");
+        assert_eq!(log.finish(), ["no line break"]);
+        assert_eq!(next(), line("no line break"));
+    }
+}

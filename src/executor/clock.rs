@@ -1,7 +1,4 @@
-//! Clock: the deadlines of one call. Preparing included, a call ends within its limit and a second.
-//!
-//! For: process and wasm executors. In: when the call came and its limit. Out: how long each part may take.
-//! Never: lets a launcher, a compiler or a queue keep a caller beyond that.
+//! The deadlines of one call: preparing included, it ends within its limit and a second.
 
 use crate::fault::{Fault, Kind};
 use crate::quantity::OVERDUE;

@@ -1,7 +1,6 @@
-//! Documents: prompts and resources, filled in by this process.
+//! Prompts and resources, filled in by this process.
 //!
-//! For: the service, as one executor among others. In: a call whose handler is a document. Out: its messages, or its
-//! content. Never: opens anything but the one file that the document names, beneath its own folder, after policy.
+//! A resource opens only the one file that it names, beneath its own folder, after policy.
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::fault::{Fault, Kind};

@@ -1,7 +1,4 @@
-//! Idle: launchers and workers, kept for the next call that needs exactly the same.
-//!
-//! For: process and wasm executors. In: a thing fit for another call, and the key that it was made for. Out: the thing,
-//! for an equal key only. Never: keeps more than `most`, or one unused for much longer than a minute.
+//! Launchers and workers kept for the next call that needs exactly the same: at most `most`, each for about a minute.
 
 use crate::base::lock;
 use std::fmt;

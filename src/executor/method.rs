@@ -1,9 +1,7 @@
 //! Service methods: tools that are a function of this process, found by service and method name.
 //!
-//! For: service (as one executor among others) and programs that embed this library and bring their own services.
-//! In: a call whose handler is `service-method`. Out: an outcome; an envelope (`{success, outputData?, error?, logs?}`)
-//! stays an envelope. Never: starts a process; the two methods that name a script (`ScriptMethod`) are not run here:
-//! the service makes the script the target of the call.
+//! A program that embeds this library registers its own. The two methods that name a script (`ScriptMethod`) are not run
+//! here: the service makes the script the target of the call.
 
 use crate::base::json::Text;
 use crate::manifest::Handler;

@@ -1,7 +1,6 @@
 //! Executors: a `Call` in, an `Outcome` (how the tool ended) or a `Fault` (how we failed) out.
 //!
-//! For: service. In: a call with its confinement. Out: outcome or fault; log lines as events.
-//! Never: decides who may call, widens a confinement, or leaves a process behind.
+//! An executor does not decide who may call, does not widen a confinement, and leaves no process behind.
 
 mod clock;
 pub mod document;

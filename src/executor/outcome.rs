@@ -1,4 +1,4 @@
-//! Outcome: how a tool ended.
+//! How a tool ended.
 
 use crate::base::json::Text;
 use crate::quantity::Limit;

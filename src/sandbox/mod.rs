@@ -1,33 +1,31 @@
-//! Sandbox: every wall, and the order in which they are raised. The page that an auditor reads first.
+//! Every wall, and the order in which they are raised. The page that an auditor reads first.
 //!
-//! For: executor (starts launchers), cli (doctor, audit). In: a `protocol::Setup`, made from a confinement.
-//! Out: a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
-//! Never: runs a tool with a wall missing; there is no switch for that, for tests either.
+//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
+//! There is no switch for that, for tests either.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 
-mod freeze;
-pub mod grants;
-mod held;
-mod idmap;
-mod init;
-mod inspect;
-pub mod launcher;
+mod account;
+mod child;
+mod host;
 mod plan;
 pub mod probe;
 mod problem;
-mod processes;
 pub mod protocol;
 mod recorder;
-mod sampler;
 mod spawn;
 mod sys;
 #[cfg(test)]
 mod wall_tests;
 mod walls;
-pub mod written;
 
-pub use inspect::Totals;
+pub use account::written;
+use account::{freeze, held, processes, sampler};
+pub use child::launcher;
+use child::{idmap, init};
+pub use host::grants;
+use host::inspect;
+pub use host::inspect::Totals;
 use problem::moved;
 pub use problem::{About, Problem, Stood};
 pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};

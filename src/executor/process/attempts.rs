@@ -1,5 +1,4 @@
-//! Attempts: what a recorded call was refused, less what an empty script with the same interpreter and packages is
-//! refused as well.
+//! What a recorded call was refused, less what an empty script with the same interpreter and packages is refused as well.
 
 use super::{Launchers, Scripts};
 use crate::base::{lock, messages};

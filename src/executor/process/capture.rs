@@ -1,4 +1,4 @@
-//! Capture: the three pipes of a call, fed and read without waiting for each other, and kept within the limits.
+//! The three pipes of a call, fed and read without waiting for each other, and kept within the limits.
 
 use super::launcher::nonblocking;
 use crate::executor::output::{Log, Output, OutputReader};

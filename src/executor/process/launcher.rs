@@ -1,4 +1,4 @@
-//! Launcher: the host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
+//! The host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
 
 use super::relay::Relay;
 use crate::base::text::{path, printable};

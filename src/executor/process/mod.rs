@@ -1,7 +1,4 @@
-//! Process: scripts as processes behind all walls.
-//!
-//! For: service; wasm (whose workers are started here too). In: a call with its confinement. Out: outcome or fault.
-//! Never: runs a script with a wall missing, or keeps more of its output than its limits allow.
+//! Scripts as processes behind all walls. A script runs with every wall or not at all.
 
 mod attempts;
 mod capture;

@@ -1,4 +1,4 @@
-//! Pool: launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
+//! The launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::attempts::Noise;
 use super::launcher::{self, Launcher, LauncherError, Process};

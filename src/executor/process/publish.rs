@@ -1,4 +1,4 @@
-//! Publish: staged files that match are written out after success, by temporary file and rename in the real folder.
+//! Publishes staged files that match, after success, by temporary file and rename in the real folder.
 
 use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;

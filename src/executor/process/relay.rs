@@ -1,7 +1,6 @@
-//! Relay: starts the relay of a networked launcher, our own binary behind walls of its own, and keeps it beside that launcher.
+//! Starts the relay of a networked launcher, our own binary behind walls of its own, and keeps it beside that launcher.
 //!
-//! For: launchers, which live as long as their relay. In: the sockets of a call's network namespace. Out: a lease that
-//! serves them. Never: gives the relay a file, a network or a secret of another tool.
+//! A relay gets no file, network or secret of another tool.
 
 use super::launcher::{Launcher, LauncherError};
 use super::{CallInput, Extra, Launchers};

@@ -1,4 +1,4 @@
-//! Setup: what a launcher is told, made from a shape and its resolved grants.
+//! What a launcher is told, made from a shape and its resolved grants.
 
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;

@@ -1,4 +1,4 @@
-//! Tests: launchers that are lost or never come up, and what an end means. No tool runs here.
+//! Launchers that are lost or never come up, and what an end means. No tool runs here.
 
 use super::*;
 use crate::manifest::Language;

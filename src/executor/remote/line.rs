@@ -1,8 +1,6 @@
-//! Line: one instance of a service: where its requests go, and who waits for which reply.
+//! One instance of a service: where its requests go, and who waits for which reply.
 //!
-//! For: `Remote`. In: a request queue and a response queue on a broker. Out: what was heard for one id, in its order. Never:
-//! waits for a call that reads slowly; keeps more for a call than it has room, in however many parts; ends because one reply
-//! cannot be read.
+//! A call that reads slowly holds up nobody, and has a bound for what is kept for it. An unreadable reply ends only its call.
 
 use crate::base::{lock, text};
 use crate::broker::{Delivery, Link, Source, State, Terms, ToolServiceResponse, Topic, Trace, Unsent};

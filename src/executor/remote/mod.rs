@@ -1,8 +1,6 @@
-//! Remote: tools whose work a tool service elsewhere does, behind a broker.
+//! Tools whose work a tool service elsewhere does, behind a broker.
 //!
-//! For: service (as one executor among others). In: a call with its grant. Out: the service's answer, in parts where it
-//! streams. Never: sends a request twice, or to a queue that no policy granted; keeps more of an answer than the call may
-//! have; holds up other calls for one.
+//! A request is sent once, and only to a queue that policy granted. No call holds up others.
 
 mod line;
 

@@ -1,10 +1,7 @@
-//! Cache: compiled code on disk, private, owner-checked, keyed by content, opened once, handed over open.
+//! Compiled code on disk: private, owner-checked, keyed by content, opened once, handed over open.
 //!
-//! For: the library. In: a folder; keys and compiled code, in pieces. Out: read-only descriptors of verified entries,
-//! and why a module was refused. Never: follows a link, trusts a file that others may write, lets a half-written entry
-//! be seen, or holds an entry in memory.
-//!
-//! An entry is a magic word, the SHA-256 of what follows, and the code; its name is the key.
+//! An entry is a magic word, the SHA-256 of what follows, and the code; its name is the key. A link, or a file that others
+//! may write, counts as missing. An entry is seen only when it is complete, and is never held in memory.
 
 use crate::base::files::{self, Folder, Lock};
 use nix::fcntl::OFlag;

@@ -1,7 +1,4 @@
-//! Call: one call in one fresh store, held to its limits.
-//!
-//! For: the worker. In: a loaded component, the input, the limits. Out: how it ended, output, usage; the log, as it comes.
-//! Never: keeps anything from one call for the next; inherits a stream, argument or variable.
+//! One call in one fresh store, held to its limits. Nothing is kept for the next call, and nothing is inherited.
 
 use super::adapt::{self, Contract};
 use super::folders::Folders;

@@ -1,8 +1,6 @@
-//! Compiling: untrusted bytes become compiled code, ahead of calls, in a limited child behind the walls.
+//! Untrusted bytes become compiled code ahead of calls, in a limited child behind the walls (role `wasm-compile`).
 //!
-//! For: the front door (role `wasm-compile`) and the library. In: a module. Out: compiled code, or a refusal
-//! that names what is accepted. Never: compiles in the host, gives a compiler any file but the module, or waits without
-//! limit.
+//! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
 use super::cache::{MAX_CODE_BYTES, New};
 use super::frame::{self, CompileOrder, CompileReport, Handed, Most};

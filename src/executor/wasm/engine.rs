@@ -1,7 +1,4 @@
-//! Engine: one set of wasmtime settings for compiler, worker and cache key.
-//!
-//! For: compile, worker, library. In: nothing. Out: engines that agree with each other, and a fingerprint of everything
-//! that shapes compiled code. Never: a setting made in two places.
+//! The wasmtime settings of compiler, worker and cache key, and a fingerprint of everything that shapes compiled code.
 
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroUsize;

@@ -1,10 +1,8 @@
-//! Files: `wasi:filesystem` as wasmtime-wasi has it, with an eye on what it refuses.
+//! `wasi:filesystem` as wasmtime-wasi has it. What it refuses is reported; nothing is decided here.
 //!
-//! For: the guest. In: the operations of a guest. Out: what wasmtime-wasi answers. Never: decides anything, but for
-//! metadata hashes, by which a guest tells files apart: they are salted for each call, since they are made of inode
-//! numbers, which a tmpfs counts up with every file, and so would tell of earlier calls.
-//!
-//! What is told of a refusal depends on the path asked for, and on what was granted, alone.
+//! Metadata hashes, by which a guest tells files apart, are salted for each call: they are made of inode numbers, which a
+//! tmpfs counts up with every file, and so would tell of earlier calls. What is reported of a refusal depends only on the
+//! path that was asked for and on what was granted.
 
 use super::guest::Guest;
 use super::refused::{Refused, Why, below, leads_out};
@@ -29,31 +27,17 @@ enum Doing {
 }
 use Doing::{Links, Reads, Writes};
 
-/// The names of opened files and folders, by handle.
-#[derive(Default)]
-pub struct Names(Vec<Option<Box<str>>>);
-
-impl Names {
-    fn keep(&mut self, handle: &Handle, name: String) {
-        let at = handle.rep() as usize;
-        if self.0.len() <= at {
-            self.0.resize(at + 1, None);
-        }
-        self.0[at] = Some(name.into());
-    }
-
-    fn of(&self, handle: u32) -> &str {
-        self.0.get(handle as usize).and_then(Option::as_deref).unwrap_or_default()
-    }
-}
-
 impl Guest {
+    fn name(&self, handle: u32) -> &str {
+        self.names.get(&handle).map_or("", String::as_str)
+    }
+
     /// Passes an answer on; a refusal is told.
     fn answered<T>(&mut self, doing: Doing, handle: u32, path: Option<&str>, answer: FsResult<T>) -> FsResult<T> {
         if let Err(error) = &answer
             && let Some(why) = self.why(doing, handle, path, error)
         {
-            let name = self.names.of(handle);
+            let name = self.name(handle);
             let path = path.map_or_else(|| name.to_owned(), |path| below(name, path));
             self.watch.saw(Refused::File { write: doing != Reads, path, why });
         }
@@ -62,7 +46,7 @@ impl Guest {
 
     fn why(&mut self, doing: Doing, handle: u32, path: Option<&str>, error: &FsError) -> Option<Why> {
         let code = *error.downcast_ref()?;
-        let whole = |path| below(self.names.of(handle), path);
+        let whole = |path| below(self.name(handle), path);
         let holds = |path| self.granted.as_ref().is_some_and(|granted| granted.holds(&whole(path), doing != Reads));
         match code {
             ErrorCode::NotPermitted if doing != Reads && self.is_read_only(handle) => Some(Why::ReadOnly),
@@ -106,7 +90,7 @@ impl preopens::Host for Guest {
         let opened = folders.give(&mut self.table)?;
         for (handle, name) in &opened {
             let shown = self.granted.as_ref().and_then(|granted| granted.relative(name));
-            self.names.keep(handle, shown.unwrap_or_else(|| name.clone()));
+            self.names.insert(handle.rep(), shown.unwrap_or_else(|| name.clone()));
         }
         Ok(opened)
     }
@@ -194,8 +178,8 @@ impl HostDescriptor for Guest {
         let (number, asked) = (handle.rep(), path.clone());
         let answer = self.filesystem().open_at(handle, follow, path, how, flags).await;
         if let Ok(opened) = &answer {
-            let name = below(self.names.of(number), &asked);
-            self.names.keep(opened, name);
+            let name = below(self.name(number), &asked);
+            self.names.insert(opened.rep(), name);
         }
         self.answered(if writes { Writes } else { Reads }, number, Some(&asked), answer)
     }
@@ -254,8 +238,7 @@ impl Guest {
         (to, name): (u32, &str),
         answer: FsResult<T>,
     ) -> FsResult<T> {
-        let first =
-            self.is_read_only(from) || leads_out(path) || self.is_out_of_view(&below(self.names.of(from), path));
+        let first = self.is_read_only(from) || leads_out(path) || self.is_out_of_view(&below(self.name(from), path));
         let (handle, path) = if first { (from, path) } else { (to, name) };
         self.answered(doing, handle, Some(path), answer)
     }

@@ -1,7 +1,4 @@
-//! Folders: the folders that guests find opened, opened once for all calls of a worker; scratch is checked after each.
-//!
-//! For: the guest. In: what the host granted. Out: opened folders; whether the next call would find anything of this
-//! one. Never: looks at anything for a guest that does not ask for a folder.
+//! The folders that guests find opened, opened once for all calls of a worker. Scratch is checked after each call.
 
 use super::frame::Init;
 use crate::base::lock;

@@ -1,9 +1,7 @@
-//! Frame: the messages between host and worker, or host and compiler, over two pipes.
+//! The messages between host and worker, or host and compiler, over two pipes.
 //!
-//! For: both ends. In: bytes from an untrusted peer. Out: a message and a payload, both bounded.
-//! Never: allocates what a peer merely announces; trusts a length, a number or a name it did not check.
-//!
-//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload.
+//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload. Both are bounded,
+//! and no length, number or name of a peer is believed unchecked.
 
 use super::refused::Refused;
 use crate::base::hidden::Hidden;

@@ -1,13 +1,10 @@
-//! Guest: the state of one store, and what its guest may import.
-//!
-//! For: calls, and the compiler, which links a module once. In: the folders, limits and WASI context of one call.
-//! Out: the state; the linker. Never: keeps anything from one call for the next.
+//! The state of one store, and what its guest may import.
 
 use super::adapt::EXITS;
-use super::files::Names;
 use super::folders::Folders;
 use super::http::Http;
 use super::refused::{Granted, Refused, Watch};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
@@ -30,7 +27,8 @@ pub struct Guest {
     wasi: WasiCtx,
     http: Http,
     pub folders: Option<Folders>,
-    pub names: Names,
+    /// The names of opened files and folders, by handle.
+    pub names: HashMap<u32, String>,
     /// What is granted, and who hears of what is refused.
     pub granted: Option<Arc<Granted>>,
     pub watch: Watch,
@@ -42,7 +40,7 @@ impl Guest {
     pub fn new(wasi: WasiCtx, folders: Option<Folders>, memory: u64, networked: bool, watch: Watch) -> Guest {
         let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
         let http = Http::new(networked, watch.clone());
-        let (table, names, salt) = (ResourceTable::new(), Names::default(), RandomState::new());
+        let (table, names, salt) = (ResourceTable::new(), HashMap::new(), RandomState::new());
         Guest { table, meter, wasi, http, folders, names, granted: None, watch, salt }
     }
 

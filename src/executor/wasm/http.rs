@@ -1,9 +1,6 @@
-//! HTTP: `wasi:http`, for components that may reach hosts: a request goes through the worker's own network namespace, where
-//! the relay of `egress` decides. Without hosts every request is refused. (Components of JavaScript import it
-//! whether needed or not.)
-//!
-//! For: the guest. In: a request that a guest made. Out: its response, or an error code of `wasi:http`. Never: decides
-//! whether a host may be reached.
+//! `wasi:http` for components that may reach hosts: requests go through the worker's own network namespace, where the
+//! relay of `egress` decides. Without hosts every request is refused. (Components of JavaScript import it whether they
+//! need it or not.)
 
 use super::refused::{Refused, Watch};
 use crate::egress::tls::{self, Trust};

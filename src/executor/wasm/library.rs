@@ -1,8 +1,7 @@
-//! Library: from a script file to compiled code, once per content.
+//! From a script file to compiled code, once per content.
 //!
-//! For: the executor. In: a confinement's script, or source that came with the call. Out: verified compiled code.
-//! Never: holds a module in memory, compiles what is cached, compiles twice at once (also of several processes), tries
-//! again soon what took too much, lets one tool keep a compiler from all others, or reads a file through a link.
+//! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not tried
+//! again soon, and no tool keeps a compiler from all others.
 
 use super::cache::{Cache, Code, sum};
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};

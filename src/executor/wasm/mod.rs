@@ -1,13 +1,9 @@
-//! Wasm: WASI tools, with the same confinement, limits and endings as scripts, in wasmtime, in a worker
-//! behind the same walls.
+//! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind the same walls.
 //!
-//! For: service. In: a call whose language is wasm, with its confinement. Out: outcome or fault.
-//! Never: compiles or runs a module in the host; reuses a worker after a trap, a limit or a timeout, for
-//! another shape, or after a call that left anything in scratch.
-//!
-//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on
-//! disk), an idle worker is taken or `session` starts one, and `session` talks to it in frames. In the
-//! worker process, `worker` runs each call as one `guest` in a fresh store. Only this room uses wasmtime.
+//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on disk), an idle
+//! worker is taken or `session` starts one, and `session` talks to it in frames. In the worker process, `worker` runs each
+//! call as one `guest` in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a
+//! limit or a timeout, for another shape, or after a call that left anything in scratch.
 
 mod adapt;
 mod cache;

@@ -1,7 +1,4 @@
-//! Rig: the parts of a worker, in this process, one at a time, so that the bench can measure them.
-//!
-//! For: `cargo bench`. In: a module that the bench itself wrote. Out: times. Never: used for a real call; nothing here
-//! is behind walls.
+//! The parts of a worker in this process, one at a time, so that the bench can measure them. Nothing here is behind walls.
 
 use super::call::Loaded;
 use super::frame::{Handed, Init};

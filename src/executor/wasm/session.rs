@@ -1,7 +1,4 @@
-//! Session: the host's end of one worker. What comes back is parsed as hostile.
-//!
-//! For: the executor. In: a started worker, a shape, compiled code, inputs. Out: answers.
-//! Never: waits without limit, believes a length, or lets a worker outlive it.
+//! The host's end of one worker. What comes back is parsed as hostile.
 
 use super::cache::Code;
 use super::call::LOOKUPS;

@@ -1,6 +1,4 @@
-//! Ticker: makes running guest code look at the clock.
-//!
-//! For: the guest. In: whether a call is running. Out: epoch ticks while one is. Never: wakes an idle worker.
+//! Makes running guest code look at the clock: epoch ticks while a call runs. An idle worker is not woken.
 
 use std::io;
 use std::sync::Arc;

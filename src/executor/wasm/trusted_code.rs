@@ -1,7 +1,4 @@
-//! Trusted code: reading a file that was inherited, and turning stored bytes into machine code.
-//!
-//! For: the worker and the compiler. In: a descriptor number; bytes of a cache entry. Out: its bytes; a component.
-//! Never: anything else; these two are the only `unsafe` of this room.
+//! Reads a file that was inherited, and turns stored bytes into machine code: the only `unsafe` of this module.
 #![allow(unsafe_code, reason = "loading compiled code cannot be checked by the compiler; the argument is below")]
 
 use super::frame::Handed;

@@ -1,8 +1,5 @@
-//! Watch: what a call adds to the folders that it may write live. A worker serves several calls, which only the host
-//! tells apart, so the host counts: when a call begins, while it runs, and when it has ended.
-//!
-//! For: the executor. In: the grants as they lay before the call. Out: the call's answer, or the limit it passed.
-//! Never: looks at anything where nothing is written live.
+//! Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts, since
+//! a worker serves several calls, which only the host tells apart.
 
 use super::session::Lost;
 use crate::executor::Ending;

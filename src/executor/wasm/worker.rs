@@ -1,8 +1,7 @@
-//! Worker: our own binary, behind the walls, serving one tool and one shape, one call at a time.
+//! The worker process (role `wasm-worker`): one tool, one shape, one call at a time, behind the walls.
 //!
-//! For: the front door, which enters it when it is executed under the role `wasm-worker`.
-//! In: orders on descriptor 0, compiled code on an inherited descriptor. Out: reports on descriptor 1.
-//! Never: compiles, opens anything the host did not name, or goes on after an order that it did not expect.
+//! Orders come on descriptor 0, compiled code on an inherited descriptor, reports leave on descriptor 1. An unexpected
+//! order ends it.
 
 use super::call::Loaded;
 use super::frame::{self, Init, Most, Order, Report};

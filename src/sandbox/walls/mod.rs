@@ -1,7 +1,4 @@
-//! Walls: one file for each. `sandbox::raise` has their order, `sandbox::WALLS` what each stops.
-//!
-//! For: this room. In: a set-up, or a plan to add steps to. Out: a wall that stands, or the step that failed.
-//! Never: raises a part of a wall.
+//! One file for each wall. `sandbox::raise` has their order, `sandbox::WALLS` what each stops.
 
 pub mod cgroup;
 pub mod descriptors;

@@ -3,14 +3,14 @@
 //! No quota of the kernel counts one call's files in a folder that others use too. So the files are counted while the
 //! call runs, whenever the free space of the file system changed, and once more after its end.
 
-use super::freeze::Frozen;
-use super::held::files_of;
-use super::inspect::{self, Totals};
-use super::protocol::Mount;
-use super::sys::errno;
 use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
+use crate::sandbox::freeze::Frozen;
+use crate::sandbox::held::files_of;
+use crate::sandbox::inspect::{self, Totals};
+use crate::sandbox::protocol::Mount;
+use crate::sandbox::sys::errno;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::fstatvfs;

@@ -3,11 +3,6 @@
 //! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
 //! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call, with the mend.
 
-use super::identity;
-use super::inspect::{
-    Totals, check_writable, check_written, explain, look, outside_repositories, refuse, specials, specials_at,
-};
-use super::protocol::{Mount, Stage};
 use crate::base::files::{self, without_links};
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
@@ -15,6 +10,11 @@ use crate::manifest::Language;
 use crate::policy::{Access, Grant, Opening, Shape, WrittenTree};
 use crate::policy::{literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
+use crate::sandbox::identity;
+use crate::sandbox::inspect::{
+    Totals, check_writable, check_written, explain, look, outside_repositories, refuse, specials, specials_at,
+};
+use crate::sandbox::protocol::{Mount, Stage};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -5,8 +5,8 @@
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)), again when
 //! the number of descriptors changed or CPU was used.
 
-use super::network::CONNECTION;
-use super::processes::{has_memory, lines, text, threads};
+use crate::sandbox::network::CONNECTION;
+use crate::sandbox::processes::{has_memory, lines, text, threads};
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -164,7 +164,7 @@ fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
     match fs::read_dir(folder) {
         Ok(entries) => Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()),
         Err(_) if !has_memory(pid)? => Ok(Vec::new()),
-        Err(e) => Err(super::sys::errno(&e)),
+        Err(e) => Err(crate::sandbox::sys::errno(&e)),
     }
 }
 

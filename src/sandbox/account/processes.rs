@@ -3,8 +3,8 @@
 //! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the recorder
 //! of a recorded call.
 
-use super::recorder;
-use super::sys::errno;
+use crate::sandbox::recorder;
+use crate::sandbox::sys::errno;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -4,23 +4,23 @@
 //! the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives it. Both end when the
 //! host closes its end of the control socket, which a killed host does too.
 
-use super::held::Held;
-use super::inspect::Totals;
-use super::processes::{Seen, signal_all};
-use super::protocol::{Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
-use super::recorder::Recorder;
-use super::sampler::{SESSIONS, Sampler};
-use super::scratch::Scratch;
-use super::seccomp::recorded::Recorded;
-use super::view::View;
-use super::written::Written;
-use super::{
-    Problem, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys, view,
-};
 use crate::base::files;
 use crate::base::hidden::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
+use crate::sandbox::held::Held;
+use crate::sandbox::inspect::Totals;
+use crate::sandbox::processes::{Seen, signal_all};
+use crate::sandbox::protocol::{Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
+use crate::sandbox::recorder::Recorder;
+use crate::sandbox::sampler::{SESSIONS, Sampler};
+use crate::sandbox::scratch::Scratch;
+use crate::sandbox::seccomp::recorded::Recorded;
+use crate::sandbox::view::View;
+use crate::sandbox::written::Written;
+use crate::sandbox::{
+    Problem, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys, view,
+};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -67,7 +67,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all that the host had inherited.
     sys::close_range(3, false).map_err(Problem::of("descriptors", "close_range(2)"))?;
     sys::usual_signals();
-    super::limits::no_core();
+    crate::sandbox::limits::no_core();
     // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
     let _ = nix::unistd::setsid();
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
@@ -125,7 +125,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     }
     nix::unistd::sethostname("tool").map_err(Problem::of("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
-    let init = super::init::image()?;
+    let init = crate::sandbox::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else { return Ok(()) };
     if files.len() < 2 {
         return Err(io("descriptors of the set-up")(invalid()));
@@ -140,7 +140,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     let counters =
         setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
-    let last_capability = super::privileges::last_capability();
+    let last_capability = crate::sandbox::privileges::last_capability();
     let own = setup.program == protocol::Executable::Ourselves;
     let executable = if own { view::own_program(executable)? } else { executable };
     let view = view::raise(base, &setup)?;
@@ -160,7 +160,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let failed = |errno| Problem { wall: "scratch".into(), what: format!("opening {}", stage.folder.display()), errno };
-    let opening = |errno| Problem { errno: super::moved(errno), ..failed(errno) };
+    let opening = |errno| Problem { errno: crate::sandbox::moved(errno), ..failed(errno) };
     let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(opening)?;
     let stat = fstat(&folder).map_err(failed)?;
     if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
@@ -205,7 +205,7 @@ impl Launcher<'_> {
     /// `sockets`: the host's, once it was told.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let walls = super::stood(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
+        let walls = crate::sandbox::stood(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
         let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
         send(self.control, &FromLauncher::Ready { walls }, &descriptors).map_err(io("telling the host"))?;
         drop(sockets);
@@ -306,7 +306,7 @@ impl Launcher<'_> {
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
         let (status, told) =
             nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(Problem::of("namespaces", "pipe2(2)"))?;
-        let plan = super::raise(&super::Raising {
+        let plan = crate::sandbox::raise(&crate::sandbox::Raising {
             setup: &self.setup,
             environment: &given.environment,
             counters: self.counters.as_ref(),
@@ -464,7 +464,7 @@ impl Launcher<'_> {
         let scratch_full = scratch.fill()?.1;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
-            status: super::init::told(status).unwrap_or(waited.status),
+            status: crate::sandbox::init::told(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(peak),

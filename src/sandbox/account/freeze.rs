@@ -3,7 +3,7 @@
 //! Counting pages takes some 10 ms for each GiB of each process, and a process that runs meanwhile turns shared pages
 //! into its own. One kill(2) stops all processes at once, also those that fork(2) is just making.
 
-use super::processes::{Key, Seen, signal_all};
+use crate::sandbox::processes::{Key, Seen, signal_all};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

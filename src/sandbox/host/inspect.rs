@@ -45,15 +45,15 @@ impl Totals {
     }
 }
 
-pub(super) fn refuse(message: &str, person: String) -> Fault {
+pub fn refuse(message: &str, person: String) -> Fault {
     Fault::new(Kind::SecurityError, message).person(printable(&person))
 }
 
-pub(super) fn look(path: &Path) -> Result<FileStat, Errno> {
+pub fn look(path: &Path) -> Result<FileStat, Errno> {
     fstat(&without_links(path, OFlag::O_PATH)?)
 }
 
-pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
+pub fn explain(path: &Path, errno: Errno) -> Fault {
     let path = path.display();
     match errno {
         Errno::ELOOP => refuse(
@@ -63,7 +63,7 @@ pub(super) fn explain(path: &Path, errno: Errno) -> Fault {
         // Not a refusal: the path went away, or never existed.
         Errno::ENOENT => Fault::new(Kind::DependencyError, "a granted path does not exist")
             .person(printable(&format!("{path}: does not exist; create it"))),
-        Errno::EMFILE | Errno::ENFILE => super::limits::too_few_files(&path.to_string(), errno),
+        Errno::EMFILE | Errno::ENFILE => crate::sandbox::limits::too_few_files(&path.to_string(), errno),
         _ => refuse("a granted path cannot be opened", format!("{path}: {}", errno.desc())),
     }
 }
@@ -79,7 +79,7 @@ pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Res
 
 /// What a walk came to; `None` where it was closed to us, or is gone. A host without descriptors has not looked at all.
 fn seen_at(found: walkdir::Result<(PathBuf, DirEntry)>, path: &Path) -> Result<Option<(PathBuf, DirEntry)>, Fault> {
-    found.map(Some).or_else(|e| match e.io_error().map(super::sys::errno) {
+    found.map(Some).or_else(|e| match e.io_error().map(crate::sandbox::sys::errno) {
         Some(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => Err(explain(path, errno)),
         _ => Ok(None),
     })
@@ -87,7 +87,7 @@ fn seen_at(found: walkdir::Result<(PathBuf, DirEntry)>, path: &Path) -> Result<O
 
 /// Pipes, sockets and devices below a folder. Below /tmp and staged folders Landlock does not stop writes into a pipe
 /// of a read grant (see `scratch`), so they are covered there.
-pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
+pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for (seen, found_now) in below(folder, path).enumerate() {
         let Some((place, entry)) = seen_at(found_now, path)? else { continue };
@@ -108,7 +108,7 @@ pub(super) fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fa
 }
 
 /// The same for a folder that is not open yet; a missing one holds none.
-pub(super) fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
+pub fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     without_links(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
 
@@ -118,7 +118,7 @@ type Kept = Vec<(PathBuf, Access, FileStat)>;
 
 /// Refuses a writable tree that holds something through which a write reaches further, or packages. Returns the entries
 /// to show read-only, and the tree's size.
-pub(super) fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(Kept, Totals), Fault> {
+pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(Kept, Totals), Fault> {
     let (mut kept, mut totals): (Kept, _) = (Vec::new(), Totals::default());
     for (seen, entry) in below(folder, path).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
@@ -131,7 +131,8 @@ pub(super) fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(Kept, Tot
             Ok(all) => all,
             Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
             Err(e)
-                if e.io_error().is_some_and(|io| [Errno::EMFILE, Errno::ENFILE].contains(&super::sys::errno(io))) =>
+                if e.io_error()
+                    .is_some_and(|io| [Errno::EMFILE, Errno::ENFILE].contains(&crate::sandbox::sys::errno(io))) =>
             {
                 return Err(explain(path, Errno::EMFILE));
             }
@@ -193,7 +194,7 @@ fn is_harmless(place: &Path, name: &str, facts: &std::fs::Metadata) -> Result<()
 }
 
 /// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings name.
-pub(super) fn outside_repositories(folder: &Path) -> Result<(), Fault> {
+pub fn outside_repositories(folder: &Path) -> Result<(), Fault> {
     let Some(repository) = folder.ancestors().find(|above| is_repository(above)) else { return Ok(()) };
     let person = format!("{}: git runs what lies there; grant a folder elsewhere", repository.display());
     Err(refuse("a writable folder is a repository, or lies in one", person))
@@ -209,7 +210,7 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an interpreter
 /// loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
-pub(super) fn check_written(written: &WrittenTree) -> Result<(), Fault> {
+pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
     let tree = &written.tree;
     let folder = match without_links(tree, OFlag::O_PATH) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),

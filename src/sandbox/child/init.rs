@@ -6,10 +6,10 @@
 //! undumpable (proc(5): its memory, descriptors and environment are root's) from its first instruction on. The init
 //! holds the pipe on which it reports the tool's end, waits for every process of the call and has the same walls.
 
-use super::plan::{Plan, Step};
-use super::problem::Problem;
-use super::sys;
 use crate::base::files;
+use crate::sandbox::plan::{Plan, Step};
+use crate::sandbox::problem::Problem;
+use crate::sandbox::sys;
 use nix::sys::stat::{Mode, fchmod};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -4,9 +4,9 @@
 //! counts a page once for each process that maps it, so it is never too low. Only where it passes the limit are pages
 //! counted exactly, once each, while the call is stopped.
 
-use super::freeze::Frozen;
-use super::held::Held;
-use super::processes::{self, Key, Memory, Seen};
+use crate::sandbox::freeze::Frozen;
+use crate::sandbox::held::Held;
+use crate::sandbox::processes::{self, Key, Memory, Seen};
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -143,8 +143,7 @@ impl Scripts {
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
         starved(&ending, &logs).map_or(Ok(()), Err)?;
-        let mut outcome = outcome(ending, started);
-        outcome.logs = logs;
+        let mut outcome = Outcome { logs, ..outcome(ending, started) };
         let printed = captured.output;
         if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !printed.is_over {
             outcome.printed = output::last_lines(&printed.rest);

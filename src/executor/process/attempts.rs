@@ -12,29 +12,29 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// The first and the last attempts of a call that are told.
-const TOLD: usize = 50;
+/// The first and the last attempts of a call that are listed.
+const MAX_LISTED: usize = 50;
 const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another thread changed meanwhile";
 /// The folder of a script that comes with a call.
 const FOLDER: &str = "/tmp";
 /// Longest run of an empty script, ms. The call is over by then, but nobody has its answer yet.
 const LONGEST_MS: u64 = 3_000;
 /// Most interpreters that are remembered.
-const MOST: usize = 64;
+const MAX_RUNTIMES: usize = 64;
 
 /// What was kept of one call.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct RecordedCall {
     pub attempts: Vec<Attempt>,
     /// What is not among them.
     pub missing: Vec<String>,
 }
 
-impl Kept {
+impl RecordedCall {
     /// Reads what a recorder left. `lost`: it ended before the call.
-    pub fn read(found: OwnedFd, lost: bool) -> Kept {
+    pub fn read(found: OwnedFd, lost: bool) -> RecordedCall {
         let bytes = messages::read_memory_file(found, 2 * MOST_RECORDED).unwrap_or_default();
-        let mut kept = Kept::default();
+        let mut kept = RecordedCall::default();
         let mut miss = |words: &str| kept.missing.push(words.to_owned());
         if lost {
             miss(
@@ -55,18 +55,18 @@ impl Kept {
         kept
     }
 
-    /// Without what an empty script of this runtime asks for as well, and bounded.
-    pub async fn told(mut self, launchers: &Arc<Launchers>, shape: &Shape) -> Kept {
+    /// Without what an empty script of this runtime is_noise for as well, and bounded.
+    pub async fn without_noise(mut self, launchers: &Arc<Launchers>, shape: &Shape) -> RecordedCall {
         if self.attempts.is_empty() {
             return self;
         }
         match launchers.noise(shape).await {
-            Some(noise) => self.attempts.retain(|attempt| !asks(&noise, attempt, &shape.folder)),
-            None => self.missing.push("which of these the interpreter asks for by itself".to_owned()),
+            Some(noise) => self.attempts.retain(|attempt| !is_noise(&noise, attempt, &shape.folder)),
+            None => self.missing.push("which of these the interpreter is_noise for by itself".to_owned()),
         }
-        if let Some(more) = self.attempts.len().checked_sub(2 * TOLD).filter(|more| *more > 0) {
-            self.attempts.drain(TOLD..TOLD + more);
-            self.missing.push(format!("{more} more that were refused: the first and the last {TOLD} are listed"));
+        if let Some(more) = self.attempts.len().checked_sub(2 * MAX_LISTED).filter(|more| *more > 0) {
+            self.attempts.drain(MAX_LISTED..MAX_LISTED + more);
+            self.missing.push(format!("{more} more that were refused: the first and the last {MAX_LISTED} are listed"));
         }
         self
     }
@@ -74,7 +74,7 @@ impl Kept {
 
 /// Whether an empty script in this folder would ask for it too. An interpreter may look for a file of one name in each
 /// folder above its script (`package.json`).
-fn asks(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
+fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
     let above = |attempt: &Attempt, folder: &Path| {
         let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
         let named = path.parent().filter(|parent| folder.starts_with(parent)).and(path.file_name());
@@ -117,7 +117,7 @@ impl Launchers {
         }
         let found: Arc<BTreeSet<Attempt>> = Arc::new(kept?.attempts.into_iter().collect());
         let mut known = lock(&self.noise.0);
-        if known.len() < MOST {
+        if known.len() < MAX_RUNTIMES {
             known.push((runtime.clone(), built.clone(), Arc::clone(&found)));
         }
         Some(found)

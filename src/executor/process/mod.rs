@@ -28,7 +28,7 @@ use crate::quantity::Limit;
 use crate::runtimes::shims;
 use crate::sandbox::protocol::{Exited, FromLauncher, Killed, ToLauncher};
 use crate::sandbox::{SESSIONS, limits};
-use attempts::Kept;
+use attempts::RecordedCall;
 use capture::{Captured, Pipes};
 use launcher::{Launcher, lost};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ impl Scripts {
     ) -> Result<Outcome, Fault> {
         let (mut outcome, kept) = self.run_once(Some(context), confinement, input, started, events).await?;
         if let Some(kept) = kept {
-            let Kept { attempts, missing } = kept.told(&self.launchers, &confinement.shape).await;
+            let RecordedCall { attempts, missing } = kept.without_noise(&self.launchers, &confinement.shape).await;
             outcome.attempts = attempts;
             outcome.denials.not_observed.splice(..1, missing.into_iter().chain([UNSEEN.to_owned()]));
         }
@@ -104,7 +104,7 @@ impl Scripts {
         input: &[u8],
         started: Instant,
         events: &Events,
-    ) -> Result<(Outcome, Option<Kept>), Fault> {
+    ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
         let Confinement { shape, per_call } = confinement;
         let mut shape = Arc::clone(shape);
         let source = per_call.source.as_deref().map(|text| {
@@ -133,7 +133,7 @@ impl Scripts {
             followed = follow(&launcher, &brings, input, &shape, clock, events, traffic).await;
         }
         let Finished { mut captured, exited, mut staged, relayed } = followed?;
-        let kept = exited.recorder_lost.and_then(|lost| Some(Kept::read(staged.pop()?, lost)));
+        let kept = exited.recorder_lost.and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
         let mut logs = std::mem::take(&mut captured.logs);
         if exited.killed == Some(Killed::Sessions) {
             logs.push(format!(

@@ -43,13 +43,13 @@ fn broken(error: io::Error) -> Fault {
 }
 
 /// A started process that waits for what it is to serve.
-pub struct Started {
+pub struct StartedRelay {
     process: Launcher,
     control: OwnedFd,
 }
 
 /// Starts the process of a relay for this shape.
-pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started, LauncherError> {
+pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<StartedRelay, LauncherError> {
     let connections = shape.limits.get(Limit::Connections);
     let mut bare = Shape::bare("toolhost:relay@1.0.0", Runtime::ourselves(protocol::ROLE));
     bare.require_cgroup = shape.require_cgroup;
@@ -67,7 +67,7 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<Started,
     let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
     // It reads and prints nothing.
     drop(super::hand_over(&process, bare.limits.get(Limit::TimeoutMs), &brings)?);
-    Ok(Started { process, control })
+    Ok(StartedRelay { process, control })
 }
 
 /// What the relay of this shape serves; `None`: the shape names no hosts.
@@ -92,13 +92,13 @@ pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
 impl Relay {
     /// Has it serve these sockets: the stub's two, and one for each port.
     pub async fn serve(
-        started: Started,
+        started: StartedRelay,
         served: protocol::Served,
         sockets: Vec<OwnedFd>,
         tool: String,
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
-        let Started { process, control } = started;
+        let StartedRelay { process, control } = started;
         let (grants, headers) = (served.grants.clone(), served.headers.clone());
         let dialler = Dialler { payer: [String::new(), tool], grants, headers, proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;

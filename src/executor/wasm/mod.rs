@@ -41,7 +41,7 @@ use crate::{fault, policy};
 use frame::{Answer, End};
 use futures_util::future::BoxFuture;
 use refused::Seen;
-use session::{Heard, Lost, Session};
+use session::{CallSinks, Session, SessionError};
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Role {
 
 /// What a worker was started for: the shape, the files that its grants were then, the key of its module.
 #[derive(PartialEq, Eq)]
-struct For {
+struct WorkerKey {
     shape: Arc<policy::Shape>,
     grants: Resolved,
     module: String,
@@ -79,7 +79,7 @@ struct For {
 pub struct Wasm {
     workers: Arc<dyn Workers>,
     library: Arc<library::Library>,
-    idle: Arc<Idle<For, Session>>,
+    idle: Arc<Idle<WorkerKey, Session>>,
     places: Arc<Places>,
     /// Set where a call waits for its compiler however long that takes; called to announce the wait.
     waits: Option<fn(&str)>,
@@ -133,7 +133,7 @@ impl Wasm {
         let prepared = match self.waits {
             None => clock.prepare("the tool is still being compiled", compiling).await?,
             Some(tell) => {
-                let prepared = told_of(compiling, tell).await?;
+                let prepared = announced(compiling, tell).await?;
                 clock = Clock::new(Instant::now(), per_call.timeout_ms);
                 prepared
             }
@@ -143,14 +143,14 @@ impl Wasm {
         let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
         // Taken out of the key: what calls wrote is no reason for another worker.
         let before = std::mem::take(&mut grants.before);
-        let wanted = For { shape: shape.clone(), grants, module: prepared.key };
+        let wanted = WorkerKey { shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = if staged { None } else { self.idle.take(|kept| *kept == wanted) };
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
-        let mut heard = Heard { log, out, seen: Seen::default(), traffic, folder };
+        let mut heard = CallSinks { log, out, seen: Seen::default(), traffic, folder };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
@@ -166,7 +166,7 @@ impl Wasm {
             let calling = session.call(&input, per_call, clock.left(), &mut heard);
             match watch::held(live, &shape.limits, calling).await? {
                 // It died while idle and the call never began: start a fresh one.
-                Err(Lost::Before) if from_pool => {}
+                Err(SessionError::Before) if from_pool => {}
                 end => break (session, end, started),
             }
         };
@@ -212,7 +212,7 @@ impl Executor for Wasm {
 
 /// What a call's answer, or its absence, means.
 fn conclude(
-    answered: Result<(Answer, Vec<u8>), Lost>,
+    answered: Result<(Answer, Vec<u8>), SessionError>,
     (printed, logs): (Output, Vec<String>),
     shape: &policy::Shape,
     limit_ms: u64,
@@ -224,12 +224,14 @@ fn conclude(
     }
     let (answer, output) = match answered {
         Ok(answered) => answered,
-        Err(Lost::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
-        Err(Lost::Died(Some(Ending::OverLimit { limit, .. }))) => return Ok(Outcome { logs, ..outcome(over(limit)) }),
-        Err(Lost::Died(Some(ending))) => return Ok(Outcome { logs, ..outcome(ending) }),
-        Err(Lost::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
-        Err(Lost::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
-        Err(Lost::Garbage(e)) => {
+        Err(SessionError::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
+        Err(SessionError::Died(Some(Ending::OverLimit { limit, .. }))) => {
+            return Ok(Outcome { logs, ..outcome(over(limit)) });
+        }
+        Err(SessionError::Died(Some(ending))) => return Ok(Outcome { logs, ..outcome(ending) }),
+        Err(SessionError::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
+        Err(SessionError::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
+        Err(SessionError::Garbage(e)) => {
             return Err(fault("the wasm worker sent what is not an answer").person(format!("wasm worker: {e}")));
         }
     };
@@ -268,7 +270,7 @@ fn conclude(
 }
 
 /// Waits for the compiler, and announces a long wait.
-async fn told_of<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
+async fn announced<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
     tokio::pin!(compiling);
     if let Ok(done) = tokio::time::timeout(QUIET, &mut compiling).await {
         return done;

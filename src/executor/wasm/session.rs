@@ -48,7 +48,7 @@ pub struct Session {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub enum Lost {
+pub enum SessionError {
     /// The order could not be sent: the worker was gone before the call began.
     Before,
     /// The time was over and the worker had not said so itself.
@@ -60,7 +60,7 @@ pub enum Lost {
 }
 
 /// What a call tells while it runs.
-pub struct Heard<'a, 'events> {
+pub struct CallSinks<'a, 'events> {
     pub log: Log<'events>,
     pub out: OutputReader<'events>,
     pub seen: Seen,
@@ -130,12 +130,12 @@ impl Session {
         input: &[u8],
         per_call: &policy::PerCall,
         limit: Duration,
-        heard: &mut Heard<'_, '_>,
-    ) -> Result<(Answer, Vec<u8>), Lost> {
+        heard: &mut CallSinks<'_, '_>,
+    ) -> Result<(Answer, Vec<u8>), SessionError> {
         let traffic = heard.traffic;
         self.calls += 1;
         if self.worker.lease().is_some_and(|lease| lease.begin(&per_call.secrets).is_err()) {
-            return Err(Lost::Before);
+            return Err(SessionError::Before);
         }
         let timeout_ms = crate::base::millis(limit);
         let order = Order::Call { id: self.calls, timeout_ms, env: per_call.env.clone() };
@@ -143,8 +143,8 @@ impl Session {
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
         match timeout_at(deadline, self.say(&order, input)).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(Lost::Before),
-            Err(_) => return Err(Lost::Late),
+            Ok(Err(_)) => return Err(SessionError::Before),
+            Err(_) => return Err(SessionError::Late),
         }
         let answering = answer(&mut self.from, self.calls, self.most, heard);
         let attending = async {
@@ -166,15 +166,15 @@ impl Session {
         };
         self.fit &= ended.is_ok();
         if let Some(limit) = lock(traffic).over {
-            return Err(Lost::Died(Some(Ending::OverLimit { limit, allowed: 0 })));
+            return Err(SessionError::Died(Some(Ending::OverLimit { limit, allowed: 0 })));
         }
         match answered {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(Lost::Died(how_it_ended(&mut *self.worker).await))
+                Err(SessionError::Died(how_it_ended(&mut *self.worker).await))
             }
-            Ok(Err(e)) => Err(Lost::Garbage(e)),
-            Err(_) => Err(Lost::Late),
+            Ok(Err(e)) => Err(SessionError::Garbage(e)),
+            Err(_) => Err(SessionError::Late),
         }
     }
 
@@ -198,7 +198,7 @@ async fn answer(
     from: &mut (impl tokio::io::AsyncBufRead + Unpin),
     id: u64,
     most: Most,
-    heard: &mut Heard<'_, '_>,
+    heard: &mut CallSinks<'_, '_>,
 ) -> io::Result<(Answer, Vec<u8>)> {
     loop {
         match frame::read_async(from, most).await? {

@@ -1,7 +1,7 @@
 //! Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts, since
 //! a worker serves several calls, which only the host tells apart.
 
-use super::session::Lost;
+use super::session::SessionError;
 use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::policy::Limits;
@@ -15,8 +15,8 @@ use std::time::Duration;
 pub async fn held<T>(
     (mounts, before): (&[Mount], Totals),
     limits: &Limits,
-    call: impl Future<Output = Result<T, Lost>>,
-) -> Result<Result<T, Lost>, Fault> {
+    call: impl Future<Output = Result<T, SessionError>>,
+) -> Result<Result<T, SessionError>, Fault> {
     let Some(written) = Written::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
         return Ok(call.await);
     };
@@ -34,7 +34,7 @@ pub async fn held<T>(
         written = back;
         match (over.map_err(|errno| uncounted(&errno.into()))?, ended) {
             (Some(limit), _) => {
-                return Ok(Err(Lost::Died(Some(Ending::OverLimit { limit, allowed: limits.get(limit) }))));
+                return Ok(Err(SessionError::Died(Some(Ending::OverLimit { limit, allowed: limits.get(limit) }))));
             }
             (None, Some(ended)) => return Ok(ended),
             (None, None) => {}

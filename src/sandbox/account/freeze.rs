@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 const SETTLING: Duration = Duration::from_secs(1);
 /// Page faults that system calls under way may still take, 16 MiB. (fork(2) itself takes none.)
 const LATE_FAULTS: u64 = 4096;
-/// How often `stands` looks at the processes.
+/// How often `is_valid` looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `stands` detects.
+/// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `is_valid` detects.
 pub struct Frozen {
     stopped_before: BTreeSet<Key>,
     looked: Instant,
@@ -25,7 +25,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    pub fn begin(hurry: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
+    pub fn begin(must_end: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
         // Looked at now: what the tool stops between this look and our own signal goes on at the end.
         let stopped = Seen::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
         let stopped_before = stopped.map(|(key, _)| key).collect();
@@ -37,7 +37,7 @@ impl Frozen {
         while frozen.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
             && frozen.seen.faults().saturating_sub(first) <= LATE_FAULTS
             && Instant::now() < until
-            && !hurry()
+            && !must_end()
         {
             std::thread::sleep(Duration::from_millis(1));
             frozen.seen = Seen::now()?;
@@ -46,7 +46,7 @@ impl Frozen {
     }
 
     /// Whether the count so far is valid. A process made meanwhile would have lowered the shares of the others.
-    pub fn stands(&mut self, last: bool) -> Result<bool, Errno> {
+    pub fn is_valid(&mut self, last: bool) -> Result<bool, Errno> {
         if !last && self.looked.elapsed() < LOOK {
             return Ok(true);
         }

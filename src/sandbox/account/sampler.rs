@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Most bytes that one page fault adds: huge pages are off where memory is sampled (`launcher`).
 const PAGE: u64 = 4096;
 /// After so many counts in a row that were invalid, because the call did not stay stopped, the quick sum decides.
-const RESTLESS: u32 = 3;
+const MAX_UNSTABLE_SAMPLES: u32 = 3;
 /// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process it was forked through.
 const AREA: u64 = 256;
 const LINK: u64 = 64;
@@ -37,7 +37,7 @@ pub struct Sampler {
     counted: Option<(u64, u64)>,
     /// Bytes of all pages at the last count that was whole.
     last: u64,
-    restless: u32,
+    unstable_samples: u32,
     held: Held,
     /// Most bytes of file pages that one process was seen to have mapped.
     files: u64,
@@ -62,8 +62,8 @@ struct Mappings {
 }
 
 impl Sampler {
-    /// Looks once. `hurry`: the call is to end now, whatever it holds.
-    pub fn look(&mut self, scratch_bytes: u64, limit: u64, hurry: impl FnMut() -> bool) -> Result<Look, Errno> {
+    /// Looks once. `must_end`: the call is to end now, whatever it holds.
+    pub fn look(&mut self, scratch_bytes: u64, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
         let cpu_ms = self.see(Seen::now()?);
         let threads: u64 = self.seen.processes.values().map(|process| process.threads).sum();
         let mut sum = Memory { own: scratch_bytes + threads * THREAD, ..Memory::default() };
@@ -76,7 +76,7 @@ impl Sampler {
         // The room does not subtract pages: their quick sum may be far too high.
         sum.own += self.held.bytes(&self.seen.of_the_tool(), cpu_ms, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
-            sum.pages = self.counted_once(sum.pages, limit - sum.own, hurry)?;
+            sum.pages = self.counted_once(sum.pages, limit - sum.own, must_end)?;
         }
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
@@ -111,27 +111,27 @@ impl Sampler {
     }
 
     /// Bytes of all processes' pages, each page once. Counted anew unless what was added since cannot pass `room`.
-    fn counted_once(&mut self, quick: u64, room: u64, mut hurry: impl FnMut() -> bool) -> Result<u64, Errno> {
+    fn counted_once(&mut self, quick: u64, room: u64, mut must_end: impl FnMut() -> bool) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
             let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);
             if pages.saturating_add(written) <= room {
                 return Ok(pages);
             }
         }
-        let mut frozen = Frozen::begin(&mut hurry)?;
+        let mut frozen = Frozen::begin(&mut must_end)?;
         let mut pages = 0;
         let pids: Vec<u32> = frozen.seen.processes.keys().map(|(pid, _)| *pid).collect();
         for (number, pid) in pids.iter().enumerate() {
             pages += processes::proportional(*pid)?;
-            if pages > room || hurry() {
+            if pages > room || must_end() {
                 return Ok(pages);
             }
-            if !frozen.stands(number + 1 == pids.len())? {
-                self.restless += 1;
-                return Ok(if self.restless < RESTLESS { self.last } else { quick });
+            if !frozen.is_valid(number + 1 == pids.len())? {
+                self.unstable_samples += 1;
+                return Ok(if self.unstable_samples < MAX_UNSTABLE_SAMPLES { self.last } else { quick });
             }
         }
-        self.restless = 0;
+        self.unstable_samples = 0;
         self.see(frozen.seen.clone());
         self.counted = Some((pages, self.seen.faults()));
         self.last = pages;

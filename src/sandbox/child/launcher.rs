@@ -426,8 +426,8 @@ impl Launcher<'_> {
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {
-                let hurry = || deadline.is_some_and(|d| Instant::now() >= d) || self.host_speaks();
-                let look = sampled.sampler.look(scratch.fill()?.0, allowed, hurry).map_err(failed)?;
+                let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.host_speaks();
+                let look = sampled.sampler.look(scratch.fill()?.0, allowed, must_end).map_err(failed)?;
                 (look.bytes > allowed, look.cpu_ms, look.sessions)
             }
         };

@@ -14,7 +14,7 @@ pub enum Rule {
     Allow,
     Errno(u32),
     /// Whoever listens decides, for all arguments (`recorded`).
-    Told,
+    Notify,
     /// The first group with a test that the argument's low word (`| HIGH`: high word) passes decides, else the last.
     Case(u32, &'static [(&'static [Test], Rule)], &'static Rule),
 }
@@ -32,14 +32,14 @@ pub enum Refusal {
     /// By the error of the rule.
     Errno,
     /// By a notification, which is answered with that error, or with ENOSYS by the kernel where nobody listens.
-    Told,
+    Notify,
 }
 
 impl Rule {
     /// The error with which a call of these arguments is refused; `None`: the rule lets it through.
     pub fn refuses(&self, args: &[u64; 6]) -> Option<u32> {
         let (argument, groups, otherwise) = match self {
-            Allow | Rule::Told => return None,
+            Allow | Rule::Notify => return None,
             Errno(errno) => return Some(*errno),
             Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
         };
@@ -86,8 +86,8 @@ fn block(rule: &Rule, refusal: Refusal) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
         // Error 0 is no refusal: the call is said to have succeeded.
-        Errno(1..) if refusal == Refusal::Told => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
-        Rule::Told => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
+        Errno(1..) if refusal == Refusal::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
+        Rule::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],
         Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
     };

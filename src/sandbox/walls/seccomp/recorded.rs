@@ -94,8 +94,8 @@ impl Recorded {
 
     pub fn program(&self) -> Vec<Insn> {
         let mut rules = self.0.clone();
-        rules.extend(FILES.iter().map(|(number, _)| (*number, Rule::Told)));
-        bpf::compile(&super::runs(&rules), Refusal::Told)
+        rules.extend(FILES.iter().map(|(number, _)| (*number, Rule::Notify)));
+        bpf::compile(&super::runs(&rules), Refusal::Notify)
     }
 
     /// The error with which a call is refused; `None`: the rules let it through.

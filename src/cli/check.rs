@@ -151,7 +151,7 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
     problems.extend(policies.faults().iter().cloned());
     let machine = host::machine(settings, &policies, launchers.counted());
     // A key may lie beside the policy that names it.
-    let sources = policies.all().flat_map(|policy| &policy.secrets).map(|secret| &secret.from);
+    let sources = policies.all().flat_map(|policy| &policy.secrets).map(|entry| &entry.grant.from);
     let named =
         |from: &policy::SecretSource| from.file().or_else(|| Some(from.own_file("any")?.0)).map(Path::to_path_buf);
     let keys: BTreeSet<PathBuf> = sources.filter_map(named).collect();

@@ -222,9 +222,10 @@ fn where_from(settings: &Settings) -> Vec<Value> {
 fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Value> {
     let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing });
     let known = settings.indexes.iter().map(|index| row(&index.name, index.ecosystem, index.words(), false));
-    let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages.entries);
-    let missing = named.filter(|(of, entry)| Index::find(&settings.indexes, **of, &entry.index).is_none());
-    let missing: BTreeSet<_> = missing.map(|(of, entry)| (*of, &entry.index)).collect();
+    let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages);
+    let named = named.map(|(of, entry)| (*of, &entry.grant.rules.index));
+    let missing = named.filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none());
+    let missing: BTreeSet<_> = missing.collect();
     let missing = missing.into_iter().map(|(ecosystem, name)| {
         let fix = format!("write [indexes.{name}] {} into the configuration", ecosystem.name());
         row(name, ecosystem, fix, true)

@@ -12,15 +12,15 @@ use super::limits;
 use super::load::Policies;
 use super::needs::{self, Need};
 use super::packages::{self, Allowance, Ecosystem};
+use super::run;
 use super::secrets;
 use super::services;
-use super::verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+use super::verdict::{Confirm, Decision, Narrower, Notes, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
-use super::{Grant, Limits, Machine, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
+use super::{Grant, Machine, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule, environment};
-use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,7 +92,10 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
-    let limits = limits_told(limits::limits(manifest, policy, host, machine.cgroup), &mut notes);
+    let limits = limits::limits(manifest, policy, host, machine.cgroup);
+    for limit in limits.iter().filter(|limit| limit.clamped) {
+        notes.clamped(limit.limit, limit.asked.unwrap_or(limit.effective), limit.effective, &limit.from);
+    }
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
@@ -127,23 +130,21 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         in_process: runs.is_none() && manifest.handler.is_ours(),
         starts_scripts: matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE),
         shape: Err(in_process_fault()),
+        env,
         digest: digest(policy, host),
     };
-    resolve_shape(&mut decision, policy, subject, env);
-    decision
-}
-
-/// Fills in what is enforced, or why a call is refused.
-fn resolve_shape(decision: &mut Decision, policy: &Policy, subject: &Subject<'_>, env: BTreeMap<String, Variable>) {
+    let mut refused = None;
+    for (manifest, site) in subject.namers {
+        refused = run::narrow(&mut decision, &decide(manifest, site, policies, machine)).or(refused);
+    }
     let faulty = policy.fault.as_deref().map(|fault| faulty(fault, &decision.tool));
     if faulty.is_some() {
         // What is not granted is so because of the fault.
         decision.verdicts.clear();
     }
-    decision.shape = match faulty.or_else(|| refusal(decision)).or_else(|| unavailable(decision, subject.manifest)) {
-        Some(fault) => Err(fault),
-        None => shape(decision, subject, env).map(Arc::new),
-    };
+    let fault = refused.or(faulty).or_else(|| refusal(&decision)).or_else(|| unavailable(&decision, manifest));
+    decision.shape = fault.map_or_else(|| shape(&decision, subject).map(Arc::new), Err);
+    decision
 }
 
 /// The labels that policy requires and the manifest does not declare.
@@ -154,13 +155,6 @@ fn permissions(manifest: &Manifest, policy: &Policy, host: Option<&Policy>, lack
         let words = format!("the permission '{label}' declared in metadata.permissions, which policy requires");
         lacks.push(Need::new("/metadata/permissions", words));
     }
-}
-
-/// Notes which limits are less than was asked for.
-fn limits_told(limits: Vec<LimitVerdict>, notes: &mut Notes) -> Vec<LimitVerdict> {
-    let asked = |l: &LimitVerdict| l.asked.unwrap_or(l.effective);
-    limits.iter().filter(|l| l.clamped).for_each(|l| notes.clamped(l.limit, asked(l), l.effective, &l.from));
-    limits
 }
 
 fn asked_for(policy: &Policy) -> Option<Confirm> {
@@ -391,7 +385,8 @@ fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     Some(fault.person(format!("{tool} is unavailable: it needs {needs}\n{see}")))
 }
 
-fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Variable>) -> Result<Shape, Fault> {
+/// What is enforced.
+fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
     let (Some((_, entry_point)), Some(runtime)) = (&subject.runs, &decision.runtime) else {
         return Err(in_process_fault());
     };
@@ -406,8 +401,8 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Varia
         secrets: decision.secrets.clone(),
         packages: None,
         built: None,
-        limits: shape_limits(&decision.limits),
-        env,
+        limits: limits::of_shape(&decision.limits),
+        env: decision.env.clone(),
         require_cgroup: decision.require_cgroup,
         observe: decision.observe,
         stderr_is_error: decision.stderr_is_error,
@@ -427,14 +422,8 @@ fn shape(decision: &Decision, subject: &Subject<'_>, env: BTreeMap<String, Varia
     Ok(shape)
 }
 
-/// The time limit of a shape is its ceiling: a call may ask for more than the manifest did, up to that.
-pub(super) fn shape_limits(limits: &[LimitVerdict]) -> Limits {
-    let value = |l: &LimitVerdict| if l.limit == Limit::TimeoutMs { l.ceiling } else { l.effective };
-    Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
-}
-
 /// SHA-256 over the policies that were used: the digest and name of each.
-pub(super) fn digest(policy: &Policy, host: Option<&Policy>) -> String {
+fn digest(policy: &Policy, host: Option<&Policy>) -> String {
     let lines: Vec<String> =
         [Some(policy), host].into_iter().flatten().map(|p| format!("{} {}\n", p.digest, p.name)).collect();
     crate::base::sha256_hex(lines.concat().as_bytes())

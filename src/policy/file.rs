@@ -4,10 +4,12 @@
 use super::capability;
 use super::document::{At, Document, FileProblem, MAX_PROBLEMS, Schema};
 use super::files::{self, Rule};
-use super::hosts::{self, HostRule};
-use super::packages::{self, PackageTable};
-use super::secrets::{self, SecretRule};
+use super::grantable::Entry;
+use super::hosts;
+use super::packages::{self, Ecosystem, PackagesAllowed};
+use super::secrets;
 use super::services::{self, ServiceRule};
+use super::{HostGrant, SecretGrant};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, Severity, StderrRule};
 use crate::quantity::Limit;
@@ -142,9 +144,9 @@ pub struct Policy {
     pub limits: BTreeMap<Limit, Ceiling>,
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
-    pub hosts: Vec<HostRule>,
-    pub secrets: Vec<SecretRule>,
-    pub packages: PackageTable,
+    pub hosts: Vec<Entry<HostGrant>>,
+    pub secrets: Vec<Entry<SecretGrant>>,
+    pub packages: BTreeMap<Ecosystem, Entry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
     /// The file as it is written.
     pub source: Value,
@@ -169,11 +171,7 @@ impl Policy {
 
     /// Where a rule is written: `file:line`, or the policy's name.
     pub fn place(&self, at: At) -> String {
-        if self.file.as_os_str().is_empty() {
-            return self.name.clone();
-        }
-        let file = text::path(&self.file);
-        if at.line == 0 { file } else { format!("{file}:{}", at.line) }
+        place(&self.name, &self.file, at)
     }
 
     /// The policy's name, with its file if it has one.
@@ -189,10 +187,19 @@ impl Policy {
             || !self.capabilities.is_empty()
             || !self.hosts.is_empty()
             || !self.secrets.is_empty()
-            || !self.packages.entries.is_empty()
+            || !self.packages.is_empty()
             || !self.services.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
+    }
+}
+
+/// Where something of a policy is written: `file:line`, or the policy's name.
+pub(super) fn place(name: &str, file: &Path, at: At) -> String {
+    match text::path(file) {
+        file if file.is_empty() => name.to_owned(),
+        file if at.line == 0 => file,
+        file => format!("{file}:{}", at.line),
     }
 }
 
@@ -236,6 +243,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     if name.chars().count() > 100 || text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");
     }
+    let name = if name.is_empty() { text::path(file) } else { name };
     if it.value.get("confirm_by_client").is_some() && it.value.get("confirm").is_none() {
         let words = "`confirm_by_client` says who else may be asked: say in `confirm` why anybody is";
         it.fault("/confirm_by_client", words);
@@ -246,10 +254,11 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     let (read, write) = files::read(it);
     let (limits, runtimes, capabilities) = (limits(it), runtimes(it), capabilities(it, host));
     let beside = file.parent().unwrap_or(Path::new(""));
-    let hosts = hosts::read(it, beside);
+    let hosts = hosts::read(it, &name);
     // The complaint about `[secrets]` in a cap is that it stands there.
-    let mut secrets = if host { Vec::new() } else { secrets::read(it, beside) };
-    hosts::vouch(it, &hosts, &mut secrets);
+    let mut secrets = if host { Vec::new() } else { secrets::read(it, &name, beside) };
+    hosts::vouch(it, &mut secrets, beside);
+    let packages = packages::read(it, &name, file);
     let policy = Policy {
         name,
         why: it.get("/why").unwrap_or_default(),
@@ -270,7 +279,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         capabilities,
         hosts,
         secrets,
-        packages: packages::read(it),
+        packages,
         services: services::read(it),
         source: std::mem::take(&mut it.value),
         digest: crate::base::sha256_hex(source.as_bytes()),
@@ -293,7 +302,6 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
 /// protected.
 fn without_grants(policy: Policy, fault: String) -> Policy {
     let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;
-    let name = if name.is_empty() { text::path(&file) } else { name };
     let empty = Policy::empty(&file);
     Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, fault: Some(fault), ..empty }
 }

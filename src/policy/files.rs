@@ -7,7 +7,7 @@ use super::area::{self, Area};
 use super::base_view::KERNEL;
 use super::document::{At, Document};
 use super::file::Policy;
-use super::grantable::{Grantable, least};
+use super::grantable::{Grantable, Narrowing, least};
 use super::verdict::{Narrower, Verdict, What, wall};
 use super::writable::hard_denials::HardDenials;
 use super::{Access, Grant, Opening};
@@ -277,9 +277,7 @@ impl<'a> Judge<'a> {
             }
         };
         if !allowed && verdict.allowed {
-            verdict.allowed = false;
-            verdict.narrower = Some(narrower);
-            verdict.reason = Some(format!("only a part is allowed: {reason}"));
+            verdict = verdict.only_in_part(narrower, &reason);
         }
         verdict.area = Some(ask.clone());
         judged.verdicts.push(verdict);
@@ -292,36 +290,27 @@ impl<'a> Judge<'a> {
         }));
     }
 
-    /// The largest parts of the ask that one rule of the policy, and one of the cap if there is a cap, hold.
+    /// The request, narrowed by the rules of the policy and then by those of the cap: the largest parts, each with the rule
+    /// of the policy. What is never granted goes at each step, since a cap could narrow it to something that passes.
     fn pieces(&self, access: Access, ask: &Area) -> Vec<Piece<'a>> {
-        let folder = &self.site.folder;
-        let mut pieces: Vec<Piece<'a>> = Vec::new();
-        for rule in rules(self.policy, access) {
-            let Some(part) = ask.overlap(&rule.area_at(folder)) else { continue };
-            if rule.relative && (self.guest || self.holds_the_base(&part)) {
-                continue;
-            }
-            // Before the cap, which could narrow a refused part to one that passes: a cap only takes away.
-            if self.denials.reason(access, &part).is_some() {
-                continue;
-            }
-            match self.host {
-                None => pieces.push(Piece { area: part, rule }),
-                Some(host) => pieces.extend(
-                    rules(host, access)
-                        .filter_map(|cap| part.overlap(&cap.area_at(folder)))
-                        .filter(|area| self.denials.reason(access, area).is_none())
-                        .map(|area| Piece { area, rule }),
-                ),
-            }
+        let mut parts: Vec<(Area, Option<&'a Rule>)> = vec![(ask.clone(), None)];
+        for bound in std::iter::once(self.policy).chain(self.host) {
+            let narrowed = parts.iter().flat_map(|(area, by)| {
+                rules(bound, access).filter_map(move |rule| {
+                    let part = area.overlap(&rule.area_at(&self.site.folder))?;
+                    let other = by.is_none() && rule.relative && (self.guest || self.holds_the_base(&part));
+                    let is_open = !other && self.denials.reason(access, &part).is_none();
+                    is_open.then(|| (part, by.or(Some(rule))))
+                })
+            });
+            parts = narrowed.collect();
         }
         let mut greatest: Vec<Piece<'a>> = Vec::new();
-        for piece in pieces {
-            if greatest.iter().any(|g| piece.area.within(&g.area)) {
-                continue;
+        for piece in parts.into_iter().filter_map(|(area, rule)| Some(Piece { area, rule: rule? })) {
+            if !greatest.iter().any(|g| piece.area.within(&g.area)) {
+                greatest.retain(|g| !g.area.within(&piece.area));
+                greatest.push(piece);
             }
-            greatest.retain(|g| !g.area.within(&piece.area));
-            greatest.push(piece);
         }
         greatest.retain(|g| g.area != Area::Tree(PathBuf::from(SCRATCH)));
         greatest
@@ -407,6 +396,21 @@ fn effective_text(access: Access, area: &Area) -> String {
         (Access::Write, _) => "staged: published after success",
     };
     format!("{} ({how})", area.text())
+}
+
+impl Narrowing for Grant {
+    fn intersection(&self, other: &Grant) -> Option<Grant> {
+        let area = Area::of(&self.opening).overlap(&Area::of(&other.opening))?;
+        let access = self.access.min(other.access);
+        // A staged grant stays staged: only two live grants give a live write.
+        let live = [&self.opening, &other.opening].iter().all(|opening| matches!(opening, Opening::Live { .. }));
+        let opening = match (access, &area) {
+            (Access::Read, _) => area.for_reading(),
+            (Access::Write, Area::Tree(_)) if !live => return None,
+            (Access::Write, _) => area.for_writing(),
+        };
+        Some(Grant { access, opening, ..self.clone() })
+    }
 }
 
 impl Grantable for Grant {

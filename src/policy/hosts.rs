@@ -3,72 +3,68 @@
 //! Two entries are never joined into a wider one. An address that is not public is reached only where an entry of its own
 //! lists the range.
 
-use super::document::{At, Document};
+use super::document::Document;
 use super::file::Policy;
-use super::grantable::{Grantable, least};
-use super::secrets::SecretRule;
+use super::grantable::{Entry, Grantable, Narrowing, least, narrowed};
 use super::verdict::{Narrower, Verdict, What, wall};
-use super::{HeaderRule, HostGrant};
+use super::{HeaderRule, HostGrant, SecretGrant};
 use crate::base::address::special;
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// One entry of `[network] hosts`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostRule {
-    pub pattern: HostPattern,
-    /// Addresses that are not public, and that the hosts of this entry may have all the same.
-    pub ranges: Vec<IpNet>,
-    /// The certificates of who vouches for those of its hosts that get a header.
-    pub ca: Option<PathBuf>,
-    pub why: String,
-    pub at: At,
-}
-
 #[derive(Deserialize)]
-struct Entry {
+struct Written {
     host: String,
-    ca: Option<String>,
     why: String,
 }
 
-/// `folder`: of the policy file, where relative paths start.
-pub(super) fn read(document: &mut Document<'_>, folder: &Path) -> Vec<HostRule> {
-    let mut found: Vec<HostRule> = Vec::new();
-    for (entry, Entry { host, ca, why }) in document.list("/network/hosts") {
+/// The certificates of who vouches for those hosts of an entry that get a header.
+#[derive(Deserialize)]
+struct Authority {
+    host: String,
+    ca: Option<PathBuf>,
+}
+
+/// The entries of `[network] hosts`; `policy`: the policy's name.
+pub(super) fn read(document: &mut Document<'_>, policy: &str) -> Vec<Entry<HostGrant>> {
+    let mut found: Vec<Entry<HostGrant>> = Vec::new();
+    for (entry, Written { host, why }) in document.list("/network/hosts") {
         let ranges = ranges(document, &entry);
-        let ca = ca.map(|ca| folder.join(ca));
         let pointer = format!("{entry}/host");
         let Some(pattern) = document.parsed(&pointer, host::pattern(&host)) else { continue };
-        if found.iter().any(|rule| rule.pattern == pattern) {
+        if found.iter().any(|entry| entry.grant.pattern == pattern) {
             document.conflict(&pointer, format!("`{pattern}` is named twice: keep one entry, with the ranges of both"));
         } else if !document.is_faulty(&entry)
             && let Some(message) = unreachable(&pattern, &ranges)
         {
             document.fault(&pointer, message);
         }
-        found.push(HostRule { pattern, ranges, ca, why, at: document.at(&pointer) });
+        let rule = format!("{policy}: {pattern}");
+        let grant = HostGrant { pattern, ranges, asked: String::new(), rule, why };
+        found.push(Entry { grant, at: document.at(&pointer) });
     }
     found
 }
 
-/// Gives the headers the authorities of their hosts.
-pub(super) fn vouch(document: &mut Document<'_>, hosts: &[HostRule], secrets: &mut [SecretRule]) {
-    for (rule, ca) in hosts.iter().filter_map(|rule| Some((rule, rule.ca.as_ref()?))) {
-        let held = |header: &&mut HeaderRule| rule.pattern.host.covers(&Host::Name(header.host.clone()));
-        let mut headers = secrets.iter_mut().filter_map(|secret| secret.header.as_mut()).filter(held).peekable();
+/// Gives the headers the authorities of their hosts. `folder`: of the policy file, where relative paths start.
+pub(super) fn vouch(document: &mut Document<'_>, secrets: &mut [Entry<SecretGrant>], folder: &Path) {
+    for (_, Authority { host, ca }) in document.list("/network/hosts") {
+        let (Some(ca), Ok(pattern)) = (ca, host::pattern(&host)) else { continue };
+        let ca = folder.join(ca);
+        let held = |header: &&mut HeaderRule| pattern.host.covers(&Host::Name(header.host.clone()));
+        let mut headers = secrets.iter_mut().filter_map(|entry| entry.grant.header.as_mut()).filter(held).peekable();
         let unused = headers.peek().is_none();
-        let other = headers.any(|header| header.ca.replace(ca.clone()).is_some_and(|other| other != *ca));
+        let other = headers.any(|header| header.ca.replace(ca.clone()).is_some_and(|other| other != ca));
         let message = match () {
             () if unused => "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the tool's own",
             () if other => "another entry with this host has another `ca`: write one",
             () => continue,
         };
-        document.fault("/network/hosts", format!("`{}`: {message}", rule.pattern));
+        document.fault("/network/hosts", format!("`{pattern}`: {message}"));
     }
 }
 
@@ -182,55 +178,39 @@ pub(super) fn list<T: ToString>(items: &[T]) -> String {
 /// What holds a tool to its hosts: a network namespace with our stub and relay only, ports, kinds of sockets.
 pub(super) const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 
-/// The answer to each ask, and the grants of all.
+/// The answer to each request, and the grants of all.
 pub(super) fn judge(asks: &[HostPattern], policy: &Policy, cap: Option<&Policy>) -> (Vec<Verdict>, Vec<HostGrant>) {
-    let allowed = allowed(policy, cap);
+    let entries =
+        |policy: &Policy| -> Vec<HostGrant> { policy.hosts.iter().map(|entry| entry.grant.clone()).collect() };
+    let allowed = cap.into_iter().fold(entries(policy), |allowed, cap| narrowed(&allowed, &entries(cap)));
     let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
     for (index, ask) in asks.iter().enumerate() {
         if asks[..index].contains(ask) {
             continue;
         }
-        let granted = |entry: &HostGrant| Some(HostGrant { asked: ask.to_string(), ..part(entry, ask, None)? });
-        let pieces = least(allowed.iter().filter_map(granted));
+        let pieces = least(narrowed(&allowed, &[request(ask)]));
         verdicts.push(verdict(ask, &pieces, policy, cap));
         grants.extend(pieces);
     }
     (verdicts, least(grants))
 }
 
-/// Every entry of the policy, as far as one of the cap holds it too.
-fn allowed(policy: &Policy, cap: Option<&Policy>) -> Vec<HostGrant> {
-    let grant = |rule: &HostRule| HostGrant {
-        pattern: rule.pattern.clone(),
-        ranges: rule.ranges.clone(),
-        asked: String::new(),
-        rule: named(policy, rule),
-        why: rule.why.clone(),
-    };
-    let grants = policy.hosts.iter().map(grant);
-    match cap {
-        None => grants.collect(),
-        Some(cap) => grants
-            .flat_map(|grant| cap.hosts.iter().filter_map(move |most| part(&grant, &most.pattern, Some(&most.ranges))))
-            .collect(),
-    }
+/// A request as a grant: whatever addresses its hosts have.
+fn request(ask: &HostPattern) -> HostGrant {
+    let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+    HostGrant { pattern: ask.clone(), ranges, asked: ask.to_string(), rule: String::new(), why: String::new() }
 }
 
-fn named(policy: &Policy, rule: &HostRule) -> String {
-    format!("{}: {}", policy.name, rule.pattern)
-}
-
-/// The part of a grant that these hosts are, and of its ranges what lies in `most`.
-pub(super) fn part(grant: &HostGrant, of: &HostPattern, most: Option<&[IpNet]>) -> Option<HostGrant> {
-    let pattern = grant.pattern.overlap(of)?;
-    let mut ranges = match most {
-        Some(most) => common(&grant.ranges, most),
-        None => grant.ranges.clone(),
-    };
-    if let Host::Address(address) = &pattern.host {
-        ranges.retain(|range| range.contains(address));
+impl Narrowing for HostGrant {
+    fn intersection(&self, other: &HostGrant) -> Option<HostGrant> {
+        let pattern = self.pattern.overlap(&other.pattern)?;
+        let mut ranges = common(&self.ranges, &other.ranges);
+        if let Host::Address(address) = &pattern.host {
+            ranges.retain(|range| range.contains(address));
+        }
+        let asked = if self.asked.is_empty() { other.asked.clone() } else { self.asked.clone() };
+        unreachable(&pattern, &ranges).is_none().then(|| HostGrant { pattern, ranges, asked, ..self.clone() })
     }
-    unreachable(&pattern, &ranges).is_none().then(|| HostGrant { pattern, ranges, ..grant.clone() })
 }
 
 /// The addresses that are in both.
@@ -287,33 +267,26 @@ fn verdict(ask: &HostPattern, pieces: &[HostGrant], policy: &Policy, cap: Option
         texts.dedup();
         texts.join("; ")
     };
-    let place = policy.hosts.iter().find(|rule| named(policy, rule) == first.rule).map(|rule| policy.place(rule.at));
+    let place = policy.hosts.iter().find(|entry| entry.grant.rule == first.rule).map(|entry| policy.place(entry.at));
     let effective: Vec<String> = pieces.iter().map(HostGrant::text).collect();
-    let mut verdict = Verdict::met(What::Host, ask.to_string(), effective.join("; "), &WALLS).because(
+    let verdict = Verdict::met(What::Host, ask.to_string(), effective.join("; "), &WALLS).because(
         each(|piece| &piece.rule),
         each(|piece| &piece.why),
         place.unwrap_or_default(),
     );
     let whole = ask.ports().into_iter().all(|port| pieces.iter().any(|piece| piece.reaches(&ask.host, port)));
-    if !whole {
-        verdict.allowed = false;
-        verdict.narrower = Some(narrower);
-        verdict.reason = Some(format!("only a part is allowed: {}", reason()));
-    }
-    verdict
+    if whole { verdict } else { verdict.only_in_part(narrower, &reason()) }
 }
 
 /// The ports of an ask at which no entry of the policy holds all its hosts.
 fn missing(ask: &HostPattern, policy: &Policy) -> Vec<u16> {
-    let held = |port: &u16| {
-        policy.hosts.iter().any(|rule| rule.pattern.host.covers(&ask.host) && rule.pattern.ports().contains(port))
-    };
+    let held = |port: &u16| policy.hosts.iter().any(|entry| entry.grant.reaches(&ask.host, *port));
     ask.ports().into_iter().filter(|port| !held(port)).collect()
 }
 
 /// Why a policy does not hold an ask, and which of its entries comes near.
 fn reason(ask: &HostPattern, policy: &Policy) -> String {
-    let hosts = || policy.hosts.iter().map(|rule| &rule.pattern);
+    let hosts = || policy.hosts.iter().map(|entry| &entry.grant.pattern);
     let parent_of =
         |pattern: &HostPattern| matches!((&pattern.host, &ask.host), (Host::Below(a), Host::Name(b)) if a == b);
     let near = if let Some(near) = hosts().find(|pattern| pattern.host.covers(&ask.host)) {

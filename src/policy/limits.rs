@@ -2,6 +2,7 @@
 //!
 //! For: `decide`. In: a manifest, two policies. Out: all limits, clamps named. Never: leaves a limit open.
 
+use super::Limits;
 use super::file::Policy;
 use super::verdict::{LimitVerdict, wall};
 use crate::manifest::Manifest;
@@ -9,6 +10,12 @@ use crate::quantity::Limit;
 
 pub(super) fn limits(manifest: &Manifest, policy: &Policy, host: Option<&Policy>, cgroup: bool) -> Vec<LimitVerdict> {
     Limit::ALL.into_iter().map(|limit| one(limit, asked(manifest, limit), policy, host, cgroup)).collect()
+}
+
+/// What a shape enforces: of time the ceiling, since a call may ask for more than the manifest did, up to that.
+pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
+    let value = |l: &LimitVerdict| if l.limit == Limit::TimeoutMs { l.ceiling } else { l.effective };
+    Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
 }
 
 fn asked(manifest: &Manifest, limit: Limit) -> Option<u64> {

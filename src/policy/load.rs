@@ -6,6 +6,7 @@
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::document::{At, FileProblem};
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
+use super::grantable::Entry;
 use super::hosts;
 use super::writable::hard_denials::Protected;
 use super::{SecretSource, disk};
@@ -131,13 +132,15 @@ impl Policies {
             self.list.push(Policy::built_in());
         }
         self.warn();
-        let rules = self.list.iter().flat_map(|policy| &policy.secrets);
+        let secrets = || self.list.iter().flat_map(|policy| &policy.secrets).map(|entry| &entry.grant);
         let callers = self.callers.iter().flat_map(|callers| &callers.list);
-        let sources = rules.map(|rule| &rule.from).chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
-        let locks = self.list.iter().flat_map(Policy::lock_files);
+        let sources =
+            secrets().map(|grant| &grant.from).chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
+        let packages = self.list.iter().flat_map(|policy| policy.packages.values());
+        let locks = packages.filter_map(|entry| entry.grant.lock_file.clone());
         let named = sources.flat_map(SecretSource::named_files).map(Path::to_path_buf);
-        let headers = self.list.iter().flat_map(|policy| &policy.secrets).filter_map(|rule| rule.header.as_ref());
-        let authorities: BTreeSet<PathBuf> = headers.filter_map(|header| header.ca.clone()).collect();
+        let authorities = secrets().filter_map(|grant| grant.header.as_ref()?.ca.clone());
+        let authorities: BTreeSet<PathBuf> = authorities.collect();
         for mut problem in authorities.iter().filter_map(|ca| disk::certificates(ca).err()) {
             problem.problem.severity = Severity::Warning;
             self.notes.push(problem);
@@ -204,18 +207,18 @@ impl Policies {
                 );
                 notes.push(warning(policy, "/tools", tool.at, message));
             }
-            for (index, rule) in policy.hosts.iter().enumerate() {
-                for risk in hosts::risks(&rule.pattern, &rule.ranges) {
-                    let message = format!("high risk: `{}`: {risk}", rule.pattern);
-                    notes.push(warning(policy, &format!("/network/hosts/{index}/host"), rule.at, message));
+            for (index, Entry { grant, at }) in policy.hosts.iter().enumerate() {
+                for risk in hosts::risks(&grant.pattern, &grant.ranges) {
+                    let message = format!("high risk: `{}`: {risk}", grant.pattern);
+                    notes.push(warning(policy, &format!("/network/hosts/{index}/host"), *at, message));
                 }
             }
-            for rule in policy.secrets.iter().filter(|rule| rule.lacks_query) {
+            for Entry { grant, at } in policy.secrets_without_query() {
                 let message = format!(
                     "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query = []`",
-                    rule.name
+                    grant.name
                 );
-                notes.push(warning(policy, "/secrets/grant", rule.at, message));
+                notes.push(warning(policy, "/secrets/grant", *at, message));
             }
         }
         self.notes.extend(notes);

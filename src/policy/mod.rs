@@ -48,15 +48,13 @@ pub use file::{
 };
 pub use files::Rule;
 pub use grantable::Grantable;
-pub use hosts::{HostRule, range as host_range};
+pub use hosts::range as host_range;
 pub use load::{PassedOver, Policies};
 pub use needs::Need;
-pub use packages::{
-    Ages, Allowance, PackageEntry, PackageTable, PackagesAllowed, index_name, refused as refused_packages,
-};
+pub use packages::{Ages, Allowance, PackagesAllowed, index_name, refused as refused_packages};
 pub use reports::{audit, diff, suggest, who_can};
 pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
-pub use secrets::{SecretRule, header_name, header_value, source as secret_source};
+pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use variable::Variable;
 pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};

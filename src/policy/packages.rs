@@ -2,9 +2,9 @@
 //!
 //! An index is a name here; the configuration of the host has its address.
 
-use super::document::{At, Document, FileProblem};
+use super::document::{Document, FileProblem};
 use super::file::Policy;
-use super::grantable::Grantable;
+use super::grantable::{Entry, Grantable};
 use super::needs::Need;
 use super::verdict::{Decision, Narrower, Verdict, What, wall};
 use super::{Machine, versions};
@@ -146,44 +146,8 @@ pub struct Denied {
     pub why: String,
 }
 
-/// `[packages]` as written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PackageTable {
-    pub entries: BTreeMap<Ecosystem, PackageEntry>,
-    pub deny: Vec<Denied>,
-    pub min_age_days: Option<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PackageEntry {
-    pub index: String,
-    pub lock_required: bool,
-    pub builds: bool,
-    /// A lock beside the policy, for what has none beside its script.
-    pub lock_file: Option<String>,
-    pub why: String,
-    pub at: At,
-}
-
-impl Policy {
-    /// The locks beside it that it names.
-    pub(super) fn lock_files(&self) -> impl Iterator<Item = PathBuf> {
-        let names = self.packages.entries.values().filter_map(|entry| entry.lock_file.as_ref());
-        names.map(|name| self.file.with_file_name(name))
-    }
-}
-
-impl PackageTable {
-    /// What an entry and the rest of the table say together.
-    pub(super) fn rules(&self, ecosystem: Ecosystem) -> Option<PackageRules> {
-        let PackageEntry { index, lock_required, builds, why, .. } = self.entries.get(&ecosystem)?.clone();
-        let (deny, min_age_days) = (self.deny.clone(), self.min_age_days);
-        Some(PackageRules { index, lock_required, builds, deny, min_age_days, why })
-    }
-}
-
 #[derive(Deserialize)]
-struct Entry {
+struct Written {
     index: String,
     #[serde(default)]
     lock: Lock,
@@ -202,13 +166,21 @@ enum Lock {
     Relaxed,
 }
 
-pub(super) fn read(document: &mut Document<'_>) -> PackageTable {
-    let mut entries = BTreeMap::new();
+/// The entries of a policy; `name`, `file`: the policy's.
+pub(super) fn read(
+    document: &mut Document<'_>,
+    name: &str,
+    file: &Path,
+) -> BTreeMap<Ecosystem, Entry<PackagesAllowed>> {
+    let deny: Vec<Denied> = document.list("/packages/deny").into_iter().map(|denied| check(document, denied)).collect();
+    let min_age_days = document.get("/packages/min_age_days");
+    let mut found = BTreeMap::new();
     for ecosystem in Ecosystem::ALL {
         let pointer = format!("/packages/{}", ecosystem.name());
-        let Some(Entry { index, lock, builds, lock_file, why }) = document.get(&pointer) else { continue };
+        let Some(Written { index, lock, builds, lock_file, why }) = document.get(&pointer) else { continue };
         let at = format!("{pointer}/index");
         document.parsed(&at, index_name(&index));
+        let at = document.at(&at);
         if let Some(name) = lock_file.as_ref().filter(|name| !is_lock_name(name)) {
             let shown = text::printable(&text::head(name, 60));
             let message = format!(
@@ -216,27 +188,29 @@ pub(super) fn read(document: &mut Document<'_>) -> PackageTable {
             );
             document.fault(&format!("{pointer}/lock_file"), message);
         }
-        let (lock_required, at) = (lock == Lock::Required, document.at(&at));
-        entries.insert(ecosystem, PackageEntry { index, lock_required, builds, lock_file, why, at });
+        let (lock_required, deny) = (lock == Lock::Required, deny.clone());
+        let rules = PackageRules { index, lock_required, builds, deny, min_age_days, why };
+        let (rule, place) = (format!("{name}: {}", ecosystem.name()), super::file::place(name, file, at));
+        let lock_file = lock_file.map(|name| file.with_file_name(name));
+        found.insert(ecosystem, Entry { grant: PackagesAllowed { rules, rule, place, lock_file }, at });
     }
-    let deny: Vec<(String, Denied)> = document.list("/packages/deny");
-    for (pointer, Denied { name, versions, .. }) in &deny {
-        if !Ecosystem::ALL.iter().any(|ecosystem| versions::name(*ecosystem, name).is_some()) {
-            let shown = text::printable(&text::head(name, 60));
-            document.fault(&format!("{pointer}/name"), format!("`{shown}` is no name of a package"));
-        }
-        if let Some(range) = versions
-            && !Ecosystem::ALL.iter().any(|ecosystem| versions::is_range(*ecosystem, range))
-        {
-            let shown = text::printable(&text::head(range, 60));
-            let message = format!(
-                "`{shown}` is no range of versions, neither for Python (`>=1,<2`) nor for Node (`>=1 <2`); leave it out where no version is wanted"
-            );
-            document.fault(&format!("{pointer}/versions"), message);
-        }
+    found
+}
+
+fn check(document: &mut Document<'_>, (pointer, denied): (String, Denied)) -> Denied {
+    let shown = |text: &str| text::printable(&text::head(text, 60));
+    if !Ecosystem::ALL.iter().any(|ecosystem| versions::name(*ecosystem, &denied.name).is_some()) {
+        document.fault(&format!("{pointer}/name"), format!("`{}` is no name of a package", shown(&denied.name)));
     }
-    let deny = deny.into_iter().map(|(_, denied)| denied).collect();
-    PackageTable { entries, deny, min_age_days: document.get("/packages/min_age_days") }
+    let unknown = |range: &&String| !Ecosystem::ALL.iter().any(|ecosystem| versions::is_range(*ecosystem, range));
+    if let Some(range) = denied.versions.as_ref().filter(unknown) {
+        let message = format!(
+            "`{}` is no range of versions, neither for Python (`>=1,<2`) nor for Node (`>=1 <2`); leave it out where no version is wanted",
+            shown(range)
+        );
+        document.fault(&format!("{pointer}/versions"), message);
+    }
+    denied
 }
 
 /// The name of a lock that lies beside a policy.
@@ -258,7 +232,7 @@ pub fn index_name(name: &str) -> Result<(), String> {
     ))
 }
 
-/// What a policy and its cap allow for one ecosystem.
+/// What a policy allows for one ecosystem, and where it says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackagesAllowed {
     pub rules: PackageRules,
@@ -276,59 +250,54 @@ pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
 /// The ages of packages in whole days, by name and version; one that is missing is not known.
 pub type Ages = BTreeMap<(String, String), u64>;
 
+/// What the policy and its cap allow for one ecosystem.
 pub(super) fn allowed(ecosystem: Ecosystem, policy: &Policy, cap: Option<&Policy>) -> Allowance {
-    let name = ecosystem.name();
-    let none = |by: &Policy| format!("policy {} has no entry `{name}` in [packages]", by.called());
-    let entry = policy.packages.entries.get(&ecosystem);
-    let (Some(entry), Some(rules)) = (entry, policy.packages.rules(ecosystem)) else {
-        return Err((Narrower::Policy, none(policy)));
+    let entry = |by: &Policy, narrower| {
+        let none = || (narrower, format!("policy {} has no entry `{}` in [packages]", by.called(), ecosystem.name()));
+        by.packages.get(&ecosystem).map(|entry| entry.grant.clone()).ok_or_else(none)
     };
-    let rules = match cap {
-        None => rules,
-        Some(cap) => {
-            let most = cap.packages.rules(ecosystem).ok_or_else(|| (Narrower::Host, none(cap)))?;
-            let differ = |ours: &str, theirs: &str| {
-                let reason =
-                    format!("policy {} names the index `{ours}`, and {} `{theirs}`", policy.called(), cap.called());
-                (Narrower::Host, reason)
-            };
-            met(rules, &most).map_err(|[ours, theirs]| differ(&ours, &theirs))?
-        }
-    };
-    let lock_file = entry.lock_file.as_ref().map(|name| policy.file.with_file_name(name));
-    Ok(PackagesAllowed { rules, rule: format!("{}: {name}", policy.name), place: policy.place(entry.at), lock_file })
-}
-
-/// What both allow. `Err`: their indexes, where these are not one.
-fn met(ours: PackageRules, theirs: &PackageRules) -> Result<PackageRules, [String; 2]> {
-    if ours.index != theirs.index {
-        return Err([ours.index, theirs.index.clone()]);
-    }
-    let mut deny = ours.deny.clone();
-    deny.extend(theirs.deny.iter().filter(|denied| !ours.deny.contains(denied)).cloned());
-    Ok(PackageRules {
-        lock_required: ours.lock_required || theirs.lock_required,
-        builds: ours.builds && theirs.builds,
-        deny,
-        // `None` is the smallest.
-        min_age_days: ours.min_age_days.max(theirs.min_age_days),
-        ..ours
+    let allowed = entry(policy, Narrower::Policy)?;
+    let Some(cap) = cap else { return Ok(allowed) };
+    allowed.intersection(&entry(cap, Narrower::Host)?).map_err(|[ours, theirs]| {
+        let reason = format!("policy {} names the index `{ours}`, and {} `{theirs}`", policy.called(), cap.called());
+        (Narrower::Host, reason)
     })
 }
 
+impl PackagesAllowed {
+    /// What both allow. `Err`: their indexes, where these are not one.
+    fn intersection(self, other: &PackagesAllowed) -> Result<PackagesAllowed, [String; 2]> {
+        let (ours, theirs) = (self.rules, &other.rules);
+        if ours.index != theirs.index {
+            return Err([ours.index, theirs.index.clone()]);
+        }
+        let mut deny = ours.deny.clone();
+        deny.extend(theirs.deny.iter().filter(|denied| !ours.deny.contains(denied)).cloned());
+        let rules = PackageRules {
+            lock_required: ours.lock_required || theirs.lock_required,
+            builds: ours.builds && theirs.builds,
+            deny,
+            // `None` is the smallest.
+            min_age_days: ours.min_age_days.max(theirs.min_age_days),
+            ..ours
+        };
+        Ok(PackagesAllowed { rules, ..self })
+    }
+}
+
 /// Narrows what a script may have by what another tool, which names it, may have.
-pub(super) fn meet(ours: &mut BTreeMap<Ecosystem, Allowance>, theirs: &Decision) {
+pub(super) fn narrow(ours: &mut BTreeMap<Ecosystem, Allowance>, theirs: &Decision) {
     for (ecosystem, allowance) in ours {
         let Ok(allowed) = allowance.clone() else { continue };
-        let less = |why: String| Err((Narrower::Manifest, format!("{} names this script, and {why}", theirs.tool)));
-        *allowance = match theirs.package_rules.get(ecosystem) {
-            None => less(format!("it has no packages of {}", ecosystem.name())),
-            Some(Err((_, why))) => less(why.clone()),
-            Some(Ok(other)) => match met(allowed.rules.clone(), &other.rules) {
-                Ok(rules) => Ok(PackagesAllowed { rules, ..allowed }),
-                Err([ours, theirs]) => less(format!("its index is `{theirs}`, not `{ours}`")),
-            },
+        let both = match theirs.package_rules.get(ecosystem) {
+            None => Err(format!("it has no packages of {}", ecosystem.name())),
+            Some(Err((_, why))) => Err(why.clone()),
+            Some(Ok(other)) => {
+                let differ = |[ours, theirs]: [String; 2]| format!("its index is `{theirs}`, not `{ours}`");
+                allowed.intersection(other).map_err(differ)
+            }
         };
+        *allowance = both.map_err(|why| (Narrower::Manifest, format!("{} names this script, and {why}", theirs.tool)));
     }
 }
 

@@ -4,17 +4,17 @@
 //! Out: a `Decision`, a `Confinement`. Never: gives a script more than each of those manifests would.
 
 use super::area::Area;
-use super::decide::{self, Subject, judge, shape_limits};
+use super::decide::{Subject, judge};
 use super::files::what;
-use super::grantable::{Grantable, least};
-use super::hosts;
+use super::grantable::{Grantable, least, narrowed};
 use super::load::Policies;
 use super::packages;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, Verdict, What};
-use super::{Access, Confinement, Grant, HostGrant, Machine, Opening, PerCall, SecretGrant, Variable};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, What};
+use super::{Confinement, Grant, HostGrant, Machine, PerCall, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Language, Manifest, Site};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,12 +41,7 @@ pub fn decide_run(
     let runs = Some((target.language, None));
     // The builtin's own manifest has no file; the manifests that name the script are protected through `namers`.
     let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
-    let mut decision = judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine);
-    for (manifest, site) in namers {
-        let other = decide::decide(manifest, site, policies, machine);
-        meet(&mut decision, &other);
-    }
-    decision
+    judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine)
 }
 
 /// Source text: scratch only. It exists only where a policy names the tool by its exact id.
@@ -60,32 +55,35 @@ fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &
     judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
 }
 
-/// Narrows `decision` by what `other` would give the same script.
-fn meet(decision: &mut Decision, other: &Decision) {
-    if let Err(fault) = &other.shape
-        && fault.kind == Kind::SecurityError
-    {
-        let person = format!(
-            "{} names this script and is refused itself: {}",
-            other.tool,
-            fault.person.as_deref().unwrap_or_default()
-        );
-        decision.shape = Err(Fault::new(
-            Kind::SecurityError,
-            "this script belongs to a tool that this host refuses; ask the operator",
-        )
-        .person(person));
-    }
-    let before = std::mem::take(&mut decision.grants);
-    let after = overlap(&before, &other.grants, decision.script.as_ref().map(|s| Area::File(s.clone())));
-    for grant in before.iter().filter(|g| !Grant::are_covering(&after, g)) {
-        let left = after.iter().filter(|a| a.asked == grant.asked).map(|a| Area::of(&a.opening).text()).collect();
-        less(decision, what(grant.access), &grant.asked, left, &other.tool);
-    }
-    decision.grants = after;
-    meet_hosts(decision, other);
-    meet_secrets(decision, other);
-    packages::meet(&mut decision.package_rules, other);
+/// Narrows a decision, before its shape is made, by what another tool that names the script gets. Returns why no call may
+/// run it, if the other tool is refused.
+pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault> {
+    let script = decision.script.clone().map(Area::File);
+    let own = decision.grants.iter().filter(|grant| Some(Area::of(&grant.opening)) == script).cloned();
+    let files = least(own.chain(narrowed(&decision.grants, &other.grants)));
+    let hosts = least(narrowed(&decision.hosts, &other.hosts));
+    let secrets = narrowed(&decision.secrets, &other.secrets);
+    let shape = other.shape.as_ref().ok();
+    let (env, lost_env): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        std::mem::take(&mut decision.env).into_iter().partition(|(name, value)| {
+            matches!(value, Variable::Literal(_)) || shape.is_some_and(|shape| shape.env.get(name) == Some(value))
+        });
+    let lost_files = decision.grants.iter().filter(|grant| !Grant::are_covering(&files, grant)).map(|grant| {
+        let left = files.iter().filter(|left| left.asked == grant.asked).map(|left| Area::of(&left.opening).text());
+        (what(grant.access), grant.asked.clone(), left.collect())
+    });
+    let lost_hosts = decision.hosts.iter().filter(|grant| !HostGrant::are_covering(&hosts, grant)).map(|grant| {
+        let left = hosts.iter().filter(|left| left.asked == grant.asked).map(HostGrant::text);
+        (What::Host, grant.asked.clone(), left.collect())
+    });
+    let lost_secrets = decision.secrets.iter().filter(|grant| !secrets.contains(grant));
+    let lost_words = lost_secrets.map(|grant| format!("secret:{}", grant.name));
+    let lost_words = lost_words.chain(lost_env.keys().map(|name| format!("env:{name}")));
+    let lost_words = lost_words.map(|word| (What::Capability, word, Vec::new()));
+    let lost: Vec<(What, String, Vec<String>)> = lost_files.chain(lost_hosts).chain(lost_words).collect();
+    lost.into_iter().for_each(|(what, asked, left)| less(decision, what, &asked, &left, &other.tool));
+    (decision.grants, decision.hosts, decision.secrets, decision.env) = (files, hosts, secrets, env);
+    packages::narrow(&mut decision.package_rules, other);
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);
@@ -98,81 +96,27 @@ fn meet(decision: &mut Decision, other: &Decision) {
     decision.confirm.extend(more);
     decision.stderr_is_error |= other.stderr_is_error;
     decision.text_output |= other.text_output;
-    let network = decision.network();
-    if let Ok(shape) = &mut decision.shape {
-        let shape = Arc::make_mut(shape);
-        shape.grants = decision.grants.clone();
-        shape.network = network;
-        shape.secrets = decision.secrets.clone();
-        shape.limits = shape_limits(&decision.limits);
-        shape.require_cgroup = decision.require_cgroup;
-        shape.observe = decision.observe;
-        shape.stderr_is_error = decision.stderr_is_error;
-        shape.text_output = decision.text_output;
-        let theirs = other.shape.as_ref().ok();
-        shape.env.retain(|name, value| {
-            let kept = !matches!(value, Variable::Host(_)) || theirs.is_some_and(|t| t.env.get(name) == Some(value));
-            if !kept {
-                let asked = format!("env:{name}");
-                withheld(asked, &other.tool, &mut decision.verdicts, &mut decision.notes);
-            }
-            kept
-        });
-    }
+    let fault = other.shape.as_ref().err().filter(|fault| fault.kind == Kind::SecurityError)?;
+    let why = fault.person.as_deref().unwrap_or_default();
+    let message = "this script belongs to a tool that this host refuses; ask the operator";
+    let person = format!("{} names this script and is refused itself: {why}", other.tool);
+    Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
-/// Leaves the secrets that `other` may use in the same way.
-fn meet_secrets(decision: &mut Decision, other: &Decision) {
-    let same = |our: &SecretGrant, their: &SecretGrant| {
-        (&our.name, &our.from, &our.header) == (&their.name, &their.from, &their.header)
-    };
-    let (kept, lost) = std::mem::take(&mut decision.secrets)
-        .into_iter()
-        .partition(|our| other.secrets.iter().any(|their| same(our, their)));
-    decision.secrets = kept;
-    for SecretGrant { name, .. } in lost {
-        withheld(format!("secret:{name}"), &other.tool, &mut decision.verdicts, &mut decision.notes);
-    }
-}
-
-/// Records that a variable of the host, or a secret, is withheld, because a tool that names the script is not granted it.
-fn withheld(asked: String, tool: &str, verdicts: &mut [Verdict], notes: &mut Notes) {
-    let reason = format!("{tool} names this script and is not granted it");
-    notes.narrowed(format!("narrowed: {asked}: {reason}"));
-    for verdict in verdicts.iter_mut().filter(|v| v.what == What::Capability && v.asked == asked) {
-        (verdict.allowed, verdict.effective) = (false, None);
-        verdict.narrower = Some(Narrower::Manifest);
-        verdict.reason = Some(reason.clone());
-    }
-}
-
-/// Narrows the hosts of `decision` by those of `other`.
-fn meet_hosts(decision: &mut Decision, other: &Decision) {
-    let parts = |our: &HostGrant| -> Vec<HostGrant> {
-        other.hosts.iter().filter_map(|their| hosts::part(our, &their.pattern, Some(&their.ranges))).collect()
-    };
-    let before = std::mem::take(&mut decision.hosts);
-    let after = least(before.iter().flat_map(parts));
-    for grant in before.iter().filter(|grant| !HostGrant::are_covering(&after, grant)) {
-        let left = after.iter().filter(|a| a.asked == grant.asked).map(HostGrant::text).collect();
-        less(decision, What::Host, &grant.asked, left, &other.tool);
-    }
-    decision.hosts = after;
-}
-
-/// Records that less is granted of an ask, because a tool that names the script has less; `left`: what it still is.
-fn less(decision: &mut Decision, what: What, asked: &str, left: Vec<String>, tool: &str) {
+/// Records that less is granted of a request, because a tool that names the script has less; `left`: what it still is.
+fn less(decision: &mut Decision, what: What, asked: &str, left: &[String], tool: &str) {
     let reason = format!("{tool} names this script and is granted less");
-    let words = format!("narrowed: {} {asked}: {reason}", what.name());
+    // The word of a capability says its kind.
+    let kind = if what == What::Capability { String::new() } else { format!("{} ", what.name()) };
+    let words = format!("narrowed: {kind}{asked}: {reason}");
     if !decision.notes.told.contains(&words) {
         decision.notes.narrowed(words);
     }
-    let left = Some(left.join(", ")).filter(|left| !left.is_empty());
     for verdict in decision.verdicts.iter_mut().filter(|v| v.what == what && v.asked == asked) {
         verdict.allowed = false;
         verdict.narrower = Some(Narrower::Manifest);
         verdict.reason = Some(reason.clone());
-        verdict.effective = left.clone();
+        verdict.effective = Some(left.join(", ")).filter(|left| !left.is_empty());
     }
 }
 
@@ -190,29 +134,6 @@ fn narrow_limit(limit: &mut LimitVerdict, theirs: &LimitVerdict, tool: &str, not
         }
     }
     limit.effective = limit.effective.min(theirs.effective);
-}
-
-/// Pairwise overlap of two lists of grants; a grant of the script itself always stays.
-fn overlap(ours: &[Grant], theirs: &[Grant], script: Option<Area>) -> Vec<Grant> {
-    let mut both = Vec::new();
-    for our in ours {
-        if Some(Area::of(&our.opening)) == script {
-            both.push(our.clone());
-        }
-        for their in theirs {
-            let Some(area) = Area::of(&our.opening).overlap(&Area::of(&their.opening)) else { continue };
-            let access = our.access.min(their.access);
-            // A staged grant stays staged: only two live grants give a live write.
-            let live = [&our.opening, &their.opening].iter().all(|o| matches!(o, Opening::Live { .. }));
-            let opening = match (access, live, &area) {
-                (Access::Read, ..) => area.for_reading(),
-                (Access::Write, false, Area::Tree(_)) => continue,
-                (Access::Write, ..) => area.for_writing(),
-            };
-            both.push(Grant { access, opening, ..our.clone() });
-        }
-    }
-    least(both)
 }
 
 /// The confinement of one call. Nothing in its arguments widens anything.

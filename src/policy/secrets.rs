@@ -5,10 +5,10 @@
 
 use super::area::{self, Area};
 use super::capability::{self, Kind};
-use super::document::{At, Document};
+use super::document::Document;
 use super::file::Policy;
 use super::files::plain_path;
-use super::grantable::Grantable;
+use super::grantable::{Entry, Grantable, Narrowing};
 use super::verdict::{Narrower, Verdict, What, wall};
 use super::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use crate::base::text;
@@ -38,19 +38,6 @@ const FRAMING: [&str; 14] = [
     "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
 ];
 
-/// One entry of `[secrets] grant`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretRule {
-    pub name: String,
-    pub from: SecretSource,
-    /// Added by the relay; `None`: a variable of the tool.
-    pub header: Option<HeaderRule>,
-    /// Its header has methods or paths, and no word on queries.
-    pub lacks_query: bool,
-    pub why: String,
-    pub at: At,
-}
-
 #[derive(Deserialize)]
 struct HeaderEntry {
     host: String,
@@ -64,9 +51,9 @@ struct HeaderEntry {
     request_headers: Option<Vec<String>>,
 }
 
-/// `folder`: of the policy file, where relative paths start.
-pub(super) fn read(document: &mut Document<'_>, folder: &Path) -> Vec<SecretRule> {
-    let mut found: Vec<SecretRule> = Vec::new();
+/// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
+pub(super) fn read(document: &mut Document<'_>, policy: &str, folder: &Path) -> Vec<Entry<SecretGrant>> {
+    let mut found: Vec<Entry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
         let written = |key: &str| entry[key].as_str().map(str::to_owned);
         let at = |key: &str| format!("{pointer}/{key}");
@@ -77,32 +64,44 @@ pub(super) fn read(document: &mut Document<'_>, folder: &Path) -> Vec<SecretRule
         if let Some(complaint) = environment::refused(&name, "").filter(|_| entry["name"].is_string()) {
             let shown = text::printable(&text::head(&name, 60));
             document.fault(&at("name"), format!("`{shown}` is no name of a secret: it {complaint}"));
-        } else if found.iter().any(|rule| rule.name == name) {
+        } else if found.iter().any(|entry| entry.grant.name == name) {
             document.conflict(&at("name"), format!("`{name}` is named twice"));
         }
-        let written: Option<HeaderEntry> = document.get(&at("header"));
-        let says_query = written.as_ref().is_some_and(|header| header.query.is_some());
-        let header = written.and_then(|written| header(document, &at("header"), written));
+        let header = document.get(&at("header")).and_then(|written| header(document, &at("header"), written));
         if let Some(other) = header.as_ref().and_then(|header| clash(header, &found)) {
             document.conflict(&at("header"), other);
         }
-        let lacks_query = !says_query && header.as_ref().is_some_and(HeaderRule::is_limited);
-        found.push(SecretRule { name, from, header, lacks_query, why, at: document.at(&at("name")) });
+        let rule = format!("{policy}: {name}");
+        found.push(Entry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
     }
     found
 }
 
+impl Policy {
+    /// The secrets whose header has methods or paths, and no word on queries.
+    pub(super) fn secrets_without_query(&self) -> impl Iterator<Item = &Entry<SecretGrant>> {
+        let written = |grant: &SecretGrant| {
+            let entries = self.source["secrets"]["grant"].as_array().into_iter().flatten();
+            entries.filter(|entry| entry["name"] == *grant.name).any(|entry| entry["header"]["query"].is_array())
+        };
+        let is_limited = |grant: &SecretGrant| grant.header.as_ref().is_some_and(HeaderRule::is_limited);
+        self.secrets.iter().filter(move |entry| is_limited(&entry.grant) && !written(&entry.grant))
+    }
+}
+
 /// Why no second header can go there: one request has one header of a name, and one host that it goes to.
-fn clash(header: &HeaderRule, found: &[SecretRule]) -> Option<String> {
-    let of_host = |rule: &&SecretRule| rule.header.as_ref().is_some_and(|other| other.host == header.host);
-    found.iter().filter(of_host).find_map(|rule| {
-        let (HeaderRule { host, port, name, .. }, other) = (header, rule.header.as_ref()?);
+fn clash(header: &HeaderRule, found: &[Entry<SecretGrant>]) -> Option<String> {
+    found.iter().find_map(|Entry { grant, .. }| {
+        let (HeaderRule { host, port, name, .. }, other) = (header, grant.header.as_ref()?);
+        if other.host != *host {
+            return None;
+        }
         if other.name == *name {
-            return Some(format!("`{}` is already the header `{name}` of {host}: keep one", rule.name));
+            return Some(format!("`{}` is already the header `{name}` of {host}: keep one", grant.name));
         }
         let message = format!(
             "{host} gets it at port {port}, and `{}` at port {}: write one port, since requests for one name go to one place",
-            rule.name, other.port
+            grant.name, other.port
         );
         (other.port != *port).then_some(message)
     })
@@ -386,19 +385,18 @@ pub(super) fn judge(
         if !seen.insert(name) {
             continue;
         }
-        let listed = policy.secrets.iter().find(|rule| rule.name == name);
-        let wall = if listed.is_some_and(|rule| rule.header.is_some()) { wall::NETWORK } else { wall::ENVIRONMENT };
+        let listed = policy.secrets.iter().find(|entry| entry.grant.name == name);
+        let added = listed.is_some_and(|entry| entry.grant.header.is_some());
+        let wall = if added { wall::NETWORK } else { wall::ENVIRONMENT };
         let nowhere = || format!("no entry of [secrets] grant in policy {} names it", policy.called());
-        let judged = listed.ok_or_else(|| (Narrower::Policy, nowhere())).and_then(|rule| {
-            capped(word, cap).or_else(|| conflict(manifest, rule, hosts, files)).map_or(Ok(rule), Err)
+        let judged = listed.ok_or_else(|| (Narrower::Policy, nowhere())).and_then(|entry| {
+            capped(word, cap).or_else(|| conflict(manifest, &entry.grant, hosts, files)).map_or(Ok(entry), Err)
         });
         verdicts.push(match judged {
-            Ok(rule) => {
-                let grant = grant(policy, rule);
-                let verdict = Verdict::met(What::Capability, word, used(name, rule.header.as_ref()), &[wall]);
-                let verdict = verdict.because(&grant.rule, &rule.why, policy.place(rule.at));
-                grants.push(grant);
-                verdict
+            Ok(Entry { grant, at }) => {
+                grants.push(grant.clone());
+                let verdict = Verdict::met(What::Capability, word, used(name, grant.header.as_ref()), &[wall]);
+                verdict.because(&grant.rule, &grant.why, policy.place(*at))
             }
             Err((narrower, reason)) => Verdict::denied(What::Capability, word, narrower, reason, &[wall]),
         });
@@ -407,13 +405,11 @@ pub(super) fn judge(
     grants
 }
 
-fn grant(policy: &Policy, rule: &SecretRule) -> SecretGrant {
-    SecretGrant {
-        name: rule.name.clone(),
-        from: rule.from.clone(),
-        header: rule.header.clone(),
-        rule: format!("{}: {}", policy.name, rule.name),
-        why: rule.why.clone(),
+impl Narrowing for SecretGrant {
+    /// A secret is used in the same way, or not at all.
+    fn intersection(&self, other: &SecretGrant) -> Option<SecretGrant> {
+        let same = (&self.name, &self.from, &self.header) == (&other.name, &other.from, &other.header);
+        same.then(|| self.clone())
     }
 }
 
@@ -426,7 +422,7 @@ fn capped(word: &str, cap: Option<&Policy>) -> Option<(Narrower, String)> {
 /// Why a secret that both allow cannot be used by this tool, with the mend.
 fn conflict(
     manifest: &Manifest,
-    rule: &SecretRule,
+    rule: &SecretGrant,
     hosts: &[HostGrant],
     files: &[Grant],
 ) -> Option<(Narrower, String)> {

@@ -9,7 +9,7 @@ use super::capability::{self, Ask};
 use super::load::PassedOver;
 use super::needs::Need;
 use super::packages::{Allowance, Ecosystem, PackageGrant, Wanted};
-use super::{Grant, HostGrant, Network, Runtime, SecretGrant, ServiceGrant, Shape, hosts};
+use super::{Grant, HostGrant, Network, Runtime, SecretGrant, ServiceGrant, Shape, Variable, hosts};
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
@@ -171,6 +171,14 @@ impl Verdict {
         self.refuses() && self.narrower == Some(Narrower::House)
     }
 
+    /// The same where only a part of what was asked is granted.
+    pub(super) fn only_in_part(mut self, narrower: Narrower, reason: &str) -> Verdict {
+        self.allowed = false;
+        self.narrower = Some(narrower);
+        self.reason = Some(format!("only a part is allowed: {reason}"));
+        self
+    }
+
     pub(super) fn because(mut self, rule: impl Into<String>, why: impl Into<String>, at: impl Into<String>) -> Verdict {
         self.rule = rule.into();
         self.why = why.into();
@@ -300,6 +308,8 @@ pub struct Decision {
     /// It does, and starts scripts, which are held to what is decided here.
     pub starts_scripts: bool,
     pub shape: Result<Arc<Shape>, Fault>,
+    /// Its variables: literals of the manifest, and the host's own that were granted.
+    pub(super) env: BTreeMap<String, Variable>,
     /// SHA-256 over the policy files that were used, hex.
     pub digest: String,
 }

@@ -199,9 +199,9 @@ fn entries_are_read_with_their_sources_and_rules() {
             SecretSource::Command(["/usr/bin/pass", "show", "a"].map(str::to_owned).to_vec()),
         ),
     ] {
-        assert_eq!(read(&format!("from = \"{from}\"")).from, source);
+        assert_eq!(read(&format!("from = \"{from}\"")).grant.from, source);
     }
-    let with = |more: &str| read(&format!("from = \"env:A\", header = {{ {more} }}")).header.expect("a header");
+    let with = |more: &str| read(&format!("from = \"env:A\", header = {{ {more} }}")).grant.header.expect("a header");
     let header = with("host = \"API.X.com.\", name = \"X-Key\"");
     assert_eq!(
         (header.host.as_str(), header.port, header.name.as_str(), header.value.as_str()),

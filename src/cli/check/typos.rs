@@ -173,16 +173,16 @@ fn interpreters(policy: &Policy, machine: &Machine) -> Vec<Problem> {
 
 /// `[packages]`: indexes that the host's configuration does not name.
 fn indexes(policy: &Policy, machine: &Machine) -> Vec<Problem> {
-    let unknown = policy.packages.entries.iter().filter_map(|(ecosystem, entry)| {
+    let unknown = policy.packages.iter().filter_map(|(ecosystem, entry)| {
         let known = machine.indexes.keys().filter(|(of, _)| of == ecosystem).map(|(_, name)| name.as_str());
         let known: Vec<&str> = known.collect();
-        if known.contains(&entry.index.as_str()) {
+        let index = &entry.grant.rules.index;
+        if known.contains(&index.as_str()) {
             return None;
         }
         let name = ecosystem.name();
         let message = format!(
-            "this host's configuration has no [indexes.{}] {name}, so tools that require packages are unavailable; known: {}",
-            entry.index,
+            "this host's configuration has no [indexes.{index}] {name}, so tools that require packages are unavailable; known: {}",
             known.join(", ")
         );
         Some(warning(Code::Dependency, format!("/packages/{name}/index"), entry.at, message))
@@ -193,10 +193,11 @@ fn indexes(policy: &Policy, machine: &Machine) -> Vec<Problem> {
 /// `[secrets]`: files that a call would not read the secret from, programs that are not there, and values too short to
 /// be hidden.
 fn secrets(policy: &Policy) -> Vec<Problem> {
-    let unusable = policy.secrets.iter().enumerate().filter_map(|(index, rule)| {
-        let (code, why) = unusable(&rule.from)?;
-        let message = format!("the secret {} cannot be had, so every call that uses it is refused: {why}", rule.name);
-        Some(warning(code, format!("/secrets/grant/{index}/from"), rule.at, message))
+    let unusable = policy.secrets.iter().enumerate().filter_map(|(index, entry)| {
+        let (code, why) = unusable(&entry.grant.from)?;
+        let name = &entry.grant.name;
+        let message = format!("the secret {name} cannot be had, so every call that uses it is refused: {why}");
+        Some(warning(code, format!("/secrets/grant/{index}/from"), entry.at, message))
     });
     unusable.collect()
 }

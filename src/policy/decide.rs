@@ -92,10 +92,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
-    let limits = limits::limits(manifest, policy, host, machine.cgroup);
-    for limit in limits.iter().filter(|limit| limit.clamped) {
-        notes.clamped(limit.limit, limit.asked.unwrap_or(limit.effective), limit.effective, &limit.from);
-    }
+    let limits = limits::limits(manifest, policy, host, machine.cgroup, &mut notes);
     let stderr = [Some(manifest.execution.stderr), Some(policy.stderr), host.map(|h| h.stderr)];
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
@@ -133,18 +130,32 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
         env,
         digest: digest(policy, host),
     };
-    let mut refused = None;
-    for (manifest, site) in subject.namers {
-        refused = run::narrow(&mut decision, &decide(manifest, site, policies, machine)).or(refused);
-    }
+    let refused = narrow_by_namers(&mut decision, subject, policies, machine);
+    resolve_shape(&mut decision, policy, subject, refused);
+    decision
+}
+
+/// Narrows by each manifest that names the script. Returns why no call may run it, if one of them is refused.
+fn narrow_by_namers(
+    decision: &mut Decision,
+    subject: &Subject<'_>,
+    policies: &Policies,
+    machine: &Machine,
+) -> Option<Fault> {
+    subject.namers.iter().fold(None, |refused, (manifest, site)| {
+        run::narrow(decision, &decide(manifest, site, policies, machine)).or(refused)
+    })
+}
+
+/// Fills in what is enforced, or why a call is refused; `refused`: because of a tool that names the script.
+fn resolve_shape(decision: &mut Decision, policy: &Policy, subject: &Subject<'_>, refused: Option<Fault>) {
     let faulty = policy.fault.as_deref().map(|fault| faulty(fault, &decision.tool));
     if faulty.is_some() {
         // What is not granted is so because of the fault.
         decision.verdicts.clear();
     }
-    let fault = refused.or(faulty).or_else(|| refusal(&decision)).or_else(|| unavailable(&decision, manifest));
-    decision.shape = fault.map_or_else(|| shape(&decision, subject).map(Arc::new), Err);
-    decision
+    let fault = refused.or(faulty).or_else(|| refusal(decision)).or_else(|| unavailable(decision, subject.manifest));
+    decision.shape = fault.map_or_else(|| shape(decision, subject).map(Arc::new), Err);
 }
 
 /// The labels that policy requires and the manifest does not declare.

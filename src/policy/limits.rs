@@ -4,12 +4,24 @@
 
 use super::Limits;
 use super::file::Policy;
-use super::verdict::{LimitVerdict, wall};
+use super::verdict::{LimitVerdict, Notes, wall};
 use crate::manifest::Manifest;
 use crate::quantity::Limit;
 
-pub(super) fn limits(manifest: &Manifest, policy: &Policy, host: Option<&Policy>, cgroup: bool) -> Vec<LimitVerdict> {
-    Limit::ALL.into_iter().map(|limit| one(limit, asked(manifest, limit), policy, host, cgroup)).collect()
+/// All limits; `notes` says which are less than was asked for.
+pub(super) fn limits(
+    manifest: &Manifest,
+    policy: &Policy,
+    host: Option<&Policy>,
+    cgroup: bool,
+    notes: &mut Notes,
+) -> Vec<LimitVerdict> {
+    let one = |limit| one(limit, asked(manifest, limit), policy, host, cgroup);
+    let limits: Vec<LimitVerdict> = Limit::ALL.into_iter().map(one).collect();
+    for limit in limits.iter().filter(|limit| limit.clamped) {
+        notes.clamped(limit.limit, limit.asked.unwrap_or(limit.effective), limit.effective, &limit.from);
+    }
+    limits
 }
 
 /// What a shape enforces: of time the ceiling, since a call may ask for more than the manifest did, up to that.

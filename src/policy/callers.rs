@@ -36,23 +36,28 @@ pub struct Callers {
 }
 
 /// One `[[caller]]`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CallerRule {
     /// As it authenticated, or `*`.
     pub name: String,
     pub why: String,
+    #[serde(skip)]
     pub tools: Vec<Selector>,
+    #[serde(skip)]
     pub parameters: Vec<ParameterRule>,
     pub calls_per_minute: Option<u32>,
     pub at_once: Option<u32>,
     /// Sees audits, metrics and the calls of others.
+    #[serde(skip)]
     pub operator: bool,
     /// Whose names this caller may bring with a request and be taken for.
+    #[serde(default)]
     pub act_as: Vec<String>,
     /// Where it may be told that calls in the background ended.
+    #[serde(skip)]
     pub callbacks: Vec<CallbackRule>,
     /// What those messages are signed with.
+    #[serde(skip)]
     pub callback_secret: Option<SecretSource>,
     #[serde(skip)]
     pub at: At,
@@ -85,9 +90,9 @@ pub enum Takes {
 }
 
 /// One `[[limit]]`: of each tool that it names, all callers together.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ToolLimit {
+    #[serde(skip)]
     pub tools: Vec<Selector>,
     pub why: String,
     pub calls_per_minute: Option<u32>,
@@ -95,8 +100,7 @@ pub struct ToolLimit {
 }
 
 /// After how many failures in a row calls are held back, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     pub failures: u32,
     pub wait: Duration,

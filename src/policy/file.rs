@@ -90,17 +90,19 @@ pub struct Ceiling {
 }
 
 /// An interpreter the operator chose.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NamedRuntime {
     pub path: PathBuf,
     pub why: String,
+    #[serde(skip)]
     pub at: At,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Capability {
     pub name: String,
     pub why: String,
+    #[serde(skip)]
     pub at: At,
 }
 
@@ -399,19 +401,13 @@ fn limits(document: &mut Document<'_>) -> BTreeMap<Limit, Ceiling> {
     Limit::ALL.into_iter().filter_map(&mut read).collect()
 }
 
-#[derive(Deserialize)]
-struct RuntimeEntry {
-    path: String,
-    why: String,
-}
-
 fn runtimes(document: &mut Document<'_>) -> BTreeMap<Language, NamedRuntime> {
     let mut found = BTreeMap::new();
     for language in [Language::Python, Language::Nodejs, Language::Bun] {
         let entry = format!("/runtimes/{}", language.name());
-        let Some(RuntimeEntry { path, why }) = document.get(&entry) else { continue };
+        let Some(NamedRuntime { path, why, .. }) = document.get(&entry) else { continue };
         let pointer = format!("{entry}/path");
-        let plain = files::plain_path(&path).and_then(|plain| match plain.is_absolute() {
+        let plain = files::plain_path(&path.to_string_lossy()).and_then(|plain| match plain.is_absolute() {
             true => Ok(plain),
             false => Err("an interpreter is named by its absolute path".to_owned()),
         });
@@ -421,22 +417,16 @@ fn runtimes(document: &mut Document<'_>) -> BTreeMap<Language, NamedRuntime> {
     found
 }
 
-#[derive(Deserialize)]
-struct CapabilityEntry {
-    name: String,
-    why: String,
-}
-
 /// `host`: the file is a cap, which names the secrets that policies may grant.
 fn capabilities(document: &mut Document<'_>, host: bool) -> Vec<Capability> {
     let mut found = Vec::new();
-    for (pointer, CapabilityEntry { name, why }) in document.list("/capabilities/grant") {
+    for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
         let pointer = format!("{pointer}/name");
-        let secret = host && matches!(capability::kind(&name), capability::Kind::Secret(_));
+        let secret = host && matches!(capability::kind(&granted.name), capability::Kind::Secret(_));
         if !secret {
-            document.parsed(&pointer, capability::grantable(&name));
+            document.parsed(&pointer, capability::grantable(&granted.name));
         }
-        found.push(Capability { name, why, at: document.at(&pointer) });
+        found.push(Capability { at: document.at(&pointer), ..granted });
     }
     found
 }

@@ -181,13 +181,6 @@ pub(super) fn read(
         let at = format!("{pointer}/index");
         document.parsed(&at, index_name(&index));
         let at = document.at(&at);
-        if let Some(name) = lock_file.as_ref().filter(|name| !is_lock_name(name)) {
-            let shown = text::printable(&text::head(name, 60));
-            let message = format!(
-                "`{shown}` is not the name of a lock beside this policy: write for example \"run-code.pylock.toml\" (for Node \"run-code.package-lock.json\")"
-            );
-            document.fault(&format!("{pointer}/lock_file"), message);
-        }
         let (lock_required, deny) = (lock == Lock::Required, deny.clone());
         let rules = PackageRules { index, lock_required, builds, deny, min_age_days, why };
         let (rule, place) = (format!("{name}: {}", ecosystem.name()), super::file::place(name, file, at));

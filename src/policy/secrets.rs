@@ -23,11 +23,11 @@ use std::path::Path;
 
 /// The port at which a host is reached by TLS where a policy names none.
 const HTTPS: u16 = 443;
-/// Most words of a command, and methods and paths of a header.
+/// Most words of a command, and headers of a request that are named.
 const MOST: usize = 64;
 /// Longest name of a file, bytes.
 const LONGEST_FILE: usize = 255;
-/// Longest name or text of a header, and longest path, bytes.
+/// Longest name or text of a header, bytes.
 const LONGEST: usize = 1000;
 /// Stands for the name of the caller.
 pub const CALLER: &str = "{caller}";
@@ -163,37 +163,15 @@ fn header(document: &mut Document<'_>, pointer: &str, written: HeaderEntry) -> O
             document.fault(&at(key), message);
         }
     }
-    let mut list = |key: &str, texts: Vec<String>, read: fn(&str) -> Result<String, String>| {
-        let texts = texts.iter().take(MOST).enumerate();
-        let texts = texts.map(|(index, text)| document.parsed(&format!("{}/{index}", at(key)), read(text)));
-        texts.collect::<Option<Vec<String>>>()
-    };
-    let (methods, paths) = (list("methods", methods, method), list("paths", paths, path_pattern));
-    let query = list("query", query.unwrap_or_default(), query_name);
-    let request_headers = list("request_headers", request_headers.unwrap_or_default(), header_name);
+    let names = request_headers.unwrap_or_default().into_iter().take(MOST).enumerate();
+    let names = names
+        .map(|(at_name, name)| document.parsed(&format!("{pointer}/request_headers/{at_name}"), header_name(&name)));
+    let (request_headers, query) = (names.collect::<Option<_>>(), query.unwrap_or_default());
     let value = document.parsed(&at("value"), header_value(value.unwrap_or_else(|| "{}".to_owned())));
     let name = document.parsed(&at("name"), header_name(&name));
     let (host, port) = document.parsed(&at("host"), exact(&host))?;
-    let (name, value, methods, paths) = (name?, value?, methods?, paths?);
-    let (query, request_headers) = (query?, request_headers?);
+    let (name, value, request_headers) = (name?, value?, request_headers?);
     Some(HeaderRule { host, port, name, value, methods, paths, query, request_headers, ca: None })
-}
-
-fn method(written: &str) -> Result<String, String> {
-    let capitals = !written.is_empty() && written.bytes().all(|b| b.is_ascii_uppercase());
-    match capitals && !["TRACE", "CONNECT"].contains(&written) {
-        true => Ok(written.to_owned()),
-        false => Err("a method is written in capitals, and is neither TRACE nor CONNECT".to_owned()),
-    }
-}
-
-/// The name of a field of a query, as it is after decoding.
-fn query_name(written: &str) -> Result<String, String> {
-    let plain = written.bytes().all(|b| b.is_ascii_graphic() && !b"&;=%+#".contains(&b));
-    match plain && !written.is_empty() && written.len() <= LONGEST {
-        true => Ok(written.to_owned()),
-        false => Err("the name of a query field is ASCII without spaces and `&`, `;`, `=`, `%`, `+`, `#`".to_owned()),
-    }
 }
 
 /// The text of a header with `{}` where the secret stands.
@@ -228,22 +206,6 @@ pub fn header_name(written: &str) -> Result<String, String> {
         return Err(format!("`{name}` says how a message is read or where it goes: leave it out"));
     }
     Ok(name)
-}
-
-/// `/exact` or `/below/**`.
-fn path_pattern(written: &str) -> Result<String, String> {
-    let stem = written.strip_suffix("/**").unwrap_or(written);
-    let plain = written.starts_with('/')
-        && stem.bytes().all(|b| (0x21..0x7F).contains(&b) && !b"*?#%\\".contains(&b))
-        && !written.contains("//")
-        && written.len() <= LONGEST
-        && !stem.split('/').any(|part| part == "." || part == "..");
-    if plain {
-        Ok(written.to_owned())
-    } else {
-        Err("a path is \"/exact\" or \"/below/**\", without `//`, `.` and `..` as parts, `%`, `?`, `#`, `\\`"
-            .to_owned())
-    }
 }
 
 impl fmt::Display for SecretSource {

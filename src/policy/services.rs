@@ -15,14 +15,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// One entry of `[services] call`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ServiceRule {
     pub service: String,
     pub request: Vec<String>,
     pub response: String,
     /// The name of the caller is sent too.
+    #[serde(default)]
     pub user: bool,
     pub why: String,
+    #[serde(skip)]
     pub at: At,
 }
 
@@ -73,25 +75,15 @@ impl Grantable for ServiceGrant {
     }
 }
 
-#[derive(Deserialize)]
-struct Entry {
-    service: String,
-    request: Vec<String>,
-    response: String,
-    #[serde(default)]
-    user: bool,
-    why: String,
-}
-
 pub(super) fn read(document: &mut Document<'_>) -> Vec<ServiceRule> {
     let mut found: Vec<ServiceRule> = Vec::new();
-    for (pointer, Entry { service, request, response, user, why }) in document.list("/services/call") {
+    for (pointer, rule) in document.list::<ServiceRule>("/services/call") {
         let pointer = format!("{pointer}/service");
-        if found.iter().any(|rule| rule.service == service) {
-            let shown = text::printable(&text::head(&service, 80));
+        if found.iter().any(|other| other.service == rule.service) {
+            let shown = text::printable(&text::head(&rule.service, 80));
             document.conflict(&pointer, format!("`{shown}` is named twice"));
         }
-        found.push(ServiceRule { service, request, response, user, why, at: document.at(&pointer) });
+        found.push(ServiceRule { at: document.at(&pointer), ..rule });
     }
     found
 }

@@ -259,11 +259,12 @@ const BAD: &[(&str, &str, &str)] = &[
     ("header = { host = \"x.com\", name = \"k\", methods = [\"GET\", \"CONNECT\"] }", "header/methods/1", METHOD),
     ("header = { host = \"x.com\", name = \"k\", methods = [\"get\"] }", "header/methods/0", METHOD),
     ("header = { host = \"x.com\", name = \"k\", methods = [\"\"] }", "header/methods/0", METHOD),
+    ("header = { host = \"x.com\", name = \"k\", methods = [\"GET\\n\"] }", "header/methods/0", METHOD),
     ("header = { host = \"x.com\", name = \"k\", methods = [] }", "header/methods", "`methods` is empty: Left out: all but TRACE and CONNECT."),
     ("header = { host = \"x.com\", name = \"k\", paths = [] }", "header/paths", "`paths` is empty: /exact or /below/**. Left out: all."),
     ("header = { host = \"x.com\", name = \"k\", port = 1 }", "header/port", "unknown key `port`; known here: host, name, value, methods, paths, query, request_headers"),
     ("header = { host = \"x.com\", name = \"k\", query = [\"a\"] }", "header/query", "`query` is for a header with `methods` or `paths`; without them every request gets it"),
-    ("header = { host = \"x.com\", name = \"k\", paths = [\"/a\"], query = [\"a&b\"] }", "header/query/0", "the name of a query field is ASCII without spaces and `&`, `;`, `=`, `%`, `+`, `#`"),
+    ("header = { host = \"x.com\", name = \"k\", paths = [\"/a\"], query = [\"a&b\"] }", "header/query/0", "`query` is not written as it must be: The name of a field: ASCII without spaces and `&`, `;`, `=`, `%`, `+`, `#`."),
     ("header = { host = \"x.com\", name = \"k\", paths = [\"/a\"], request_headers = [\"Host\"] }", "header/request_headers/0", "`host` says how a message is read or where it goes: leave it out"),
     ("header = \"Authorization\"", "header", "`header` must be a table, not a string"),
 ];
@@ -272,11 +273,11 @@ const ALONE: &str = "`{caller}` stands in the name of a file alone, never in a v
 const COMMAND: &str = "`command:` is followed by an absolute program and its words; no shell reads them";
 const EXACT: &str = "a secret goes to one exact name: no wildcard, no address";
 const VALUE: &str = "`value` is ASCII with one `{}`, where the secret stands, and no space at its ends";
-const METHOD: &str = "a method is written in capitals, and is neither TRACE nor CONNECT";
-const PATH: &str = "a path is \"/exact\" or \"/below/**\", without `//`, `.` and `..` as parts, `%`, `?`, `#`, `\\`";
-const PATHS: [&str; 19] = [
+const METHOD: &str = "`methods` is not written as it must be: A method is in capitals, and neither TRACE nor CONNECT.";
+const PATH: &str = "`paths` is not written as it must be: /exact or /below/**, without `//`, `.` and `..` as parts, `%`, `?`, `#`, `\\`.";
+const PATHS: [&str; 20] = [
     "", "v1", "*", "**", "/*", "/a*", "/a/**/b", "/a/**/**", "//", "//**", "/a//b", "/a//**", "/..", "/../**", "/./**",
-    "/a%2e", "/a?b", "/a b", "/a\\\\b",
+    "/a%2e", "/a?b", "/a b", "/a\\\\b", "/a\\n",
 ];
 const FRAMING: [&str; 8] = [
     "Host",

@@ -13,9 +13,8 @@ use std::net::IpAddr;
 const LONGEST: usize = 2000;
 
 /// One entry of a caller's `callbacks`: this URL and everything below its path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallbackRule {
-    #[serde(serialize_with = "as_text")]
     pub url: CallbackUrl,
     /// Addresses that are not public, and that its host may have all the same.
     pub ranges: Vec<IpNet>,
@@ -133,10 +132,6 @@ impl CallbackGrant {
             false => format!("told at {} (also at {})", self.url, ranges.join(", ")),
         }
     }
-}
-
-fn as_text<S: serde::Serializer>(url: &CallbackUrl, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(url)
 }
 
 #[cfg(test)]

@@ -26,18 +26,6 @@ pub fn schema() -> &'static Value {
 struct Shape;
 
 #[derive(Deserialize)]
-struct CallerEntry {
-    name: String,
-    why: String,
-    calls_per_minute: Option<u32>,
-    at_once: Option<u32>,
-    role: Option<String>,
-    #[serde(default)]
-    act_as: Vec<String>,
-    callback_secret: Option<String>,
-}
-
-#[derive(Deserialize)]
 struct ParameterEntry {
     tool: String,
     name: String,
@@ -53,13 +41,6 @@ struct ParameterEntry {
 struct CallbackEntry {
     url: String,
     why: String,
-}
-
-#[derive(Deserialize)]
-struct LimitEntry {
-    why: String,
-    calls_per_minute: Option<u32>,
-    at_once: Option<u32>,
 }
 
 /// Reads the file.
@@ -91,10 +72,10 @@ pub fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
 }
 
 /// `folder`: of the file, where relative paths start.
-fn caller(document: &mut Document<'_>, pointer: &str, entry: CallerEntry, folder: &Path) -> CallerRule {
+fn caller(document: &mut Document<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
     let at = |key: &str| format!("{pointer}/{key}");
-    let names = entry.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
-    for (pointer, name) in names.chain([(at("name"), &entry.name)]) {
+    let names = rule.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
+    for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
         if !is_name(name) {
             let message = format!(
                 "the name of a caller is at most {LONGEST_NAME} plain characters without spaces, as it authenticates (alice, uid:1000); \"*\" stands alone"
@@ -105,21 +86,10 @@ fn caller(document: &mut Document<'_>, pointer: &str, entry: CallerEntry, folder
     let tools = tools(document, &at("tools"));
     let parameters = parameters(document, &at("parameters"), &tools);
     let callbacks = callbacks(document, &at("callbacks"));
-    let secret = entry.callback_secret.map(|secret| secrets::source(&secret, folder));
+    let secret = document.get(&at("callback_secret")).map(|secret: String| secrets::source(&secret, folder));
     let callback_secret = secret.and_then(|secret| document.parsed(&at("callback_secret"), secret));
-    CallerRule {
-        tools,
-        parameters,
-        callbacks,
-        callback_secret,
-        calls_per_minute: entry.calls_per_minute,
-        at_once: entry.at_once,
-        operator: entry.role.is_some(),
-        act_as: entry.act_as,
-        at: document.at(&at("name")),
-        name: entry.name,
-        why: entry.why,
-    }
+    let operator = document.value.pointer(&at("role")).is_some();
+    CallerRule { tools, parameters, callbacks, callback_secret, operator, at: document.at(&at("name")), ..rule }
 }
 
 /// Where the caller may be told of an end.
@@ -198,13 +168,13 @@ fn takes(document: &mut Document<'_>, pointer: &str, entry: ParameterEntry) -> O
 
 fn limits(document: &mut Document<'_>) -> Vec<ToolLimit> {
     let mut found: Vec<ToolLimit> = Vec::new();
-    for (pointer, LimitEntry { why, calls_per_minute, at_once }) in document.list("/limit") {
+    for (pointer, limit) in document.list::<ToolLimit>("/limit") {
         let place = format!("{pointer}/tools");
         let tools = tools(document, &place);
         if let Some(twice) = tools.iter().find(|tool| found.iter().any(|other| other.tools.contains(tool))) {
             document.conflict(&place, format!("`{}` is limited twice: write one entry", printable(&twice.text())));
         }
-        found.push(ToolLimit { tools, why, calls_per_minute, at_once });
+        found.push(ToolLimit { tools, ..limit });
     }
     found
 }

@@ -47,8 +47,7 @@ pub const MAX_SCAN_ENTRIES: usize = 500_000;
 pub const MAX_SNAPSHOT_FILES: usize = 200;
 /// Most entries of a writable tree that are inspected before a call; more refuses the call.
 pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
-/// Most hosts that a manifest may ask for, or a policy name; ports among those asked for, each of which is a listening
-/// socket.
+/// Most hosts that a manifest may ask for, and ports among them, each of which is a listening socket.
 pub const MAX_HOSTS: usize = 200;
 pub const MAX_PORTS: usize = 25;
 /// Longest interval between two looks at memory and CPU where no cgroup counts, milliseconds.

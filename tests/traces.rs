@@ -236,7 +236,11 @@ fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
         assert!(attribute(span, "toolhost.caller")["stringValue"].is_string(), "{span}");
         let stages: Vec<Value> =
             collector.spans().into_iter().filter(|stage| stage["parentSpanId"] == span["spanId"]).collect();
-        let names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+        let mut names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+        // On a busy machine the decision is too old once the tool may start, and is taken again.
+        if names.get(4) == Some(&"decide") {
+            names.drain(4..6);
+        }
         assert_eq!(names, ["turn", "decide", "prepare", "run", "answer"]);
         let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u64>().unwrap();
         for stage in &stages {

@@ -26,8 +26,19 @@ use std::sync::Arc;
 /// Texts of a list in a summary.
 const SHOWN: usize = 6;
 /// What the summary of a report says already, and what is only for programs.
-const NOT_SHOWN: [&str; 10] =
-    ["tool", "policy", "policyFile", "mode", "inProcess", "script", "grants", "refused", "manifest", "digests"];
+const NOT_SHOWN: [&str; 11] = [
+    "tool",
+    "policy",
+    "policyFile",
+    "mode",
+    "inProcess",
+    "startsScripts",
+    "script",
+    "grants",
+    "refused",
+    "manifest",
+    "digests",
+];
 const TABLES: [words::Table; 3] = [
     ("asks", &["what", "asked", "allowed", "effective", "why", "enforcedBy"], &["rule", "place", "reason"]),
     ("limits", &["limit", "asked", "effective", "ceiling", "from", "enforcedBy", "clamped", "sampled"], &[]),
@@ -223,7 +234,7 @@ fn summary(report: &Value) -> String {
     let secrets = list(&report["secrets"]).iter();
     let secrets = secrets.map(|it| format!("{}: {}, from {}", word(&it["name"]), word(&it["use"]), word(&it["from"])));
     line("uses", secrets.chain(granted(&["capability", "env", "package", "service"])).collect(), "nothing else");
-    line("limits", limits(list(&report["limits"])), "none");
+    line("limits", limits(effective_limits(report)), "none");
     line("callers", callers(report), "nobody: no entry of callers.policy.toml names it");
     let denied = asks.iter().filter(|ask| ask["allowed"] == false);
     let denied = denied.map(|ask| format!("{} {}: {}", word(&ask["what"]), word(&ask["asked"]), word(&ask["reason"])));
@@ -247,12 +258,27 @@ fn named(all: &Value, lead: &str, member: &str) -> Vec<String> {
     list(all).iter().map(|one| format!("{lead}: `{}`: {}", word(&one[member]), word(&one["why"]))).collect()
 }
 
+/// Whether a process of this host does the work, so that there is something to confine.
+fn has_process(report: &Value) -> bool {
+    report["inProcess"] != true || report["startsScripts"] == true
+}
+
+/// The limits that a call is held to: without a process there is only its time and its answer, without a network no
+/// traffic.
+fn effective_limits(report: &Value) -> Vec<&Value> {
+    let holds = |limit: &&Value| match has_process(report) {
+        true => report["network"] != "none" || limit["enforcedBy"] != "network",
+        false => ["timeoutMs", "outputBytes"].iter().any(|name| limit["limit"] == *name),
+    };
+    list(&report["limits"]).iter().filter(holds).collect()
+}
+
 /// The limits that people look for, and those that the manifest names.
-fn limits(all: &[Value]) -> Vec<String> {
+fn limits(all: Vec<&Value>) -> Vec<String> {
     let is_shown = |limit: &&Value| {
         !limit["asked"].is_null() || ["timeoutMs", "memoryBytes"].iter().any(|name| limit["limit"] == *name)
     };
-    let shown = all.iter().filter(is_shown).map(|limit| {
+    let shown = all.into_iter().filter(is_shown).map(|limit| {
         let clamped = if limit["clamped"] == true { " (clamped)" } else { "" };
         format!("{} {}{clamped}", word(&limit["limit"]), limit["effective"])
     });
@@ -281,16 +307,16 @@ fn last_denials(last: &Value) -> Option<String> {
     let (operation, target) = (word(&newest["operation"]), word(&newest["target"]));
     let more = last["more"].as_u64().unwrap_or_default() + list(&last["denials"]).len() as u64 - 1;
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(format!("in its last {} calls: {operation} {target}{more}", last["calls"]))
+    Some(format!("refused lately: {operation} {target}{more}"))
 }
 
 /// The summary, then all of the report.
 fn whole(report: &Value) -> String {
     let mut rest = report.clone();
-    // What every tool sees is nothing where a service elsewhere does the work.
-    let remote = |name: &str| !report["service"].is_null() && ["system", "everywhere", "network"].contains(&name);
+    rest["limits"] = effective_limits(report).into_iter().cloned().collect();
+    let unseen = |name: &str| !has_process(report) && ["folder", "system", "everywhere", "network"].contains(&name);
     let last = rest.as_object_mut().map(|fields| {
-        fields.retain(|name, value| !NOT_SHOWN.contains(&name.as_str()) && !remote(name) && !words::is_empty(value));
+        fields.retain(|name, value| !NOT_SHOWN.contains(&name.as_str()) && !unseen(name) && !words::is_empty(value));
         fields.shift_remove(policy::audit::LAST_DENIALS).unwrap_or_default()
     });
     let last = words::render(&last.unwrap_or_default(), &TABLES);

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Most rows that are remembered; the one that changed longest ago is forgotten first, of a principal that has half of them its own.
+/// Most rows that are remembered; one principal has half of them at most. The row that changed longest ago goes first.
 const ROWS: usize = 10_000;
 /// While the one call that tries again runs, the others are told to wait so long.
 const PROBING: Duration = Duration::from_secs(1);
@@ -226,5 +226,17 @@ mod tests {
             enter(&under, "a", true).expect("closed").ended(Some(&Fault::new(Kind::InternalError, "f")), false);
         }
         assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
+    }
+    #[test]
+    fn many_names_of_one_principal_push_out_no_breaker_of_others() {
+        let under = Arc::<Breakers>::default();
+        let fail = |principal: &str, caller: &str| {
+            let called = Called { caller, principal, tool: "t".to_owned(), runs: "a.py".to_owned(), is_own: false };
+            let attempt = under.enter(called, RULE).expect("closed");
+            attempt.ended(Some(&Fault::new(Kind::TimeoutError, "f")), false);
+        };
+        fail("a", "a");
+        (0..ROWS).for_each(|n| fail("gateway", &format!("label {n}")));
+        assert_eq!((under.states(Some("a")).len(), under.states(None).len()), (1, ROWS / 2 + 1));
     }
 }

@@ -162,3 +162,35 @@ impl Service {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Arguments;
+    use super::*;
+
+    #[test]
+    fn a_caller_cannot_have_the_calls_of_others_forgotten() {
+        let calls = Arc::new(Calls::default());
+        let call = |user: &str, shown: &str| {
+            let request = CallRequest::new(Caller::named(user), "t:x", Arguments::Text(String::new()));
+            let listed = calls.begin("1", &request);
+            listed.change(|state| state.caller = shown.to_owned());
+            listed.ended(None);
+        };
+        let count = |caller: Caller| {
+            let mut count = 0;
+            calls.seen_by(&caller, &mut |_, _| count += 1);
+            count
+        };
+        (0..ENDED / 4).for_each(|_| call("a", "a"));
+        (0..2 * ENDED).for_each(|_| call("b", "b"));
+        assert_eq!(count(Caller::operator("x")), ENDED);
+        assert_eq!((count(Caller::named("a")), count(Caller::named("b"))), (ENDED / 4, ENDED - ENDED / 4));
+        // Many names make no other principal.
+        (0..2 * ENDED).for_each(|n| call("gateway", &format!("label {n}")));
+        let rest = (ENDED - ENDED / 4) / 2;
+        let counts = ["a", "b", "gateway"].map(|name| count(Caller::named(name)));
+        assert_eq!(counts, [ENDED / 4, rest, rest], "it sees what it did as others");
+        assert_eq!(count(Caller::named("label 1999")), 1);
+    }
+}

@@ -22,6 +22,8 @@ pub const WAITING: usize = 1024;
 const NODE_BYTES: usize = 64;
 /// How long to wait before another try where a queue or a quota is full.
 const FULL: Duration = Duration::from_secs(1);
+/// How long a call waits for room where answers to its principal are not read.
+const UNREAD: Duration = Duration::from_secs(60);
 /// So many refusals by policy of one caller in a minute are reported to the person who runs this host.
 const ALERTS_PER_MINUTE: u32 = 10;
 /// Refusals of one principal, for the number of its calls or of requests that lead to no call, recorded in a minute.
@@ -138,7 +140,7 @@ pub struct Charge {
     pub tools: Vec<Limits>,
 }
 
-/// The limits of one caller or tool.
+/// The limits of one principal or tool.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     pub name: String,
@@ -323,7 +325,11 @@ impl Limiter {
         let reserved = self.take(Resource::Arguments, &charge.principal, kib).ok_or_else(full)?;
         let running = loop {
             let none_waits = || self.unsent.has_room(&charge.principal).then_some(());
-            self.freed(none_waits).await;
+            tokio::time::timeout(UNREAD, self.freed(none_waits)).await.map_err(|_| {
+                let message = "Earlier answers to you are not read, and no more fit into memory: read them, or make the \
+                               call again later.";
+                Fault::new(Kind::RateLimitError, message).retry_after(FULL)
+            })?;
             let slot = self.running.enter_as(charge.claim(running, |of| of.at_once)).await;
             // An answer may have begun to wait meanwhile.
             if none_waits().is_some() {
@@ -478,6 +484,18 @@ mod tests {
         assert!(entered(&limiter, Value::Null, &named(3)).await.is_ok(), "small ones go on");
         drop(first);
         assert!(entered(&limiter, large(), &named(4)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_are_read_slowly_refuse_calls_and_do_not_hold_them_up() {
+        let limiter = Limiter::new(16, 0);
+        let _unread = limiter.take(Resource::Answers, "u", Resource::Answers.bounds().1).expect("room");
+        let next = limiter.answer("u", 1);
+        tokio::pin!(next);
+        assert!(futures_util::poll!(&mut next).is_pending());
+        let refused = entered(&limiter, Value::Null, &charge("u", "t:x")).await.expect_err("no room");
+        assert!(refused.kind == Kind::RateLimitError && refused.retryable);
+        assert!(entered(&limiter, Value::Null, &charge("v", "t:x")).await.is_ok(), "control: another principal");
     }
 
     #[test]

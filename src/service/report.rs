@@ -8,7 +8,6 @@ use super::verbose::Verbose;
 use super::{format, quota};
 use crate::base::json::Text;
 use crate::egress::Traffic;
-use crate::quantity::LARGE_TEXT_BYTES;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::Value;
@@ -175,11 +174,6 @@ impl Report {
             digests: &self.digests,
             notes: &self.notes,
         }
-    }
-
-    /// Whether its text is made while it is sent.
-    pub fn is_large(&self) -> bool {
-        self.output_data.as_ref().is_some_and(|output| output.as_str().len() > LARGE_TEXT_BYTES)
     }
 
     /// Without the lines that would ask for what was refused: they name files of this host, which are for the person.

@@ -243,6 +243,7 @@ fn audit_names_hosts_ports_ranges_rules_and_walls() {
     let none = decide(&asks(&[""; 0]), &policies);
     let text = report(&none);
     assert!(text.lines().any(|line| line.split_whitespace().eq(["hosts", "none"])), "{text}");
+    assert!(!text.contains("receivedBytes"), "no limit of a network that is not there: {text}");
     assert_eq!(policy::audit::json(&none, &tool)["network"], "none");
 }
 

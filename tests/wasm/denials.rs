@@ -65,7 +65,7 @@ fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
         let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
         assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
         let kept = playground.cli(&["audit", "esc:probe"]).text();
-        let line = "in its last 1 calls: write data/new.csv";
+        let line = "refused lately: write data/new.csv";
         assert!(kept.contains(line), "{who:?}: {kept}");
 
         // An agent hears what it asked for itself: no host path, and nothing to copy into a manifest.

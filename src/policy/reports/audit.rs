@@ -69,6 +69,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "policyFile": decision.policy_file.to_string_lossy(),
         "mode": if decision.narrow { "narrow" } else { "reject" },
         "inProcess": decision.in_process,
+        "startsScripts": decision.starts_scripts,
         "script": decision.script.as_ref().map(|s| s.to_string_lossy()),
         "folder": decision.folder.to_string_lossy(),
         "runtime": decision.runtime.as_ref().map(runtime_json),

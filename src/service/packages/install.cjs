@@ -107,7 +107,7 @@ function translate(text) {
   const plain = text.replace(/("(?:\\.|[^"\\])*")|,(?=\s*[}\]])/g, (_, string) => string || "");
   const lock = JSON.parse(plain);
   const names = (said, field) => Object.keys(said[field] || {});
-  if (![0, 1, 2].includes(lock.lockfileVersion)) fail("bun.lock: this lockfileVersion is not read: 1 and 2 are");
+  if (![0, 1, 2].includes(lock.lockfileVersion)) fail("bun.lock: lockfileVersion must be 0, 1 or 2");
   const changes = ["overrides", "patchedDependencies", "catalog", "catalogs", "trustedDependencies"];
   const change = changes.find((field) => names(lock, field).length);
   if (change) fail(`bun.lock: \`${change}\` is not read: take it out of package.json and lock again`);

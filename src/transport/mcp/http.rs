@@ -1,5 +1,5 @@
-//! MCP over HTTP: one request, one answer or stream of events; for older clients sessions between them. rmcp answers; here
-//! stands whose a request is, how many are open, and the content of results, written while it is sent.
+//! MCP over HTTP: one request, one answer or stream of events; for older clients sessions between them. rmcp answers;
+//! this file says whose a request is, how many are open, and builds the content of results.
 
 use super::Mcp;
 use super::asked::{Asked, CURRENT, Current};

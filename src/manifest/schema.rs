@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
 /// A check of more steps is explained by its first flaw at most: an explanation can be larger than its value.
-const LARGE_CHECK_STEPS: usize = 400_000;
+const LARGE_CHECK_STEPS: usize = 200_000;
 /// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
 const BYTES_A_STEP: usize = 32;
 /// A character is held against so many states of a pattern in one step.

@@ -1,4 +1,4 @@
-//! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
+//! Asks a launcher (asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
 //! tells.
 //!
 //! It runs without the host's environment, outside of the current folder, without a shell, for at most 5 seconds, and

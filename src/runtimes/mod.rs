@@ -1,4 +1,4 @@
-//! The interpreters of this machine, and the files that each one needs to run.
+//! Runtimes: the interpreters of this machine, and the files that each one needs to run.
 //!
 //! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change
 //! it. An interpreter whose files tell enough is not started.
@@ -6,6 +6,7 @@
 mod ask;
 mod binary;
 mod javascript;
+mod pyenv;
 mod python;
 pub mod shims;
 mod trust;
@@ -126,11 +127,15 @@ fn binary(
     if found.runs(language)? {
         return Ok(found);
     }
-    let Some(asker) = asker else {
-        let instead = instead(language, &found.real)?;
-        return Err(format!("{} is {instead}; name the interpreter", found.path.display()));
+    let target = match (pyenv::interpreter(&found.path)?, asker) {
+        (Some(target), _) => target,
+        (None, Some(asker)) => asker.executable(language, &found.path)?,
+        (None, None) => {
+            let instead = instead(language, &found.real)?;
+            return Err(format!("{} is {instead}; name the interpreter", found.path.display()));
+        }
     };
-    let found = followed(&asker.executable(language, &found.path)?, off_limits)?;
+    let found = followed(&target, off_limits)?;
     if found.runs(language)? {
         return Ok(found);
     }

@@ -55,14 +55,14 @@ impl RecordedCall {
         kept
     }
 
-    /// Without what an empty script of this runtime is_noise for as well, and bounded.
+    /// Without what an empty script of this runtime asks for as well, and bounded.
     pub async fn without_noise(mut self, launchers: &Arc<Launchers>, shape: &Shape) -> RecordedCall {
         if self.attempts.is_empty() {
             return self;
         }
         match launchers.noise(shape).await {
             Some(noise) => self.attempts.retain(|attempt| !is_noise(&noise, attempt, &shape.folder)),
-            None => self.missing.push("which of these the interpreter is_noise for by itself".to_owned()),
+            None => self.missing.push("which of these the interpreter asks for by itself".to_owned()),
         }
         if let Some(more) = self.attempts.len().checked_sub(2 * MAX_LISTED).filter(|more| *more > 0) {
             self.attempts.drain(MAX_LISTED..MAX_LISTED + more);

@@ -6,10 +6,9 @@ use super::launcher::LauncherError;
 use super::{CallInput, Extra, Launchers, Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Confinement, Opening, PerCall, Runtime, Shape, base_view};
+use crate::policy::{Access, Confinement, Grant, Opening, PerCall, Runtime, Shape, base_view, name_matches};
 use crate::quantity::MIB;
-use crate::sandbox::protocol::{Mount, Setup, Stage};
-use crate::sandbox::{Stood, identity, probe};
+use crate::sandbox::{Stood, grants, identity, probe};
 use probe::{Tried, Tries, Try};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
@@ -63,7 +62,7 @@ pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surrounding
     let extra = Extra { role: Some(probe::ROLE.to_owned()), ..Extra::default() };
     // First, because this makes the folders that a call would find.
     let launcher = launchers.ready(shape, &extra).await?;
-    let tries = Tries { paths: tries(shape, &launcher.setup, around), hosts: !shape.network.hosts().is_empty() };
+    let tries = Tries { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(&e.to_string()))?;
     let pipes = super::hand_over(&launcher, LONGEST_MS, &CallInput::default())?;
     let over = tokio::sync::Notify::new();
@@ -110,17 +109,11 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     }
 }
 
-/// All attempts on paths, each with what the launcher was told of it.
-fn tries(shape: &Shape, setup: &Setup, around: &Surroundings) -> Vec<Try> {
-    let mut list = List { shape, setup, tries: Vec::new() };
+/// All attempts on paths, each with what the confinement says of it.
+fn tries(shape: &Shape, around: &Surroundings) -> Vec<Try> {
+    let mut list = List { shape, tries: Vec::new() };
     for grant in &shape.grants {
-        match &grant.opening {
-            Opening::Live { path } | Opening::Staged { folder: path, .. } => list.both(path),
-            Opening::Snapshot { folder, .. } => {
-                let files = setup.mounts.iter().filter(|mount| mount.path.parent() == Some(folder));
-                files.take(MOST_FILES).for_each(|mount| list.both(&mount.path));
-            }
-        }
+        list.grant(grant);
     }
     if let Some(script) = &shape.script {
         list.both(script);
@@ -129,7 +122,12 @@ fn tries(shape: &Shape, setup: &Setup, around: &Surroundings) -> Vec<Try> {
     if let Some(manifest) = &around.manifest {
         list.both(manifest);
     }
-    [&around.policies, &around.home].into_iter().flatten().for_each(|folder| list.strangers(folder));
+    if let Some(policies) = &around.policies {
+        list.strangers(policies);
+    }
+    if let Some(home) = &around.home {
+        list.strangers(home);
+    }
     for (path, write) in [("/etc/shadow", false), ("/usr/bin/env", true), ("/proc/sys/kernel/core_pattern", true)] {
         list.add(Path::new(path), write);
     }
@@ -138,7 +136,6 @@ fn tries(shape: &Shape, setup: &Setup, around: &Surroundings) -> Vec<Try> {
 
 struct List<'a> {
     shape: &'a Shape,
-    setup: &'a Setup,
     tries: Vec<Try>,
 }
 
@@ -147,14 +144,28 @@ impl List<'_> {
         if self.tries.iter().any(|t| t.path == path && t.write == write) {
             return;
         }
-        let granted = is_granted(self.shape, self.setup, path, write);
-        let closed = granted.then(|| closed(self.setup, path, write)).flatten();
+        let granted = allowed(self.shape, path, write);
+        let closed = granted.then(|| closed(self.shape, path, write)).flatten();
         self.tries.push(Try { path: path.to_owned(), write, granted, closed });
     }
 
     fn both(&mut self, path: &Path) {
         self.add(path, false);
         self.add(path, true);
+    }
+
+    fn grant(&mut self, grant: &Grant) {
+        match &grant.opening {
+            Opening::Live { path } | Opening::Staged { folder: path, .. } => self.both(path),
+            Opening::Snapshot { folder, names } => {
+                let files = entries(folder).into_iter().filter(|path| {
+                    let name = path.file_name().and_then(|n| n.to_str());
+                    let opens = |m: std::fs::Metadata| m.is_file() && grants::opens(folder, names, m.uid(), m.mode());
+                    name.is_some_and(|n| name_matches(names, n)) && path.symlink_metadata().is_ok_and(opens)
+                });
+                files.take(MOST_FILES).for_each(|path| self.both(&path));
+            }
+        }
     }
 
     /// What lies beside the tool's folder: the folder above, its other entries, a name that only begins alike.
@@ -184,7 +195,7 @@ impl List<'_> {
     /// (there the view has empty folders of the same names), and it is not a place that every call has.
     fn strange(&self, path: &Path) -> bool {
         let leads = in_view(self.shape).any(|shown| shown.starts_with(path));
-        !is_granted(self.shape, self.setup, path, false) && !leads && !of_each_call(path)
+        !allowed(self.shape, path, false) && !leads && !of_each_call(path)
     }
 }
 
@@ -212,35 +223,16 @@ fn of_each_call(path: &Path) -> bool {
     made.any(|made| Path::new(made).starts_with(path)) || (!scratch && whole.iter().any(|made| path.starts_with(made)))
 }
 
-/// The mount that shows a path: the nearest above it.
-fn mount_of<'a>(setup: &'a Setup, path: &Path) -> Option<&'a Mount> {
-    let mounts = setup.mounts.iter().filter(|mount| path.starts_with(&mount.path));
-    mounts.max_by_key(|mount| mount.path.components().count())
-}
-
-/// Whether a path is a staged folder or a file of one, of which the call has its own copy.
-fn is_staged(setup: &Setup, path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let copies = |stage: &Stage| path.parent() == Some(&stage.folder) && name.is_some_and(|name| stage.copies(name));
-    setup.stages.iter().any(|stage| stage.folder == path || copies(stage))
-}
-
-fn is_granted(shape: &Shape, setup: &Setup, path: &Path, write: bool) -> bool {
-    if is_staged(setup, path) {
-        return true;
-    }
-    match mount_of(setup, path) {
-        Some(mount) => !write || mount.access == Access::Write,
-        None => !write && (crate::sandbox::is_system(path) || shape.runtime.roots.iter().any(|r| path.starts_with(r))),
-    }
-}
-
 /// Owner and mode of a granted path, where they close it to the tool all the same.
-fn closed(setup: &Setup, path: &Path, write: bool) -> Option<String> {
-    if is_staged(setup, path) {
-        return None;
-    }
-    let (mount, facts) = (mount_of(setup, path)?, path.metadata().ok()?);
+fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
+    let facts = path.metadata().ok()?;
+    let grants = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, &grant.opening)));
+    let top = match grants.max_by_key(|(depth, _)| *depth)?.1 {
+        Opening::Live { path } => path.metadata().ok()?,
+        Opening::Snapshot { .. } => facts.clone(),
+        // The host made the copies.
+        Opening::Staged { .. } => return None,
+    };
     let wanted = match (facts.is_dir(), write) {
         (true, true) => 0o3,
         (true, false) => 0o5,
@@ -248,45 +240,85 @@ fn closed(setup: &Setup, path: &Path, write: bool) -> Option<String> {
         (false, false) => 0o4,
     };
     // Under root a grant is mapped to its owner's id; else the tool has this process's id.
-    let (owner, groups) = if identity::real_root() {
-        (mount.uid, vec![mount.gid])
+    let (owner, group) = if identity::real_root() {
+        (top.uid(), vec![top.gid()])
     } else {
-        let groups = nix::unistd::getgroups().unwrap_or_default().into_iter().chain([nix::unistd::getegid()]);
-        (nix::unistd::geteuid().as_raw(), groups.map(|group| group.as_raw()).collect())
+        let groups = nix::unistd::getgroups().unwrap_or_default();
+        (
+            nix::unistd::geteuid().as_raw(),
+            groups.into_iter().chain([nix::unistd::getegid()]).map(|g| g.as_raw()).collect(),
+        )
     };
     let mode = facts.mode();
     let rights = match facts.uid() == owner {
         true => mode >> 6,
-        false if groups.contains(&facts.gid()) => mode >> 3,
+        false if group.contains(&facts.gid()) => mode >> 3,
         false => mode,
     };
     (rights & wanted != wanted).then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
+/// What the confinement says of a path: the nearest grant decides, and of two for one place the wider.
+fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
+    if !write && shape.script.as_deref() == Some(path) {
+        // The script itself is shown whatever is granted. (A module is not: the host reads it.)
+        return shape.runtime.language != Language::Wasm || under_a_grant(shape, path, write);
+    }
+    under_a_grant(shape, path, write)
+}
+
+fn under_a_grant(shape: &Shape, path: &Path, write: bool) -> bool {
+    let covering = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, grant.access)));
+    match covering.max() {
+        Some((_, access)) => !write || access == Access::Write,
+        None => !write && (crate::sandbox::is_system(path) || shape.runtime.roots.iter().any(|r| path.starts_with(r))),
+    }
+}
+
+/// How near this opening comes to the path; `None` where it does not cover it.
+fn depth(opening: &Opening, path: &Path) -> Option<usize> {
+    let length = |path: &Path| path.components().count();
+    match opening {
+        Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
+        Opening::Snapshot { folder, names } => {
+            let name = path.strip_prefix(folder).ok()?.to_str()?;
+            (!name.contains('/') && name_matches(names, name)).then(|| length(path))
+        }
+        Opening::Staged { folder, names } => {
+            let name = path.strip_prefix(folder).ok()?.to_str()?;
+            let matches = !name.contains('/') && name_matches(names, name);
+            // The copy of a file lies over one that is granted by its name.
+            (name.is_empty() || matches).then(|| length(path))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::setup;
     use super::*;
-    use crate::sandbox::grants::Resolved;
+
+    fn grant(access: Access, opening: Opening) -> Grant {
+        Grant { access, opening, asked: String::new(), rule: String::new(), why: String::new() }
+    }
+
+    fn live(access: Access, path: &str) -> Grant {
+        grant(access, Opening::Live { path: path.into() })
+    }
 
     #[test]
-    fn the_nearest_mount_decides() {
+    fn the_nearest_grant_decides() {
         let mut runtime = ourselves();
         runtime.roots = vec!["/opt/python".into()];
-        let mount = |path: &str, access| {
-            let (path, folder) = (PathBuf::from(path), !path.ends_with(".csv"));
-            Mount { path, access, folder, device: 1, inode: 1, uid: 0, gid: 0 }
-        };
-        let mounts = vec![
-            mount("/t", Access::Read),
-            mount("/t/made/b.csv", Access::Read),
-            mount("/t/out", Access::Write),
-            mount("/t/out/kept.csv", Access::Read),
+        let one = |names: &str| Opening::Snapshot { folder: "/t/out".into(), names: names.into() };
+        let staged = Opening::Staged { folder: "/t/made".into(), names: "*.csv".into() };
+        let grants = vec![
+            live(Access::Read, "/t"),
+            live(Access::Write, "/t/out"),
+            live(Access::Read, "/t/made/b.csv"),
+            grant(Access::Read, one("kept.csv")),
+            grant(Access::Write, staged),
         ];
-        let names = vec!["*.csv".to_owned()];
-        let stages = vec![Stage { folder: "/t/made".into(), names, device: 1, inode: 1, show_rest: true }];
-        let shape = bare(runtime);
-        let setup = setup::of(&shape, Resolved { mounts, stages, ..Resolved::default() }, &Extra::default(), None);
+        let shape = Shape { grants, ..bare(runtime) };
         for (path, read, write) in [
             ("/t", true, false),
             ("/t/deep/file", true, false),
@@ -302,8 +334,8 @@ mod tests {
             ("/usr/bin/env", true, false),
             ("/etc/shadow", false, false),
         ] {
-            let found = [false, true].map(|write| is_granted(&shape, &setup, Path::new(path), write));
-            assert_eq!(found, [read, write], "{path}");
+            assert_eq!(allowed(&shape, Path::new(path), false), read, "read {path}");
+            assert_eq!(allowed(&shape, Path::new(path), true), write, "write {path}");
         }
     }
 }

@@ -302,7 +302,7 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
 
 /// Whether a grant opens a file of this owner and mode. Root could read every file, so under root a pattern opens only
 /// files of the folder's owner and files that all may read; a file named exactly is the person's own choice.
-fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
+pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
     let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
     mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
 }

@@ -17,5 +17,5 @@ pub mod quantity; // 0  limits, with their units
 pub mod registry; // 2  manifests on disk → a snapshot of tools
 pub mod runtimes; // 2  interpreters of this machine
 pub mod sandbox; // 2  the walls
-pub mod service; // 4  request, reply, guard, format, audit
+pub mod service; // 4  request, pipeline, quotas, format, audit
 pub mod transport; // 5  MCP over stdio, HTTP

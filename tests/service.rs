@@ -1,4 +1,4 @@
-//! The road of one call: order, reports, records, envelopes, cancellation.
+//! The pipeline of one call: order, reports, records, envelopes, cancellation.
 
 use crate::harness::fake::{caller, request, world, world_with, written};
 use crate::harness::{manifest, script, until};

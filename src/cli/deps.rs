@@ -254,7 +254,7 @@ fn list(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
             "holds": format!("{packages} packages, {files} files, {}", size(entry.bytes)),
             "for": format!("{}, index {}", about.runtime, about.index),
             "made": format!("{}, used {used}", about.made),
-            "starts": starts,
+            "runs before the script": starts,
         });
         lines.push(words::render(&shown, &[]));
         rows.push(json!({

@@ -98,7 +98,7 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
     count
 }
 
-/// One example through the road; why it failed, if it did.
+/// One example through the pipeline; why it failed, if it did.
 async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example, verbose: bool) -> Result<(), String> {
     service.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);

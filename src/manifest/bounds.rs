@@ -275,7 +275,10 @@ impl<'s> Walk<'s> {
             self.bounds.defaults.push(pointer.to_owned());
         }
         self.types(map, pointer);
-        lint::keywords(map, pointer, &mut self.bounds.remarks);
+        // What is larger is refused when its members are counted.
+        if map.len() <= MAX_SCHEMA_NODES {
+            lint::keywords(map, pointer, &mut self.bounds.remarks);
+        }
         let mut states = 0;
         if let Some(pattern) = map.get("pattern").and_then(Value::as_str) {
             states += self.pattern(pattern, &format!("{pointer}/pattern"));

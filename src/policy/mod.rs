@@ -3,8 +3,8 @@
 //! For: service and cli. In: policy files, a manifest, its site, facts of the machine.
 //! Out: a `Confinement`, or the reasons why not. Never: widens anything; opens a granted path.
 //!
-//! The road: `load` (disk → `file` → `Policies`) → `decide` (`judge` for files, `reach` for hosts, `uses` for secrets, `limits`, capabilities)
-//! → `Decision` → `confine` → `Confinement`. `reports` read decisions.
+//! In order: `load` (disk → `file` → `Policies`) → `decide` (what policy and cap grant of each request) → `run` (narrowed by
+//! every tool that names the script) → `Decision` → `confine` → `Confinement`. `reports` read decisions.
 
 mod area;
 pub mod base_view;

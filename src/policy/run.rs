@@ -105,7 +105,8 @@ pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault>
 
 /// Records that less is granted of a request, because a tool that names the script has less; `left`: what it still is.
 fn less(decision: &mut Decision, what: What, asked: &str, left: &[String], tool: &str) {
-    let reason = format!("{tool} names this script and is granted less");
+    let has = if left.is_empty() { "is not granted it" } else { "is granted less" };
+    let reason = format!("{tool} names this script and {has}");
     // The word of a capability says its kind.
     let kind = if what == What::Capability { String::new() } else { format!("{} ", what.name()) };
     let words = format!("narrowed: {kind}{asked}: {reason}");

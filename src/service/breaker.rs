@@ -227,6 +227,7 @@ mod tests {
         }
         assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
     }
+
     #[test]
     fn many_names_of_one_principal_push_out_no_breaker_of_others() {
         let under = Arc::<Breakers>::default();

@@ -326,8 +326,8 @@ impl Limiter {
         let running = loop {
             let none_waits = || self.unsent.has_room(&charge.principal).then_some(());
             tokio::time::timeout(UNREAD, self.freed(none_waits)).await.map_err(|_| {
-                let message = "Earlier answers to you are not read, and no more fit into memory: read them, or make the \
-                               call again later.";
+                let message = "An earlier answer to you still waits for memory of this host: read the answers that are \
+                               open, or make the call again later.";
                 Fault::new(Kind::RateLimitError, message).retry_after(FULL)
             })?;
             let slot = self.running.enter_as(charge.claim(running, |of| of.at_once)).await;

@@ -1,6 +1,6 @@
 //! The report: everything about one call that a caller may know.
 //!
-//! For: every transport. In: what the road found out. Out: plain data; its JSON is the outcome of docs/CALLS.md.
+//! For: every transport. In: what the pipeline found out. Out: plain data; its JSON is the outcome of docs/CALLS.md.
 //! Never: a host path or policy text in what an agent reads.
 
 use super::shapes::Questions;

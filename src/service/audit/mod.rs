@@ -1,6 +1,6 @@
 //! The audit log: one line per call or refusal, opened before the call runs.
 //!
-//! For: the road of a call, and `audit`. In: one record as JSON. Out: one line of plain ASCII, appended to the
+//! For: the pipeline of a call, and `audit`. In: one record as JSON. Out: one line of plain ASCII, appended to the
 //! log (`segments`); the text of each confinement once, in `confinements/<digest>.json`. For a call whose host was
 //! killed, or whose record the disk had no room for, the next host that opens the log writes the line (`in_flight`).
 //! Never: follows a link, truncates, or lets a call run that it could not record.

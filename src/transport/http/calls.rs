@@ -107,7 +107,7 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
         .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
 }
 
-/// AnswerBody until an answer is delivered.
+/// Held until an answer is delivered.
 pub type Begun = mpsc::Sender<()>;
 
 impl AnswerBody {

@@ -95,7 +95,7 @@ struct Face {
 }
 
 impl Face {
-    /// AnswerBody by a call until its answer is delivered. `None`: the server stops.
+    /// Held by a call until its answer is delivered. `None`: the server stops.
     fn begin(&self) -> Option<mpsc::Sender<()>> {
         lock(&self.begin).clone()
     }

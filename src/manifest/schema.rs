@@ -1,10 +1,10 @@
 //! JSON Schemas of tools: compiled once at load, and values checked in bounded time and memory.
 //!
-//! Nothing is fetched, and no regular expression backtracks. A large value that breaks an intricate schema is refused
-//! without an explanation.
+//! Nothing is fetched, no regular expression backtracks, and no explanation of a large value fills memory.
 
 pub use super::bounds::SchemaFault;
 use super::bounds::{self, Bounds};
+use crate::base::json::escape_segment;
 use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 /// Room for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
-/// A check of more steps is explained by its first flaw at most: an explanation can be larger than its value.
+/// A check of more steps is explained by its first flaw or by the part at fault: an explanation can be larger than its
+/// value.
 const LARGE_CHECK_STEPS: usize = 200_000;
 /// A text of so many bytes is one more step for each part of a schema: to count its characters, to compare it.
 const BYTES_A_STEP: usize = 32;
@@ -79,20 +80,12 @@ impl Schema {
         if self.bounds.defaults.is_empty() {
             return Vec::new();
         }
-        let parts: serde_json::Map<_, _> =
-            self.bounds.defaults.iter().map(|owner| (owner.clone(), reference(owner))).collect();
-        let mut parts = json!({ "properties": parts });
-        if let Some(draft) = self.raw.get("$schema") {
-            parts["$schema"] = draft.clone();
-        }
-        let document =
-            jsonschema::Registry::new().add(HERE, &self.raw).ok().and_then(|registry| registry.prepare().ok());
-        let checker = document.as_ref().and_then(|document| options().with_registry(document).build(&parts).ok());
+        let owners = self.parts(self.bounds.defaults.iter().map(|owner| (owner.clone(), owner.clone())));
         let fault = |owner: &String| {
             let default = self.raw.pointer(owner)?.get("default")?;
             let message = if self.takes_long(default) {
                 "this default is too large for its schema"
-            } else if checker.as_ref().is_some_and(|checker| checker.is_valid(&json!({ owner: default }))) {
+            } else if owners.as_ref().is_some_and(|owners| owners.fits(owner, default)) {
                 return None;
             } else {
                 "this default does not fit its own schema"
@@ -183,13 +176,93 @@ impl Schema {
         } else if explaining <= MAX_CHECK_STEPS && !self.bounds.unions {
             self.compiled.validate(value).err().iter().map(Flaw::new).collect()
         } else {
-            Vec::new()
+            self.flaws_of_a_part(value)
         };
         if flaws.is_empty() {
             let intricate = "must fit its schema (which is too intricate to say where it does not)";
             return vec![Flaw::must("", "schema", intricate)];
         }
         flaws
+    }
+
+    /// The flaws of the smallest part at fault that can be found in a large value: down `properties` and `items`, which
+    /// have no alternatives. Empty where there is none.
+    fn flaws_of_a_part(&self, value: &Value) -> Vec<Flaw> {
+        let (mut value, mut schema, mut pointer) = (value, String::new(), String::new());
+        let mut spent = 0usize;
+        // Each step leads one level down a value whose depth is bounded.
+        loop {
+            // Each level holds all that lies below it to the schema once more.
+            spent = spent.saturating_add(self.effort(value).steps);
+            if spent > MAX_CHECK_STEPS {
+                return Vec::new();
+            }
+            let Some(here) = self.resolved(&schema) else { return Vec::new() };
+            let below: Vec<(String, String, &Value)> = match value {
+                Value::Object(fields) => fields
+                    .iter()
+                    .map(|(name, field)| (format!("/properties/{}", escape_segment(name)), escape_segment(name), field))
+                    .collect(),
+                Value::Array(items) => {
+                    items.iter().enumerate().map(|(at, item)| ("/items".to_owned(), at.to_string(), item)).collect()
+                }
+                _ => return Vec::new(),
+            };
+            let mut keywords: Vec<&String> = below.iter().map(|(keyword, ..)| keyword).collect();
+            keywords.dedup();
+            let known = keywords.into_iter().map(|keyword| (keyword.clone(), format!("{here}{keyword}")));
+            let known = known.filter(|(_, pointer)| self.raw.pointer(pointer).is_some_and(Value::is_object));
+            let Some(parts) = self.parts(known) else { return Vec::new() };
+            let Some((keyword, name, part)) = below.iter().find(|(keyword, _, part)| !parts.fits(keyword, part)) else {
+                return Vec::new();
+            };
+            pointer = format!("{pointer}/{name}");
+            schema = format!("{here}{keyword}");
+            value = part;
+            if self.effort(value).explaining <= LARGE_CHECK_STEPS {
+                return parts.flaws(keyword, value, &pointer);
+            }
+        }
+    }
+
+    /// The pointer of a subschema or, where that is a reference, of the schema that the references lead to.
+    fn resolved(&self, pointer: &str) -> Option<String> {
+        let mut pointer = pointer.to_owned();
+        for _ in 0..16 {
+            let Some(target) = self.raw.pointer(&pointer)?.get("$ref") else { return Some(pointer) };
+            pointer = target.as_str()?.strip_prefix('#')?.to_owned();
+        }
+        None
+    }
+
+    /// Compiles some subschemas, each under a name.
+    fn parts(&self, pointers: impl Iterator<Item = (String, String)>) -> Option<Parts> {
+        let all = pointers.map(|(name, pointer)| (name, reference(&pointer))).collect::<serde_json::Map<_, _>>();
+        let mut schema = json!({ "properties": all });
+        if let Some(draft) = self.raw.get("$schema") {
+            schema["$schema"] = draft.clone();
+        }
+        let document = jsonschema::Registry::new().add(HERE, &self.raw).ok()?.prepare().ok()?;
+        options().with_registry(&document).build(&schema).ok().map(Parts)
+    }
+}
+
+/// Subschemas by name, compiled as the properties of an object.
+struct Parts(Validator);
+
+impl Parts {
+    fn fits(&self, name: &str, value: &Value) -> bool {
+        self.0.is_valid(&json!({ name: value }))
+    }
+
+    fn flaws(&self, name: &str, value: &Value, pointer: &str) -> Vec<Flaw> {
+        let named = json!({ name: value });
+        let flaw = |error: ValidationError<'_>| {
+            let flaw = Flaw::new(&error);
+            let below = flaw.pointer.strip_prefix(&format!("/{}", escape_segment(name))).unwrap_or_default();
+            Flaw { pointer: format!("{pointer}{below}"), ..flaw }
+        };
+        self.0.iter_errors(&named).take(MAX_FAULTS_TOLD).map(flaw).collect()
     }
 }
 

@@ -600,7 +600,7 @@ fn capabilities_of(playground: &Playground, calls: usize) -> (Permitted, Permitt
         let mut host = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
         let first = host.id();
         while host.try_wait().unwrap().is_none() {
-            for pid in first..first + 40 {
+            for pid in descendants(first) {
                 let space = || fs::read_link(format!("/proc/{pid}/ns/user")).ok();
                 let Some(before) = space() else { continue };
                 let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
@@ -622,6 +622,20 @@ fn capabilities_of(playground: &Playground, calls: usize) -> (Permitted, Permitt
         }
     }
     (launchers, recorders)
+}
+
+/// A process and all that descend from it.
+fn descendants(first: u32) -> Vec<u32> {
+    let mut found = vec![first];
+    let mut at = 0;
+    while let Some(pid) = found.get(at).copied() {
+        at += 1;
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().map(|child| child.parse::<u32>().unwrap()));
+        }
+    }
+    found
 }
 
 /// How many pids a process of the launcher's namespace has, seen from here.

@@ -168,9 +168,11 @@ pub async fn serve(
             Some(_) = connections.join_next() => {}
             _ = minute.tick() => face.tell_left_out(),
             accepted = listener.accept() => match accepted {
-                // Looked at before the next one is accepted: those that are refused never pile up.
+                // Looked at, and the one that goes for it closed, before the next one is accepted: those that are
+                // refused never pile up.
                 Ok(socket) => if let Some(guest) = connection::met(&face, socket) {
                     connections.spawn(connection::serve(face.clone(), guest));
+                    tokio::task::yield_now().await;
                 },
                 Err(why) => {
                     // The client gave up, or this host has too many files open.

@@ -1,5 +1,6 @@
 //! A refusal of a known caller's request has its own record, whether it leads to a call or not.
 
+use super::mcp::{Client, messages};
 use super::{Web, adder};
 use crate::harness::{Playground, Who};
 use serde_json::json;
@@ -36,6 +37,20 @@ fn each_refusal_of_a_known_caller_has_one_record() {
         let records = playground.records().split_off(before);
         assert_eq!((reply.status, records.len()), (status, 1), "{method} {path}: {reply:?} {records:?}");
         assert_eq!(records[0]["decision"], "refused", "{method} {path}");
+    }
+    // Protocol errors of MCP, which come in an answer of status 200.
+    for (modern, method, params) in [
+        (true, "resources/read", json!({})),
+        (false, "prompts/get", json!({"name": 1})),
+        (false, "tools/call", json!({"name": 1})),
+        (true, "tools/call", json!({"name": "esc__add", "arguments": {"a": 1, "b": 2}, "requestState": "x"})),
+    ] {
+        let mut client = Client::new(&web, modern, &[]);
+        let before = playground.records().len();
+        let reply = client.ask(method, params);
+        let records = playground.records().split_off(before);
+        assert_eq!(records.len(), 1, "{method}: {reply:?} {records:?}");
+        assert_eq!((&records[0]["decision"], messages(&reply)[0]["error"].is_null()), (&json!("refused"), false));
     }
     let before = playground.records().len();
     for (path, status) in [("/v1/tools", 200), ("/v1/calls", 200), ("/healthz", 200), ("/v1/calls/none", 404)] {

@@ -79,6 +79,13 @@ impl Face {
         drop(self.mcp.service.call(request, Sink::none()).await);
     }
 
+    /// The same for one whose parameters are wrong.
+    async fn invalid(&self, context: &RequestContext<RoleServer>, name: &str, error: ErrorData) -> ErrorData {
+        let fault = fault::Fault::new(fault::Kind::ParameterValidationError, error.message.clone());
+        self.refused(context, name, fault).await;
+        error
+    }
+
     /// An unknown name is a protocol error, and leaves its record like every refusal.
     async fn unknown(&self, context: &RequestContext<RoleServer>, name: &str, offered: &Offered) -> ErrorData {
         let shown = crate::base::text::printable(&name.chars().take(100).collect::<String>());
@@ -106,7 +113,10 @@ impl Face {
         // Only what may ask is asked back.
         let asks = again.0.is_some() || !can.is_empty();
         let bound = if asks { Bound::to(&who.user, id, &arguments.same()) } else { Bound::default() };
-        let Back { answers, state, given } = self.mcp.seal.opened(&bound, again.0.as_deref(), again.1)?;
+        let Back { answers, state, given } = match self.mcp.seal.opened(&bound, again.0.as_deref(), again.1) {
+            Ok(back) => back,
+            Err(error) => return Err(self.invalid(context, id, error).await),
+        };
         let person =
             can.contains(&Ask::Elicitation).then(|| Arc::new(Person::of(context, who, (&self.mcp.questions, given))));
         let client = shapes::Client { can, answers, state };
@@ -466,11 +476,7 @@ impl ServerHandler for Face {
         let Some(words) = message::wrong(&method, params.as_ref(), modern) else {
             return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None));
         };
-        if method == "tools/call" {
-            let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
-            let fault = fault::Fault::new(fault::Kind::ParameterValidationError, words.clone());
-            self.refused(&context, name, fault).await;
-        }
-        Err(ErrorData::invalid_params(words, None))
+        let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();
+        Err(self.invalid(&context, name, ErrorData::invalid_params(words, None)).await)
     }
 }

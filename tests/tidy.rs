@@ -1,6 +1,6 @@
 //! The house rules that can be checked: floors between rooms, homes of outside crates, sizes, the wall tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toolhost::{policy, sandbox};
@@ -138,6 +138,26 @@ fn files_stay_short_and_say_what_they_are() {
         assert!(text.starts_with("//!"), "src/{} has no header", path.display());
         assert!(text.lines().count() <= 800, "src/{} is usually two things", path.display());
     }
+}
+
+/// The name that follows one of these words at the start of a line.
+fn named_after<'t>(line: &'t str, words: &[&str]) -> Option<&'t str> {
+    let line = line.strip_prefix("pub ").or_else(|| line.strip_prefix("pub(super) ")).unwrap_or(line);
+    let rest = words.iter().find_map(|word| line.strip_prefix(word))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').find(|name| !name.is_empty())
+}
+
+#[test]
+fn what_a_type_can_do_stands_in_its_module() {
+    let sources = sources();
+    let lines = || sources.iter().flat_map(|(path, text)| code(text).map(move |(_, line)| (path, line)));
+    let types =
+        lines().filter_map(|(path, line)| Some((named_after(line, &["struct ", "enum ", "union "])?, room(path))));
+    let types: BTreeSet<(&str, String)> = types.collect();
+    let own = lines().filter(|(_, line)| !line.contains(" for "));
+    let own = own.filter_map(|(path, line)| Some((named_after(line, &["impl "])?, path)));
+    let strays: Vec<_> = own.filter(|(name, path)| !types.contains(&(name, room(path)))).collect();
+    assert!(types.len() > 300 && strays.is_empty(), "{} types; elsewhere: {strays:?}", types.len());
 }
 
 /// Longer functions, by file and name, and why they are in one piece.

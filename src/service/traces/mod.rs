@@ -6,6 +6,7 @@ mod collector;
 
 pub use collector::Collector;
 
+use super::Service;
 use super::call_ended::CallEnded;
 use crate::base::lock;
 use crate::base::text::printable;
@@ -231,7 +232,7 @@ fn span(
     }
 }
 
-impl super::Service {
+impl Service {
     /// Tells the spans of all calls to this collector from here on. Needs a runtime.
     pub fn trace_to(&self, collector: Collector) {
         self.traces.begin(collector);

@@ -105,9 +105,9 @@ pub fn static_binary(house: &House, plan: &Plan, board: &mut Board) -> anyhow::R
     let series = cold(house, board, &tool, plan.rounds(400), None, 2.5)?;
     let (mine, bare) = (&series[1], &series[0]);
     let more = (mine.p50() - bare.p50()) * 1e3;
-    board.note(&format!("the walls add {more:.2} ms"));
+    board.number("the layers add, ms", more, Gate::AtMost(1.3));
     if let Some(bwrap) = series.get(2) {
-        board.number("toolhost / bubblewrap", mine.p50() / bwrap.p50(), Gate::AtMost(0.40));
+        board.number("toolhost / bubblewrap", mine.p50() / bwrap.p50(), Gate::AtMost(0.30));
     }
     if !plan.quick {
         let tail = mine.percent(99).as_secs_f64() / mine.p50();
@@ -136,15 +136,15 @@ fn language(
 }
 
 pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    language(house, plan, board, Language::Python, "python", 1.15)
+    language(house, plan, board, Language::Python, "python", 1.06)
 }
 
 pub fn node(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    language(house, plan, board, Language::Nodejs, "node", 1.10)
+    language(house, plan, board, Language::Nodejs, "node", 1.06)
 }
 
 pub fn bun(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
-    language(house, plan, board, Language::Bun, "bun", 1.20)
+    language(house, plan, board, Language::Bun, "bun", 1.15)
 }
 
 /// The three shapes, each beside a bare wasmtime loop of the same guest on the same engine settings.

@@ -1,7 +1,9 @@
 //! What a call does through the kernel: memory that no process shows, waking other programs, taking their CPU.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Server, Who, finish, is_root, kind, processes_of, skipped};
+use crate::harness::{PATIENCE, PYTHON, Playground, Server, Who, finish, is_root, kind, processes_of, skipped};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
@@ -123,7 +125,11 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
         );
         playground.settle();
         for Held { tool: name, prints, .. } in HELD {
-            let ended = playground.call(&format!("esc:{name}"), "{}");
+            let mut ended = playground.call(&format!("esc:{name}"), "{}");
+            // Samples can be late on a busy machine: then it is judged once more.
+            if ended.counted() == "sampled" && ended.kind() != "ResourceLimitError" {
+                ended = playground.call(&format!("esc:{name}"), "{}");
+            }
             let (found, message) = ended.error();
             assert!(
                 found == "ResourceLimitError" && message.contains("memoryBytes"),
@@ -272,13 +278,15 @@ fn spinners_outside_keep_everybody_waiting() {
         command
     };
     let mut spin = run("spin").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 20}"#).unwrap();
-    let (marker, until) =
-        (playground.path("home/spin.py").display().to_string(), Instant::now() + Duration::from_secs(20));
+    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 60}"#).unwrap();
+    let (marker, until) = (playground.path("home/spin.py").display().to_string(), Instant::now() + PATIENCE);
     while processes_of(&marker).len() < 100 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
     }
     let took: f64 = String::from_utf8(finish(run("work"), b"").stdout).unwrap().trim().parse().unwrap();
+    for (pid, _) in processes_of(&marker) {
+        let _ = kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL);
+    }
     spin.wait().unwrap();
     assert!(took > 2.5, "a second of work took {took} s");
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Quick to call: gives its input back.
 const ECHO: &str = r#"(component
@@ -116,11 +116,11 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
         for round in 0..4 {
             fill(&playground, LEAST - 20_000);
             let mut hosts: Vec<Server> = (0..3).map(|_| Server::start(&playground)).collect();
-            let until = Instant::now() + Duration::from_millis(700);
             let (mut asked, mut answered) = (0, 0);
-            // Records of some kilobytes, so that the file is full soon, by several at once.
+            // Records of some kilobytes, so that the file is full soon, by several at once. Their number is bounded:
+            // a quick machine that calls for a time fills more files than are kept, and the oldest are removed.
             let large = json!({"text": "x".repeat(3000)});
-            while Instant::now() < until {
+            for _ in 0..10 {
                 for host in &mut hosts {
                     let calls: Vec<u64> = (0..4).map(|_| host.call("esc:echo", large.clone())).collect();
                     asked += calls.len();
@@ -144,7 +144,8 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
             let found = calls.keys().filter(|id| *id != "old").count();
             assert_eq!(asked, answered, "{who:?}");
             assert!(found > answered, "{who:?} in round {round}: {answered} answered, {found} recorded");
-            assert!(files(&playground).len() > 1, "{who:?}: the file was never full");
+            let kept = files(&playground).len();
+            assert!((2..=3).contains(&kept), "{who:?}: {kept} files: never full, or the oldest may have been removed");
             for file in files(&playground) {
                 fs::remove_file(file).unwrap();
             }

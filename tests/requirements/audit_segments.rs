@@ -47,16 +47,20 @@ fn files(playground: &Playground) -> Vec<PathBuf> {
     found
 }
 
-/// How often each call is recorded. A line that is no JSON fails.
-fn recorded(playground: &Playground) -> BTreeMap<String, usize> {
-    let mut calls = BTreeMap::new();
+/// How often each call is recorded, and how many lines are not whole: the kernel ends a write between two pages when
+/// its process is killed, and the next writer begins a line of its own.
+fn recorded(playground: &Playground) -> (BTreeMap<String, usize>, usize) {
+    let (mut calls, mut torn) = (BTreeMap::new(), 0);
     for file in files(playground) {
         for line in fs::read_to_string(&file).unwrap_or_default().lines() {
-            let record: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{file:?}: {e}: {line}"));
+            let Ok(record) = serde_json::from_str::<Value>(line) else {
+                torn += 1;
+                continue;
+            };
             *calls.entry(record["call"].as_str().unwrap().to_owned()).or_default() += 1;
         }
     }
-    calls
+    (calls, torn)
 }
 
 /// Adds so many bytes of old records, as they come together over a long time.
@@ -139,7 +143,8 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
             let ended = playground.call("esc:echo", "{}");
             fits("ok", &ended).unwrap();
             ids.push(ended.out["id"].as_str().unwrap().to_owned());
-            let calls = recorded(&playground);
+            let (calls, torn) = recorded(&playground);
+            assert!(torn <= 1, "{who:?}: one host was killed, and {torn} lines are not whole");
             assert!(calls.iter().all(|(id, n)| id == "old" || *n == 1), "{who:?}: a record stands twice");
             let found = calls.keys().filter(|id| *id != "old").count();
             assert_eq!(asked, answered, "{who:?}");

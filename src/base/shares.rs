@@ -5,7 +5,8 @@
 //! first, of whoever has most.
 
 use super::places::Claim;
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// The time of an entry that stays until it is removed.
@@ -14,7 +15,7 @@ pub const IN_USE: Duration = Duration::MAX;
 #[derive(Debug)]
 pub struct Shares<K, V> {
     entries: BTreeMap<K, Entry<V>>,
-    taken: HashMap<String, usize>,
+    shares: HashMap<String, Share<K>>,
 }
 
 #[derive(Debug)]
@@ -26,15 +27,21 @@ struct Entry<V> {
     value: V,
 }
 
-impl<V> Entry<V> {
-    fn key(&self, level: usize) -> Option<&str> {
-        self.claim.get(level).map(|(name, _)| name.as_str())
-    }
+/// What is charged to one key.
+#[derive(Debug)]
+struct Share<K> {
+    /// The place of the key in the claims that have it.
+    level: usize,
+    size: usize,
+    /// How much of it is in use.
+    in_use: usize,
+    /// The entries that are not, by their time.
+    removable: BTreeSet<(Duration, K)>,
 }
 
 impl<K, V> Default for Shares<K, V> {
     fn default() -> Shares<K, V> {
-        Shares { entries: BTreeMap::new(), taken: HashMap::new() }
+        Shares { entries: BTreeMap::new(), shares: HashMap::new() }
     }
 }
 
@@ -52,24 +59,22 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         if !self.make_room(now, &claim, size) {
             return Err(value);
         }
-        claim.iter().for_each(|(name, _)| *self.taken.entry(name.clone()).or_default() += size);
-        self.entries.insert(key, Entry { claim, size, until, value });
+        self.insert(key, Entry { claim, size, until, value });
         Ok(())
     }
 
     /// Charges an entry anew. False: there is no room, and it stays as it was.
     pub fn charge(&mut self, now: Duration, key: &K, (claim, size): (Claim, usize), until: Duration) -> bool {
-        let Some(Entry { claim: old, size: old_size, until: old_until, value }) = self.take(key) else { return false };
-        let Err(value) = self.put(now, key.clone(), (claim, size), until, value) else { return true };
-        // What it had is still free.
-        let _ = self.put(now, key.clone(), (old, old_size), old_until, value);
-        false
+        let Some(old) = self.take(key) else { return false };
+        let fits = self.make_room(now, &claim, size);
+        self.insert(key.clone(), if fits { Entry { claim, size, until, ..old } } else { old });
+        fits
     }
 
     /// Until when an entry stays.
     pub fn keep(&mut self, key: &K, until: Duration) {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.until = until;
+        if let Some(entry) = self.take(key) {
+            self.insert(key.clone(), Entry { until, ..entry });
         }
     }
 
@@ -93,13 +98,31 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         self.take(key).map(|entry| entry.value)
     }
 
+    fn insert(&mut self, key: K, entry: Entry<V>) {
+        for (level, (name, _)) in entry.claim.iter().enumerate() {
+            let new = || Share { level, size: 0, in_use: 0, removable: BTreeSet::new() };
+            let share = self.shares.entry(name.clone()).or_insert_with(new);
+            share.size += entry.size;
+            match entry.until {
+                IN_USE => share.in_use += entry.size,
+                until => _ = share.removable.insert((until, key.clone())),
+            }
+        }
+        self.entries.insert(key, entry);
+    }
+
     fn take(&mut self, key: &K) -> Option<Entry<V>> {
-        let entry = self.entries.remove(key)?;
+        let (key, entry) = self.entries.remove_entry(key)?;
+        let at = (entry.until, key);
         for (name, _) in &entry.claim {
-            if let Some(taken) = self.taken.get_mut(name) {
-                *taken -= entry.size;
-                if *taken == 0 {
-                    self.taken.remove(name);
+            if let Some(share) = self.shares.get_mut(name) {
+                share.size -= entry.size;
+                match entry.until {
+                    IN_USE => share.in_use -= entry.size,
+                    _ => _ = share.removable.remove(&at),
+                }
+                if share.size == 0 && share.removable.is_empty() {
+                    self.shares.remove(name);
                 }
             }
         }
@@ -108,28 +131,34 @@ impl<K: Ord + Clone, V> Shares<K, V> {
 
     fn make_room(&mut self, now: Duration, claim: &Claim, size: usize) -> bool {
         // The narrowest first: whoever has its share makes its own room.
-        for (level, (name, most)) in claim.iter().enumerate().rev() {
-            while self.taken.get(name).copied().unwrap_or_default() + size > *most {
-                let Some(key) = self.excess(now, level, name) else { return false };
+        for (name, most) in claim.iter().rev() {
+            while self.shares.get(name).map_or(0, |share| share.size) + size > *most {
+                let Some(key) = self.excess(now, name) else { return false };
                 self.remove(&key);
             }
         }
         true
     }
 
-    /// The entry that goes where this key has no room.
-    fn excess(&self, now: Duration, level: usize, name: &str) -> Option<K> {
-        let past = self.entries.iter().filter(|(_, entry)| entry.until <= now && entry.size > 0);
-        let mut among: Vec<(&K, &Entry<V>)> = past.filter(|(_, entry)| entry.key(level) == Some(name)).collect();
-        let deepest = among.iter().map(|(_, entry)| entry.claim.len()).max().unwrap_or_default();
-        for level in level + 1..deepest {
-            let mut sizes: HashMap<Option<&str>, usize> = HashMap::new();
-            among.iter().for_each(|(_, entry)| *sizes.entry(entry.key(level)).or_default() += entry.size);
-            let most = sizes.values().max().copied();
-            let first = among.iter().map(|(_, entry)| entry.key(level)).find(|name| sizes.get(name).copied() == most);
-            among.retain(|(_, entry)| Some(entry.key(level)) == first);
+    /// The entry that goes where this key has no room: of whoever below it has most that is not in use.
+    fn excess(&self, now: Duration, name: &str) -> Option<K> {
+        let share = self.shares.get(name)?;
+        let (_, first) = share.first(now)?;
+        let belongs =
+            |key: &K| self.entries.get(key).is_some_and(|entry| entry.claim.iter().any(|(own, _)| own == name));
+        let below = self.shares.iter().filter(|(_, below)| below.level == share.level + 1);
+        let below = below.filter(|(_, below)| below.first(now).is_some_and(|(_, key)| belongs(key)));
+        match below.max_by_key(|(_, below)| (below.size - below.in_use, Reverse(below.first(now)))) {
+            Some((narrower, _)) => self.excess(now, narrower),
+            None => Some(first.clone()),
         }
-        among.into_iter().min_by_key(|(_, entry)| entry.until).map(|(key, _)| key.clone())
+    }
+}
+
+impl<K: Ord> Share<K> {
+    /// The entry whose time has passed first.
+    fn first(&self, now: Duration) -> Option<&(Duration, K)> {
+        self.removable.first().filter(|(until, _)| *until <= now)
     }
 }
 
@@ -164,6 +193,6 @@ mod tests {
         assert!(shares.get(&200).is_some() && shares.charge(NOW, &200, of("d"), IN_USE));
         let rest: Vec<u64> = shares.iter().map(|(n, _)| *n).collect();
         rest.iter().for_each(|n| assert!(shares.remove(n).is_some()));
-        assert!(shares.taken.is_empty());
+        assert!(shares.shares.is_empty());
     }
 }

@@ -48,21 +48,25 @@ pub struct Context {
     pub gate: Gate,
 }
 
-/// Asks whoever decided about the call whether that decision still holds. Without anybody to ask it does.
+/// Asks whoever decided about the call whether that decision still holds. A fresh one does, and so does any without
+/// somebody to ask.
 #[derive(Clone, Debug, Default)]
-pub struct Gate(Option<mpsc::Sender<Passage>>);
+pub struct Gate(Option<(Instant, mpsc::Sender<Passage>)>);
 
 /// One question at the gate; it gets the verdict.
 pub type Passage = oneshot::Sender<Result<(), fault::Fault>>;
 
 impl Gate {
-    pub fn new() -> (Gate, mpsc::Receiver<Passage>) {
+    /// `fresh_until`: so long the decision holds unasked.
+    pub fn new(fresh_until: Instant) -> (Gate, mpsc::Receiver<Passage>) {
         let (sender, asked) = mpsc::channel(1);
-        (Gate(Some(sender)), asked)
+        (Gate(Some((fresh_until, sender))), asked)
     }
 
     async fn pass(&self) -> Result<(), fault::Fault> {
-        let Some(sender) = &self.0 else { return Ok(()) };
+        let Some((_, sender)) = self.0.as_ref().filter(|(fresh_until, _)| Instant::now() > *fresh_until) else {
+            return Ok(());
+        };
         let (verdict, told) = oneshot::channel();
         let gone = |_| fault::Fault::new(fault::Kind::CancelledError, "The call was given up before it began.");
         // A gate that is closed lets nothing pass.

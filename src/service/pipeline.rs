@@ -7,6 +7,8 @@
 use super::approval::changed;
 use super::arguments::{self, Arguments};
 use super::call_ended::Stage;
+use super::callers::Rights;
+use super::decision_cache::DecisionCache;
 use super::parts::Parts;
 use super::record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
@@ -88,10 +90,11 @@ impl Service {
             return Err(fault);
         }
         request.acts_as.get_or_insert_with(|| rights.caller.user.clone());
-        let found = self.found(&request, record).await?;
-        let charge = found.rights.charge(std::slice::from_ref(&found.tool.manifest.id));
+        let charge = {
+            let (_, rights, tool) = self.tool(&request, record)?;
+            rights.charge(std::slice::from_ref(&tool.manifest.id))
+        };
         record.report.turn = Some(Arc::new(self.limiter.enter(&mut request, &charge).await?));
-        drop(found);
         let mut asked = PendingCall::of(request);
         let mut target = self.decide(&asked, record).await?;
         loop {
@@ -288,9 +291,12 @@ impl Service {
         }
     }
 
-    /// The tool that is asked for, under the tools and rules of this moment.
-    async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<Found, Fault> {
-        let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
+    /// The tool that is asked for, and what its caller may do, under the tools and rules of this moment.
+    fn tool(
+        &self,
+        request: &CallRequest,
+        record: &mut CallRecord,
+    ) -> Result<(Arc<DecisionCache>, Rights, Arc<registry::Tool>), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
         if request.acts_as.as_ref().is_some_and(|name| *name != rights.caller.user) {
@@ -303,6 +309,13 @@ impl Service {
             let id = request.tool.split('@').next().unwrap_or_default();
             record.denied_by = (!rights.may_call(id)).then(|| rights.name());
         })?;
+        Ok((decisions, rights, tool))
+    }
+
+    /// The same with what policy decides about the tool.
+    async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<Found, Fault> {
+        let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
+        let (decisions, rights, tool) = self.tool(request, record)?;
         let decided = decisions.decided_for(&tool, until).await?;
         let (asked_ms, explain) = (request.timeout_ms, request.explain);
         Ok(Found { decisions, rights, tool, decided, asked_ms, explain, until })
@@ -330,20 +343,18 @@ impl Service {
         }
     }
 
-    /// Whether the tool may start now: an old decision is taken again.
+    /// Takes an old decision again, before the tool starts.
     async fn starts(&self, asked: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
-        if target.found.until.began.elapsed() > FRESH {
-            let notes = record.notes();
-            asked.stopped = true;
-            let now = self.decide_again(asked, record).await?;
-            if now.digest() != target.digest() {
-                asked.changed = Some(now);
-                return Err(unsettled());
-            }
-            asked.stopped = false;
-            record.says(notes);
-            record.enters(Stage::Run);
+        let notes = record.notes();
+        asked.stopped = true;
+        let now = self.decide_again(asked, record).await?;
+        if now.digest() != target.digest() {
+            asked.changed = Some(now);
+            return Err(unsettled());
         }
+        asked.stopped = false;
+        record.says(notes);
+        record.enters(Stage::Run);
         Ok(())
     }
 
@@ -413,11 +424,12 @@ impl Service {
             service: decision.service.clone(),
             output_bytes: output_bytes(decision),
         };
-        let (gate, mut passing) = executor::Gate::new();
+        let fresh_until = came + FRESH;
+        let (gate, mut passing) = executor::Gate::new(fresh_until);
         let context = self.context(came, gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
-        if limit.is_some() {
+        if limit.is_some() && Instant::now() > fresh_until {
             self.starts(asked, target, record).await?;
         }
         record.running()?;

@@ -91,6 +91,8 @@ impl House {
         let folder = tempfile::tempdir_in(base)?;
         let root = folder.path().canonicalize()?;
         write_tools(&root.join("user_scripts"))?;
+        // Files that changed within a second are read again by each call; a host that serves has older ones.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
         let found = runtimes::discover(
             &std::env::var_os("PATH").unwrap_or_default(),
             &runtimes::OffLimits::new(std::slice::from_ref(&root), Default::default()),

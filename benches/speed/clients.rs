@@ -141,7 +141,8 @@ impl Seen {
     /// So many clients of one way at once.
     fn slice(&mut self, house: &House, way: &Way, clients: usize, until: Until) -> anyhow::Result<()> {
         let start = Arc::new(Barrier::new(clients + 1));
-        let client = || house.runtime.spawn(client(way.clone(), until, start.clone()));
+        let runtime = if matches!(way, Way::Web(_)) { &house.clients } else { &house.runtime };
+        let client = || runtime.spawn(client(way.clone(), until, start.clone()));
         let tasks: Vec<_> = (0..clients).map(|_| client()).collect();
         house.runtime.block_on(start.wait());
         let began = Instant::now();

@@ -21,6 +21,8 @@ pub const BINARY: &str = env!("CARGO_BIN_EXE_toolhost");
 pub struct House {
     pub root: PathBuf,
     pub runtime: tokio::runtime::Runtime,
+    /// Of the clients of a server: in its own runtime their tasks would be in the way of its tasks.
+    pub clients: tokio::runtime::Runtime,
     pub launchers: Arc<Launchers>,
     pub scripts: Arc<Scripts>,
     pub wasm: Arc<Wasm>,
@@ -104,10 +106,23 @@ impl House {
         let cache = Cache::temporary().map_err(anyhow::Error::msg)?;
         let wasm = Arc::new(Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let rules = service::Rules { policies: policies.clone(), machine: machine.clone() };
         let service = made(&root, "state", rules, (&scripts, &wasm), service::Settings::default())?;
         let snapshot = service.registry().snapshot();
-        Ok(House { root, runtime, launchers, scripts, wasm, service, machine, snapshot, policies, _folder: folder })
+        Ok(House {
+            root,
+            runtime,
+            clients,
+            launchers,
+            scripts,
+            wasm,
+            service,
+            machine,
+            snapshot,
+            policies,
+            _folder: folder,
+        })
     }
 
     /// One more, on the same executors, with bounds and a state folder of its own.

@@ -1,7 +1,7 @@
 //! What a call does through the kernel: memory that no process shows, waking other programs, taking their CPU.
 
 use super::Attack;
-use crate::harness::{PATIENCE, PYTHON, Playground, Server, Who, finish, is_root, kind, processes_of, skipped};
+use crate::harness::{PYTHON, Playground, Server, Who, finish, is_root, kind, processes_of, skipped};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the tests below try.
 pub const ATTACKS: &[Attack] = &[
@@ -209,12 +209,14 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
     }
 }
 
-/// Keeps the CPUs busy from as many sessions as it is told, with the longest slices it can get.
+/// Keeps the CPUs busy from as many sessions as it is told, with the longest slices it can get. All begin at once, when
+/// the last is there: else those that spin would keep the others from being made.
 const SPINNERS: &str = "import ctypes, json, os, sys, time\n\
-    given = json.load(sys.stdin)\nn, seconds = given['n'], given.get('s', 12)\nlibc = ctypes.CDLL(None)\nend = time.time() + seconds\n\
-    for _ in range(n):\n    if os.fork() == 0:\n        os.setsid()\n        \
+    given = json.load(sys.stdin)\nn, seconds = given['n'], given.get('s', 12)\nlibc = ctypes.CDLL(None)\nr, w = os.pipe()\n\
+    for _ in range(n):\n    if os.fork() == 0:\n        os.close(w)\n        os.setsid()\n        \
     libc.syscall(314, 0, (ctypes.c_uint64 * 6)(48, 0, 0, 100000000, 0, 0), 0)\n        \
-    while time.time() < end:\n            pass\n        os._exit(0)\ntime.sleep(seconds)\nprint(1)\n";
+    os.read(r, 1)\n        end = time.time() + seconds\n        while time.time() < end:\n            pass\n        os._exit(0)\n\
+    os.close(w)\nprint('ready', file=sys.stderr, flush=True)\ntime.sleep(seconds)\nprint(1)\n";
 
 /// Held by the two tests below: the spinners of the control lie in no group, and would keep the other test waiting.
 static SPINNING: Mutex<()> = Mutex::new(());
@@ -258,7 +260,7 @@ fn other_calls_are_in_time_beside_spinners() {
     }
 }
 
-/// The control: what as many spinners outside of any group do to a program beside them.
+/// The control: what a fifth of the spinners do to a program beside them, outside of any group.
 #[test]
 fn spinners_outside_keep_everybody_waiting() {
     let _alone = SPINNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,12 +279,10 @@ fn spinners_outside_keep_everybody_waiting() {
         command.arg(playground.path(&format!("home/{name}.py")));
         command
     };
-    let mut spin = run("spin").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    spin.stdin.take().unwrap().write_all(br#"{"n": 110, "s": 60}"#).unwrap();
-    let (marker, until) = (playground.path("home/spin.py").display().to_string(), Instant::now() + PATIENCE);
-    while processes_of(&marker).len() < 100 && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut spin = run("spin").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    spin.stdin.take().unwrap().write_all(br#"{"n": 22, "s": 60}"#).unwrap();
+    spin.stderr.take().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let marker = playground.path("home/spin.py").display().to_string();
     let took: f64 = String::from_utf8(finish(run("work"), b"").stdout).unwrap().trim().parse().unwrap();
     for (pid, _) in processes_of(&marker) {
         let _ = kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL);

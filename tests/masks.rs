@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use toolhost::base::mask::{Held, Hide, Mask, Search};
+use toolhost::base::mask::{Hide, Mask, Search, TextStream};
 
 /// Secrets that themselves hold what begins an encoded character, and others.
 const SECRETS: [&str; 7] = [
@@ -107,7 +107,7 @@ fn in_pieces(mask: &Mask, text: &str, rng: &mut TestRng) -> (Vec<u8>, String) {
         rest = after;
     }
     bytes.extend(search.finish());
-    let (mut held, mut shown, chars) = (Held::default(), String::new(), text.chars().collect::<Vec<_>>());
+    let (mut held, mut shown, chars) = (TextStream::default(), String::new(), text.chars().collect::<Vec<_>>());
     let mut rest = chars.as_slice();
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(rng.random_range(1..=rest.len().min(30)));

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use toolhost::manifest::Language;
-use toolhost::packages::store::{About, Layout};
+use toolhost::packages::store::{BuildInfo, Layout};
 use toolhost::packages::{DEFAULT, Index};
 use toolhost::policy::packages::{Ecosystem, Package};
 use toolhost::service::{self, Arguments, CallRequest, Caller, Executors, Parts, Service, Sink, audit};
@@ -254,7 +254,7 @@ fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, py
     compile(python, &into, "unchecked-hash", &store.place(&work).join(&layout.site))?;
     let package = Package { name: size.to_owned(), version: "1".to_owned(), hashes: vec![HASH.to_owned()] };
     let places = [(size.to_owned(), package.clone())].into();
-    let about = About {
+    let about = BuildInfo {
         ecosystem: Ecosystem::Python,
         tool: need.tool,
         index: DEFAULT.to_owned(),

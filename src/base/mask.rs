@@ -141,7 +141,7 @@ impl Mask {
     }
 
     /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
-    pub fn piece(&self, held: &mut Held, piece: Option<&str>) -> String {
+    pub fn piece(&self, held: &mut TextStream, piece: Option<&str>) -> String {
         match (held.search.take(), piece) {
             (None, Some(piece)) if self.secrets.is_empty() => piece.to_owned(),
             (None, None) => String::new(),
@@ -170,7 +170,7 @@ pub fn head(text: &str, most: usize) -> String {
 
 /// What of a text was not shown yet.
 #[derive(Default)]
-pub struct Held {
+pub struct TextStream {
     search: Option<Search>,
     /// Something was hidden.
     pub hid: bool,

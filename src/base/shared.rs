@@ -15,7 +15,7 @@ pub struct Shared<T> {
 
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
+pub enum NoResult {
     /// Too many pieces are under way, so this one was not begun.
     Full,
     /// The work panicked.
@@ -32,7 +32,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
     }
 
     /// Waits for the work of this key, and begins it if it is not under way.
-    pub async fn join<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<T, Missed>
+    pub async fn join<F>(self: &Arc<Self>, key: &str, work: impl FnOnce() -> F) -> Result<T, NoResult>
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -40,7 +40,7 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
             let mut under_way = lock(&self.under_way);
             match under_way.get(key) {
                 Some(result) => result.clone(),
-                None if under_way.len() >= self.most => return Err(Missed::Full),
+                None if under_way.len() >= self.most => return Err(NoResult::Full),
                 None => {
                     let (tell, result) = watch::channel(None);
                     under_way.insert(key.to_owned(), result.clone());
@@ -54,8 +54,8 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
                 }
             }
         };
-        let done = result.wait_for(Option::is_some).await.map_err(|_| Missed::Broken)?;
-        done.clone().ok_or(Missed::Broken)
+        let done = result.wait_for(Option::is_some).await.map_err(|_| NoResult::Broken)?;
+        done.clone().ok_or(NoResult::Broken)
     }
 }
 
@@ -103,9 +103,9 @@ mod tests {
             1
         };
         let _ = tokio::time::timeout(Duration::from_millis(5), shared.join("a", endless)).await;
-        assert_eq!(shared.join("b", || async { 2 }).await, Err(Missed::Full));
+        assert_eq!(shared.join("b", || async { 2 }).await, Err(NoResult::Full));
         let shared = Shared::new(1);
-        assert_eq!(shared.join("a", || async { if true { panic!("a bug") } else { 1 } }).await, Err(Missed::Broken));
+        assert_eq!(shared.join("a", || async { if true { panic!("a bug") } else { 1 } }).await, Err(NoResult::Broken));
         assert_eq!(shared.join("a", || async { 3 }).await, Ok(3));
     }
 }

@@ -3,7 +3,7 @@
 //! Automatic reconnection of the clients is off: any error ends the connection, which is made anew with all that was
 //! declared on it. No message is sent twice.
 
-use super::{CONFIRMED, Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, Source, Terms, Topic, Trace, Unsent};
+use super::{CONFIRMED, Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Source, Terms, Topic, Trace};
 use crate::base::text;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Link {
         let state = State::Away { since: Timestamp::now(), why: FIRST.to_owned() };
         let (sender, standing) = watch::channel(Standing { state, out: None });
         let (stop, end) = (CancellationToken::new(), CancellationToken::new());
-        let kept = Kept { terms, source, to, standing: sender, stop: stop.clone() };
+        let kept = Connector { terms, source, to, standing: sender, stop: stop.clone() };
         let until = end.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -95,24 +95,24 @@ impl Link {
     }
 
     /// Publishes a reply as soon as the link is connected, once; ends when the broker has it.
-    pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), Unsent> {
+    pub async fn publish(&self, id: &[u8], body: &[u8]) -> Result<(), PublishError> {
         self.ask(id, body, &Trace::default()).await.map(drop)
     }
 
     /// Publishes a request, likewise; by which connection it went.
-    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<State, Unsent> {
+    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<State, PublishError> {
         if body.len() > LARGEST || id.len() > LONGEST_ID {
-            return Err(Unsent::TooLarge);
+            return Err(PublishError::TooLarge);
         }
         let mut standing = self.standing.clone();
         let connected = standing.wait_for(|standing| standing.out.is_some()).await.map(|standing| standing.clone());
         let Ok(Standing { state, out: Some(Out { outgoing, broken }) }) = connected else {
-            return Err(Unsent::Failed("the link is closed".to_owned()));
+            return Err(PublishError::Failed("the link is closed".to_owned()));
         };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
-        let sent = sent.unwrap_or_else(|_| Err(Unsent::Failed("the broker confirms nothing".to_owned())));
+        let sent = sent.unwrap_or_else(|_| Err(PublishError::Failed("the broker confirms nothing".to_owned())));
         // Also what is too large for this broker has cost the connection.
-        if let Err(Unsent::Failed(_) | Unsent::TooLarge) = sent {
+        if let Err(PublishError::Failed(_) | PublishError::TooLarge) = sent {
             broken.cancel();
         }
         sent.map(|()| state)
@@ -120,7 +120,7 @@ impl Link {
 }
 
 /// What is kept connected.
-struct Kept {
+struct Connector {
     terms: Terms,
     source: Source,
     to: Topic,
@@ -128,7 +128,7 @@ struct Kept {
     stop: CancellationToken,
 }
 
-impl Kept {
+impl Connector {
     async fn up(self, deliveries: mpsc::Sender<Delivery>) {
         let (mut pause, mut patience) = (PAUSE, PATIENCE);
         while !self.stop.is_cancelled() {

@@ -15,7 +15,7 @@ mod topic;
 pub use announcement::{Announcement, AnnouncerKey, Sealed};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, State};
-pub use serve::{Asked, Parts, ToolService, serve};
+pub use serve::{Parts, ServiceRequest, ToolService, serve};
 pub use terms::{Kind, Secret, Terms};
 pub use topic::Topic;
 
@@ -125,7 +125,7 @@ async fn settled(
 
 /// Why something was not published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unsent {
+pub enum PublishError {
     /// It is more than a broker takes.
     TooLarge,
     /// Nobody listens there.
@@ -151,7 +151,8 @@ trait Incoming: Send {
 
 /// One connection: what goes out, in the order in which it is given.
 trait Outgoing: Send + Sync {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace) -> BoxFuture<'a, Result<(), Unsent>>;
+    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace)
+    -> BoxFuture<'a, Result<(), PublishError>>;
 }
 
 type Ends = (Box<dyn Incoming>, Arc<dyn Outgoing>);

@@ -1,6 +1,6 @@
 //! Pulsar's non-persistent topics, as TrustGraph uses them: what no consumer takes at once is lost.
 
-use super::{Delivery, Ends, Incoming, Outgoing, Source, Terms, Topic, Trace, Unsent};
+use super::{Delivery, Ends, Incoming, Outgoing, PublishError, Source, Terms, Topic, Trace};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use pulsar::{
@@ -114,11 +114,16 @@ struct Way {
 }
 
 impl Outgoing for Way {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace) -> BoxFuture<'a, Result<(), Unsent>> {
+    fn publish<'a>(
+        &'a self,
+        id: &'a [u8],
+        body: &'a [u8],
+        trace: &'a Trace,
+    ) -> BoxFuture<'a, Result<(), PublishError>> {
         Box::pin(async move {
-            let failed = |why: pulsar::Error| Unsent::Failed(why.to_string());
+            let failed = |why: pulsar::Error| PublishError::Failed(why.to_string());
             // Properties are text; whatever came from there is.
-            let id = String::from_utf8(id.to_vec()).map_err(|_| Unsent::Nobody)?;
+            let id = String::from_utf8(id.to_vec()).map_err(|_| PublishError::Nobody)?;
             let mut properties = HashMap::from([(ID.to_owned(), id)]);
             properties.extend(trace.texts().map(|(name, text)| (name.to_owned(), text.to_owned())));
             let message = pulsar::producer::Message { payload: body.to_vec(), properties, ..Default::default() };

@@ -1,7 +1,7 @@
 //! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message counts
 //! as published once the broker says so.
 
-use super::{Delivery, Ends, Hold, Incoming, Outgoing, Source, Terms, Topic, Trace, Unsent};
+use super::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Source, Terms, Topic, Trace};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lapin::options::{
@@ -117,7 +117,7 @@ impl Incoming for Messages {
                 _ => None,
             });
             let hold: Option<Box<dyn Hold>> = match self.shared {
-                true => Some(Box::new(Held { acker: message.acker, queue: self.queue.clone() })),
+                true => Some(Box::new(UnackedDelivery { acker: message.acker, queue: self.queue.clone() })),
                 false => {
                     if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
                         return Some(Err(told(why)));
@@ -153,12 +153,19 @@ struct Way {
 }
 
 impl Way {
-    async fn put(&self, exchange: &str, key: &str, body: &[u8], headers: FieldTable, mode: u8) -> Result<(), Unsent> {
+    async fn put(
+        &self,
+        exchange: &str,
+        key: &str,
+        body: &[u8],
+        headers: FieldTable,
+        mode: u8,
+    ) -> Result<(), PublishError> {
         // The broker then closes the channel, with others that wait for it: the size tells which is meant.
         let large = format!("message size {} is larger", body.len());
         let failed = |why: Failed| match told(why) {
-            why if why.contains(&large) => Unsent::TooLarge,
-            why => Unsent::Failed(why),
+            why if why.contains(&large) => PublishError::TooLarge,
+            why => PublishError::Failed(why),
         };
         // It comes back where no queue takes it.
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
@@ -169,8 +176,8 @@ impl Way {
         let sent = self.channel.basic_publish(exchange.into(), key.into(), options, body, properties).await;
         match sent.map_err(failed)?.await.map_err(failed)? {
             Confirmation::Ack(None) | Confirmation::NotRequested => Ok(()),
-            Confirmation::Ack(Some(_)) => Err(Unsent::Nobody),
-            Confirmation::Nack(_) => Err(Unsent::Failed("the broker did not take it".to_owned())),
+            Confirmation::Ack(Some(_)) => Err(PublishError::Nobody),
+            Confirmation::Nack(_) => Err(PublishError::Failed("the broker did not take it".to_owned())),
         }
     }
 }
@@ -189,7 +196,12 @@ fn headers(id: &[u8], attempt: Option<u32>, trace: &Trace) -> FieldTable {
 }
 
 impl Outgoing for Way {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace) -> BoxFuture<'a, Result<(), Unsent>> {
+    fn publish<'a>(
+        &'a self,
+        id: &'a [u8],
+        body: &'a [u8],
+        trace: &'a Trace,
+    ) -> BoxFuture<'a, Result<(), PublishError>> {
         Box::pin(self.put(&self.exchange, "", body, headers(id, None, trace), 1))
     }
 }
@@ -199,12 +211,12 @@ struct Queue {
     way: Arc<Way>,
 }
 
-struct Held {
+struct UnackedDelivery {
     acker: lapin::Acker,
     queue: Arc<Queue>,
 }
 
-impl Hold for Held {
+impl Hold for UnackedDelivery {
     fn done(self: Box<Self>) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async move {
             match self.acker.ack(BasicAckOptions::default()).await {

@@ -1,6 +1,6 @@
 //! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or panics.
 
-use super::{Delivery, LONGEST_ID, Link, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic, Unsent};
+use super::{Delivery, LONGEST_ID, Link, PublishError, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
 use crate::base::json::{Dialect, parse};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 /// One request. What was sent as an empty text is an empty map.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct ServiceRequest {
     /// Whoever asks; empty: the client does not say. A label.
     pub user: String,
     /// What the tool's descriptor sets.
@@ -22,7 +22,7 @@ pub struct Asked {
 pub trait ToolService: Send + Sync + 'static {
     /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `parts` is sent at once, before
     /// the answer, which is the last part then.
-    fn invoke(&self, asked: Asked, parts: &Parts) -> impl Future<Output = Result<Value, String>> + Send;
+    fn invoke(&self, asked: ServiceRequest, parts: &Parts) -> impl Future<Output = Result<Value, String>> + Send;
 }
 
 /// Where an answer that streams goes.
@@ -98,10 +98,10 @@ impl Replies {
             let before = self.link.state();
             match self.link.publish(id, &body).await {
                 // Whoever asked may have stopped listening.
-                Ok(()) | Err(Unsent::Nobody) => return,
+                Ok(()) | Err(PublishError::Nobody) => return,
                 // The broker takes less than is sent here, and has ended the connection: what was being answered on it comes
                 // again, and must not end the next one.
-                Err(Unsent::TooLarge) => {
+                Err(PublishError::TooLarge) => {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
                     self.link.other_than(&before).await;
                 }
@@ -112,7 +112,7 @@ impl Replies {
 }
 
 /// `None`: it is a reply, and no request.
-fn asked(body: &[u8]) -> Result<Option<Asked>, String> {
+fn asked(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
     let ToolServiceRequest { user, config, arguments, is_reply } = ToolServiceRequest::decode(body)?;
     if is_reply {
         return Ok(None);
@@ -126,5 +126,5 @@ fn asked(body: &[u8]) -> Result<Option<Asked>, String> {
         },
     };
     let (config, arguments) = (map("values of \"config\"", &config)?, map("arguments", &arguments)?);
-    Ok(Some(Asked { user, config, arguments }))
+    Ok(Some(ServiceRequest { user, config, arguments }))
 }

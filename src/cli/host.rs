@@ -1,7 +1,7 @@
 //! The host, put together from settings: registry, policies, machine, executors, service.
 
 use super::refusal::{Exit, Refusal};
-use super::settings::{Called, Settings};
+use super::settings::{BrokerServices, Settings};
 use super::words;
 use crate::base::text;
 use crate::base::{files, links};
@@ -207,7 +207,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
 
 /// Over which broker each tool service is called.
 fn brokers(settings: &Settings) -> BTreeMap<String, String> {
-    let of = |Called { reached, .. }: &Called| {
+    let of = |BrokerServices { reached, .. }: &BrokerServices| {
         let broker = reached.terms.to_string();
         reached.services.iter().map(move |service| (service.clone(), broker.clone())).collect::<Vec<_>>()
     };
@@ -426,9 +426,9 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// Somebody said so: what lies there now is what is meant.
-    Asked,
+    Requested,
     /// A file changed, perhaps in the middle of an edit.
-    Seen,
+    FileChanged,
 }
 
 /// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
@@ -437,7 +437,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     // Another process may have run a tool since: what that tool could write is not loaded here either.
     let read = tell_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
     let read = read.and_then(|rules| service.may_follow(rules).map_err(anyhow::Error::msg));
-    if let (Err(why), Reload::Seen) = (&read, because)
+    if let (Err(why), Reload::FileChanged) = (&read, because)
         && service.ready().is_ok()
     {
         let why = format!("the policies changed and cannot be read, so the old ones hold: {why:#}");

@@ -90,8 +90,8 @@ pub fn show(
         let all = export::offered(all, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
         let offered: Vec<_> = all.iter().filter(|tool| filter.takes(tool)).cloned().collect();
         return match export::tools(&offered, &all, format) {
-            export::Exported::Json(value) => writeln!(out, "{}", json_text(&value, true)),
-            export::Exported::Text(text) => write!(out, "{text}"),
+            export::ExportDocument::Json(value) => writeln!(out, "{}", json_text(&value, true)),
+            export::ExportDocument::Text(text) => write!(out, "{text}"),
         };
     }
     let tools = snapshot.list(&filter).into_iter().filter(|tool| known(&tool.manifest.id));

@@ -41,7 +41,7 @@ pub struct Args {
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct NewTool {
     pub id: String,
     pub manifest: PathBuf,
     pub script: PathBuf,
@@ -102,7 +102,7 @@ fn again(settings: &Settings) -> String {
     words
 }
 
-pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<Made> {
+pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<NewTool> {
     let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(registry::CORE) {
@@ -157,7 +157,7 @@ fn from_template(
     name: &str,
     word: &str,
     parameters: &[Parameter],
-) -> anyhow::Result<Made> {
+) -> anyhow::Result<NewTool> {
     let Some(language) = Language::from_word(word) else {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
         bail!("'{}' is not a language: choose one of {}", text::printable(word), known.join(", "));
@@ -216,7 +216,7 @@ fn from_script(
     script: &Path,
     entry: Option<&str>,
     parameters: &[Parameter],
-) -> anyhow::Result<Made> {
+) -> anyhow::Result<NewTool> {
     let shown = text::path(script);
     let file = script
         .file_name()
@@ -252,7 +252,7 @@ fn document(id: &str, name: &str, file: &str, language: Language) -> Value {
     })
 }
 
-fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<Made> {
+fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<NewTool> {
     // The manifest that is about to be written must load.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {
@@ -280,7 +280,7 @@ fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], docume
         let _ = unlinkat(&base, name, UnlinkatFlags::RemoveDir);
         return Err(error);
     }
-    Ok(Made { id: id.to_owned(), manifest: folder.join(manifest), script: folder.join(file) })
+    Ok(NewTool { id: id.to_owned(), manifest: folder.join(manifest), script: folder.join(file) })
 }
 
 /// Makes a file in an open folder; a link of that name is refused.

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 pub struct Args {
     /// Which file's schema
     #[arg(value_enum)]
-    pub what: What,
+    pub what: SchemaKind,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum SchemaKind {
     Manifest,
     Policy,
     Callers,
@@ -21,9 +21,9 @@ pub enum What {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
-        What::Manifest => &manifest::published::SCHEMA,
-        What::Policy => policy::schema(),
-        What::Callers => policy::callers::schema(),
+        SchemaKind::Manifest => &manifest::published::SCHEMA,
+        SchemaKind::Policy => policy::schema(),
+        SchemaKind::Callers => policy::callers::schema(),
     };
     words::show(format!("{schema:#}\n").as_bytes());
     Ok(Exit::Ok.into())

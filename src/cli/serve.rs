@@ -103,7 +103,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         if args.stdio {
             say_nothing_to_call(&service, &client);
         }
-        let last = Last(service.clone());
+        let last = ShutdownGuard(service.clone());
         let watch = Watch::new(args.watch, &settings);
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
@@ -139,9 +139,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// What a server does last, however it ends.
-struct Last(Arc<Service>);
+struct ShutdownGuard(Arc<Service>);
 
-impl Drop for Last {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
         self.0.records_counted();
     }
@@ -349,9 +349,9 @@ async fn kept_up(
         };
         let because = tokio::select! {
             biased;
-            _ = hung_up => Reload::Asked,
-            () = watch.changed(), if !missed => Reload::Seen,
-            () = std::future::ready(()), if missed => Reload::Seen,
+            _ = hung_up => Reload::Requested,
+            () = watch.changed(), if !missed => Reload::FileChanged,
+            () = std::future::ready(()), if missed => Reload::FileChanged,
         };
         preparing.abort();
         since = SystemTime::now();

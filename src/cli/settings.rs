@@ -112,7 +112,7 @@ pub struct Settings {
     /// What the indexes that policies name mean here.
     pub indexes: Vec<Index>,
     /// Over which brokers tool services are called.
-    pub tool_services: Vec<Called>,
+    pub tool_services: Vec<BrokerServices>,
     /// Where tools are served over a broker.
     pub brokers: Vec<Broker>,
     /// Colour on standard output.
@@ -540,4 +540,4 @@ mod indexes;
 #[cfg(test)]
 mod tests;
 
-pub use brokers::{Broker, Called};
+pub use brokers::{Broker, BrokerServices};

@@ -12,11 +12,11 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    pub what: What,
+    pub what: TrustgraphCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-pub enum What {
+pub enum TrustgraphCommand {
     /// Print the descriptors of a tool, and how to load them
     Export(Export),
 }
@@ -33,7 +33,7 @@ pub struct Export {
     pub json: bool,
 }
 
-pub fn run(settings: &Settings, Args { what: What::Export(args) }: Args) -> anyhow::Result<ExitCode> {
+pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::of(settings)?;
     let tool = host.snapshot.find(&args.tool).map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;
     let is_served = |tools: &[String]| tools.iter().any(|it| it.split('@').next() == Some(&tool.manifest.id));

@@ -1,7 +1,7 @@
 //! The host's end of one relay: dials for it, and keeps what it says of each call.
 
 use super::dial::Dialler;
-use super::protocol::{Event, FromRelay, LIMITS, Refusal, Served, ToRelay, Totals, What};
+use super::protocol::{Event, FromRelay, LIMITS, Refusal, Served, ToRelay, Totals, TrafficKind};
 use super::traffic::Traffic;
 use crate::base::{lock, messages};
 use crate::manifest::host::HostPattern;
@@ -157,7 +157,11 @@ impl Lease {
             Err(refusal) => {
                 let traffic = &mut *lock(traffic);
                 traffic.totals.connections_refused += 1;
-                traffic.saw(Event { what: What::Connection, target: target.to_string(), refused: Some(refusal) });
+                traffic.saw(Event {
+                    what: TrafficKind::Connection,
+                    target: target.to_string(),
+                    refused: Some(refusal),
+                });
                 (ToRelay::Undialled { id }, None)
             }
         };
@@ -216,6 +220,6 @@ impl Lease {
 fn lost(traffic: &Mutex<Traffic>) {
     let traffic = &mut *lock(traffic);
     if !traffic.events.iter().any(|event| event.refused == Some(Refusal::RelayEnded)) {
-        traffic.saw(Event { what: What::Connection, target: String::new(), refused: Some(Refusal::RelayEnded) });
+        traffic.saw(Event { what: TrafficKind::Connection, target: String::new(), refused: Some(Refusal::RelayEnded) });
     }
 }

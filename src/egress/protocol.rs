@@ -68,7 +68,7 @@ pub enum FromRelay {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    pub what: What,
+    pub what: TrafficKind,
     /// The name as asked for (not yet escaped), `name:port`, or `address:port`.
     pub target: String,
     /// Why it was refused; `None`: it was served.
@@ -78,7 +78,7 @@ pub struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum What {
+pub enum TrafficKind {
     /// A name was asked for.
     Lookup,
     /// A connection was made or refused.

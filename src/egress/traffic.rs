@@ -1,6 +1,6 @@
 //! What one call did with its network, as its relay and its dials report it, bounded.
 
-use super::protocol::{EVENTS, Event, Refusal, TEXT, Totals, What};
+use super::protocol::{EVENTS, Event, Refusal, TEXT, Totals, TrafficKind};
 use crate::base::{mask, text};
 use crate::quantity::Limit;
 use serde::Serialize;
@@ -32,11 +32,13 @@ impl Traffic {
     }
 
     /// What was refused before it came to a relay, or where there is none.
-    pub fn refused(&mut self, what: What, target: &str, refusal: Refusal) {
+    pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: Refusal) {
         let count = match what {
-            What::Lookup => &mut self.totals.lookups_refused,
-            What::Request => &mut self.totals.requests_refused,
-            What::Connection | What::Listener | What::Replaced => &mut self.totals.connections_refused,
+            TrafficKind::Lookup => &mut self.totals.lookups_refused,
+            TrafficKind::Request => &mut self.totals.requests_refused,
+            TrafficKind::Connection | TrafficKind::Listener | TrafficKind::Replaced => {
+                &mut self.totals.connections_refused
+            }
         };
         *count += 1;
         self.saw(Event { what, target: target.to_owned(), refused: Some(refusal) });

@@ -11,12 +11,12 @@ const KEPT: Duration = Duration::from_secs(60);
 const LOOKS: u32 = 6;
 
 pub struct Idle<K, T> {
-    kept: Mutex<Kept<K, T>>,
+    kept: Mutex<IdleEntries<K, T>>,
     most: usize,
     keep_for: Duration,
 }
 
-struct Kept<K, T> {
+struct IdleEntries<K, T> {
     /// In the order of use, the last used one last.
     entries: Vec<(K, T, Instant)>,
     sweeping: bool,
@@ -28,7 +28,7 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
     }
 
     fn keeping(most: usize, keep_for: Duration) -> Arc<Idle<K, T>> {
-        Arc::new(Idle { kept: Mutex::new(Kept { entries: Vec::new(), sweeping: false }), most, keep_for })
+        Arc::new(Idle { kept: Mutex::new(IdleEntries { entries: Vec::new(), sweeping: false }), most, keep_for })
     }
 
     /// The last used one that fits, so that the others age.

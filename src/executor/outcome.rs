@@ -2,7 +2,7 @@
 
 use crate::base::json::Text;
 use crate::quantity::Limit;
-pub use crate::sandbox::Stood;
+pub use crate::sandbox::WallState;
 pub use crate::sandbox::protocol::{Attempt, Operation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,7 +40,7 @@ impl Ending {
 }
 
 /// The walls of one launcher or worker: found out once, reported with each of its calls.
-pub type Walls = std::sync::Arc<[Stood]>;
+pub type Walls = std::sync::Arc<[WallState]>;
 
 /// What one call used. `None` = this mechanism cannot tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

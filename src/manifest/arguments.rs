@@ -19,7 +19,7 @@ const MAX_FILL_STEPS: usize = 2_000_000;
 
 /// How the values of a call were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum ArgumentSyntax {
     /// As JSON: each is what it is.
     Json,
     /// As `name=value`: each is a text, which stays one where the parameter may be a string.
@@ -31,11 +31,11 @@ pub enum Written {
 
 /// Checks what a caller gave. `from_text`: every value came as text and is converted to the type of its parameter.
 pub fn check(manifest: &Manifest, given: Value, from_text: bool) -> Result<Value, Fault> {
-    check_written(manifest, given, if from_text { &Written::Pairs } else { &Written::Json })
+    check_written(manifest, given, if from_text { &ArgumentSyntax::Pairs } else { &ArgumentSyntax::Json })
 }
 
 /// The same, however the values were written.
-pub fn check_written(manifest: &Manifest, given: Value, written: &Written) -> Result<Value, Fault> {
+pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax) -> Result<Value, Fault> {
     let Value::Object(mut given) = given else {
         let flaw = "Arguments must be one JSON object: {\"name\": value, …}.";
         return Err(Fault::new(Kind::ParameterValidationError, flaw).details("pointer '': type"));
@@ -43,7 +43,7 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &Written) -> Re
     let root = manifest.parameters.as_ref().map_or(&Value::Null, |schema| &schema.raw);
     let untyped = manifest.remote().is_some_and(|remote| remote.untyped);
     let mut flaws = if untyped { Vec::new() } else { unknown_names(root, &given) };
-    if let Written::Inputs { twice } = written {
+    if let ArgumentSyntax::Inputs { twice } = written {
         let pointer = |name: &String| format!("/{}", json::escape_segment(name));
         flaws.extend(twice.iter().map(|name| Flaw::must(&pointer(name), "twice", "must be given once")));
     }
@@ -301,9 +301,9 @@ fn place(pointer: &str, subject: &str) -> String {
 }
 
 /// Converts the texts among these arguments.
-fn convert(root: &Value, given: &mut Map<String, Value>, written: &Written, flaws: &mut Vec<Flaw>) {
-    if *written != Written::Json {
-        let inputs = matches!(written, Written::Inputs { .. });
+fn convert(root: &Value, given: &mut Map<String, Value>, written: &ArgumentSyntax, flaws: &mut Vec<Flaw>) {
+    if *written != ArgumentSyntax::Json {
+        let inputs = matches!(written, ArgumentSyntax::Inputs { .. });
         Reading { root, inputs, flaws }.members(&alternatives(root, root), given, "");
     }
 }

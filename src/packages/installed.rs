@@ -1,6 +1,6 @@
 //! What an installer left, compared with the approved list: every distribution in the tree must be one of it.
 
-use super::tree::{Item, Wrong};
+use super::tree::{Item, TreeError};
 use crate::base::files::{self, open_at};
 use crate::base::text;
 use crate::policy::packages::{Ecosystem, Package};
@@ -39,7 +39,7 @@ pub fn compared(
     site: &str,
     ecosystem: Ecosystem,
     approved: &BTreeMap<String, Package>,
-) -> Result<Vec<Vendored>, Wrong> {
+) -> Result<Vec<Vendored>, TreeError> {
     let (mut vendored, mut met) = (Vec::new(), BTreeSet::new());
     for item in items {
         let Some(below) = item.path.strip_prefix(site).and_then(|rest| rest.strip_prefix('/')) else { continue };
@@ -70,8 +70,8 @@ pub fn compared(
     Ok(vendored)
 }
 
-fn hostile<T>(path: &str, why: &str) -> Result<T, Wrong> {
-    Err(Wrong::Hostile(format!("{}: {why}", shown(path))))
+fn hostile<T>(path: &str, why: &str) -> Result<T, TreeError> {
+    Err(TreeError::Hostile(format!("{}: {why}", shown(path))))
 }
 
 fn shown(part: &str) -> String {
@@ -87,7 +87,7 @@ struct Distribution {
 }
 
 /// A folder `*.dist-info` or `*.egg-info` (of which the latter may be a file).
-fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, Wrong> {
+fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let Some((stem, ending)) = info(below.rsplit('/').next().unwrap_or(below)) else { return Ok(None) };
     let is_position = !below.contains('/');
     let file = match (item.sha256.is_some(), &*ending) {
@@ -125,7 +125,7 @@ fn info(name: &str) -> Option<(&str, String)> {
 }
 
 /// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
-fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), Wrong> {
+fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
     let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?.unwrap_or_default();
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
@@ -141,7 +141,7 @@ fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), Wrong>
 }
 
 /// A folder below `node_modules`, or below a scope there; and a `package.json` anywhere else.
-fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, Wrong> {
+fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let is_folder = item.sha256.is_none();
     if is_folder && is_position(below) {
         let (name, version) = described(read(root, &format!("{}/package.json", item.path), LARGEST)?.as_deref());
@@ -176,7 +176,7 @@ fn described(manifest: Option<&[u8]>) -> (Option<String>, Option<String>) {
     (part("name"), version)
 }
 
-fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Option<Vec<u8>>, Wrong> {
+fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Option<Vec<u8>>, TreeError> {
     let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(None) };
     match files::whole(File::from(file), most)? {
         None => hostile(path, &format!("is larger than {most} bytes")),

@@ -8,6 +8,6 @@ pub mod installed;
 pub mod store;
 pub mod tree;
 
-pub use crate::policy::packages::{Required, Source, Wanted};
-pub use found::{Place, Seen, find, named, of_lock, of_policy};
+pub use crate::policy::packages::{PackageRequirements, Required, Source};
+pub use found::{FileStamps, Place, find, named, of_lock, of_policy};
 pub use index::{Credential, DEFAULT, Index};

@@ -6,7 +6,7 @@
 //! `KEY.resolved` (what was resolved for requirements without a lock), `work.…` (a build under way).
 
 use super::installed::{self, Vendored};
-use super::tree::{self, Item, Stamp, TreeLimits, Wrong};
+use super::tree::{self, Item, Stamp, TreeError, TreeLimits};
 use crate::base::files::{self, Folder, Lock};
 use crate::base::lock;
 use crate::policy::packages::{Ecosystem, Package};
@@ -42,7 +42,7 @@ const RESOLVED: &str = ".resolved";
 /// What an entry was built from, and how: for people, and for the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct About {
+pub struct BuildInfo {
     pub ecosystem: Ecosystem,
     /// The tool for which it was built first, `id@version`.
     pub tool: String,
@@ -67,7 +67,7 @@ pub struct Entry {
     pub key: String,
     /// The folder of its tree.
     pub name: String,
-    pub about: About,
+    pub about: BuildInfo,
     pub bytes: u64,
     /// What its files occupy.
     #[serde(default)]
@@ -86,7 +86,7 @@ impl Entry {
 
 /// An entry, held until this is dropped.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct LockedEntry {
     pub entry: Arc<Entry>,
     /// The root of its tree, absolute.
     pub path: PathBuf,
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// The entry of a key, if it is there and nobody changed it. What was changed is removed, and `tell` hears of it.
-    pub fn hold(&self, key: &str, tell: impl FnOnce(&str)) -> io::Result<Option<Held>> {
+    pub fn hold(&self, key: &str, tell: impl FnOnce(&str)) -> io::Result<Option<LockedEntry>> {
         if !self.folder.is_private() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, open_to_others(&self.path)));
         }
@@ -156,7 +156,7 @@ impl Store {
                 return Ok(None);
             }
             held.set_modified(SystemTime::now())?;
-            return Ok(Some(Held { path: self.path.join(&entry.name), entry, _use: Arc::new(held) }));
+            return Ok(Some(LockedEntry { path: self.path.join(&entry.name), entry, _use: Arc::new(held) }));
         }
     }
 
@@ -221,7 +221,7 @@ impl Store {
         ecosystem: Ecosystem,
         approved: &BTreeMap<String, Package>,
         layout: &Layout,
-    ) -> Result<Examined, Wrong> {
+    ) -> Result<Examined, TreeError> {
         let made = work.path.join("entry");
         let site = made.join(&layout.site);
         std::fs::create_dir_all(site.parent().unwrap_or(&made))?;
@@ -233,7 +233,14 @@ impl Store {
     }
 
     /// Takes over what was examined as an entry.
-    pub fn keep(&self, work: &Work, key: &str, about: About, layout: &Layout, from: Examined) -> Result<(), Wrong> {
+    pub fn keep(
+        &self,
+        work: &Work,
+        key: &str,
+        about: BuildInfo,
+        layout: &Layout,
+        from: Examined,
+    ) -> Result<(), TreeError> {
         let Examined { made, root, built, .. } = from;
         for (path, text) in &layout.files {
             std::fs::write(made.join(path), text)?;

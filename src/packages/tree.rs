@@ -66,24 +66,24 @@ impl Stamp {
 
 /// Why a tree is not taken.
 #[derive(Debug)]
-pub enum Wrong {
+pub enum TreeError {
     /// What lies in it, in words.
     Hostile(String),
     Io(io::Error),
 }
 
-impl<E: Into<io::Error>> From<E> for Wrong {
-    fn from(error: E) -> Wrong {
-        Wrong::Io(error.into())
+impl<E: Into<io::Error>> From<E> for TreeError {
+    fn from(error: E) -> TreeError {
+        TreeError::Io(error.into())
     }
 }
 
-fn hostile<T>(path: &str, what: &str) -> Result<T, Wrong> {
-    Err(Wrong::Hostile(format!("{}: {what}", text::printable(&text::head(path, 200)))))
+fn hostile<T>(path: &str, what: &str) -> Result<T, TreeError> {
+    Err(TreeError::Hostile(format!("{}: {what}", text::printable(&text::head(path, 200)))))
 }
 
 /// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `stamped`.
-pub fn taken(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, Wrong> {
+pub fn taken(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, TreeError> {
     let mut taking = Taking { items: Vec::new(), bytes: 0, most };
     taking.folder(root, "", 0)?;
     Ok(taking.items)
@@ -96,7 +96,7 @@ struct Taking {
 }
 
 impl Taking {
-    fn folder(&mut self, folder: BorrowedFd, at: &str, depth: usize) -> Result<(), Wrong> {
+    fn folder(&mut self, folder: BorrowedFd, at: &str, depth: usize) -> Result<(), TreeError> {
         if depth > DEEPEST {
             return hostile(at, &format!("lies deeper than {DEEPEST} folders"));
         }
@@ -126,7 +126,7 @@ impl Taking {
         Ok(())
     }
 
-    fn file(&mut self, folder: BorrowedFd, name: &CString, path: String, stat: &FileStat) -> Result<(), Wrong> {
+    fn file(&mut self, folder: BorrowedFd, name: &CString, path: String, stat: &FileStat) -> Result<(), TreeError> {
         plain(&path, stat)?;
         let mut file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
         let stat = fstat(&file)?;
@@ -148,7 +148,7 @@ impl Taking {
 }
 
 /// A regular file of ours with one name.
-fn plain(path: &str, stat: &FileStat) -> Result<(), Wrong> {
+fn plain(path: &str, stat: &FileStat) -> Result<(), TreeError> {
     if is(stat.st_mode, SFlag::S_IFLNK) {
         return hostile(path, "is a link");
     }
@@ -168,7 +168,7 @@ fn plain(path: &str, stat: &FileStat) -> Result<(), Wrong> {
 }
 
 /// The path of a name in a folder of the tree, if the name is one that can be shown and listed.
-fn named(at: &str, name: &CString) -> Result<String, Wrong> {
+fn named(at: &str, name: &CString) -> Result<String, TreeError> {
     let shown = String::from_utf8_lossy(name.as_bytes());
     let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
     if name.to_str().is_err() || !text::is_printable(&shown) {
@@ -307,7 +307,7 @@ mod tests {
 
     const MOST: TreeLimits = TreeLimits { files: 100, bytes: 1000 };
 
-    fn looked(folder: &Path) -> Result<Vec<Item>, Wrong> {
+    fn looked(folder: &Path) -> Result<Vec<Item>, TreeError> {
         let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         taken(root.as_fd(), MOST)
     }
@@ -319,7 +319,7 @@ mod tests {
         assert!(looked(folder.path()).is_ok(), "the control of {words}");
         make(&folder.path().join("a"));
         match looked(folder.path()) {
-            Err(Wrong::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
+            Err(TreeError::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
             other => panic!("{other:?} instead of {words}"),
         }
     }

@@ -70,7 +70,7 @@ pub struct ParameterRule {
     pub tool: Selector,
     pub name: String,
     #[serde(flatten)]
-    pub takes: Takes,
+    pub takes: AllowedValue,
     pub why: String,
     #[serde(skip)]
     pub at: At,
@@ -78,7 +78,7 @@ pub struct ParameterRule {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Takes {
+pub enum AllowedValue {
     /// Exactly one of these.
     Values(Vec<Value>),
     /// A text that begins so.
@@ -217,13 +217,13 @@ impl CallerRule {
     }
 }
 
-impl Takes {
+impl AllowedValue {
     fn fits(&self, given: &Value) -> bool {
         match (self, given) {
-            (Takes::Values(values), _) => values.iter().any(|value| same(value, given)),
-            (Takes::Prefix(prefix), Value::String(text)) => text.starts_with(prefix),
-            (Takes::Under(folder), Value::String(path)) => is_below(path, folder),
-            (Takes::Range { min, max }, Value::Number(number)) => number
+            (AllowedValue::Values(values), _) => values.iter().any(|value| same(value, given)),
+            (AllowedValue::Prefix(prefix), Value::String(text)) => text.starts_with(prefix),
+            (AllowedValue::Under(folder), Value::String(path)) => is_below(path, folder),
+            (AllowedValue::Range { min, max }, Value::Number(number)) => number
                 .as_f64()
                 .is_some_and(|number| min.is_none_or(|min| number >= min) && max.is_none_or(|max| number <= max)),
             _ => false,
@@ -234,12 +234,12 @@ impl Takes {
     pub fn text(&self) -> String {
         let end = |number: &Option<f64>| number.map_or_else(|| "…".to_owned(), |number| number.to_string());
         match self {
-            Takes::Values(values) => {
+            AllowedValue::Values(values) => {
                 format!("is one of {}", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
             }
-            Takes::Prefix(prefix) => format!("begins with {prefix:?}"),
-            Takes::Under(folder) => format!("is a path under {folder:?}"),
-            Takes::Range { min, max } => format!("is a number from {} to {}", end(min), end(max)),
+            AllowedValue::Prefix(prefix) => format!("begins with {prefix:?}"),
+            AllowedValue::Under(folder) => format!("is a path under {folder:?}"),
+            AllowedValue::Range { min, max } => format!("is a number from {} to {}", end(min), end(max)),
         }
     }
 }

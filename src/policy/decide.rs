@@ -15,7 +15,7 @@ use super::packages::{self, Allowance, Ecosystem};
 use super::run;
 use super::secrets;
 use super::services;
-use super::verdict::{Confirm, Decision, Narrower, Notes, Verdict, What, wall};
+use super::verdict::{Confirm, Decision, Narrower, Notes, RequestKind, Verdict, wall};
 use super::writable::hard_denials::HardDenials;
 use super::{Grant, Machine, Program, Runtime, SCRIPT_FOLDER, Shape, Variable};
 use crate::base::text;
@@ -88,7 +88,7 @@ pub(super) fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machin
     lacks.extend(uncounted.then(|| Need::new("", "exact accounting by a cgroup, which the policy requires")));
     let source = runs.is_some() && site.script.is_none();
     let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
-    for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != What::Service) {
+    for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != RequestKind::Service) {
         notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     notes.all.extend(runs.as_ref().and_then(|_| opens_the_base(&judged.grants, site)));
@@ -211,38 +211,37 @@ fn capabilities(
         }
         let granted = policy.capabilities.iter().find(|c| c.name == *word);
         let capped = host.is_some_and(|h| !h.capabilities.iter().any(|c| c.name == *word));
-        let verdict =
-            match (machine.lacks(manifest, word), kind, granted) {
-                (Some(reason), ..) => {
-                    // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
-                    if kind != capability::Kind::Unknown {
-                        let pointer = format!("/securityContext/requiredCapabilities/{index}");
-                        let words = format!("the capability '{}': {reason}", text::printable(word));
-                        lacks.push(Need::new(pointer, words));
-                    }
-                    Verdict::denied(What::Capability, word, Narrower::Machine, reason, &[])
+        let verdict = match (machine.lacks(manifest, word), kind, granted) {
+            (Some(reason), ..) => {
+                // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
+                if kind != capability::Kind::Unknown {
+                    let pointer = format!("/securityContext/requiredCapabilities/{index}");
+                    let words = format!("the capability '{}': {reason}", text::printable(word));
+                    lacks.push(Need::new(pointer, words));
                 }
-                (None, capability::Kind::Free, _) => Verdict::met(What::Capability, word, word, &[wall::SECCOMP])
-                    .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
-                (None, capability::Kind::Declared, _) => Verdict::met(What::Capability, word, word, &[]).because(
-                    "this host's configuration",
-                    "`capabilities` declares it; it opens no file, device or host",
-                    "configuration",
-                ),
-                (None, _, Some(_)) if capped => {
-                    let reason = "host.policy.toml does not grant it";
-                    Verdict::denied(What::Capability, word, Narrower::Host, reason, &[])
-                }
-                (None, _, Some(grant)) => Verdict::met(What::Capability, word, given(word), by(kind)).because(
-                    format!("{}: {}", policy.name, grant.name),
-                    &grant.why,
-                    policy.place(grant.at),
-                ),
-                (None, _, None) => {
-                    let reason = format!("policy `{}` does not grant it", policy.name);
-                    Verdict::denied(What::Capability, word, Narrower::Policy, reason, &[])
-                }
-            };
+                Verdict::denied(RequestKind::Capability, word, Narrower::Machine, reason, &[])
+            }
+            (None, capability::Kind::Free, _) => Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP])
+                .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
+            (None, capability::Kind::Declared, _) => Verdict::met(RequestKind::Capability, word, word, &[]).because(
+                "this host's configuration",
+                "`capabilities` declares it; it opens no file, device or host",
+                "configuration",
+            ),
+            (None, _, Some(_)) if capped => {
+                let reason = "host.policy.toml does not grant it";
+                Verdict::denied(RequestKind::Capability, word, Narrower::Host, reason, &[])
+            }
+            (None, _, Some(grant)) => Verdict::met(RequestKind::Capability, word, given(word), by(kind)).because(
+                format!("{}: {}", policy.name, grant.name),
+                &grant.why,
+                policy.place(grant.at),
+            ),
+            (None, _, None) => {
+                let reason = format!("policy `{}` does not grant it", policy.name);
+                Verdict::denied(RequestKind::Capability, word, Narrower::Policy, reason, &[])
+            }
+        };
         verdicts.push(verdict);
     }
 }
@@ -270,14 +269,14 @@ fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> B
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
         if let Some(reason) = environment::refused(name, value) {
-            verdicts.push(Verdict::denied(What::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
+            verdicts.push(Verdict::denied(RequestKind::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
         } else {
-            let verdict = Verdict::met(What::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
+            let verdict = Verdict::met(RequestKind::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
             verdicts.push(verdict.because("house: env literals", "a text the manifest carries itself", "house"));
             kept.insert(name.clone(), Variable::Literal(value.clone()));
         }
     }
-    for verdict in verdicts.iter().filter(|v| v.what == What::Capability && v.allowed) {
+    for verdict in verdicts.iter().filter(|v| v.what == RequestKind::Capability && v.allowed) {
         if let capability::Kind::Env(name) = capability::kind(&verdict.asked)
             && let Some(value) = machine.environment.get(name)
         {
@@ -312,7 +311,7 @@ fn runtime(
     let runtime = match found {
         Ok(runtime) => runtime,
         Err(reason) => {
-            verdicts.push(Verdict::denied(What::Runtime, name, Narrower::Machine, reason, &walls));
+            verdicts.push(Verdict::denied(RequestKind::Runtime, name, Narrower::Machine, reason, &walls));
             let words = match named {
                 _ if language == Language::Wasm => format!("the runtime '{name}': {WITHOUT_WASI}"),
                 Some(_) => format!("the runtime '{name}': the interpreter that its policy names cannot be used here"),
@@ -326,7 +325,7 @@ fn runtime(
         Program::Path(path) => path.display().to_string(),
         Program::Ourselves { role } => format!("toolhost ({role})"),
     };
-    let verdict = Verdict::met(What::Runtime, name, format!("{program} {}", runtime.version), &walls);
+    let verdict = Verdict::met(RequestKind::Runtime, name, format!("{program} {}", runtime.version), &walls);
     verdicts.push(match named {
         Some(named) => {
             verdict.because(format!("{}: {}", policy.name, named.path.display()), &named.why, policy.place(named.at))
@@ -352,8 +351,11 @@ fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<R
 fn refusal(decision: &Decision) -> Option<Fault> {
     let tool = text::printable(&decision.tool);
     let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
-    let refused: Vec<&Verdict> =
-        decision.verdicts.iter().filter(|v| v.refuses() && (!decision.narrow || v.what == What::Service)).collect();
+    let refused: Vec<&Verdict> = decision
+        .verdicts
+        .iter()
+        .filter(|v| v.refuses() && (!decision.narrow || v.what == RequestKind::Service))
+        .collect();
     if refused.is_empty() && !decision.unnamed {
         return None;
     }

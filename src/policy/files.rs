@@ -8,7 +8,7 @@ use super::base_view::KERNEL;
 use super::document::{At, Document};
 use super::file::Policy;
 use super::grantable::{Grantable, Narrowing, least};
-use super::verdict::{Narrower, Verdict, What, wall};
+use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::writable::hard_denials::HardDenials;
 use super::{Access, Grant, Opening};
 use crate::manifest::{Pattern, PatternShape, Site};
@@ -159,14 +159,14 @@ struct Piece<'a> {
 }
 
 #[derive(Default)]
-pub(super) struct Judged {
+pub(super) struct FileVerdicts {
     pub verdicts: Vec<Verdict>,
     pub grants: Vec<Grant>,
 }
 
 impl<'a> Judge<'a> {
-    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern]) -> Judged {
-        let mut judged = Judged::default();
+    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern]) -> FileVerdicts {
+        let mut judged = FileVerdicts::default();
         match read {
             Some(patterns) => patterns.iter().for_each(|p| self.pattern(Access::Read, p, &mut judged)),
             None => self.own_folder(&mut judged),
@@ -178,7 +178,7 @@ impl<'a> Judge<'a> {
 
     /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool that asked for nothing is not
     /// refused: where it gets less it gets its script, and the verdict says why.
-    fn own_folder(&self, judged: &mut Judged) {
+    fn own_folder(&self, judged: &mut FileVerdicts) {
         let shared = self.guest || self.site.folder == self.site.base;
         let own = Area::Tree(self.site.folder.clone());
         if !shared {
@@ -202,13 +202,18 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn own_script(&self, asked: &str, judged: &mut Judged) {
+    fn own_script(&self, asked: &str, judged: &mut FileVerdicts) {
         let Some(script) = &self.site.script else {
-            judged.verdicts.push(Verdict::met(What::Read, asked, "the script itself", &[wall::VIEW, wall::LANDLOCK]));
+            judged.verdicts.push(Verdict::met(
+                RequestKind::Read,
+                asked,
+                "the script itself",
+                &[wall::VIEW, wall::LANDLOCK],
+            ));
             return;
         };
         let verdict = Verdict::met(
-            What::Read,
+            RequestKind::Read,
             asked,
             format!("{} (the script itself)", script.display()),
             &[wall::VIEW, wall::LANDLOCK],
@@ -224,7 +229,7 @@ impl<'a> Judge<'a> {
         });
     }
 
-    fn pattern(&self, access: Access, pattern: &Pattern, judged: &mut Judged) {
+    fn pattern(&self, access: Access, pattern: &Pattern, judged: &mut FileVerdicts) {
         let from = if pattern.from_base { &self.site.base } else { &self.site.folder };
         let ask = match &pattern.shape {
             PatternShape::SelfScript if access == Access::Read => return self.own_script(&pattern.text, judged),
@@ -244,7 +249,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn area(&self, access: Access, asked: &str, ask: &Area, judged: &mut Judged) {
+    fn area(&self, access: Access, asked: &str, ask: &Area, judged: &mut FileVerdicts) {
         if *ask == Area::Tree(PathBuf::from(SCRATCH)) {
             let verdict = Verdict::met(what(access), asked, "/tmp (the call's own scratch)", &[wall::SCRATCH]);
             let why = "every call has its own, empty at the start and gone at the end";
@@ -378,10 +383,10 @@ pub(super) fn rules(policy: &Policy, access: Access) -> impl Iterator<Item = &Ru
     read.iter().chain(&policy.write)
 }
 
-pub(super) fn what(access: Access) -> What {
+pub(super) fn what(access: Access) -> RequestKind {
     match access {
-        Access::Read => What::Read,
-        Access::Write => What::Write,
+        Access::Read => RequestKind::Read,
+        Access::Write => RequestKind::Write,
     }
 }
 

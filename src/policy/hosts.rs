@@ -6,7 +6,7 @@
 use super::document::Document;
 use super::file::Policy;
 use super::grantable::{Entry, Grantable, Narrowing, least, narrowed};
-use super::verdict::{Narrower, Verdict, What, wall};
+use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::{HeaderRule, HostGrant, SecretGrant};
 use crate::base::address::special;
 use crate::base::text;
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 #[derive(Deserialize)]
-struct Written {
+struct HostLine {
     host: String,
     why: String,
 }
@@ -32,7 +32,7 @@ struct Authority {
 /// The entries of `[network] hosts`; `policy`: the policy's name.
 pub(super) fn read(document: &mut Document<'_>, policy: &str) -> Vec<Entry<HostGrant>> {
     let mut found: Vec<Entry<HostGrant>> = Vec::new();
-    for (entry, Written { host, why }) in document.list("/network/hosts") {
+    for (entry, HostLine { host, why }) in document.list("/network/hosts") {
         let ranges = ranges(document, &entry);
         let pointer = format!("{entry}/host");
         let Some(pattern) = document.parsed(&pointer, host::pattern(&host)) else { continue };
@@ -260,7 +260,7 @@ fn verdict(ask: &HostPattern, pieces: &[HostGrant], policy: &Policy, cap: Option
     };
     let reason = || reason(ask, refuses);
     let Some(first) = pieces.first() else {
-        return Verdict::denied(What::Host, ask.to_string(), narrower, reason(), &WALLS);
+        return Verdict::denied(RequestKind::Host, ask.to_string(), narrower, reason(), &WALLS);
     };
     let each = |field: fn(&HostGrant) -> &String| {
         let mut texts: Vec<&str> = pieces.iter().map(|piece| field(piece).as_str()).collect();
@@ -269,7 +269,7 @@ fn verdict(ask: &HostPattern, pieces: &[HostGrant], policy: &Policy, cap: Option
     };
     let place = policy.hosts.iter().find(|entry| entry.grant.rule == first.rule).map(|entry| policy.place(entry.at));
     let effective: Vec<String> = pieces.iter().map(HostGrant::text).collect();
-    let verdict = Verdict::met(What::Host, ask.to_string(), effective.join("; "), &WALLS).because(
+    let verdict = Verdict::met(RequestKind::Host, ask.to_string(), effective.join("; "), &WALLS).because(
         each(|piece| &piece.rule),
         each(|piece| &piece.why),
         place.unwrap_or_default(),

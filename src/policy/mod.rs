@@ -34,8 +34,8 @@ pub mod writable;
 pub use area::{Area, escape, literal, name_matches, plain_tail};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callers::{
-    Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, EVERYBODY, ParameterRule,
-    Takes, ToolLimit,
+    AllowedValue, Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, EVERYBODY,
+    ParameterRule, ToolLimit,
 };
 pub use capability::{Ask, grantable, offerable};
 pub use confinement::*;
@@ -57,7 +57,7 @@ pub use run::{RunTarget, call_notes, confine, decide_run, time_ms};
 pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use variable::Variable;
-pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, Verdict, What, wall};
+pub use verdict::{Confirm, Decision, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
 pub use writable::{Place, WritablePaths, WrittenTree};
 
 use crate::manifest::{Handler, Language, Manifest};

@@ -6,7 +6,7 @@ use super::document::{Document, FileProblem};
 use super::file::Policy;
 use super::grantable::{Entry, Grantable};
 use super::needs::Need;
-use super::verdict::{Decision, Narrower, Verdict, What, wall};
+use super::verdict::{Decision, Narrower, RequestKind, Verdict, wall};
 use super::{Machine, versions};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
@@ -47,7 +47,7 @@ impl Ecosystem {
 
 /// What a script requires, as its files say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PackageRequirements {
     pub ecosystem: Ecosystem,
     /// The files that say so, with their digests.
     pub sources: Vec<Source>,
@@ -64,7 +64,7 @@ pub struct Wanted {
     pub requires: Vec<Required>,
 }
 
-impl Wanted {
+impl PackageRequirements {
     /// What the lock holds, by the place where an installer puts it: a name of Python, a path below `node_modules`.
     pub fn places(&self) -> BTreeMap<String, Package> {
         match (self.ecosystem, self.inputs.first()) {
@@ -147,7 +147,7 @@ pub struct Denied {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct PackageLine {
     index: String,
     #[serde(default)]
     lock: Lock,
@@ -177,7 +177,7 @@ pub(super) fn read(
     let mut found = BTreeMap::new();
     for ecosystem in Ecosystem::ALL {
         let pointer = format!("/packages/{}", ecosystem.name());
-        let Some(Written { index, lock, builds, lock_file, why }) = document.get(&pointer) else { continue };
+        let Some(PackageLine { index, lock, builds, lock_file, why }) = document.get(&pointer) else { continue };
         let at = format!("{pointer}/index");
         document.parsed(&at, index_name(&index));
         let at = document.at(&at);
@@ -327,7 +327,12 @@ fn denies(denied: &Denied, ecosystem: Ecosystem, package: &Package) -> bool {
 impl Decision {
     /// Takes over what the script's files ask for: into the shape, or as what keeps every call from starting. `by_hand`:
     /// where somebody installed the packages already, which then need no policy.
-    pub fn wants(&mut self, asked: Result<Option<Wanted>, FileProblem>, by_hand: Option<&str>, machine: &Machine) {
+    pub fn wants(
+        &mut self,
+        asked: Result<Option<PackageRequirements>, FileProblem>,
+        by_hand: Option<&str>,
+        machine: &Machine,
+    ) {
         let no_entry = |allowance: &Allowance| matches!(allowance, Err((Narrower::Policy, _)));
         let by_hand = by_hand.filter(|_| self.package_rules.values().all(no_entry));
         let note = |files: &str, how: &str| format!("{files}: nothing is installed; {how}");
@@ -345,7 +350,7 @@ impl Decision {
         let name = name(path);
         let line = if problem.line > 0 { format!(":{}", problem.line) } else { String::new() };
         let words = format!("{name}{line}: {}", problem.message);
-        self.verdicts.push(Verdict::denied(What::Package, &name, Narrower::Manifest, &*words, &[]));
+        self.verdicts.push(Verdict::denied(RequestKind::Package, &name, Narrower::Manifest, &*words, &[]));
         let message = match problem.code {
             Code::Unreadable => "the script's folder cannot be looked at, so the tool was not started",
             _ => "this tool's packages cannot be installed, so it was not started",
@@ -355,7 +360,7 @@ impl Decision {
         self.stop(fault.details(printable(&words)).person(place));
     }
 
-    fn judge_packages(&mut self, wanted: Wanted, machine: &Machine) {
+    fn judge_packages(&mut self, wanted: PackageRequirements, machine: &Machine) {
         let (ecosystem, files) = (wanted.ecosystem, names(&wanted.sources));
         let name = ecosystem.name();
         let wanted = Arc::new(wanted);
@@ -368,12 +373,12 @@ impl Decision {
                 let words = format!(
                     "its {name} packages ({files}), which no policy allows it: write [packages] {name} = {{ index = \"default\", lock = \"required\", builds = false, why = \"…\" }} into its policy{also}"
                 );
-                let verdict = Verdict::denied(What::Package, format!("{name} ({files})"), narrower, reason, &[]);
+                let verdict = Verdict::denied(RequestKind::Package, format!("{name} ({files})"), narrower, reason, &[]);
                 return self.lacking(verdict, words);
             }
             None => {
                 let reason = "only scripts of Python, Node and Bun have packages";
-                let verdict = Verdict::denied(What::Package, &*files, Narrower::House, reason, &[]);
+                let verdict = Verdict::denied(RequestKind::Package, &*files, Narrower::House, reason, &[]);
                 let words = format!(
                     "no packages ({files}): {reason}; take the file away, or give the module a folder of its own"
                 );
@@ -383,7 +388,8 @@ impl Decision {
         let index = &allowed.rules.index;
         let Some(leads_to) = machine.indexes.get(&(ecosystem, index.clone())) else {
             let reason = format!("the host's configuration has no [indexes.{index}] for {name}");
-            let verdict = Verdict::denied(What::Package, format!("{name} ({files})"), Narrower::Machine, reason, &[]);
+            let verdict =
+                Verdict::denied(RequestKind::Package, format!("{name} ({files})"), Narrower::Machine, reason, &[]);
             let words =
                 format!("the index `{index}` for its {name} packages, which this host's configuration does not name");
             return self.lacking(verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place), words);
@@ -391,7 +397,7 @@ impl Decision {
         let asked = format!("{name} ({files})");
         let refused = refused(&allowed.rules, ecosystem, &wanted.packages, None);
         if !refused.is_empty() {
-            let verdict = Verdict::denied(What::Package, asked, Narrower::Policy, refused.join("; "), &[]);
+            let verdict = Verdict::denied(RequestKind::Package, asked, Narrower::Policy, refused.join("; "), &[]);
             self.verdicts.push(verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place));
             let fault = Fault::new(Kind::DependencyError, "this tool requires packages that this host never installs");
             let person = format!("{}: {} ({})", self.tool, refused.join("; "), allowed.place);
@@ -399,7 +405,7 @@ impl Decision {
             return;
         }
         let effective = effective(&wanted, &allowed.rules, leads_to);
-        let verdict = Verdict::met(What::Package, asked, effective, &[wall::VIEW]);
+        let verdict = Verdict::met(RequestKind::Package, asked, effective, &[wall::VIEW]);
         self.verdicts.push(verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place));
         let (locked, sources) = (wanted.locked, wanted.sources.clone());
         let PackagesAllowed { rules, rule, .. } = allowed;
@@ -466,7 +472,7 @@ pub(super) fn words(rules: &PackageRules) -> String {
     format!("{lock}, {builds}{age}{deny}")
 }
 
-fn effective(wanted: &Wanted, rules: &PackageRules, leads_to: &str) -> String {
+fn effective(wanted: &PackageRequirements, rules: &PackageRules, leads_to: &str) -> String {
     let what = match (wanted.locked, wanted.lacks_lock(rules)) {
         (true, _) => format!("{} packages of its lock", wanted.packages.len()),
         (false, true) => "nothing before there is a lock (`toolhost deps lock`)".to_owned(),
@@ -476,7 +482,7 @@ fn effective(wanted: &Wanted, rules: &PackageRules, leads_to: &str) -> String {
 }
 
 /// A warning of what another day would resolve otherwise.
-fn unpinned(wanted: &Wanted) -> Option<String> {
+fn unpinned(wanted: &PackageRequirements) -> Option<String> {
     let loose: Vec<String> =
         wanted.requires.iter().filter(|r| !r.pinned).map(|r| format!("{} ({})", r.name, r.place)).collect();
     let most = 5;

@@ -9,7 +9,7 @@ use super::files::what;
 use super::grantable::{Grantable, least, narrowed};
 use super::load::Policies;
 use super::packages;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, What};
+use super::verdict::{Decision, LimitVerdict, Narrower, Notes, RequestKind};
 use super::{Confinement, Grant, HostGrant, Machine, PerCall, Variable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Language, Manifest, Site};
@@ -74,13 +74,13 @@ pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault>
     });
     let lost_hosts = decision.hosts.iter().filter(|grant| !HostGrant::are_covering(&hosts, grant)).map(|grant| {
         let left = hosts.iter().filter(|left| left.asked == grant.asked).map(HostGrant::text);
-        (What::Host, grant.asked.clone(), left.collect())
+        (RequestKind::Host, grant.asked.clone(), left.collect())
     });
     let lost_secrets = decision.secrets.iter().filter(|grant| !secrets.contains(grant));
     let lost_words = lost_secrets.map(|grant| format!("secret:{}", grant.name));
     let lost_words = lost_words.chain(lost_env.keys().map(|name| format!("env:{name}")));
-    let lost_words = lost_words.map(|word| (What::Capability, word, Vec::new()));
-    let lost: Vec<(What, String, Vec<String>)> = lost_files.chain(lost_hosts).chain(lost_words).collect();
+    let lost_words = lost_words.map(|word| (RequestKind::Capability, word, Vec::new()));
+    let lost: Vec<(RequestKind, String, Vec<String>)> = lost_files.chain(lost_hosts).chain(lost_words).collect();
     lost.into_iter().for_each(|(what, asked, left)| less(decision, what, &asked, &left, &other.tool));
     (decision.grants, decision.hosts, decision.secrets, decision.env) = (files, hosts, secrets, env);
     packages::narrow(&mut decision.package_rules, other);
@@ -104,11 +104,11 @@ pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault>
 }
 
 /// Records that less is granted of a request, because a tool that names the script has less; `left`: what it still is.
-fn less(decision: &mut Decision, what: What, asked: &str, left: &[String], tool: &str) {
+fn less(decision: &mut Decision, what: RequestKind, asked: &str, left: &[String], tool: &str) {
     let has = if left.is_empty() { "is not granted it" } else { "is granted less" };
     let reason = format!("{tool} names this script and {has}");
     // The word of a capability says its kind.
-    let kind = if what == What::Capability { String::new() } else { format!("{} ", what.name()) };
+    let kind = if what == RequestKind::Capability { String::new() } else { format!("{} ", what.name()) };
     let words = format!("narrowed: {kind}{asked}: {reason}");
     if !decision.notes.told.contains(&words) {
         decision.notes.narrowed(words);

@@ -9,7 +9,7 @@ use super::document::Document;
 use super::file::Policy;
 use super::files::plain_path;
 use super::grantable::{Entry, Grantable, Narrowing};
-use super::verdict::{Narrower, Verdict, What, wall};
+use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use crate::base::text;
 use crate::manifest::host::{self, Host};
@@ -357,10 +357,10 @@ pub(super) fn judge(
         verdicts.push(match judged {
             Ok(Entry { grant, at }) => {
                 grants.push(grant.clone());
-                let verdict = Verdict::met(What::Capability, word, used(name, grant.header.as_ref()), &[wall]);
+                let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &[wall]);
                 verdict.because(&grant.rule, &grant.why, policy.place(*at))
             }
-            Err((narrower, reason)) => Verdict::denied(What::Capability, word, narrower, reason, &[wall]),
+            Err((narrower, reason)) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &[wall]),
         });
     }
     grants.sort_by(|a, b| a.name.cmp(&b.name));

@@ -8,7 +8,7 @@ use super::document::{At, Document};
 use super::file::Policy;
 use super::grantable::Grantable;
 use super::needs::Need;
-use super::verdict::{Narrower, Verdict, What};
+use super::verdict::{Narrower, RequestKind, Verdict};
 use crate::base::text;
 use crate::manifest::{Manifest, ServiceDescriptor};
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,7 @@ pub(super) fn judge(
     let capped = cap.map(entry).transpose().map_err(|why| (Narrower::Host, why));
     let judged = capped.and_then(|cap| Ok((entry(policy).map_err(|why| (Narrower::Policy, why))?, cap)));
     let (verdict, grant) = match judged {
-        Err((narrower, why)) => (Verdict::denied(What::Service, asked, narrower, why, &[]), None),
+        Err((narrower, why)) => (Verdict::denied(RequestKind::Service, asked, narrower, why, &[]), None),
         Ok((rule, cap)) => {
             let grant = ServiceGrant {
                 service: service.id.clone(),
@@ -148,7 +148,7 @@ pub(super) fn judge(
                 rule: format!("{}: {}", policy.name, service.id),
                 why: rule.why.clone(),
             };
-            let met = Verdict::met(What::Service, asked, grant.text(), &[]);
+            let met = Verdict::met(RequestKind::Service, asked, grant.text(), &[]);
             (met.because(&grant.rule, &rule.why, policy.place(rule.at)), Some(grant))
         }
     };

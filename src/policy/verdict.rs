@@ -8,7 +8,7 @@ use super::callers::CallerGrant;
 use super::capability::{self, Ask};
 use super::load::PassedOver;
 use super::needs::Need;
-use super::packages::{Allowance, Ecosystem, PackageGrant, Wanted};
+use super::packages::{Allowance, Ecosystem, PackageGrant, PackageRequirements};
 use super::{Grant, HostGrant, Network, Runtime, SecretGrant, ServiceGrant, Shape, Variable, hosts};
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
@@ -48,7 +48,7 @@ pub mod wall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum What {
+pub enum RequestKind {
     Read,
     Write,
     Host,
@@ -60,17 +60,17 @@ pub enum What {
     Service,
 }
 
-impl What {
+impl RequestKind {
     pub fn name(self) -> &'static str {
         match self {
-            What::Read => "read",
-            What::Write => "write",
-            What::Host => "reach",
-            What::Capability => "capability",
-            What::Env => "env",
-            What::Runtime => "runtime",
-            What::Package => "packages",
-            What::Service => "call",
+            RequestKind::Read => "read",
+            RequestKind::Write => "write",
+            RequestKind::Host => "reach",
+            RequestKind::Capability => "capability",
+            RequestKind::Env => "env",
+            RequestKind::Runtime => "runtime",
+            RequestKind::Package => "packages",
+            RequestKind::Service => "call",
         }
     }
 }
@@ -104,7 +104,7 @@ impl Narrower {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
-    pub what: What,
+    pub what: RequestKind,
     /// As written in the manifest, or `(default)`.
     pub asked: String,
     /// What a call gets, in words; `None` = nothing.
@@ -127,7 +127,12 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn met(what: What, asked: impl Into<String>, effective: impl Into<String>, walls: &[&str]) -> Verdict {
+    pub(super) fn met(
+        what: RequestKind,
+        asked: impl Into<String>,
+        effective: impl Into<String>,
+        walls: &[&str],
+    ) -> Verdict {
         Verdict {
             what,
             asked: asked.into(),
@@ -144,7 +149,7 @@ impl Verdict {
     }
 
     pub(super) fn denied(
-        what: What,
+        what: RequestKind,
         asked: impl Into<String>,
         narrower: Narrower,
         reason: impl Into<String>,
@@ -162,7 +167,7 @@ impl Verdict {
     /// lack of this machine makes the tool unavailable instead.
     pub fn refuses(&self) -> bool {
         !self.allowed
-            && ![What::Runtime, What::Package].contains(&self.what)
+            && ![RequestKind::Runtime, RequestKind::Package].contains(&self.what)
             && self.narrower != Some(Narrower::Machine)
     }
 
@@ -274,7 +279,7 @@ pub struct Decision {
     /// The packages, likewise; `None`: its files require none.
     pub packages: Option<PackageGrant>,
     /// What these files say, whether it is granted or not.
-    pub wanted: Option<Arc<Wanted>>,
+    pub wanted: Option<Arc<PackageRequirements>>,
     /// What its policies would allow, whether it requires any or not.
     pub package_rules: BTreeMap<Ecosystem, Allowance>,
     pub runtime: Option<Runtime>,
@@ -321,7 +326,7 @@ impl Decision {
 
     /// What the tool may ask of its client.
     pub fn asks(&self) -> Vec<Ask> {
-        let granted = self.verdicts.iter().filter(|verdict| verdict.what == What::Capability && verdict.allowed);
+        let granted = self.verdicts.iter().filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
         let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
             capability::Kind::Ask(ask) => Some(ask),
             _ => None,
@@ -348,7 +353,7 @@ impl Decision {
     }
 
     /// What was decided about an ask that holds this path.
-    pub fn asked_for(&self, what: What, path: &Path) -> Option<&Verdict> {
+    pub fn asked_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
         let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
         self.verdicts.iter().find(of)
     }

@@ -27,7 +27,7 @@ pub use host::grants;
 use host::inspect;
 pub use host::inspect::Totals;
 use problem::moved;
-pub use problem::{About, Problem, Stood};
+pub use problem::{Problem, ProblemKind, WallState};
 pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed, pidfd_open};
@@ -125,7 +125,7 @@ fn raise(r: &Raising) -> plan::Plan {
 }
 
 /// The walls as they stand on this machine once a launcher is ready.
-fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<Stood> {
+fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<WallState> {
     let state = |wall: &Wall| match wall.name {
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
         "cgroup" => (
@@ -147,7 +147,7 @@ fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<Stood> 
         .iter()
         .map(|wall| {
             let (state, why) = state(wall);
-            Stood { name: wall.name.to_owned(), state: state.to_owned(), why }
+            WallState { name: wall.name.to_owned(), state: state.to_owned(), why }
         })
         .collect()
 }

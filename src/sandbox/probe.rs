@@ -20,7 +20,7 @@ pub const ROLE: &str = "probe";
 
 /// One path to try.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Try {
+pub struct PathProbe {
     pub path: PathBuf,
     pub write: bool,
     /// Whether the confinement grants it.
@@ -31,8 +31,8 @@ pub struct Try {
 
 /// Everything to try.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Tries {
-    pub paths: Vec<Try>,
+pub struct Probes {
+    pub paths: Vec<PathProbe>,
     /// The confinement grants hosts, and with them sockets.
     pub hosts: bool,
 }
@@ -63,7 +63,7 @@ impl Tried {
 }
 
 pub fn main() -> ExitCode {
-    let tries: Tries = serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default();
+    let tries: Probes = serde_json::from_reader(std::io::stdin().lock()).unwrap_or_default();
     let mut out: Vec<Tried> = tries.paths.iter().map(path).collect();
     out.extend(fixed(tries.hosts));
     match serde_json::to_writer(std::io::stdout().lock(), &out) {
@@ -80,7 +80,7 @@ fn tried(what: impl Into<String>, granted: bool, result: Result<(), Errno>) -> T
     Tried { what: what.into(), granted, could: result.is_ok(), answer, closed: None }
 }
 
-fn path(wanted: &Try) -> Tried {
+fn path(wanted: &PathProbe) -> Tried {
     let open =
         |flags| nix::fcntl::open(&wanted.path, flags | OFlag::O_CLOEXEC, Mode::from_bits_truncate(0o600)).map(drop);
     let folder = wanted.path.is_dir();

@@ -24,7 +24,7 @@ fn errno_from_number<'de, D: Deserializer<'de>>(from: D) -> Result<Errno, D::Err
 
 /// What a refusal is about: a missing wall is only one of the reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
+pub enum ProblemKind {
     Wall,
     /// The source or the staged files of the call do not fit its scratch.
     Scratch,
@@ -50,12 +50,12 @@ impl Problem {
     }
 
     /// `view` and `scratch` use ESTALE only for a changed path; `scratch` uses EDQUOT only for what does not fit.
-    pub fn about(&self) -> About {
+    pub fn about(&self) -> ProblemKind {
         match (&*self.wall, self.errno) {
-            (RAN, _) => About::Ran,
-            (_, Errno::ESTALE) => About::Changed,
-            ("scratch", Errno::EDQUOT) => About::Scratch,
-            _ => About::Wall,
+            (RAN, _) => ProblemKind::Ran,
+            (_, Errno::ESTALE) => ProblemKind::Changed,
+            ("scratch", Errno::EDQUOT) => ProblemKind::Scratch,
+            _ => ProblemKind::Wall,
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn moved(errno: Errno) -> Errno {
 
 /// One wall as it stood during a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stood {
+pub struct WallState {
     pub name: String,
     /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
     pub state: String,
@@ -85,8 +85,8 @@ mod tests {
     fn what_fails_while_the_tool_runs_is_no_refusal() {
         for (wall, errno) in [("launcher", Errno::ECHILD), ("scratch", Errno::EDQUOT), ("view", Errno::ESTALE)] {
             let problem = Problem { wall: wall.into(), what: "wait4(2)".into(), errno };
-            assert_ne!(problem.about(), About::Ran, "before it runs");
-            assert_eq!(problem.while_it_ran().about(), About::Ran, "{wall}");
+            assert_ne!(problem.about(), ProblemKind::Ran, "before it runs");
+            assert_eq!(problem.while_it_ran().about(), ProblemKind::Ran, "{wall}");
         }
     }
 }

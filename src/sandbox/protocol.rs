@@ -4,7 +4,7 @@
 //! closes it when the tool is executed.
 
 use super::inspect::Totals;
-use super::problem::{Problem, Stood};
+use super::problem::{Problem, WallState};
 use crate::base::hidden::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches};
@@ -144,7 +144,7 @@ pub enum ToLauncher {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Killed {
-    Asked,
+    Requested,
     Deadline,
     Memory,
     Cpu,
@@ -209,7 +209,7 @@ pub struct Exited {
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
     /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each port.
-    Ready { walls: Vec<Stood> },
+    Ready { walls: Vec<WallState> },
     /// The launcher ends without a result; the tool was started only where the problem is about `Ran`.
     Refused(Problem),
     /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory

@@ -17,8 +17,8 @@ use super::Problem;
 use super::identity::GUEST;
 use super::processes;
 use super::protocol::{Attempt, Note, Operation};
-use super::seccomp::recorded::{self, Named, Recorded, Use};
-use super::sys::{self, Heard, Waited};
+use super::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
+use super::sys::{self, ExitReport, SeccompNotification};
 use crate::base::{files, messages};
 use nix::errno::Errno;
 use nix::libc;
@@ -27,7 +27,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
 use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
-use resolve::{Last, Task};
+use resolve::{LinkHandling, Task};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{IoSliceMut, Seek, Write};
@@ -51,7 +51,7 @@ pub struct Recorder {
 }
 
 /// What a recorder leaves.
-pub struct Left {
+pub struct RecorderOutput {
     /// Lines of JSON, each a `Note`.
     pub found: OwnedFd,
     pub cpu_ms: u64,
@@ -87,20 +87,20 @@ impl Recorder {
     }
 
     /// What was kept of a call that has ended.
-    pub fn end(mut self) -> Result<Left, Problem> {
+    pub fn end(mut self) -> Result<RecorderOutput, Problem> {
         if let Ok(process) = sys::pidfd_open(self.pid) {
             let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::from(PATIENCE_MS));
         }
-        let Waited { status, cpu_ms, .. } = self.reap();
+        let ExitReport { status, cpu_ms, .. } = self.reap();
         self.found.rewind().map_err(failed())?;
         let found = self.found.try_clone().map_err(failed())?;
-        Ok(Left { found: found.into(), cpu_ms, lost: status != 0 })
+        Ok(RecorderOutput { found: found.into(), cpu_ms, lost: status != 0 })
     }
 
-    fn reap(&mut self) -> Waited {
+    fn reap(&mut self) -> ExitReport {
         let pid = std::mem::replace(&mut self.pid, 0);
         if pid <= 0 {
-            return Waited::default();
+            return ExitReport::default();
         }
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         sys::wait4(pid, true).ok().flatten().unwrap_or_default()
@@ -239,15 +239,15 @@ impl Entries {
     }
 
     /// `valid`: whether the call still waits, so that what was read was of its own task.
-    fn file(&mut self, proc: &OwnedFd, heard: &Heard, named: &Named, valid: impl Fn() -> bool) {
+    fn file(&mut self, proc: &OwnedFd, heard: &SeccompNotification, named: &PathArgument, valid: impl Fn() -> bool) {
         let (operation, last) = match named.usage {
-            Use::Read => (Operation::Read, Last::Followed),
-            Use::ReadItself => (Operation::Read, Last::Itself),
-            Use::Write => (Operation::Write, Last::Followed),
-            Use::WriteItself => (Operation::Write, Last::Itself),
-            Use::Make => (Operation::Write, Last::New),
-            Use::Run => (Operation::Run, Last::Followed),
-            Use::Flags(argument) => opens(heard.args[argument]),
+            FileUse::Read => (Operation::Read, LinkHandling::Followed),
+            FileUse::ReadItself => (Operation::Read, LinkHandling::Itself),
+            FileUse::Write => (Operation::Write, LinkHandling::Followed),
+            FileUse::WriteItself => (Operation::Write, LinkHandling::Itself),
+            FileUse::Make => (Operation::Write, LinkHandling::New),
+            FileUse::Run => (Operation::Run, LinkHandling::Followed),
+            FileUse::Flags(argument) => opens(heard.args[argument]),
         };
         let task = Task { proc, thread: heard.thread };
         let address = heard.args[named.path];
@@ -280,13 +280,13 @@ impl Entries {
 }
 
 /// What open(2) with these flags would do.
-fn opens(flags: u64) -> (Operation, Last) {
+fn opens(flags: u64) -> (Operation, LinkHandling) {
     let any = |bits: i32| flags & bits as u64 != 0;
     let changes = any(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
     let last = match () {
-        () if any(libc::O_CREAT) && any(libc::O_EXCL) => Last::New,
-        () if any(libc::O_NOFOLLOW) => Last::Itself,
-        () => Last::Followed,
+        () if any(libc::O_CREAT) && any(libc::O_EXCL) => LinkHandling::New,
+        () if any(libc::O_NOFOLLOW) => LinkHandling::Itself,
+        () => LinkHandling::Followed,
     };
     (if changes { Operation::Write } else { Operation::Read }, last)
 }

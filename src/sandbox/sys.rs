@@ -42,14 +42,14 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
 
 /// What wait4(2) says of a dead child.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Waited {
+pub struct ExitReport {
     pub status: i32,
     pub cpu_ms: u64,
     pub peak_bytes: u64,
 }
 
 /// wait4(2); `None` while the child lives and `block` is false.
-pub fn wait4(pid: i32, block: bool) -> Result<Option<Waited>, Errno> {
+pub fn wait4(pid: i32, block: bool) -> Result<Option<ExitReport>, Errno> {
     let mut status = 0;
     // SAFETY: rusage is plain numbers, for which all zeroes is a value; both pointers are to locals.
     let (result, usage) = unsafe {
@@ -62,7 +62,7 @@ pub fn wait4(pid: i32, block: bool) -> Result<Option<Waited>, Errno> {
     }
     let ms = |t: libc::timeval| (t.tv_sec as u64) * 1000 + (t.tv_usec as u64) / 1000;
     let cpu_ms = ms(usage.ru_utime) + ms(usage.ru_stime);
-    Ok(Some(Waited { status, cpu_ms, peak_bytes: usage.ru_maxrss as u64 * 1024 }))
+    Ok(Some(ExitReport { status, cpu_ms, peak_bytes: usage.ru_maxrss as u64 * 1024 }))
 }
 
 /// A detached mount of `path` (below `dir` when relative, `dir` itself when empty): open_tree(2).
@@ -214,7 +214,7 @@ pub fn landlock_abi() -> i32 {
 
 /// A system call that waits for an answer (seccomp_unotify(2)).
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
+pub struct SeccompNotification {
     pub id: u64,
     /// The thread, in our pid namespace.
     pub thread: u32,
@@ -223,14 +223,14 @@ pub struct Heard {
 }
 
 /// Takes the next notification of a seccomp listener.
-pub fn hear(listener: BorrowedFd) -> Result<Heard, Errno> {
+pub fn hear(listener: BorrowedFd) -> Result<SeccompNotification, Errno> {
     // SAFETY: plain numbers, for which all zeroes is a value, as the call asks for; its size is part of the request.
     let heard = unsafe {
         let mut heard: libc::seccomp_notif = std::mem::zeroed();
         check(libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut heard).into())?;
         heard
     };
-    Ok(Heard { id: heard.id, thread: heard.pid, number: heard.data.nr as u32, args: heard.data.args })
+    Ok(SeccompNotification { id: heard.id, thread: heard.pid, number: heard.data.nr as u32, args: heard.data.args })
 }
 
 /// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and the other walls.

@@ -125,7 +125,7 @@ pub enum Answer {
     /// The question was closed.
     Dismissed { by: String },
     /// The person is asked now, and this call made again with the answer.
-    Asked,
+    InputRequired,
     /// No answer that counts.
     Refused(Fault),
     /// There is nobody to ask after all.
@@ -145,9 +145,9 @@ struct Open {
 }
 
 /// Takes the question away when its call is over.
-struct Listed<'a>(&'a Approvals, &'a str);
+struct QuestionGuard<'a>(&'a Approvals, &'a str);
 
-impl Drop for Listed<'_> {
+impl Drop for QuestionGuard<'_> {
     fn drop(&mut self) {
         lock(&self.0.0).remove(self.1);
     }
@@ -165,7 +165,7 @@ impl Approvals {
             })?;
             open.insert(question.call.clone(), Open { question: question.clone(), but, answer, _kept: kept });
         }
-        let _listed = Listed(self, &question.call);
+        let _listed = QuestionGuard(self, &question.call);
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 }
@@ -235,7 +235,7 @@ impl Service {
                 let fault = Fault::new(Kind::AuthorizationError, message).person(format!("{by} closed it"));
                 (format!("dismissed by {by}"), Some(fault))
             }
-            Answer::Asked => {
+            Answer::InputRequired => {
                 let message = "A person is asked before this tool runs: the call is made again with the answer.";
                 ("asked".to_owned(), Some(Fault::new(Kind::CancelledError, message).retryable()))
             }

@@ -6,7 +6,7 @@ use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
 use manifest::Handler;
-use manifest::arguments::Written;
+use manifest::arguments::ArgumentSyntax;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -58,16 +58,16 @@ impl Arguments {
     }
 
     /// The value, and how it was written.
-    pub fn decode(&self) -> Result<(Value, Written), Fault> {
+    pub fn decode(&self) -> Result<(Value, ArgumentSyntax), Fault> {
         match self {
-            Arguments::Value(value) => Ok((value.clone(), Written::Json)),
-            Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), Written::Json)),
-            Arguments::Text(text) => Ok((document("Input", text)?, Written::Json)),
+            Arguments::Value(value) => Ok((value.clone(), ArgumentSyntax::Json)),
+            Arguments::Text(text) if text.trim().is_empty() => Ok((Value::Object(Map::new()), ArgumentSyntax::Json)),
+            Arguments::Text(text) => Ok((document("Input", text)?, ArgumentSyntax::Json)),
             Arguments::Strings(pairs) => {
                 let texts = pairs.iter().map(|(name, text)| (name.clone(), Value::String(text.clone())));
-                Ok((Value::Object(texts.collect()), Written::Pairs))
+                Ok((Value::Object(texts.collect()), ArgumentSyntax::Pairs))
             }
-            Arguments::Inputs { texts, twice } => Ok((texts.clone(), Written::Inputs { twice: twice.clone() })),
+            Arguments::Inputs { texts, twice } => Ok((texts.clone(), ArgumentSyntax::Inputs { twice: twice.clone() })),
         }
     }
 }

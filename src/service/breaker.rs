@@ -56,7 +56,7 @@ pub struct BreakerState {
 
 /// One call, as the breaker sees it.
 #[derive(Clone, Debug)]
-pub(super) struct Called<'a> {
+pub(super) struct BreakerCall<'a> {
     pub caller: &'a str,
     pub principal: &'a str,
     /// As it is shown.
@@ -80,8 +80,8 @@ pub(super) struct Attempt {
 
 impl Breakers {
     /// Lets a call through, or refuses it.
-    pub fn enter(self: &Arc<Self>, called: Called<'_>, rule: Breaker) -> Result<Attempt, Fault> {
-        let Called { caller, principal, tool, runs, is_own } = called;
+    pub fn enter(self: &Arc<Self>, called: BreakerCall<'_>, rule: Breaker) -> Result<Attempt, Fault> {
+        let BreakerCall { caller, principal, tool, runs, is_own } = called;
         let (all, own) = ((None, runs.clone()), (Some(caller.to_owned()), runs));
         let wanted = if is_own { vec![own] } else { vec![all, own] };
         let (breakers, keys, principal) = (self.clone(), Vec::new(), principal.to_owned());
@@ -182,7 +182,7 @@ mod tests {
 
     fn enter(under: &Arc<Breakers>, caller: &str, is_own: bool) -> Result<Attempt, Fault> {
         let (tool, runs) = ("t".to_owned(), "a.py".to_owned());
-        under.enter(Called { caller, principal: "gateway", tool, runs, is_own }, RULE)
+        under.enter(BreakerCall { caller, principal: "gateway", tool, runs, is_own }, RULE)
     }
 
     fn call(under: &Arc<Breakers>, caller: &str, kind: Option<Kind>) -> bool {
@@ -232,7 +232,8 @@ mod tests {
     fn many_names_of_one_principal_push_out_no_breaker_of_others() {
         let under = Arc::<Breakers>::default();
         let fail = |principal: &str, caller: &str| {
-            let called = Called { caller, principal, tool: "t".to_owned(), runs: "a.py".to_owned(), is_own: false };
+            let called =
+                BreakerCall { caller, principal, tool: "t".to_owned(), runs: "a.py".to_owned(), is_own: false };
             let attempt = under.enter(called, RULE).expect("closed");
             attempt.ended(Some(&Fault::new(Kind::TimeoutError, "f")), false);
         };

@@ -222,7 +222,7 @@ mod tests {
         // Texts of events are printable: at worst two bytes are written as six.
         let long = "é".repeat(1000);
         let refused = Some(protocol::Refusal::Content { why: long.clone() });
-        let event = protocol::Event { what: protocol::What::Connection, target: long, refused };
+        let event = protocol::Event { what: protocol::TrafficKind::Connection, target: long, refused };
         let line = Line {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: "0".repeat(36),

@@ -56,14 +56,14 @@ pub(super) struct Calls(Mutex<(States, u64)>);
 
 /// The place of one open call. Dropped without an end, the call was cancelled.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct OpenCall {
     calls: Arc<Calls>,
     key: u64,
     pub cancelled: CancellationToken,
 }
 
 impl Calls {
-    pub fn begin(self: &Arc<Self>, id: &str, request: &CallRequest) -> Listed {
+    pub fn begin(self: &Arc<Self>, id: &str, request: &CallRequest) -> OpenCall {
         let cancelled = CancellationToken::new();
         let state = CallState {
             id: id.to_owned(),
@@ -80,7 +80,7 @@ impl Calls {
         let key = all.1;
         // How many are open is bounded where they are admitted.
         let _ = all.0.put(Duration::ZERO, key, (Vec::new(), 0), IN_USE, (state, cancelled.clone()));
-        Listed { calls: self.clone(), key, cancelled }
+        OpenCall { calls: self.clone(), key, cancelled }
     }
 
     fn seen_by(&self, caller: &Caller, take: &mut dyn FnMut(&CallState, Option<&CancellationToken>)) {
@@ -94,7 +94,7 @@ impl Calls {
     }
 }
 
-impl Listed {
+impl OpenCall {
     pub fn change(&self, change: impl FnOnce(&mut CallState)) {
         if let Some((state, _)) = lock(&self.calls.0).0.get_mut(&self.key) {
             change(state);
@@ -117,7 +117,7 @@ impl Listed {
     }
 }
 
-impl Drop for Listed {
+impl Drop for OpenCall {
     fn drop(&mut self) {
         self.end(Kind::CancelledError.to_string());
     }

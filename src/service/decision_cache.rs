@@ -5,7 +5,7 @@ use super::blocking::Until;
 use super::requirements;
 use crate::base::lock;
 use crate::fault::Fault;
-use crate::packages::Seen;
+use crate::packages::FileStamps;
 use crate::policy;
 use crate::registry::{self, Tool};
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub(super) struct DecisionCache {
     /// The policies of the rules, with the files of the snapshot protected.
     pub policies: Arc<policy::Policies>,
     /// By the address of the tool, which `snapshot` keeps alive.
-    decided: Mutex<HashMap<usize, (Seen, Arc<Decided>)>>,
+    decided: Mutex<HashMap<usize, (FileStamps, Arc<Decided>)>>,
 }
 
 /// A decision, and the digest of the shape it leads to.
@@ -66,7 +66,7 @@ impl DecisionCache {
         known.filter(|(seen, _)| seen.still()).map(|(_, decided)| decided)
     }
 
-    fn found(&self, tool: &Arc<Tool>, seen: Seen) -> Arc<Decided> {
+    fn found(&self, tool: &Arc<Tool>, seen: FileStamps) -> Arc<Decided> {
         let decided = self.decide(tool);
         // Another tool may get the address of one that no snapshot keeps alive.
         if self.snapshot.versions(&tool.manifest.id).iter().any(|known| Arc::ptr_eq(known, tool)) {
@@ -83,6 +83,6 @@ impl DecisionCache {
 }
 
 /// Taken before the files are read.
-fn seen(tool: &Tool) -> Seen {
-    tool.site.script.as_deref().map_or_else(Seen::nothing, Seen::of)
+fn seen(tool: &Tool) -> FileStamps {
+    tool.site.script.as_deref().map_or_else(FileStamps::nothing, FileStamps::of)
 }

@@ -5,7 +5,7 @@
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
-use crate::egress::protocol::{Event, Refusal, What};
+use crate::egress::protocol::{Event, Refusal, TrafficKind};
 use crate::executor::{Attempt, Denial, NEVER, Operation};
 use crate::manifest::Site;
 use crate::manifest::host::{self, HostPattern};
@@ -25,7 +25,7 @@ const TOLD: usize = 3;
 const SOCKET: &str = "socket";
 
 /// What ran, and what was decided about it.
-pub(super) struct About<'a> {
+pub(super) struct DenialContext<'a> {
     pub site: &'a Site,
     pub decision: &'a policy::Decision,
     /// The script's own text and the arguments.
@@ -35,7 +35,7 @@ pub(super) struct About<'a> {
 }
 
 /// What was refused, each once. Texts are as the tool gave them: secrets are not hidden yet, nothing is cut.
-pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &About) -> Vec<Denial> {
+pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialContext) -> Vec<Denial> {
     let mut found: Vec<Denial> = Vec::new();
     for event in &traffic.events {
         let Some(refusal) = event.refused.as_ref().filter(|refusal| refusal.is_a_rule()) else { continue };
@@ -70,10 +70,10 @@ fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A host that the script names, where it was refused the socket that a connection takes.
-fn no_network(host: &str, about: &About) -> Denial {
+fn no_network(host: &str, about: &DenialContext) -> Denial {
     let narrower = asked(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
     Denial {
-        operation: operation(What::Connection).to_owned(),
+        operation: operation(TrafficKind::Connection).to_owned(),
         target: host.to_owned(),
         rule: "network: no host is granted, so no socket is".to_owned(),
         narrower: narrower.name().to_owned(),
@@ -83,13 +83,13 @@ fn no_network(host: &str, about: &About) -> Denial {
     }
 }
 
-fn operation(what: What) -> &'static str {
+fn operation(what: TrafficKind) -> &'static str {
     match what {
-        What::Lookup => "resolve",
-        What::Connection => "connect",
-        What::Request => "request",
-        What::Listener => "listen",
-        What::Replaced => "replace",
+        TrafficKind::Lookup => "resolve",
+        TrafficKind::Connection => "connect",
+        TrafficKind::Request => "request",
+        TrafficKind::Listener => "listen",
+        TrafficKind::Replaced => "replace",
     }
 }
 
@@ -108,7 +108,7 @@ fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> St
 /// What was decided about this target, where the manifest asks for it.
 fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
     let target = host::pattern(target).ok()?;
-    let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::What::Host);
+    let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::RequestKind::Host);
     hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
 }
 
@@ -134,10 +134,10 @@ pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, 
 }
 
 /// What a mechanism that sees files and system calls refused the call.
-fn attempted(attempt: &Attempt, about: &About) -> Denial {
+fn attempted(attempt: &Attempt, about: &DenialContext) -> Denial {
     let what = match attempt.operation {
-        Operation::Read | Operation::Run => policy::What::Read,
-        Operation::Write => policy::What::Write,
+        Operation::Read | Operation::Run => policy::RequestKind::Read,
+        Operation::Write => policy::RequestKind::Write,
         Operation::Call => {
             let (target, rule) = (attempt.target.clone(), format!("seccomp: {}", attempt.rule));
             let narrower = Narrower::House.name().to_owned();
@@ -157,7 +157,7 @@ fn attempted(attempt: &Attempt, about: &About) -> Denial {
         narrower: if never { Narrower::House } else { narrower }.name().to_owned(),
         ask: (!never).then(|| file_grant(path, what, decided, about)).flatten(),
         named: path.file_name().is_some_and(|name| about.texts.contains(&*name.to_string_lossy())),
-        absent: about.own.is_some() && what == policy::What::Read && path.symlink_metadata().is_err(),
+        absent: about.own.is_some() && what == policy::RequestKind::Read && path.symlink_metadata().is_err(),
     }
 }
 
@@ -234,7 +234,8 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
     let mut lines: Vec<String> = details.collect();
     lines.dedup();
     lines.truncate(TOLD);
-    let of_network = [What::Lookup, What::Connection, What::Request, What::Listener].map(operation);
+    let of_network =
+        [TrafficKind::Lookup, TrafficKind::Connection, TrafficKind::Request, TrafficKind::Listener].map(operation);
     let of_network = denials.iter().filter(|denial| of_network.contains(&denial.operation.as_str()));
     lines.extend(of_network.filter_map(|denial| denial.ask.clone()).take(TOLD));
     (!lines.is_empty()).then(|| lines.join("\n"))
@@ -248,7 +249,7 @@ pub(super) fn asks(denials: &[&Denial]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-impl About<'_> {
+impl DenialContext<'_> {
     /// The file of the policy that decided, or of one that would have to be made.
     fn policy_file(&self) -> String {
         let id = self.decision.tool.split('@').next().unwrap_or_default();
@@ -267,7 +268,7 @@ impl About<'_> {
 }
 
 /// What would ask for this host.
-fn grant(target: &str, about: &About) -> Option<String> {
+fn grant(target: &str, about: &DenialContext) -> Option<String> {
     use crate::base::address;
     let pattern = host::pattern(target).ok()?;
     let shown = printable(&pattern.to_string());
@@ -292,7 +293,12 @@ fn grant(target: &str, about: &About) -> Option<String> {
 
 /// What would ask for this file. Nothing for what no policy opens, for what is private or this host's own, and for names
 /// that would have to be quoted or would mean more than one file.
-fn file_grant(file: &Path, what: policy::What, decided: Option<&Verdict>, about: &About) -> Option<String> {
+fn file_grant(
+    file: &Path,
+    what: policy::RequestKind,
+    decided: Option<&Verdict>,
+    about: &DenialContext,
+) -> Option<String> {
     let text = file.to_str()?;
     let plain = text == printable(text) && !text.contains(['"', '\\', '*', '?', '[', ']', '{', '}', '\u{FFFD}']);
     if about.site.manifest.as_os_str().is_empty() || !plain || KERNEL.iter().any(|tree| file.starts_with(tree)) {
@@ -306,7 +312,7 @@ fn file_grant(file: &Path, what: policy::What, decided: Option<&Verdict>, about:
     }
     let manifest = path(own.unwrap_or(file));
     let rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
-    let (field, key) = if what == policy::What::Write { ("allowWrite", "write") } else { ("allowRead", "read") };
+    let (field, key) = if what == policy::RequestKind::Write { ("allowWrite", "write") } else { ("allowRead", "read") };
     let allow = format!("[files] {key} = [{{ path = \"{rule}\", why = \"…\" }}] in {}", about.policy_file());
     if let Some(verdict) = decided {
         let reason = verdict.reason.as_deref().unwrap_or_default();

@@ -43,10 +43,10 @@ enum State {
 }
 
 /// What a key leads to.
-pub(super) enum Found {
+pub(super) enum KeyState {
     /// This call is the first, and owes the others its outcome.
     First(Place),
-    Kept(Arc<Report>),
+    Ended(Arc<Report>),
     /// The first one is under way.
     Open(watch::Receiver<()>),
 }
@@ -93,7 +93,12 @@ pub fn check_key(key: &str) -> Result<(), Fault> {
 
 impl Keys {
     /// The place of a request, or what became of the first that came under its key.
-    pub fn find(self: &Arc<Self>, (caller, principal): (&str, &str), key: &str, asked: String) -> Result<Found, Fault> {
+    pub fn find(
+        self: &Arc<Self>,
+        (caller, principal): (&str, &str),
+        key: &str,
+        asked: String,
+    ) -> Result<KeyState, Fault> {
         check_key(key)?;
         let name = (caller.to_owned(), key.to_owned());
         let now = self.clock.now();
@@ -105,8 +110,8 @@ impl Keys {
                 return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
             return Ok(match &slot.state {
-                State::Open(ends) => Found::Open(ends.clone()),
-                State::Ended(report) => Found::Kept(report.clone()),
+                State::Open(ends) => KeyState::Open(ends.clone()),
+                State::Ended(report) => KeyState::Ended(report.clone()),
             });
         }
         let (open, ends) = watch::channel(());
@@ -114,7 +119,7 @@ impl Keys {
         known
             .put(now, name.clone(), (claim(principal), OUTCOME), IN_USE, slot)
             .map_err(|_| Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT))?;
-        Ok(Found::First(Place { keys: self.clone(), name, principal: principal.to_owned(), ran: None, _open: open }))
+        Ok(KeyState::First(Place { keys: self.clone(), name, principal: principal.to_owned(), ran: None, _open: open }))
     }
 }
 
@@ -185,7 +190,7 @@ mod tests {
 
     fn first(keys: &Arc<Keys>, caller: &str, key: &str) -> Place {
         match keys.find((caller, caller), key, "x".to_owned()).expect("room") {
-            Found::First(place) => place,
+            KeyState::First(place) => place,
             _ => panic!("{caller} {key} is not the first"),
         }
     }
@@ -211,7 +216,7 @@ mod tests {
         let keys = Arc::new(Keys { clock, known: Mutex::default() });
         ended(first(&keys, "a", "k"), 10);
         let kept = |caller: &str, key: &str| match keys.find((caller, caller), key, "x".to_owned()) {
-            Ok(Found::Kept(report)) => report.error.as_ref().map(|fault| fault.kind),
+            Ok(KeyState::Ended(report)) => report.error.as_ref().map(|fault| fault.kind),
             _ => None,
         };
         assert_eq!(kept("a", "k"), Some(Kind::ScriptError));

@@ -26,11 +26,11 @@ const LONGEST: u64 = 64 * 1024 * 1024;
 pub struct Ledger {
     path: PathBuf,
     /// What was read so far; other hosts add to the same file.
-    known: Mutex<Known>,
+    known: Mutex<KnownPlaces>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownPlaces {
     /// Device and inode of the file, and how much of it was read: whole lines.
     file: (u64, u64),
     until: u64,
@@ -63,7 +63,7 @@ impl Ledger {
         granted.by(script).or(earlier).map_or(Ok(()), |who| Err(planted(&who)))
     }
 
-    fn read<T>(&self, take: impl FnOnce(&Known) -> T) -> Result<T, Fault> {
+    fn read<T>(&self, take: impl FnOnce(&KnownPlaces) -> T) -> Result<T, Fault> {
         let mut known = lock(&self.known);
         known.refresh(&self.path).map_err(|e| {
             Fault::new(Kind::InternalError, "The call was refused: where tools wrote before is not known.")
@@ -146,12 +146,12 @@ pub fn check_unwritten<'a>(
     Ok(())
 }
 
-impl Known {
+impl KnownPlaces {
     /// Reads what was added since the last look; everything, if the file was replaced or shortened.
     fn refresh(&mut self, path: &Path) -> io::Result<()> {
         let facts = match path.symlink_metadata() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                *self = Known::default();
+                *self = KnownPlaces::default();
                 return Ok(());
             }
             facts => facts?,
@@ -170,7 +170,7 @@ impl Known {
             )));
         }
         if file(&facts) != self.file || facts.len() < self.until {
-            *self = Known { file: file(&facts), ..Known::default() };
+            *self = KnownPlaces { file: file(&facts), ..KnownPlaces::default() };
         }
         opened.seek(SeekFrom::Start(self.until))?;
         let mut text = Vec::new();

@@ -5,7 +5,7 @@ use super::format;
 use super::record::CallRecord;
 use super::request::{Event, Stream};
 use crate::base::json::Text;
-use crate::base::mask::Held;
+use crate::base::mask::TextStream;
 use crate::executor::{self, Progress};
 use crate::fault::Fault;
 use crate::{policy, quantity};
@@ -14,13 +14,13 @@ use crate::{policy, quantity};
 pub(super) struct Parts {
     allowed: u64,
     left: u64,
-    held: Held,
+    held: TextStream,
 }
 
 impl Parts {
     pub fn of(decision: &policy::Decision) -> Parts {
         let allowed = super::pipeline::output_bytes(decision);
-        Parts { allowed, left: allowed, held: Held::default() }
+        Parts { allowed, left: allowed, held: TextStream::default() }
     }
 
     /// Tells an event of the executor as a face may see it.

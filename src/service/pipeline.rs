@@ -13,14 +13,14 @@ use super::parts::Parts;
 use super::record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::shapes::{self, Shape};
-use super::target::{Found, Target};
+use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
 use super::{Service, blocking, denials, format, hints, idempotency, ledger, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{self, Text, TooMuch};
 use crate::base::{files, lock};
 use crate::manifest::Manifest;
-use crate::packages::store::Held;
+use crate::packages::store::LockedEntry;
 use crate::quantity::MIB;
 use crate::{executor, fault, policy, quantity, registry};
 use executor::{Call, Ending, Outcome};
@@ -51,7 +51,7 @@ struct PendingCall {
     followed: bool,
     /// A person agreed.
     agreed: bool,
-    environment: Option<Held>,
+    environment: Option<LockedEntry>,
     /// The tools among whose calls a minute it counts.
     counted: Vec<String>,
     changes: usize,
@@ -186,7 +186,7 @@ impl Service {
         target: &mut Target,
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
-        let Found { rights, tool, asked_ms, until, .. } = &target.found;
+        let FoundTool { rights, tool, asked_ms, until, .. } = &target.found;
         let (reference, asked_ms, input) = (tool.reference(), *asked_ms, std::mem::take(&mut target.input));
         let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
         let digest = move || (idempotency::digest(&reference, &input, asked_ms), input);
@@ -194,7 +194,7 @@ impl Service {
         target.input = input;
         let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
         match self.keys.find((&rights.caller.user, &rights.principal), key, digest)? {
-            idempotency::Found::Kept(report) => {
+            idempotency::KeyState::Ended(report) => {
                 record.kept = Some(report);
                 Ok(Wait::Outcome)
             }
@@ -202,11 +202,11 @@ impl Service {
                 let message = "The first call under this idempotency key did not run. Make the same call again.";
                 Err(Fault::new(Kind::CancelledError, message).retryable())
             }
-            idempotency::Found::First(place) => {
+            idempotency::KeyState::First(place) => {
                 record.place = Some(place);
                 Ok(Wait::Nothing)
             }
-            idempotency::Found::Open(mut ends) => {
+            idempotency::KeyState::Open(mut ends) => {
                 // The first has a place to run; whoever waits for it needs none, but counts among those that wait. Its
                 // answer needs one, as every other.
                 asked.followed = true;
@@ -313,12 +313,12 @@ impl Service {
     }
 
     /// The same with what policy decides about the tool.
-    async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<Found, Fault> {
+    async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<FoundTool, Fault> {
         let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
         let (decisions, rights, tool) = self.tool(request, record)?;
         let decided = decisions.decided_for(&tool, until).await?;
         let (asked_ms, explain) = (request.timeout_ms, request.explain);
-        Ok(Found { decisions, rights, tool, decided, asked_ms, explain, until })
+        Ok(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until })
     }
 
     /// The built environment of a target that requires packages, held for the call.
@@ -362,7 +362,7 @@ impl Service {
     async fn confined(
         &self,
         target: &mut Target,
-        environment: Option<&Held>,
+        environment: Option<&LockedEntry>,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
         let found = &target.found;
@@ -549,7 +549,7 @@ fn continues(context: Option<&TraceContext>, confinement: &mut policy::Confineme
 async fn checked(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    &Found { asked_ms, until, .. }: &Found,
+    &FoundTool { asked_ms, until, .. }: &FoundTool,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (long, arguments) = (arguments.are_long(), arguments.clone());
@@ -587,7 +587,7 @@ fn judged(
     let traffic = lock(&record.traffic()).clone();
     let texts =
         if outcome.attempts.is_empty() { String::new() } else { script_text(target) + &record.shown_arguments() };
-    let about = denials::About { site: &target.site, decision, texts, own };
+    let about = denials::DenialContext { site: &target.site, decision, texts, own };
     let reached = hints::limit_of(&outcome.ending);
     let set = reached.and_then(|(limit, _)| hints::limit(limit, decision, target.asked_ms));
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));

@@ -68,13 +68,13 @@ impl Resource {
 /// An amount of a resource, until it is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    taken: Arc<Taken>,
+    taken: Arc<ResourceUse>,
     id: u64,
 }
 
 /// What is taken of each resource.
 #[derive(Debug, Default)]
-struct Taken {
+struct ResourceUse {
     /// By a number, and the last number.
     shares: Mutex<(Shares<u64, ()>, u64)>,
     /// Something was given back.
@@ -82,12 +82,12 @@ struct Taken {
 }
 
 /// An answer that waits for room, before others of its principal.
-struct Unsent<'l> {
+struct WaitingAnswer<'l> {
     place: Option<Place>,
-    taken: &'l Taken,
+    taken: &'l ResourceUse,
 }
 
-impl Drop for Unsent<'_> {
+impl Drop for WaitingAnswer<'_> {
     fn drop(&mut self) {
         drop(self.place.take());
         self.taken.freed.notify_waiters();
@@ -112,7 +112,7 @@ pub struct Limiter {
     readers: Arc<Places>,
     /// One place of each principal: of the answer that waits for room.
     unsent: Arc<Places>,
-    taken: Arc<Taken>,
+    taken: Arc<ResourceUse>,
     clock: Clock,
     /// Rates that are being used up, until they are whole again.
     rates: Mutex<Shares<String, ()>>,
@@ -191,7 +191,7 @@ impl Limiter {
     /// Waits for room for an answer of so many bytes. Meanwhile no new call of the principal starts.
     pub async fn answer(&self, principal: &str, bytes: usize) -> Reservation {
         // Made first, so that calls are woken also where the wait is dropped with a place that was just handed over.
-        let mut first = Unsent { place: None, taken: &self.taken };
+        let mut first = WaitingAnswer { place: None, taken: &self.taken };
         first.place = Some(self.unsent.enter(principal).await);
         // What is larger than a share has all of it.
         let bytes = bytes.min(Resource::Answers.bounds().1);

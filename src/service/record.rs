@@ -4,18 +4,18 @@
 //! that is dropped is recorded as cancelled.
 
 use super::call_ended::{CUT, CallEnded, Decision, Line, PART, Stage, events, few, manifest, rule, violations};
-use super::calls::{Listed, Phase};
+use super::calls::{OpenCall, Phase};
 use super::metrics::Meter;
 use super::quota::{Charge, Limiter, Slot};
-use super::redact::{self, Shown};
+use super::redact::{self, RecordArguments};
 use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
-use super::target::Found;
+use super::target::FoundTool;
 use super::traces::{CallSpan, TraceContext};
 use super::{audit, format, idempotency, runlog};
 use crate::base::json::{self, Text};
-use crate::base::mask::{HIDDEN, Held, Mask};
+use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::cut as cut_to;
 use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
@@ -55,7 +55,7 @@ pub(super) struct CallRecord {
     span: CallSpan,
     pub meter: Option<Meter>,
     /// Its place among the calls that are open.
-    pub listed: Option<Listed>,
+    pub listed: Option<OpenCall>,
     /// Its place under its idempotency key.
     pub place: Option<idempotency::Place>,
     /// The outcome of an earlier call, which this one gets.
@@ -93,7 +93,7 @@ struct ShownArguments {
     mask: Mask,
     /// Of the secrets that this host gives alone: names of members are searched for them.
     host: Mask,
-    shown: Shown,
+    shown: RecordArguments,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
     withheld: Option<(String, Value)>,
 }
@@ -199,7 +199,9 @@ impl CallRecord {
         self.arguments = ShownArguments { shown, withheld: None, ..before };
         let Some(tool) = &self.tool else { return };
         let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
-        let ShownArguments { shown: Shown::Tree(Value::Object(arguments)), withheld, .. } = &mut self.arguments else {
+        let ShownArguments { shown: RecordArguments::Tree(Value::Object(arguments)), withheld, .. } =
+            &mut self.arguments
+        else {
             return;
         };
         if service != policy::SCRIPT_SERVICE {
@@ -226,7 +228,7 @@ impl CallRecord {
             mask.join(secrets);
             shown = hidden;
         }
-        if let Shown::Tree(arguments) = arguments
+        if let RecordArguments::Tree(arguments) = arguments
             && let Some(argument) = arguments.get_mut(&name)
         {
             *argument = shown;
@@ -275,7 +277,7 @@ impl CallRecord {
 
     /// Waits for a place among the calls that run, at most as long as it may run. It then has that until its answer is
     /// delivered.
-    pub async fn comes_back(&mut self, limiter: &Limiter, found: &Found, tools: &[String]) -> Result<(), Fault> {
+    pub async fn comes_back(&mut self, limiter: &Limiter, found: &FoundTool, tools: &[String]) -> Result<(), Fault> {
         let Some(turn) = self.report.turn.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
         limiter.comes_back(turn, &found.rights.charge(tools), found.until.limit).await
     }
@@ -459,7 +461,7 @@ impl CallRecord {
     }
 
     /// A text of an answer that comes in several, as far as it can be told now; `None`: what stayed back of them.
-    pub fn piece(&mut self, held: &mut Held, text: Option<&str>) -> String {
+    pub fn piece(&mut self, held: &mut TextStream, text: Option<&str>) -> String {
         let shown = self.arguments.mask.piece(held, text);
         if held.hid {
             self.notes_hidden();

@@ -17,26 +17,26 @@ const LOOKS: u32 = 20_000;
 const BYTES_A_LOOK: usize = 512;
 
 /// The secrets among arguments, and the arguments with the secrets hidden.
-pub type Masked = (Mask, Shown);
+pub type Masked = (Mask, RecordArguments);
 
 /// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
 #[derive(Clone, PartialEq)]
-pub enum Shown {
+pub enum RecordArguments {
     Text(String),
     Tree(Value),
 }
 
-impl Default for Shown {
-    fn default() -> Shown {
-        Shown::Tree(Value::Null)
+impl Default for RecordArguments {
+    fn default() -> RecordArguments {
+        RecordArguments::Tree(Value::Null)
     }
 }
 
-impl Display for Shown {
+impl Display for RecordArguments {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Shown::Text(text) => out.write_str(text),
-            Shown::Tree(tree) => write!(out, "{tree}"),
+            RecordArguments::Text(text) => out.write_str(text),
+            RecordArguments::Tree(tree) => write!(out, "{tree}"),
         }
     }
 }
@@ -48,7 +48,11 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     let script =
         matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
     let Some(schema) = schema else {
-        let shown = if script { Shown::Tree(arguments.clone()) } else { Shown::Text(arguments.to_string()) };
+        let shown = if script {
+            RecordArguments::Tree(arguments.clone())
+        } else {
+            RecordArguments::Text(arguments.to_string())
+        };
         return (Mask::default(), shown);
     };
     let (mut mask, mut shown) = of(&schema.raw, arguments);
@@ -59,7 +63,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
             *value = HIDDEN.into();
         }
     }
-    (mask, Shown::Tree(shown))
+    (mask, RecordArguments::Tree(shown))
 }
 
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too

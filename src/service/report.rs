@@ -94,7 +94,7 @@ struct EnvelopeError<'a> {
 /// What a caller reads of a report, and in what order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown<'r> {
+struct ReportView<'r> {
     id: &'r str,
     /// The label of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ struct Shown<'r> {
     logs: &'r [String],
     usage: &'r executor::Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
-    walls: Option<&'r [executor::Stood]>,
+    walls: Option<&'r [executor::WallState]>,
     denials: executor::Denials,
     artifacts: Vec<executor::Artifact>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,7 +157,7 @@ impl Report {
             names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
         }
         let person = |fault: &'r fault::Fault| fault.person.as_deref().filter(|_| operator);
-        Shown {
+        ReportView {
             id: &self.id,
             user,
             tool: &self.tool,

@@ -1,7 +1,7 @@
 //! What the files beside a script ask for, joined to what policy decided about it. A file speaks for its own script only.
 
 use crate::manifest::{Handler, Language, Site};
-use crate::packages::{self, Place, Wanted};
+use crate::packages::{self, PackageRequirements, Place};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
@@ -65,7 +65,11 @@ pub(super) fn add(
 }
 
 /// The packages that the policy gives to what has no files beside its script, or to source text.
-fn of_policy(decision: &mut Decision, language: Language, is_run: bool) -> Option<Result<Option<Wanted>, FileProblem>> {
+fn of_policy(
+    decision: &mut Decision,
+    language: Language,
+    is_run: bool,
+) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
     let ecosystem = Ecosystem::of(language)?;
     if !is_run {
         let named =
@@ -89,7 +93,7 @@ fn beside(
     guest: bool,
     anew: bool,
     snapshot: &Snapshot,
-) -> Option<Result<Option<Wanted>, FileProblem>> {
+) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
     let writer = |path: &Path| snapshot.written.by(path);
     let alone = guest || site.folder == site.base;
     let python = version.filter(|_| language == Language::Python);

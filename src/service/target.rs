@@ -4,7 +4,7 @@
 //! (`executeScript`, `runCode`). Of a script that is named, the policies, parameters and declared variables of every
 //! manifest that it belongs to count too.
 
-use super::breaker::{Attempt, Breakers, Called};
+use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
 use super::record::CallRecord;
@@ -17,7 +17,7 @@ use crate::base::text::printable;
 use crate::executor::Executor;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::manifest::{Handler, Manifest, Site, arguments, environment};
-use crate::packages::Seen;
+use crate::packages::FileStamps;
 use crate::{base, fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A tool that was found, and what of its call every later stage needs.
-pub(super) struct Found {
+pub(super) struct FoundTool {
     /// The tools and rules under which the whole decision is taken.
     pub decisions: Arc<DecisionCache>,
     /// What the caller may do.
@@ -45,7 +45,7 @@ pub(super) struct Found {
 
 /// What a call leads to, and everything that decided so.
 pub(super) struct Target {
-    pub found: Found,
+    pub found: FoundTool,
     /// The tool, and every other one that what runs belongs to: their limits hold as their rights do.
     pub tools: Vec<String>,
     /// The manifests that a named script belongs to: their digests, and where they lie.
@@ -72,7 +72,7 @@ impl Target {
     /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script, what it may touch.
     /// Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
-        let Found { decisions: _, rights, tool, decided, asked_ms, explain, until: _ } = &self.found;
+        let FoundTool { decisions: _, rights, tool, decided, asked_ms, explain, until: _ } = &self.found;
         let tool = (tool.reference(), &tool.manifest.digest, &tool.site, &tool.source);
         let runs = (&self.owners, &self.decided.decision, &self.site, &self.stamp, self.asked_ms);
         let whole = format!("{:?}", (rights, tool, &decided.decision, asked_ms, explain, runs));
@@ -108,7 +108,7 @@ impl Target {
 
     /// Whether calls of what runs are held back: the script, service or method, whatever tool names it.
     pub fn attempt(&self, breakers: &Arc<Breakers>) -> Result<Attempt, Fault> {
-        let Found { rights, tool, .. } = &self.found;
+        let FoundTool { rights, tool, .. } = &self.found;
         let script = self.site.script.as_deref();
         let runs = match &tool.manifest.handler {
             _ if script.is_some() => script.map(|script| script.to_string_lossy().into_owned()).unwrap_or_default(),
@@ -121,7 +121,7 @@ impl Target {
         let shown = named.map_or_else(|| tool.reference(), |path| format!("{} {}", tool.reference(), printable(&path)));
         let (caller, principal, is_own) =
             (rights.caller.user.as_str(), rights.principal.as_str(), self.source.is_some());
-        breakers.enter(Called { caller, principal, tool: shown, runs, is_own }, rights.breaker())
+        breakers.enter(BreakerCall { caller, principal, tool: shown, runs, is_own }, rights.breaker())
     }
 }
 
@@ -130,8 +130,13 @@ type Owner = (Arc<Manifest>, Site);
 
 impl Service {
     /// The target of one call. The record has policy's decision about it by then.
-    pub(super) async fn target(&self, found: Found, input: Value, record: &mut CallRecord) -> Result<Target, Fault> {
-        let Found { tool, decided, asked_ms, .. } = &found;
+    pub(super) async fn target(
+        &self,
+        found: FoundTool,
+        input: Value,
+        record: &mut CallRecord,
+    ) -> Result<Target, Fault> {
+        let FoundTool { tool, decided, asked_ms, .. } = &found;
         let (decided, asked_ms) = (decided.clone(), *asked_ms);
         let handler = &tool.manifest.handler;
         let method = match handler {
@@ -178,11 +183,11 @@ impl Service {
     async fn script_target(
         &self,
         method: ScriptMethod,
-        found: Found,
+        found: FoundTool,
         input: Value,
         record: &mut CallRecord,
     ) -> Result<Target, Fault> {
-        let Found { decisions, rights, tool, asked_ms, until, .. } = &found;
+        let FoundTool { decisions, rights, tool, asked_ms, until, .. } = &found;
         let handler = &tool.manifest.handler;
         let fixed = match handler {
             Handler::ServiceMethod { language, .. } => *language,
@@ -381,7 +386,7 @@ async fn with_packages(
 ) -> Result<policy::Decision, Fault> {
     let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
     let long = decision.package_rules.values().any(named)
-        || site.script.as_deref().is_some_and(|script| Seen::of(script).is_long());
+        || site.script.as_deref().is_some_and(|script| FileStamps::of(script).is_long());
     let added = move || {
         requirements::add(&mut decision, &site, (language, true), guest, &decisions.snapshot, &decisions.rules.machine);
         decision

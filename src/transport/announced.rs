@@ -67,12 +67,12 @@ struct Listener {
     link: Link,
     /// For people.
     at: String,
-    from: BTreeMap<String, Known>,
+    from: BTreeMap<String, AnnouncerState>,
     /// The names under which this host announces.
     own: BTreeSet<String>,
 }
 
-struct Known {
+struct AnnouncerState {
     name: String,
     key: AnnouncerKey,
     source: Arc<Announced>,
@@ -88,7 +88,7 @@ struct Standing {
 
 /// One announcer, as `status` shows it.
 #[derive(Serialize)]
-pub struct Told {
+pub struct AnnouncerStatus {
     announcer: String,
     at: String,
     connected: bool,
@@ -114,7 +114,7 @@ impl Announcements {
                     AnnouncerKey::read(&key).await.map_err(|why| format!("the key of announcer {name}: {why}"))?;
                 let source = Arc::new(Announced::new(&name, &namespace));
                 service.add_source(source.clone())?;
-                known.insert(name.clone(), Known { name, key, source, standing: Mutex::default() });
+                known.insert(name.clone(), AnnouncerState { name, key, source, standing: Mutex::default() });
             }
             let at = format!("{topic} of {terms}");
             let (link, mut came) = Link::open(terms, Source::All { topic: topic.clone() }, topic);
@@ -131,10 +131,10 @@ impl Announcements {
         Ok(Arc::new(Announcements(listeners)))
     }
 
-    pub fn told(&self) -> Vec<Told> {
+    pub fn told(&self) -> Vec<AnnouncerStatus> {
         let told = |listener: &Arc<Listener>| {
             let connected = matches!(listener.link.state(), State::Connected { .. });
-            let of = |known: &Known| Told {
+            let of = |known: &AnnouncerState| AnnouncerStatus {
                 announcer: known.name.clone(),
                 at: listener.at.clone(),
                 connected,
@@ -190,7 +190,7 @@ impl Listener {
         self.believed(known, sealed).await.map_err(|why| format!("'{name}': {why}"))
     }
 
-    async fn believed(&self, known: &Known, sealed: Sealed) -> Result<(), String> {
+    async fn believed(&self, known: &AnnouncerState, sealed: Sealed) -> Result<(), String> {
         let Announcement { time, ttl, descriptors } = sealed.opened(&known.key)?;
         if !(1..=LONGEST_TTL).contains(&ttl) {
             return Err(format!("its time is not from 1 to {LONGEST_TTL} seconds"));
@@ -229,7 +229,7 @@ impl Listener {
     }
 
     /// Has the registry take in what an announcer says now, and tells what became of it.
-    async fn changed(&self, known: &Known) {
+    async fn changed(&self, known: &AnnouncerState) {
         let (service, source) = (self.service.clone(), known.source.clone());
         let work = tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
         if let Err(why) = work.await {

@@ -36,7 +36,7 @@ impl FromStr for Format {
 }
 
 /// What is written: JSON, or text.
-pub enum Exported {
+pub enum ExportDocument {
     Json(Value),
     Text(String),
 }
@@ -57,15 +57,15 @@ pub fn offered(
 
 /// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has the
 /// same name alone and in a list. A tool whose name would be another's is left out.
-pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Exported {
+pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> ExportDocument {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
-        return Exported::Text(texts.join("\n"));
+        return ExportDocument::Text(texts.join("\n"));
     }
     let names = Names::of(all.iter().map(|tool| tool.manifest.named()));
     let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
     let entries: Vec<Value> = entries.collect();
-    Exported::Json(match format {
+    ExportDocument::Json(match format {
         Format::Gemini => json!([{ "functionDeclarations": entries }]),
         _ => Value::Array(entries),
     })

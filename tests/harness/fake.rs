@@ -86,7 +86,7 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
         logs,
         printed: Vec::new(),
         usage: Usage { wall_ms: 1, ..Usage::default() },
-        walls: [executor::Stood { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
+        walls: [executor::WallState { name: "fake".into(), state: "stood".into(), why: "a test".into() }].into(),
         denials: Denials::default(),
         attempts: Vec::new(),
         artifacts: Vec::new(),

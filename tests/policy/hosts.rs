@@ -105,7 +105,7 @@ fn the_hosts_of_a_call_are_what_is_asked_and_allowed() {
         let network = &shape(&narrowed).network;
         assert_eq!(network.hosts(), narrowed.hosts, "{asked}");
         assert_eq!(*network == Network::None, left.is_empty(), "{asked}");
-        let verdict = narrowed.verdicts.iter().find(|v| v.what == policy::What::Host).expect("a verdict");
+        let verdict = narrowed.verdicts.iter().find(|v| v.what == policy::RequestKind::Host).expect("a verdict");
         assert_eq!(
             (verdict.allowed, verdict.effective.is_some()),
             (*whole, !left.is_empty()),

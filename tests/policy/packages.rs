@@ -3,8 +3,8 @@
 use super::*;
 use std::path::{Path, PathBuf};
 use toolhost::manifest::Code;
-use toolhost::policy::packages::{Ecosystem, Package, PackageRules, Required, Source, Wanted};
-use toolhost::policy::{Ages, Narrower, What, refused_packages};
+use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, PackageRules, Required, Source};
+use toolhost::policy::{Ages, Narrower, RequestKind, refused_packages};
 
 fn with(table: &str) -> Policy {
     parsed(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n[packages]\n{table}\n"))
@@ -24,10 +24,10 @@ fn package(name: &str, version: &str) -> Package {
 }
 
 /// What a lock of these says, or requirements where there are none.
-fn wanted(packages: &[(&str, &str)]) -> Wanted {
+fn wanted(packages: &[(&str, &str)]) -> PackageRequirements {
     let required =
         Required { name: "six".into(), versions: ">=1".into(), pinned: false, place: "requirements.txt:1".into() };
-    Wanted {
+    PackageRequirements {
         ecosystem: Ecosystem::Python,
         sources: vec![Source { path: PathBuf::from("/t/user_scripts/demo/requirements.txt"), sha256: "ab".into() }],
         packages: packages.iter().map(|(name, version)| package(name, version)).collect(),
@@ -38,7 +38,7 @@ fn wanted(packages: &[(&str, &str)]) -> Wanted {
     }
 }
 
-fn decided(policy: Policy, cap: Option<Policy>, wanted: Wanted) -> Decision {
+fn decided(policy: Policy, cap: Option<Policy>, wanted: PackageRequirements) -> Decision {
     let machine = knowing(&["default", "inner"]);
     let mut decision = policy::decide(&tool("demo:one"), &site(), &under(vec![policy], cap), &machine);
     decision.wants(Ok(Some(wanted)), None, &machine);
@@ -46,7 +46,7 @@ fn decided(policy: Policy, cap: Option<Policy>, wanted: Wanted) -> Decision {
 }
 
 fn row(decision: &Decision) -> &policy::Verdict {
-    decision.verdicts.iter().find(|verdict| verdict.what == What::Package).expect("a row")
+    decision.verdicts.iter().find(|verdict| verdict.what == RequestKind::Package).expect("a row")
 }
 
 const PLAIN: &str = "python = { index = \"default\", why = \"w\" }";

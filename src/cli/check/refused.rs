@@ -8,7 +8,7 @@ use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host
 use crate::service::preflight::{self, Obstacle};
 use crate::{policy, registry, sandbox, service};
 use nix::fcntl::OFlag;
-use policy::{Verdict, What};
+use policy::{RequestKind, Verdict};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -208,14 +208,14 @@ fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: boo
 /// Where the manifest asks for what a verdict is about.
 fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
     let list = match verdict.what {
-        What::Read => READ,
-        What::Write => WRITE,
-        What::Host => HOSTS,
-        What::Capability => "/securityContext/requiredCapabilities",
-        What::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
-        What::Runtime => return "/handler/language".to_owned(),
-        What::Package => return String::new(),
-        What::Service => return manifest.remote().map(|remote| remote.at.0.clone()).unwrap_or_default(),
+        RequestKind::Read => READ,
+        RequestKind::Write => WRITE,
+        RequestKind::Host => HOSTS,
+        RequestKind::Capability => "/securityContext/requiredCapabilities",
+        RequestKind::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
+        RequestKind::Runtime => return "/handler/language".to_owned(),
+        RequestKind::Package => return String::new(),
+        RequestKind::Service => return manifest.remote().map(|remote| remote.at.0.clone()).unwrap_or_default(),
     };
     item(manifest, list, &verdict.asked)
 }

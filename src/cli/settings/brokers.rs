@@ -3,7 +3,7 @@
 
 use super::guarded_text;
 use crate::broker::{Secret, Terms, Topic};
-use crate::executor::remote::Reached;
+use crate::executor::remote::RemoteServices;
 use crate::policy::{SecretSource, secret_source};
 use crate::registry::MOST_ANNOUNCED;
 use crate::service;
@@ -199,15 +199,15 @@ struct AnnouncerConfig {
 
 /// Services of one broker, and the files that its entry names: no tool may write them.
 #[derive(Clone, Debug)]
-pub struct Called {
-    pub reached: Reached,
+pub struct BrokerServices {
+    pub reached: RemoteServices,
     pub announced: Option<announced::Entry>,
     pub files: Vec<PathBuf>,
 }
 
 /// `folder`: of the config file, where its relative paths start.
-pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Result<Vec<Called>, String> {
-    let mut found: Vec<Called> = Vec::new();
+pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Result<Vec<BrokerServices>, String> {
+    let mut found: Vec<BrokerServices> = Vec::new();
     for (number, mut entry) in written.into_iter().enumerate() {
         let at = |why: String| format!("[[tool_services]] {}: {why}", number + 1);
         let from = entry.announced.as_ref().map_or_else(Default::default, |announced| announced.from.as_slice());
@@ -240,7 +240,7 @@ pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Resul
         if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
             return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
         }
-        found.push(Called { reached: Reached { services: entry.services, terms }, announced, files });
+        found.push(BrokerServices { reached: RemoteServices { services: entry.services, terms }, announced, files });
     }
     Ok(found)
 }

@@ -5,7 +5,7 @@ use super::names::Names;
 use super::secrets::Secrets;
 use super::stream::Stream;
 use crate::base::{lock, mask, text};
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, Totals, What};
+use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, Totals, TrafficKind};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
@@ -107,18 +107,18 @@ impl Call {
     }
 
     /// Counts an event, and tells it if it is one of the first. The same lookup or header is told once.
-    pub async fn saw(&self, what: What, target: &str, refused: Option<Refusal>) {
+    pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<Refusal>) {
         let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = Event { what, target: bounded(target), refused };
         {
             let state = &mut *self.state();
             let count = match what {
-                What::Lookup => &mut state.totals.lookups_refused,
-                What::Connection | What::Listener => &mut state.totals.connections_refused,
-                What::Request | What::Replaced => &mut state.totals.requests_refused,
+                TrafficKind::Lookup => &mut state.totals.lookups_refused,
+                TrafficKind::Connection | TrafficKind::Listener => &mut state.totals.connections_refused,
+                TrafficKind::Request | TrafficKind::Replaced => &mut state.totals.requests_refused,
             };
             *count += u64::from(event.refused.is_some());
-            let again = matches!(what, What::Lookup | What::Replaced) && state.told.contains(&event);
+            let again = matches!(what, TrafficKind::Lookup | TrafficKind::Replaced) && state.told.contains(&event);
             let alike = state.told.iter().filter(|told| told.refused.is_some() == event.refused.is_some()).count();
             if again || alike >= EVENTS {
                 return;

@@ -3,7 +3,7 @@
 use super::call::{Call, Slot};
 use super::stream::{BUFFER, Stream};
 use super::{BACK_OFF, hello, http, names, secrets};
-use crate::egress::protocol::{Refusal, What};
+use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
         Ok(connection) => call.spawn(serve(connection, tool)),
         Err((target, refusal)) => {
             drop(tool);
-            call.saw(What::Connection, &target, Some(refusal)).await;
+            call.saw(TrafficKind::Connection, &target, Some(refusal)).await;
         }
     }
 }
@@ -91,7 +91,7 @@ async fn tls(connection: Connection, mut tool: Stream) {
         Ok(hello) => hello,
         Err(why) => {
             drop(tool);
-            return connection.refuse(What::Connection, hello::content(why)).await;
+            return connection.refuse(TrafficKind::Connection, hello::content(why)).await;
         }
     };
     let Some(mut upstream) = connection.dial().await else { return };
@@ -106,7 +106,7 @@ async fn tls(connection: Connection, mut tool: Stream) {
                 let _ = tool.shutdown().await;
             }
             drop((tool, upstream));
-            connection.refuse(What::Connection, refusal).await;
+            connection.refuse(TrafficKind::Connection, refusal).await;
         }
     }
 }
@@ -116,7 +116,7 @@ async fn refuse_tls(connection: &Connection, tool: Stream) {
     drop(tool);
     let name = HostPattern { host: connection.host.clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
-    connection.refuse(What::Connection, Refusal::Secret { why }).await;
+    connection.refuse(TrafficKind::Connection, Refusal::Secret { why }).await;
 }
 
 async fn copy(tool: &mut Stream, upstream: &mut Stream) {
@@ -126,7 +126,7 @@ async fn copy(tool: &mut Stream, upstream: &mut Stream) {
 impl Connection {
     pub async fn dial(&self) -> Option<Stream> {
         let stream = self.dial_at(self.port).await?;
-        self.call.saw(What::Connection, &target(&self.host, self.port), None).await;
+        self.call.saw(TrafficKind::Connection, &target(&self.host, self.port), None).await;
         Some(stream)
     }
 
@@ -135,7 +135,7 @@ impl Connection {
         self.call.dial(&self.host, port, &self.slot).await
     }
 
-    pub async fn refuse(&self, what: What, refusal: Refusal) {
+    pub async fn refuse(&self, what: TrafficKind, refusal: Refusal) {
         self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
     }
 }

@@ -13,7 +13,7 @@ use super::masking::Masked;
 use super::secrets::{Admitted, Guard};
 use super::stream::{BUFFER, Stream};
 use crate::base::{lock, text};
-use crate::egress::protocol::{Refusal, What};
+use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::egress::tls;
 use crate::manifest::host::{self, Host, HostPattern};
 use bytes::Bytes;
@@ -111,7 +111,7 @@ pub async fn serve(connection: Connection, tool: Stream) {
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
             let why = format!("it is not HTTP/1 as it should be: {error}");
-            exchange.connection.refuse(What::Request, Refusal::Content { why }).await;
+            exchange.connection.refuse(TrafficKind::Request, Refusal::Content { why }).await;
         }
         Err(_) => {}
     }
@@ -162,7 +162,7 @@ impl Exchange {
             Err(wrong) => return Ok(self.refuse(wrong).await),
         };
         for header in replaced {
-            call.saw(What::Replaced, &format!("{} {header}", target(host, *port)), None).await;
+            call.saw(TrafficKind::Replaced, &format!("{} {header}", target(host, *port)), None).await;
         }
         let stream = match self.open_tls(&guard.name, tls_port).await? {
             Ok(stream) => stream,
@@ -194,7 +194,7 @@ impl Exchange {
         let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
         match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {
             Ok(Ok(stream)) => {
-                call.saw(What::Connection, &target(host, port), None).await;
+                call.saw(TrafficKind::Connection, &target(host, port), None).await;
                 Ok(Ok(stream))
             }
             Ok(Err(error)) => Ok(Err(text::printable(&error.to_string()))),
@@ -206,7 +206,7 @@ impl Exchange {
     async fn failed(&self, port: u16, why: String) -> Reply {
         let body = format!("toolhost: {why}\n");
         let refusal = Refusal::Tls { why };
-        self.connection.call.saw(What::Connection, &target(&self.connection.host, port), Some(refusal)).await;
+        self.connection.call.saw(TrafficKind::Connection, &target(&self.connection.host, port), Some(refusal)).await;
         plain(StatusCode::BAD_GATEWAY, body)
     }
 
@@ -229,15 +229,17 @@ impl Exchange {
         Ok(sender)
     }
 
-    async fn refuse(&self, wrong: Wrong) -> Reply {
+    async fn refuse(&self, wrong: HttpRejection) -> Reply {
         let Connection { call, port, .. } = &self.connection;
         let body = format!("toolhost: {}\n", wrong.why);
         match wrong.asked {
             Some(asked) if !call.granted(&asked, Some(*port)) => {
-                call.saw(What::Request, &target(&asked, *port), Some(Refusal::NotGranted)).await;
+                call.saw(TrafficKind::Request, &target(&asked, *port), Some(Refusal::NotGranted)).await;
             }
-            _ if wrong.by_rule => self.connection.refuse(What::Request, Refusal::Secret { why: wrong.why }).await,
-            _ => self.connection.refuse(What::Request, Refusal::Content { why: wrong.why }).await,
+            _ if wrong.by_rule => {
+                self.connection.refuse(TrafficKind::Request, Refusal::Secret { why: wrong.why }).await
+            }
+            _ => self.connection.refuse(TrafficKind::Request, Refusal::Content { why: wrong.why }).await,
         }
         plain(wrong.status, body)
     }
@@ -269,7 +271,7 @@ fn plain(status: StatusCode, body: String) -> Reply {
 }
 
 #[derive(Debug)]
-pub struct Wrong {
+pub struct HttpRejection {
     status: StatusCode,
     why: String,
     /// The other host that it is for.
@@ -278,17 +280,17 @@ pub struct Wrong {
     by_rule: bool,
 }
 
-pub fn wrong(status: StatusCode, why: impl Into<String>) -> Wrong {
-    Wrong { status, why: why.into(), asked: None, by_rule: false }
+pub fn wrong(status: StatusCode, why: impl Into<String>) -> HttpRejection {
+    HttpRejection { status, why: why.into(), asked: None, by_rule: false }
 }
 
 /// A request that the rule of a secret does not allow.
-pub fn not_by_rule(why: String) -> Wrong {
-    Wrong { by_rule: true, ..wrong(StatusCode::FORBIDDEN, why) }
+pub fn not_by_rule(why: String) -> HttpRejection {
+    HttpRejection { by_rule: true, ..wrong(StatusCode::FORBIDDEN, why) }
 }
 
 /// Whether a request is one for this host alone; true: it asks to switch to WebSocket.
-fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Wrong> {
+fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, HttpRejection> {
     let headers = request.headers();
     if [Method::CONNECT, Method::TRACE].contains(request.method()) {
         return Err(wrong(StatusCode::FORBIDDEN, format!("{} is refused", request.method())));
@@ -322,13 +324,13 @@ fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Wrong> {
 }
 
 /// Whether this authority is the host, with no port or port 80.
-fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), Wrong> {
+fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), HttpRejection> {
     let asked = std::str::from_utf8(authority).ok().and_then(host_of);
     if asked.as_ref() == Some(host) {
         return Ok(());
     }
     let why = format!("{place} names {}, and the connection is to {}", quoted(authority), target(host, 80));
-    Err(Wrong { asked, ..wrong(StatusCode::MISDIRECTED_REQUEST, why) })
+    Err(HttpRejection { asked, ..wrong(StatusCode::MISDIRECTED_REQUEST, why) })
 }
 
 fn host_of(authority: &str) -> Option<Host> {

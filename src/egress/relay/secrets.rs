@@ -4,7 +4,7 @@
 //! ways, another protocol, a field or a header that names another method or path.
 
 use super::call::quoted;
-use super::http::{Wrong, in_connection, not_by_rule, rewrite, wrong};
+use super::http::{HttpRejection, in_connection, not_by_rule, rewrite, wrong};
 use crate::base::hidden::Hidden;
 use crate::base::mask::{Finder, Mask, SHORTEST};
 use crate::base::messages;
@@ -98,7 +98,7 @@ impl Guard {
 
     /// Judges a request, and makes it the one that the host gets. The first rule for it says at which port; of several rules
     /// for one header the first counts.
-    pub fn admit<B>(&self, request: &mut Request<B>, secrets: &Secrets) -> Result<Admitted, Wrong> {
+    pub fn admit<B>(&self, request: &mut Request<B>, secrets: &Secrets) -> Result<Admitted, HttpRejection> {
         self.judge(request)?;
         let rules = self.matching(request)?;
         let (port, mut added) = (rules[0].1.port, HeaderMap::new());
@@ -116,7 +116,7 @@ impl Guard {
         Ok(Admitted { port, finder, replaced })
     }
 
-    fn judge<B>(&self, request: &Request<B>) -> Result<(), Wrong> {
+    fn judge<B>(&self, request: &Request<B>) -> Result<(), HttpRejection> {
         let headers = request.headers();
         let refused = |why: &str| Err(wrong(StatusCode::FORBIDDEN, why));
         if request.version() != Version::HTTP_11 {
@@ -136,7 +136,7 @@ impl Guard {
     }
 
     /// The rules for this request; never none.
-    fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, Wrong> {
+    fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, HttpRejection> {
         let Some(path) = decoded(request.uri().path()) else {
             let why =
                 "a path to a host that gets a secret has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, or the like";
@@ -188,7 +188,12 @@ impl Guard {
         self.rules.iter().any(|(_, rule)| alike(name, &rule.name))
     }
 
-    fn write<B>(&self, request: &mut Request<B>, port: u16, added: HeaderMap) -> Result<Vec<HeaderName>, Wrong> {
+    fn write<B>(
+        &self,
+        request: &mut Request<B>,
+        port: u16,
+        added: HeaderMap,
+    ) -> Result<Vec<HeaderName>, HttpRejection> {
         let host = if port == 443 { self.name.clone() } else { format!("{}:{port}", self.name) };
         let host = HeaderValue::try_from(host).map_err(|_| wrong(StatusCode::BAD_REQUEST, "the host has no name"))?;
         let unwanted = |name: &&HeaderName| UNWANTED.contains(&name.as_str());
@@ -209,7 +214,7 @@ fn alike(name: &HeaderName, other: &str) -> bool {
 }
 
 /// The header that this rule adds.
-fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), Wrong> {
+fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), HttpRejection> {
     let unfit = |what: &str| wrong(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"));
     let value = secrets.values.get(secret).ok_or_else(|| unfit("is not there in this call"))?;
     let name = HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header"))?;

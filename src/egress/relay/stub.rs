@@ -4,7 +4,7 @@ use super::BACK_OFF;
 use super::call::Call;
 use super::names::NAMES;
 use super::stream::Stream;
-use crate::egress::protocol::{Refusal, What};
+use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::manifest::host::{self, Host};
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::A;
@@ -136,7 +136,7 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     match lookups.cmp(&(LOOKUPS + 1)) {
         // Of all that come too late, the first is told.
         std::cmp::Ordering::Greater => call.state().totals.lookups_refused += 1,
-        _ => call.saw(What::Lookup, &shown(name), refused).await,
+        _ => call.saw(TrafficKind::Lookup, &shown(name), refused).await,
     }
     (code, address)
 }

@@ -2,7 +2,7 @@
 
 use super::serve;
 use crate::base::messages;
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay, Totals, What};
+use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay, Totals, TrafficKind};
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the relay said.
 #[derive(Default)]
-struct Heard {
+struct RelayLog {
     events: Vec<Event>,
     over: Vec<Limit>,
     dialled: Vec<String>,
@@ -37,7 +37,7 @@ struct Heard {
 /// A relay, its host, and the hosts of the world by port.
 struct Rig {
     socket: Arc<UnixDatagram>,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<RelayLog>>,
     world: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     relay: tokio::task::JoinHandle<io::Result<()>>,
     stub: SocketAddr,
@@ -94,7 +94,7 @@ fn rig_with(
     rig
 }
 
-async fn host(socket: Arc<UnixDatagram>, heard: Arc<Mutex<Heard>>, world: Arc<Mutex<HashMap<u16, SocketAddr>>>) {
+async fn host(socket: Arc<UnixDatagram>, heard: Arc<Mutex<RelayLog>>, world: Arc<Mutex<HashMap<u16, SocketAddr>>>) {
     loop {
         let got = socket.async_io(Interest::READABLE, || messages::receive::<FromRelay>(socket.as_fd())).await;
         let Ok(Some((message, _))) = got else { return };
@@ -122,7 +122,7 @@ impl Rig {
         messages::send(self.socket.as_fd(), message, &[]).expect("sent");
     }
 
-    async fn until<T>(&self, what: impl Fn(&Heard) -> Option<T>) -> T {
+    async fn until<T>(&self, what: impl Fn(&RelayLog) -> Option<T>) -> T {
         let wait = async {
             loop {
                 if let Some(found) = what(&self.heard.lock().expect("heard")) {
@@ -135,7 +135,7 @@ impl Rig {
     }
 
     /// The first event of this kind, with the first refusal.
-    async fn refusal(&self, what: What) -> (String, Refusal) {
+    async fn refusal(&self, what: TrafficKind) -> (String, Refusal) {
         self.until(|heard| {
             let mut of_kind = heard.events.iter().filter(|event| event.what == what);
             of_kind.find_map(|event| Some((event.target.clone(), event.refused.clone()?)))

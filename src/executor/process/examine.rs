@@ -3,13 +3,13 @@
 //! The tool's own script is not run, nothing is published, and no path is tried outside the walls.
 
 use super::launcher::LauncherError;
-use super::{CallInput, Extra, Launchers, Scripts, capture};
+use super::{CallInput, Launchers, RoleNeeds, Scripts, capture};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{Access, Confinement, Grant, Opening, PerCall, Runtime, Shape, base_view, name_matches};
 use crate::quantity::MIB;
-use crate::sandbox::{Stood, grants, identity, probe};
-use probe::{Tried, Tries, Try};
+use crate::sandbox::{WallState, grants, identity, probe};
+use probe::{PathProbe, Probes, Tried};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const MOST_LOOKED: usize = 1000;
 /// What the probe found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Examined {
-    pub walls: Vec<Stood>,
+    pub walls: Vec<WallState>,
     pub tried: Vec<Tried>,
 }
 
@@ -59,10 +59,10 @@ pub fn ourselves() -> Runtime {
 
 /// Runs the probe inside exactly this confinement.
 pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surroundings) -> Result<Examined, LauncherError> {
-    let extra = Extra { role: Some(probe::ROLE.to_owned()), ..Extra::default() };
+    let extra = RoleNeeds { role: Some(probe::ROLE.to_owned()), ..RoleNeeds::default() };
     // First, because this makes the folders that a call would find.
     let launcher = launchers.ready(shape, &extra).await?;
-    let tries = Tries { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };
+    let tries = Probes { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(&e.to_string()))?;
     let pipes = super::hand_over(&launcher, LONGEST_MS, &CallInput::default())?;
     let over = tokio::sync::Notify::new();
@@ -110,7 +110,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
 }
 
 /// All attempts on paths, each with what the confinement says of it.
-fn tries(shape: &Shape, around: &Surroundings) -> Vec<Try> {
+fn tries(shape: &Shape, around: &Surroundings) -> Vec<PathProbe> {
     let mut list = List { shape, tries: Vec::new() };
     for grant in &shape.grants {
         list.grant(grant);
@@ -136,7 +136,7 @@ fn tries(shape: &Shape, around: &Surroundings) -> Vec<Try> {
 
 struct List<'a> {
     shape: &'a Shape,
-    tries: Vec<Try>,
+    tries: Vec<PathProbe>,
 }
 
 impl List<'_> {
@@ -146,7 +146,7 @@ impl List<'_> {
         }
         let granted = allowed(self.shape, path, write);
         let closed = granted.then(|| closed(self.shape, path, write)).flatten();
-        self.tries.push(Try { path: path.to_owned(), write, granted, closed });
+        self.tries.push(PathProbe { path: path.to_owned(), write, granted, closed });
     }
 
     fn both(&mut self, path: &Path) {

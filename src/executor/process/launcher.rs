@@ -8,7 +8,7 @@ use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use crate::sandbox::Totals;
 use crate::sandbox::protocol::{Executable, FromLauncher, Setup, ToLauncher};
-use crate::sandbox::{About, Problem, cgroup, identity, launcher, pidfd_open};
+use crate::sandbox::{Problem, ProblemKind, cgroup, identity, launcher, pidfd_open};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -205,10 +205,10 @@ impl Launcher {
     /// What a refusal means, in words that fit what it is about.
     pub fn refusal(&self, problem: Problem) -> LauncherError {
         let fault = match problem.about() {
-            About::Wall => {
+            ProblemKind::Wall => {
                 return self.lost_interpreter().map_or_else(|| LauncherError::wall(problem), LauncherError::Fault);
             }
-            About::Scratch => {
+            ProblemKind::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);
                 let message = format!(
                     "what the call brings (its source, or its staged files) does not fit its scratch: \
@@ -216,11 +216,11 @@ impl Launcher {
                 );
                 Fault::new(Kind::ResourceLimitError, message)
             }
-            About::Ran => {
+            ProblemKind::Ran => {
                 let message = "the tool was started, and its end was lost: what it did until then stays done";
                 Fault::new(Kind::InternalError, message)
             }
-            About::Changed => {
+            ProblemKind::Changed => {
                 let message = "a granted file was replaced while the call was being prepared, so nothing was run; \
                                try again";
                 Fault::new(Kind::InternalError, message).retryable()

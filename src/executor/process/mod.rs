@@ -13,7 +13,7 @@ mod workers;
 
 pub use launcher::{LauncherError, settle};
 pub use pool::Launchers;
-pub use setup::Extra;
+pub use setup::RoleNeeds;
 #[cfg(feature = "wasi")]
 pub use workers::WasmWorkers;
 
@@ -115,7 +115,7 @@ impl Scripts {
         });
         let clock = Clock::new(context.map_or(started, |context| context.came), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
-        let extra = Extra { own_source: source.is_some(), ..Extra::default() };
+        let extra = RoleNeeds { own_source: source.is_some(), ..RoleNeeds::default() };
         let ready = async || {
             let launcher = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
             let Some(context) = context else { return Ok::<_, LauncherError>(launcher) };
@@ -327,7 +327,7 @@ fn judge(
         Some(Killed::Cpu) => return over(Limit::CpuMs),
         Some(Killed::Sessions) => return Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS },
         Some(Killed::Written(limit)) => return over(limit),
-        Some(Killed::Asked) => return Ending::Cancelled,
+        Some(Killed::Requested) => return Ending::Cancelled,
         None => {}
     }
     let signal = exited.status & 0x7f;

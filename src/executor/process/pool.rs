@@ -3,7 +3,7 @@
 use super::attempts::Noise;
 use super::launcher::{self, Launcher, LauncherError, Process};
 use super::relay::{self, Relay};
-use super::setup::{self, Extra};
+use super::setup::{self, RoleNeeds};
 use crate::base::lock;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
@@ -79,7 +79,7 @@ impl Launchers {
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
     /// as facts.
-    pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &Extra) -> Result<Launcher, LauncherError> {
+    pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &RoleNeeds) -> Result<Launcher, LauncherError> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
     }
@@ -89,7 +89,7 @@ impl Launchers {
         self: &Arc<Launchers>,
         shape: &Shape,
         resolved: grants::Resolved,
-        extra: &Extra,
+        extra: &RoleNeeds,
     ) -> Result<Launcher, LauncherError> {
         if shape.require_cgroup && self.groups.is_none() {
             let message = "the policy requires exact accounting, which this machine cannot give";

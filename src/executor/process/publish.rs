@@ -28,7 +28,7 @@ const PREFIX: &str = ".toolhost-";
 pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     let folder = shape.folder.clone();
     let dropped = |why: &str| {
-        let why = Why { text: why.to_owned(), failed: true };
+        let why = PublishRefusal { text: why.to_owned(), failed: true };
         stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), 0, &why)).collect()
     };
     let pairs = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), copy.try_clone()?)));
@@ -58,7 +58,7 @@ fn shown<'a>(folder: &'a Path, own: &Path) -> &'a Path {
     folder.strip_prefix(own).unwrap_or(folder)
 }
 
-fn dropped(path: &Path, bytes: u64, why: &Why) -> Artifact {
+fn dropped(path: &Path, bytes: u64, why: &PublishRefusal) -> Artifact {
     let (path, because) = (path.display().to_string(), Some(why.text.clone()));
     Artifact { path, bytes, published: false, dropped_because: because, failed: why.failed, over: None }
 }
@@ -89,7 +89,7 @@ fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> 
     if all <= most {
         return Vec::new();
     }
-    let why = Why::from(format!("the files to publish have {all} bytes, scratchBytes allows {most}"));
+    let why = PublishRefusal::from(format!("the files to publish have {all} bytes, scratchBytes allows {most}"));
     let told = pairs.iter().zip(sums).map(|((stage, _), bytes)| Artifact {
         over: Some(Limit::ScratchBytes),
         ..dropped(shown(&stage.folder, own), bytes, &why)
@@ -98,8 +98,8 @@ fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> 
 }
 
 /// `most`: bytes of a file.
-fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), Why> {
-    let wrong = |e: Errno| Why { text: e.desc().to_owned(), failed: true };
+fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), PublishRefusal> {
+    let wrong = |e: Errno| PublishRefusal { text: e.desc().to_owned(), failed: true };
     let to = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
         e => wrong(e),
@@ -135,14 +135,14 @@ fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artif
 }
 
 /// Why one file is not published: by a rule, or because this host could not write it.
-struct Why {
+struct PublishRefusal {
     text: String,
     failed: bool,
 }
 
-impl From<String> for Why {
-    fn from(text: String) -> Why {
-        Why { text, failed: false }
+impl From<String> for PublishRefusal {
+    fn from(text: String) -> PublishRefusal {
+        PublishRefusal { text, failed: false }
     }
 }
 
@@ -154,7 +154,7 @@ fn file(
     stage: &Stage,
     most: u64,
     owner: (u32, u32),
-) -> Result<Option<u64>, Why> {
+) -> Result<Option<u64>, PublishRefusal> {
     let text = name.to_str().map_err(|_| "its name is not UTF-8".to_owned())?;
     if !crate::base::text::is_printable(text) {
         return Err("its name holds characters that do not print".to_owned().into());
@@ -202,7 +202,7 @@ fn file(
     }
     // Never writable by others, whatever the tool set.
     let published = files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644));
-    published.map(|()| Some(size)).map_err(|e| Why { text: e.to_string(), failed: true })
+    published.map(|()| Some(size)).map_err(|e| PublishRefusal { text: e.to_string(), failed: true })
 }
 
 /// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.

@@ -3,7 +3,7 @@
 //! A relay gets no file, network or secret of another tool.
 
 use super::launcher::{Launcher, LauncherError};
-use super::{CallInput, Extra, Launchers};
+use super::{CallInput, Launchers, RoleNeeds};
 use crate::base::Counted;
 use crate::egress::{Dialler, Lease, Traffic, protocol};
 use crate::fault::{Fault, Kind};
@@ -59,7 +59,7 @@ pub async fn start(launchers: &Arc<Launchers>, shape: &Shape) -> Result<StartedR
         bare.limits.set(limit, value);
     }
     let role = Some(protocol::ROLE.to_owned());
-    let extra = Extra { lasting: true, keeps_third: true, role, ..Extra::default() };
+    let extra = RoleNeeds { lasting: true, keeps_third: true, role, ..RoleNeeds::default() };
     let process = Box::pin(launchers.ready_for(&bare, Resolved::default(), &extra)).await?;
     let (control, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)

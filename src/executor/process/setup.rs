@@ -10,7 +10,7 @@ use crate::sandbox::{cgroup, environment, grants};
 
 /// What our own roles need beyond the shape.
 #[derive(Clone, Debug, Default)]
-pub struct Extra {
+pub struct RoleNeeds {
     pub memory: u64,
     pub processes: u64,
     pub lasting: bool,
@@ -38,7 +38,7 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
 }
 
 /// The set-up of a launcher for this shape, with `ANY` for its identity.
-pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &Extra, cgroup: Option<cgroup::Version>) -> Setup {
+pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: Option<cgroup::Version>) -> Setup {
     let language = shape.runtime.language;
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
         (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path)),

@@ -25,7 +25,7 @@ fn fake() -> (Launcher, OwnedFd) {
     let (ours, theirs) = pair.expect("a pair");
     launcher::nonblocking(&ours).expect("a socket");
     let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-    let setup = setup::of(&shape(), grants::Resolved::default(), &Extra::default(), None);
+    let setup = setup::of(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
     (Launcher::new(Process::held(control), setup), theirs)
 }
 

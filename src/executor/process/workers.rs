@@ -2,7 +2,7 @@
 
 use super::launcher::Launcher;
 use super::relay::Relay;
-use super::{CallInput, Extra, Launchers, capture, pool, publish};
+use super::{CallInput, Launchers, RoleNeeds, capture, pool, publish};
 use crate::egress::Lease;
 use crate::executor::wasm::{HANDED, Role, Start, Started, Worker, Workers};
 use crate::executor::{Artifact, Ending};
@@ -36,7 +36,7 @@ impl Workers for WasmWorkers {
 
     fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<Started, Fault>> {
         Box::pin(async move {
-            let extra = Extra {
+            let extra = RoleNeeds {
                 memory: start.own_memory,
                 processes: start.own_threads,
                 own_source: false,
@@ -85,7 +85,7 @@ impl Worker for Behind {
             let limit = match exited.killed? {
                 Killed::Memory => Limit::MemoryBytes,
                 Killed::Cpu => Limit::CpuMs,
-                Killed::Deadline | Killed::Asked | Killed::Sessions | Killed::Written(_) => return None,
+                Killed::Deadline | Killed::Requested | Killed::Sessions | Killed::Written(_) => return None,
             };
             Some(Ending::OverLimit { limit, allowed: self.shape.limits.get(limit) })
         })

@@ -3,7 +3,7 @@
 //! A call that reads slowly holds up nobody, and has a bound for what is kept for it. An unreadable reply ends only its call.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, Source, State, Terms, ToolServiceResponse, Topic, Trace, Unsent};
+use crate::broker::{Delivery, Link, PublishError, Source, State, Terms, ToolServiceResponse, Topic, Trace};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const FRAME: u64 = 64 * 1024;
 const PARTS: usize = 64;
 
 /// What came for a call.
-pub enum Heard {
+pub enum ServiceMessage {
     Part(String),
     End(String),
     Error {
@@ -55,17 +55,17 @@ struct Place {
 /// What came for a call and was not taken yet.
 #[derive(Default)]
 struct Inbox {
-    heard: Mutex<VecDeque<Heard>>,
+    heard: Mutex<VecDeque<ServiceMessage>>,
     came: Notify,
 }
 
 impl Inbox {
-    fn put(&self, next: Heard) {
+    fn put(&self, next: ServiceMessage) {
         let mut heard = lock(&self.heard);
         let is_full = heard.len() >= PARTS;
         if is_full
-            && let Heard::Part(part) = &next
-            && let Some(Heard::Part(last)) = heard.back_mut()
+            && let ServiceMessage::Part(part) = &next
+            && let Some(ServiceMessage::Part(last)) = heard.back_mut()
         {
             last.push_str(part);
         } else {
@@ -74,7 +74,7 @@ impl Inbox {
         self.came.notify_one();
     }
 
-    async fn next(&self) -> Heard {
+    async fn next(&self) -> ServiceMessage {
         loop {
             if let Some(heard) = lock(&self.heard).pop_front() {
                 return heard;
@@ -111,7 +111,7 @@ impl Line {
         self.link.other_than(since).await;
     }
 
-    pub async fn ask(&self, id: &str, body: &[u8], trace: &Trace) -> Result<Since, Unsent> {
+    pub async fn ask(&self, id: &str, body: &[u8], trace: &Trace) -> Result<Since, PublishError> {
         self.link.ask(id.as_bytes(), body, trace).await
     }
 
@@ -153,8 +153,8 @@ impl Waiting {
         let heard = read(&delivery.body, room);
         match &heard {
             // An empty part says nothing.
-            Heard::Part(part) if part.is_empty() => return,
-            Heard::Part(part) => {
+            ServiceMessage::Part(part) if part.is_empty() => return,
+            ServiceMessage::Part(part) => {
                 if let Some(place) = lock(&self.by_id).get_mut(id) {
                     place.room = room - part.len() as u64;
                 }
@@ -166,21 +166,21 @@ impl Waiting {
 }
 
 /// A reply to a call that has so much room.
-fn read(body: &[u8], room: u64) -> Heard {
+fn read(body: &[u8], room: u64) -> ServiceMessage {
     if body.len() as u64 > room.saturating_mul(ESCAPED).saturating_add(FRAME) {
-        return Heard::TooMuch;
+        return ServiceMessage::TooMuch;
     }
     let reply = match ToolServiceResponse::decode(body) {
         Ok(reply) => reply,
-        Err(why) => return Heard::Unreadable(why),
+        Err(why) => return ServiceMessage::Unreadable(why),
     };
     if let Some(error) = reply.error {
-        return Heard::Error { kind: error.kind, message: error.message };
+        return ServiceMessage::Error { kind: error.kind, message: error.message };
     }
     match (reply.response.len() as u64 > room, reply.end_of_stream) {
-        (true, _) => Heard::TooMuch,
-        (false, true) => Heard::End(reply.response),
-        (false, false) => Heard::Part(reply.response),
+        (true, _) => ServiceMessage::TooMuch,
+        (false, true) => ServiceMessage::End(reply.response),
+        (false, false) => ServiceMessage::Part(reply.response),
     }
 }
 
@@ -206,7 +206,7 @@ impl Waiter {
         self.line.clone()
     }
 
-    pub async fn next(&self) -> Heard {
+    pub async fn next(&self) -> ServiceMessage {
         self.inbox.next().await
     }
 }
@@ -227,15 +227,15 @@ mod tests {
         for n in 0..100_000 {
             let part = (n % 10).to_string();
             said.push_str(&part);
-            inbox.put(Heard::Part(part));
+            inbox.put(ServiceMessage::Part(part));
         }
-        inbox.put(Heard::End("!".to_owned()));
+        inbox.put(ServiceMessage::End("!".to_owned()));
         assert_eq!(lock(&inbox.heard).len(), PARTS + 1);
         let mut heard = String::new();
         loop {
             match inbox.next().await {
-                Heard::Part(part) => heard.push_str(&part),
-                Heard::End(last) => break assert_eq!((heard, last.as_str()), (said, "!")),
+                ServiceMessage::Part(part) => heard.push_str(&part),
+                ServiceMessage::End(last) => break assert_eq!((heard, last.as_str()), (said, "!")),
                 _ => panic!("nothing else was put"),
             }
         }
@@ -246,8 +246,11 @@ mod tests {
         let reply =
             |text: &str, end: bool| ToolServiceResponse { error: None, response: text.to_owned(), end_of_stream: end };
         let read = |text: &str, end: bool| read(&reply(text, end).encode().unwrap_or_default(), 4);
-        assert!(matches!(read("four", false), Heard::Part(text) if text == "four"));
-        assert!(matches!(read("four", true), Heard::End(_)));
-        assert!(matches!(read("fives", false), Heard::TooMuch) && matches!(read("fives", true), Heard::TooMuch));
+        assert!(matches!(read("four", false), ServiceMessage::Part(text) if text == "four"));
+        assert!(matches!(read("four", true), ServiceMessage::End(_)));
+        assert!(
+            matches!(read("fives", false), ServiceMessage::TooMuch)
+                && matches!(read("fives", true), ServiceMessage::TooMuch)
+        );
     }
 }

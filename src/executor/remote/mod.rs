@@ -6,13 +6,13 @@ mod line;
 
 use super::{Call, Context, Ending, Events, Executor, Gate, Outcome, Running};
 use crate::base::{json, lock, millis, text};
-use crate::broker::{Terms, ToolServiceRequest, Topic, Trace, Unsent};
+use crate::broker::{PublishError, Terms, ToolServiceRequest, Topic, Trace};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
 use futures_util::future::select_all;
-use line::{Heard, Line};
+use line::{Line, ServiceMessage};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,14 +26,14 @@ const LONGEST_ERROR: usize = 8192;
 /// Which services are called over a broker: their ids, `NAMESPACE.*`, or `*` for those that no other broker
 /// names.
 #[derive(Clone, Debug)]
-pub struct Reached {
+pub struct RemoteServices {
     pub services: Vec<String>,
     pub terms: Terms,
 }
 
 /// The executor. Connections are made at the first call, and kept.
 pub struct Remote {
-    brokers: Vec<Reached>,
+    brokers: Vec<RemoteServices>,
     services: Mutex<BTreeMap<Key, Service>>,
 }
 
@@ -47,7 +47,7 @@ struct Service {
 }
 
 impl Remote {
-    pub fn new(brokers: Vec<Reached>) -> Remote {
+    pub fn new(brokers: Vec<RemoteServices>) -> Remote {
         Remote { brokers, services: Mutex::default() }
     }
 
@@ -94,7 +94,7 @@ impl Remote {
         };
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;
-        let asked = Asked { gate: &context.gate, body: request.encode(), trace: &context.trace, room };
+        let asked = RemoteRequest { gate: &context.gate, body: request.encode(), trace: &context.trace, room };
         let (waiter, since) = match sent(&lines, &asked, tool).await? {
             Sent::To(waiter, since) => (waiter, since),
             Sent::TooLarge => {
@@ -112,11 +112,11 @@ impl Remote {
                 () = line.left(&since) => return Err(lost()),
             };
             match heard {
-                Heard::Part(part) => {
+                ServiceMessage::Part(part) => {
                     answer.push_str(&part);
                     events.chunk(Value::String(part)).await;
                 }
-                Heard::End(last) => {
+                ServiceMessage::End(last) => {
                     parts = !answer.is_empty();
                     answer.push_str(&last);
                     if parts && !last.is_empty() {
@@ -125,7 +125,7 @@ impl Remote {
                     output_bytes = answer.len() as u64;
                     break answered(&call.manifest, answer);
                 }
-                Heard::Error { kind, message } => {
+                ServiceMessage::Error { kind, message } => {
                     if !kind.is_empty() {
                         logs.push(format!("The service calls it {}.", text::head(&kind, 200)));
                     }
@@ -133,11 +133,11 @@ impl Remote {
                         if message.trim().is_empty() { "The service failed, and does not say why." } else { &message };
                     break Ending::Raised { message: text::head(said, LONGEST_ERROR) };
                 }
-                Heard::Unreadable(why) => {
+                ServiceMessage::Unreadable(why) => {
                     let message = format!("The service answered what is no reply: {}.", text::head(&why, 300));
                     break Ending::Raised { message };
                 }
-                Heard::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },
+                ServiceMessage::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },
             }
         };
         let mut outcome = Outcome { logs, parts, ..Outcome::of(ending, millis(began.elapsed())) };
@@ -187,7 +187,7 @@ fn no_topic(queue: &str, why: &str) -> Fault {
     Fault::new(Kind::DependencyError, message).person(format!("{}: {why}", text::printable(&text::head(queue, 120))))
 }
 
-struct Asked<'a> {
+struct RemoteRequest<'a> {
     gate: &'a Gate,
     body: Vec<u8>,
     trace: &'a Trace,
@@ -202,7 +202,7 @@ enum Sent {
 }
 
 /// Sends the request to the first instance that is there. One that may have it is not followed by another.
-async fn sent(lines: &[Arc<Line>], asked: &Asked<'_>, tool: &str) -> Result<Sent, Fault> {
+async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Sent, Fault> {
     let (ready, away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
     for line in &ready {
         if let Some(sent) = put(line, asked).await? {
@@ -229,14 +229,14 @@ async fn sent(lines: &[Arc<Line>], asked: &Asked<'_>, tool: &str) -> Result<Sent
 }
 
 /// `None`: nobody reads there.
-async fn put(line: &Arc<Line>, asked: &Asked<'_>) -> Result<Option<Sent>, Fault> {
+async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Sent>, Fault> {
     asked.gate.pass().await?;
     let waiter = line::Waiter::new(line, asked.room);
     match line.ask(waiter.id(), &asked.body, asked.trace).await {
         Ok(since) => Ok(Some(Sent::To(waiter, since))),
-        Err(Unsent::Nobody) => Ok(None),
-        Err(Unsent::TooLarge) => Ok(Some(Sent::TooLarge)),
-        Err(Unsent::Failed(why)) => {
+        Err(PublishError::Nobody) => Ok(None),
+        Err(PublishError::TooLarge) => Ok(Some(Sent::TooLarge)),
+        Err(PublishError::Failed(why)) => {
             let message = "The connection failed while the request was sent: it may have arrived.";
             Err(Fault::new(Kind::ServiceError, message).person(text::printable(&text::head(&why, 300))))
         }

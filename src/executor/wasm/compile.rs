@@ -3,7 +3,7 @@
 //! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
 use super::cache::{MAX_CODE_BYTES, New};
-use super::frame::{self, CompileOrder, CompileReport, Handed, Most};
+use super::frame::{self, CompileOrder, CompileReport, FilePart, FrameLimits};
 use super::starter::{Role, Start, Started, Workers, how_it_ended};
 use super::{adapt, engine, guest, trusted_code};
 use crate::executor::Ending;
@@ -57,7 +57,7 @@ pub struct Module {
 
 /// The whole life of a compiler child.
 pub fn serve() -> io::Result<()> {
-    let Some((order, _)) = frame::read::<CompileOrder>(&mut io::stdin().lock(), Most::from_host(0))? else {
+    let Some((order, _)) = frame::read::<CompileOrder>(&mut io::stdin().lock(), FrameLimits::from_host(0))? else {
         return Ok(());
     };
     let mut to = io::stdout().lock();
@@ -131,7 +131,7 @@ pub async fn ask(workers: &dyn Workers, tool: &policy::Shape, module: Module, in
     let (grants, handed) = (Resolved::default(), file.into());
     let start = Start { shape: &shape, grants, role: Role::Compile, handed, own_memory: 0, own_threads: 0 };
     let Started { mut worker, to, from, handed, .. } = workers.start(start).await.map_err(Failure::Failed)?;
-    let module = Handed { descriptor: handed, offset: 0, bytes };
+    let module = FilePart { descriptor: handed, offset: 0, bytes };
     let order = CompileOrder { module, digest, entry_point: tool.entry_point.clone() };
     let most = bytes.saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
     let talked = tokio::time::timeout(allowed.time, talk((to, from), &order, into, most)).await;
@@ -173,7 +173,7 @@ async fn talk(
     let mut from = BufReader::new(from);
     let mut left = most;
     loop {
-        let most = Most { head: frame::MAX_REPLY_HEAD_BYTES, payload: left.min(frame::PIECE as u64) };
+        let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload: left.min(frame::PIECE as u64) };
         let Some((report, piece)) = frame::read_async(&mut from, most).await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };

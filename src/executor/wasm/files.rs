@@ -5,7 +5,7 @@
 //! path that was asked for and on what was granted.
 
 use super::guest::Guest;
-use super::refused::{Refused, Why, below, leads_out};
+use super::refused::{DenialReason, Refused, below, leads_out};
 use wasmtime::component::Resource;
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
@@ -44,21 +44,23 @@ impl Guest {
         answer
     }
 
-    fn why(&mut self, doing: Doing, handle: u32, path: Option<&str>, error: &FsError) -> Option<Why> {
+    fn why(&mut self, doing: Doing, handle: u32, path: Option<&str>, error: &FsError) -> Option<DenialReason> {
         let code = *error.downcast_ref()?;
         let whole = |path| below(self.name(handle), path);
         let holds = |path| self.granted.as_ref().is_some_and(|granted| granted.holds(&whole(path), doing != Reads));
         match code {
-            ErrorCode::NotPermitted if doing != Reads && self.is_read_only(handle) => Some(Why::ReadOnly),
+            ErrorCode::NotPermitted if doing != Reads && self.is_read_only(handle) => Some(DenialReason::ReadOnly),
             ErrorCode::NotPermitted => Some(match path {
-                Some(path) if leads_out(path) && holds(path) => Why::Roundabout,
-                Some(path) if leads_out(path) => Why::NotGranted,
-                _ if doing == Links => Why::MakesLinks,
-                _ => Why::Link,
+                Some(path) if leads_out(path) && holds(path) => DenialReason::Roundabout,
+                Some(path) if leads_out(path) => DenialReason::NotGranted,
+                _ if doing == Links => DenialReason::MakesLinks,
+                _ => DenialReason::Link,
             }),
-            ErrorCode::Access if doing == Links => Some(Why::MakesLinks),
+            ErrorCode::Access if doing == Links => Some(DenialReason::MakesLinks),
             // Not in view, whether or not it is there.
-            ErrorCode::NoEntry => path.filter(|path| self.is_out_of_view(&whole(path))).map(|_| Why::NotGranted),
+            ErrorCode::NoEntry => {
+                path.filter(|path| self.is_out_of_view(&whole(path))).map(|_| DenialReason::NotGranted)
+            }
             _ => None,
         }
     }

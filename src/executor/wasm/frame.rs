@@ -27,15 +27,15 @@ const MAX_MESSAGE_BYTES: usize = 8 * 1024;
 
 /// The longest parts that are accepted from a peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Most {
+pub struct FrameLimits {
     pub head: u64,
     pub payload: u64,
 }
 
-impl Most {
+impl FrameLimits {
     /// For what a host sends: the first message holds the environment of a manifest, which is at most 1 MiB of text.
-    pub fn from_host(payload: u64) -> Most {
-        Most { head: 4 * MIB, payload }
+    pub fn from_host(payload: u64) -> FrameLimits {
+        FrameLimits { head: 4 * MIB, payload }
     }
 }
 
@@ -56,7 +56,7 @@ pub enum Order {
 /// A file that a process inherits, and where in it the part lies that is meant.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Handed {
+pub struct FilePart {
     pub descriptor: i32,
     pub offset: u64,
     pub bytes: u64,
@@ -67,7 +67,7 @@ pub struct Handed {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Init {
     /// Compiled code.
-    pub code: Handed,
+    pub code: FilePart,
     pub entry_point: Option<String>,
     pub limits: Limits,
     pub openings: Vec<Opening>,
@@ -158,7 +158,7 @@ pub enum End {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct CompileOrder {
     /// The module, `.wasm` or `.wat`.
-    pub module: Handed,
+    pub module: FilePart,
     /// SHA-256 in hex of the module that was asked for.
     pub digest: String,
     pub entry_point: Option<String>,
@@ -196,7 +196,7 @@ pub fn encode(message: &impl Serialize, payload: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Reads one frame; `None` when the peer closed between frames.
-pub fn read<M: DeserializeOwned>(from: &mut impl BufRead, most: Most) -> io::Result<Option<(M, Vec<u8>)>> {
+pub fn read<M: DeserializeOwned>(from: &mut impl BufRead, most: FrameLimits) -> io::Result<Option<(M, Vec<u8>)>> {
     let mut line = Vec::new();
     from.by_ref().take(most.head).read_until(b'\n', &mut line)?;
     let Some((message, bytes)) = begin(&line, most)? else { return Ok(None) };
@@ -209,7 +209,7 @@ pub fn read<M: DeserializeOwned>(from: &mut impl BufRead, most: Most) -> io::Res
 /// The same, for async code.
 pub async fn read_async<M: DeserializeOwned>(
     from: &mut (impl AsyncBufRead + Unpin),
-    most: Most,
+    most: FrameLimits,
 ) -> io::Result<Option<(M, Vec<u8>)>> {
     let mut line = Vec::new();
     (&mut *from).take(most.head).read_until(b'\n', &mut line).await?;
@@ -220,7 +220,7 @@ pub async fn read_async<M: DeserializeOwned>(
 }
 
 /// The message of a frame, and how long its payload is.
-fn begin<M: DeserializeOwned>(line: &[u8], most: Most) -> io::Result<Option<(M, u64)>> {
+fn begin<M: DeserializeOwned>(line: &[u8], most: FrameLimits) -> io::Result<Option<(M, u64)>> {
     let line = match line {
         [] => return Ok(None),
         [line @ .., b'\n'] => line,
@@ -252,7 +252,7 @@ pub fn short(message: &str) -> String {
 mod tests {
     use super::*;
 
-    const MOST: Most = Most { head: 100, payload: 1000 };
+    const MOST: FrameLimits = FrameLimits { head: 100, payload: 1000 };
 
     #[test]
     fn a_frame_survives_the_pipe() {

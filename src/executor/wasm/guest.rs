@@ -145,8 +145,8 @@ impl ResourceLimiter for Meter {
 /// what wasmtime-wasi refuses in silence (files, sockets, names), and `get-directories`, which knows only the folders of
 /// one store.
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
-    struct Whole;
-    impl HasData for Whole {
+    struct GuestData;
+    impl HasData for GuestData {
         type Data<'a> = &'a mut Guest;
     }
     let mut linker = Linker::new(engine);
@@ -156,10 +156,10 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         Err(wasmtime::Error::new(I32Exit(code.cast_signed())))
     })?;
     linker.allow_shadowing(true);
-    preopens::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
-    types::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
-    tcp_create_socket::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
-    udp_create_socket::add_to_linker::<Guest, Whole>(&mut linker, |guest| guest)?;
+    preopens::add_to_linker::<Guest, GuestData>(&mut linker, |guest| guest)?;
+    types::add_to_linker::<Guest, GuestData>(&mut linker, |guest| guest)?;
+    tcp_create_socket::add_to_linker::<Guest, GuestData>(&mut linker, |guest| guest)?;
+    udp_create_socket::add_to_linker::<Guest, GuestData>(&mut linker, |guest| guest)?;
     linker.instance("wasi:sockets/ip-name-lookup@0.2.12")?.func_wrap(
         "resolve-addresses",
         |mut store: StoreContextMut<Guest>, (network, name): (Resource<Network>, String)| {

@@ -12,7 +12,7 @@ use crate::base::files::{self, Stamp};
 use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
-use crate::base::shared::{Missed, Shared};
+use crate::base::shared::{NoResult, Shared};
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use nix::fcntl::OFlag;
@@ -68,7 +68,7 @@ pub struct Library {
 
 /// A module to be compiled: what it is, and its text if that came with the call.
 #[derive(Clone)]
-pub struct Uncompiled {
+pub struct SourceModule {
     /// SHA-256 in hex.
     pub digest: String,
     /// The name of its compiled code.
@@ -116,7 +116,7 @@ impl Library {
         self: &Arc<Self>,
         workers: &Arc<dyn Workers>,
         shape: &policy::Shape,
-        found: Uncompiled,
+        found: SourceModule,
     ) -> Result<Prepared, Fault> {
         if let Some(code) = lock(&self.opened).get(&found.key).cloned() {
             return Ok(Prepared { key: found.key, code });
@@ -139,7 +139,7 @@ impl Library {
         self: &Arc<Self>,
         workers: &dyn Workers,
         shape: &policy::Shape,
-        found: Uncompiled,
+        found: SourceModule,
         name: &str,
     ) -> Result<Prepared, Fault> {
         if let Some(kept) = self.kept(&found.key, name).await {
@@ -215,9 +215,9 @@ impl Library {
         self: &Arc<Self>,
         workers: &dyn Workers,
         shape: &policy::Shape,
-        found: Uncompiled,
+        found: SourceModule,
     ) -> Result<Code, Failure> {
-        let Uncompiled { digest, key, text } = found;
+        let SourceModule { digest, key, text } = found;
         let file = match &text {
             Some(text) => memory_file(text).map(File::from),
             None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
@@ -233,7 +233,7 @@ impl Library {
     }
 
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
-    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<Uncompiled, Fault> {
+    pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<SourceModule, Fault> {
         let (digest, text) = match (source, &shape.script) {
             (Some(source), _) => (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
             (None, Some(script)) => (self.digest(shape, script).await?, None),
@@ -241,7 +241,7 @@ impl Library {
                 return Err(Fault::new(Kind::InternalError, "a wasm tool without a module"));
             }
         };
-        Ok(Uncompiled { key: self.key(&digest)?, digest, text })
+        Ok(SourceModule { key: self.key(&digest)?, digest, text })
     }
 
     async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, Fault> {
@@ -277,13 +277,13 @@ fn refusal_key(key: &str, shape: &policy::Shape) -> String {
     crate::base::sha256_hex(format!("{key} {:?} {memory}", shape.entry_point).as_bytes())
 }
 
-fn missing(missed: Missed, what: &str) -> Fault {
+fn missing(missed: NoResult, what: &str) -> Fault {
     match missed {
-        Missed::Full => {
+        NoResult::Full => {
             let message = format!("too many modules wait to be {what} in this host; try again");
             Fault::new(Kind::RateLimitError, message).retryable()
         }
-        Missed::Broken => {
+        NoResult::Broken => {
             let message = format!("the tool could not be {what}");
             Fault::new(Kind::InternalError, message).retryable()
         }

@@ -40,7 +40,7 @@ use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use frame::{Answer, End};
 use futures_util::future::BoxFuture;
-use refused::Seen;
+use refused::WorkerDenials;
 use session::{CallSinks, Session, SessionError};
 use std::future::Future;
 use std::process::ExitCode;
@@ -150,7 +150,7 @@ impl Wasm {
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let (traffic, folder) = (&*context.traffic, shape.folder.as_path());
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
-        let mut heard = CallSinks { log, out, seen: Seen::default(), traffic, folder };
+        let mut heard = CallSinks { log, out, seen: WorkerDenials::default(), traffic, folder };
         let (mut session, answered, started) = loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {

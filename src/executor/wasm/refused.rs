@@ -8,7 +8,7 @@ use super::sinks::ToHost;
 use crate::base::lock;
 use crate::base::text;
 use crate::egress::Traffic;
-use crate::egress::protocol::{Refusal, What};
+use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::executor::{Attempt, Denial, LINK_LEADS_OUT, MAKES_LINKS, Operation, ROUNDABOUT};
 use crate::policy::{Access, Area, Opening};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub enum Refused {
         /// The guest's path: the name of the opened folder (relative to the tool's folder where it lies there), and what
         /// was asked for in it.
         path: String,
-        why: Why,
+        why: DenialReason,
     },
     Name {
         name: String,
@@ -49,7 +49,7 @@ pub enum Refused {
 /// Why a file was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Why {
+pub enum DenialReason {
     /// Its folder is opened for reading alone.
     ReadOnly,
     /// It lies in no grant.
@@ -121,20 +121,20 @@ impl Refused {
 
 /// What the worker of one call told, at the host.
 #[derive(Default)]
-pub struct Seen {
+pub struct WorkerDenials {
     pub attempts: Vec<Attempt>,
     pub denials: Vec<Denial>,
     count: usize,
 }
 
-impl Seen {
+impl WorkerDenials {
     /// Takes one report of a worker, which may be anything. `folder`: where the guest's relative paths start.
     pub fn take(&mut self, mut refused: Refused, folder: &Path, traffic: &Mutex<Traffic>) -> io::Result<()> {
         self.count += 1;
         if self.count > MAX_REPORTED || refused.text().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
             return Err(invalid("more was refused than a worker may tell"));
         }
-        let network = |what: What, target: &str, refusal: Refusal| lock(traffic).refused(what, target, refusal);
+        let network = |what: TrafficKind, target: &str, refusal: Refusal| lock(traffic).refused(what, target, refusal);
         let bound = |why: &str| Refusal::Bound { why: why.to_owned() };
         match refused {
             Refused::File { write, path, why } => {
@@ -143,12 +143,14 @@ impl Seen {
                 let operation = if write { Operation::Write } else { Operation::Read };
                 self.attempts.push(Attempt { operation, target, path: Some(whole), rule: why.rule().to_owned() });
             }
-            Refused::Name { name } => network(What::Lookup, &name, Refusal::NotGranted),
-            Refused::Request { to } => network(What::Request, &to, Refusal::NotGranted),
+            Refused::Name { name } => network(TrafficKind::Lookup, &name, Refusal::NotGranted),
+            Refused::Request { to } => network(TrafficKind::Request, &to, Refusal::NotGranted),
             // Which host it was for is not known, and so not what would ask for it.
-            Refused::Tcp => network(What::Connection, "by a TCP socket", Refusal::NotGranted),
-            Refused::Udp => network(What::Connection, "by a UDP socket", bound("no tool has UDP, but for names")),
-            Refused::Bind { at } => network(What::Listener, &at, bound("no tool takes connections")),
+            Refused::Tcp => network(TrafficKind::Connection, "by a TCP socket", Refusal::NotGranted),
+            Refused::Udp => {
+                network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names"))
+            }
+            Refused::Bind { at } => network(TrafficKind::Listener, &at, bound("no tool takes connections")),
             Refused::Table => self.denials.push(Denial {
                 operation: "grow".to_owned(),
                 target: "a table of the module".to_owned(),
@@ -161,14 +163,14 @@ impl Seen {
     }
 }
 
-impl Why {
+impl DenialReason {
     fn rule(self) -> &'static str {
         match self {
-            Why::ReadOnly => "wasm: read-only",
-            Why::NotGranted => "wasm: not granted",
-            Why::Roundabout => ROUNDABOUT,
-            Why::Link => LINK_LEADS_OUT,
-            Why::MakesLinks => MAKES_LINKS,
+            DenialReason::ReadOnly => "wasm: read-only",
+            DenialReason::NotGranted => "wasm: not granted",
+            DenialReason::Roundabout => ROUNDABOUT,
+            DenialReason::Link => LINK_LEADS_OUT,
+            DenialReason::MakesLinks => MAKES_LINKS,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The parts of a worker in this process, one at a time, so that the bench can measure them. Nothing here is behind walls.
 
 use super::call::Loaded;
-use super::frame::{Handed, Init};
+use super::frame::{FilePart, Init};
 use super::{adapt, engine, trusted_code};
 use crate::policy::Limits;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl Rig {
         let component = trusted_code::load(&runner, &compiled).map_err(said)?;
         let loaded_in = start.elapsed();
         let init = Init {
-            code: Handed { descriptor: -1, offset: 0, bytes: 0 },
+            code: FilePart { descriptor: -1, offset: 0, bytes: 0 },
             entry_point: None,
             limits: Limits::house(),
             openings: Vec::new(),

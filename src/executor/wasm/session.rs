@@ -2,14 +2,14 @@
 
 use super::cache::Code;
 use super::call::LOOKUPS;
-use super::frame::{self, Answer, End, Handed, Init, MAX_LOG_PIECE, Most, Opening, Order, Report, invalid};
-use super::refused::Seen;
+use super::frame::{self, Answer, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid};
+use super::refused::WorkerDenials;
 use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
 use crate::base::hidden::Hidden;
 use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
-use crate::executor::{Artifact, Ending, Stood, Walls};
+use crate::executor::{Artifact, Ending, WallState, Walls};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use crate::sandbox::limits;
@@ -41,7 +41,7 @@ pub struct Session {
     to: Box<dyn AsyncWrite + Send + Unpin>,
     from: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     calls: u64,
-    most: Most,
+    most: FrameLimits,
     walls: Walls,
     fit: bool,
 }
@@ -63,7 +63,7 @@ pub enum SessionError {
 pub struct CallSinks<'a, 'events> {
     pub log: Log<'events>,
     pub out: OutputReader<'events>,
-    pub seen: Seen,
+    pub seen: WorkerDenials,
     pub traffic: &'a Mutex<Traffic>,
     /// Where the guest's relative paths start.
     pub folder: &'a Path,
@@ -85,19 +85,19 @@ impl Session {
         let start = Start { shape, grants, role: Role::Worker, handed, own_memory, own_threads };
         let Started { worker, to, from, handed, scratch, walls } = workers.start(start).await?;
         let mut walls = walls.to_vec();
-        walls.push(Stood {
+        walls.push(WallState {
             name: "wasm".to_owned(),
             state: "stood".to_owned(),
             why: "the module sees only its own memory, the granted folders and the granted hosts".to_owned(),
         });
         let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
-        let most = Most { head: frame::MAX_REPLY_HEAD_BYTES, payload };
+        let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload };
         let from = BufReader::new(from);
         let mut session = Session { worker, to, from, calls: 0, most, walls: walls.into(), fit: true };
-        let handed = Handed { descriptor: handed, offset: code.offset, bytes: code.bytes };
+        let handed = FilePart { descriptor: handed, offset: code.offset, bytes: code.bytes };
         let ready = async {
             session.say(&Order::Init(init(shape, handed, scratch)), &[]).await?;
-            frame::read_async::<Report>(&mut session.from, Most { payload: 0, ..most }).await
+            frame::read_async::<Report>(&mut session.from, FrameLimits { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
             Ok(Ok(Some((Report::Ready, _)))) => Ok(session),
@@ -197,7 +197,7 @@ impl Session {
 async fn answer(
     from: &mut (impl tokio::io::AsyncBufRead + Unpin),
     id: u64,
-    most: Most,
+    most: FrameLimits,
     heard: &mut CallSinks<'_, '_>,
 ) -> io::Result<(Answer, Vec<u8>)> {
     loop {
@@ -223,7 +223,7 @@ async fn answer(
     }
 }
 
-fn init(shape: &policy::Shape, code: Handed, scratch: PathBuf) -> Init {
+fn init(shape: &policy::Shape, code: FilePart, scratch: PathBuf) -> Init {
     let mut env: BTreeMap<String, String> =
         [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     env.extend(shape.env.iter().map(|(name, value)| (name.clone(), value.text().to_owned())));

@@ -155,7 +155,7 @@ mod tests {
 
     /// The payloads that were sent since.
     fn payloads(sent: &Sent) -> Vec<String> {
-        let most = frame::Most { head: 100, payload: MAX_LOG_PIECE };
+        let most = frame::FrameLimits { head: 100, payload: MAX_LOG_PIECE };
         let sent = std::mem::take(&mut *lock(sent));
         let mut from = sent.as_slice();
         std::iter::from_fn(|| frame::read::<Report>(&mut from, most).expect("a frame"))

@@ -1,7 +1,7 @@
 //! Reads a file that was inherited, and turns stored bytes into machine code: the only `unsafe` of this module.
 #![allow(unsafe_code, reason = "loading compiled code cannot be checked by the compiler; the argument is below")]
 
-use super::frame::Handed;
+use super::frame::FilePart;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use wasmtime::component::Component;
 
 /// Reads what lies in a file that this process inherited, at most `most` bytes, and closes the file.
-pub fn read(handed: &Handed, most: u64) -> io::Result<Vec<u8>> {
+pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
     if handed.descriptor < 3 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a standard stream is no inherited file"));
     }

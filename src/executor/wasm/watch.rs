@@ -8,7 +8,7 @@ use crate::policy::Limits;
 use crate::quantity::SAMPLE_MS;
 use crate::sandbox::Totals;
 use crate::sandbox::protocol::Mount;
-use crate::sandbox::written::Written;
+use crate::sandbox::written::WriteWatch;
 use std::io;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub async fn held<T>(
     limits: &Limits,
     call: impl Future<Output = Result<T, SessionError>>,
 ) -> Result<Result<T, SessionError>, Fault> {
-    let Some(written) = Written::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
+    let Some(written) = WriteWatch::begin(mounts, before).map_err(|errno| uncounted(&errno.into()))? else {
         return Ok(call.await);
     };
     let mut written = written.from_outside();

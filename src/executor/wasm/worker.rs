@@ -4,7 +4,7 @@
 //! order ends it.
 
 use super::call::Loaded;
-use super::frame::{self, Init, Most, Order, Report};
+use super::frame::{self, FrameLimits, Init, Order, Report};
 use super::{cache, engine, trusted_code};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ pub fn serve() -> io::Result<()> {
 }
 
 fn answer(from: &mut impl BufRead, mut to: Arc<File>) -> io::Result<()> {
-    let Some((Order::Init(init), _)) = frame::read(from, Most::from_host(0))? else {
+    let Some((Order::Init(init), _)) = frame::read(from, FrameLimits::from_host(0))? else {
         return Err(io::Error::other("the first order was not init"));
     };
     let loaded = match load(init) {
@@ -29,7 +29,7 @@ fn answer(from: &mut impl BufRead, mut to: Arc<File>) -> io::Result<()> {
         Err(report) => return to.write_all(&frame::encode(&report, &[])?),
     };
     to.write_all(&frame::encode(&Report::Ready, &[])?)?;
-    while let Some((order, input)) = frame::read(from, Most::from_host(loaded.input_bytes()))? {
+    while let Some((order, input)) = frame::read(from, FrameLimits::from_host(loaded.input_bytes()))? {
         let Order::Call { id, timeout_ms, env } = order else { return Err(io::Error::other("init came twice")) };
         let (answer, output) = loaded
             .call(id, &env, input, Duration::from_millis(timeout_ms), Arc::clone(&to))

@@ -11,10 +11,10 @@ mod python;
 mod requirement;
 mod seen;
 
-pub use seen::Seen;
+pub use seen::FileStamps;
 
 use crate::manifest::Language;
-use crate::policy::packages::{Ecosystem, Package, Wanted};
+use crate::policy::packages::{Ecosystem, Package, PackageRequirements};
 use crate::policy::{FileProblem, versions};
 use files::Folder;
 use requirement::Environment;
@@ -35,7 +35,7 @@ pub struct Place<'a> {
 }
 
 /// What the script's files require; `None`: nothing.
-pub fn find(place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
+pub fn find(place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
     let folder = Folder::of(place)?;
     let node = || if place.alone { Ok(None) } else { node::find(&folder, place.anew) };
     let wanted = match Ecosystem::of(place.language) {
@@ -49,14 +49,19 @@ pub fn find(place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
 }
 
 /// What was wanted, with a lock that was made of it: a lock of PEP 751, or of npm. `python`: as in `Place`.
-pub fn of_lock(wanted: &Wanted, lock: &str, python: &str) -> Result<Wanted, FileProblem> {
+pub fn of_lock(wanted: &PackageRequirements, lock: &str, python: &str) -> Result<PackageRequirements, FileProblem> {
     let locked = of_policy(Path::new(&wanted.lock_file), lock, wanted.ecosystem, python)?;
-    let Wanted { sources, requires, lock_file, .. } = wanted.clone();
-    Ok(Wanted { sources, requires, lock_file, ..locked })
+    let PackageRequirements { sources, requires, lock_file, .. } = wanted.clone();
+    Ok(PackageRequirements { sources, requires, lock_file, ..locked })
 }
 
 /// The lock that a policy names for what has none of its own.
-pub fn of_policy(path: &Path, text: &str, ecosystem: Ecosystem, python: &str) -> Result<Wanted, FileProblem> {
+pub fn of_policy(
+    path: &Path,
+    text: &str,
+    ecosystem: Ecosystem,
+    python: &str,
+) -> Result<PackageRequirements, FileProblem> {
     let file = files::Text::new(&path.to_string_lossy(), text);
     if text.len() as u64 > files::LARGEST {
         return Err(file.problem(0, format!("it is larger than {} bytes", files::LARGEST)));
@@ -68,7 +73,7 @@ pub fn of_policy(path: &Path, text: &str, ecosystem: Ecosystem, python: &str) ->
 }
 
 /// Requirements of Python that a person names, for a lock of this name.
-pub fn named(lines: &[String], lock_file: String) -> Result<Wanted, String> {
+pub fn named(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
     let environment = Environment::new(None);
     let asks = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<Vec<_>, _>>()?;
     Ok(python::named(asks, lock_file))

@@ -3,7 +3,7 @@
 use super::files::{Folder, MOST, Text, shown};
 use super::misfit;
 use crate::base::json::{self, Dialect, Document, escape_segment};
-use crate::policy::packages::{Ecosystem, Package, Required, Source, Wanted};
+use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
 use crate::policy::{FileProblem, versions};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -50,10 +50,10 @@ struct Entry {
 type Tree = BTreeMap<String, Entry>;
 
 /// Versions, and whether a machine may do without, by name.
-type Asked = BTreeMap<String, (String, bool)>;
+type Dependencies = BTreeMap<String, (String, bool)>;
 
 /// `anew`: as if there were no package-lock.json.
-pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<Wanted>, FileProblem> {
+pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let document = parse(&file)?;
     let asked = asked(&file, &document)?;
@@ -90,11 +90,11 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<Wanted>, Fi
     let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
     inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
     let (ecosystem, lock_file, packages) = (Ecosystem::Node, LOCK.to_owned(), Vec::new());
-    Ok(Some(Wanted { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }))
+    Ok(Some(PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }))
 }
 
 /// A lock that nothing beside it speaks for: the places at the top are what is required.
-pub(super) fn of_lock(lock: &Text) -> Result<Wanted, FileProblem> {
+pub(super) fn of_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
     let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
     let requires = top.map(|(place, entry)| Required {
@@ -106,17 +106,17 @@ pub(super) fn of_lock(lock: &Text) -> Result<Wanted, FileProblem> {
     Ok(locked(vec![lock.source()], requires.collect(), &tree))
 }
 
-fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> Wanted {
+fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
     let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
     packages.sort();
     packages.dedup();
     let inputs = vec![("places.json".to_owned(), json!(tree).to_string())];
     let (ecosystem, lock_file) = (Ecosystem::Node, LOCK.to_owned());
-    Wanted { ecosystem, sources, packages, locked: true, lock_file, inputs, requires }
+    PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires }
 }
 
 /// The package.json that a resolver is given: names and ranges alone.
-fn manifest(asked: &Asked) -> String {
+fn manifest(asked: &Dependencies) -> String {
     let part = |optional| -> Map<String, Value> {
         let members = asked.iter().filter(|(_, (_, soft))| *soft == optional);
         members.map(|(name, (range, _))| (name.clone(), json!(range))).collect()
@@ -137,8 +137,8 @@ fn line(document: &Document<'_>, name: &str) -> usize {
     pointers.map(|pointer| document.place_of_key(&pointer).0).find(|line| *line > 0).unwrap_or_default()
 }
 
-fn asked(file: &Text, document: &Document<'_>) -> Result<Asked, FileProblem> {
-    let mut asked = Asked::new();
+fn asked(file: &Text, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
+    let mut asked = Dependencies::new();
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {
             Value::Null => continue,

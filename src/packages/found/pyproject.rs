@@ -43,14 +43,14 @@ const HARMLESS: [&str; 17] = [
     "python-downloads", "python-preference", "required-environments", "required-version",
 ];
 
-pub(super) struct Asked {
+pub(super) struct ProjectRequirements {
     /// The project's own name, which a lock lists, too.
     pub name: Option<String>,
     pub requirements: Vec<Requirement>,
 }
 
 /// Of a pyproject.toml; `None`: it names no requirement.
-pub(super) fn read(file: &Text, environment: &Environment) -> Result<Option<Asked>, FileProblem> {
+pub(super) fn read(file: &Text, environment: &Environment) -> Result<Option<ProjectRequirements>, FileProblem> {
     let Document { project, tool, .. } = file.toml(&file.text, 0)?;
     let (name, listed, dynamic) = project.map(|p| (p.name, p.dependencies, p.dynamic)).unwrap_or_default();
     if dynamic.iter().any(|word| word == "dependencies") {
@@ -68,7 +68,7 @@ pub(super) fn read(file: &Text, environment: &Environment) -> Result<Option<Aske
     };
     let name = name.and_then(|name| versions::name(Ecosystem::Python, &name));
     asked(file, &listed, &tool, |offset| file.line(offset), environment)
-        .map(|requirements| Some(Asked { name, requirements }))
+        .map(|requirements| Some(ProjectRequirements { name, requirements }))
 }
 
 fn asked<'t>(

@@ -5,7 +5,7 @@ use super::files::{Folder, MOST, Text, shown};
 use super::requirement::{Environment, Requirement};
 use super::{Place, misfit, pyproject};
 use crate::manifest::Language;
-use crate::policy::packages::{Ecosystem, Package, Required, Wanted};
+use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required};
 use crate::policy::{FileProblem, versions};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ struct Lock {
     packages: Vec<Package>,
 }
 
-pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Wanted>, FileProblem> {
+pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
     let environment = Environment::new(place.python);
     let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (own, is_python) = (own_lock(name), place.language == Language::Python);
@@ -97,14 +97,14 @@ fn pylock(folder: &Folder<'_>, name: &str, environment: &Environment) -> Result<
 }
 
 /// What a lock of PEP 751 holds.
-pub(super) fn of_lock(file: &Text, environment: &Environment) -> Result<Wanted, FileProblem> {
+pub(super) fn of_lock(file: &Text, environment: &Environment) -> Result<PackageRequirements, FileProblem> {
     locked(&[], &Lock { file: file.clone(), packages: pinned(file, environment)? }, file.name())
 }
 
 /// Requirements that lie in no file.
-pub(super) fn named(requirements: Vec<Requirement>, lock_file: String) -> Wanted {
+pub(super) fn named(requirements: Vec<Requirement>, lock_file: String) -> PackageRequirements {
     let asks = Asks { file: Text::new("(the command line)", ""), requirements };
-    Wanted { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) }
+    PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) }
 }
 
 /// Everything that is required here stands in the lock, at a version that fits.
@@ -130,7 +130,7 @@ fn required(asks: &[Asks]) -> Vec<Required> {
 }
 
 /// What is required, to be resolved; or a lock of another format (and the project it is for), to be translated.
-fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: String) -> Wanted {
+fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: String) -> PackageRequirements {
     let files = asks.iter().map(|asks| &asks.file).chain(foreign.iter().map(|(file, _)| file));
     let (sources, requires) = (files.map(Text::source).collect(), required(asks));
     let mut lines: Vec<String> =
@@ -142,11 +142,11 @@ fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: S
         inputs.extend(project.map(|project| (PROJECT.to_owned(), project)));
     }
     let (ecosystem, packages) = (Ecosystem::Python, Vec::new());
-    Wanted { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }
+    PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }
 }
 
 /// What the lock holds. The installer is given these lines, which have no marker: it has nothing to decide.
-fn locked(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<Wanted, FileProblem> {
+fn locked(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
     let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
     for package in &lock.packages {
         let (name, version) = (&package.name, &package.version);
@@ -171,7 +171,15 @@ fn locked(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<Wanted, FileP
         }));
     }
     let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(Text::source).collect();
-    Ok(Wanted { ecosystem: Ecosystem::Python, sources, packages, locked: true, lock_file, inputs, requires })
+    Ok(PackageRequirements {
+        ecosystem: Ecosystem::Python,
+        sources,
+        packages,
+        locked: true,
+        lock_file,
+        inputs,
+        requires,
+    })
 }
 
 fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result<Package, String> {

@@ -16,14 +16,14 @@ const LONG: u64 = 128 * 1024;
 type Fact = (u64, u64, u64, (i64, i64), (i64, i64));
 
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct FileStamps {
     facts: Vec<(PathBuf, Option<Fact>)>,
     settled: bool,
 }
 
-impl Seen {
+impl FileStamps {
     /// Taken before the files are read.
-    pub fn of(script: &Path) -> Seen {
+    pub fn of(script: &Path) -> FileStamps {
         let folder = script.parent().unwrap_or(Path::new("/"));
         let name = script.file_name().unwrap_or_default().to_string_lossy();
         let locks = [format!("{name}.lock"), python::own_lock(&name)];
@@ -34,12 +34,12 @@ impl Seen {
         let facts: Vec<_> = all.map(|path| (fact(&path), path)).map(|(fact, path)| (path, fact)).collect();
         let young = |(_, fact): &(PathBuf, Option<Fact>)| fact.is_none_or(|(.., changed)| since(changed) < EXACT);
         let settled = !facts.iter().any(young);
-        Seen { facts, settled }
+        FileStamps { facts, settled }
     }
 
     /// Of what has no script, and so no files beside one.
-    pub fn nothing() -> Seen {
-        Seen { facts: Vec::new(), settled: true }
+    pub fn nothing() -> FileStamps {
+        FileStamps { facts: Vec::new(), settled: true }
     }
 
     /// Whether what was seen takes long to read.

@@ -9,7 +9,7 @@ const PROJECT: &str = "[project]\nname = \"Demo\"\nversion = \"1\"\ndependencies
 const BLOCK: &str = "# /// script\n# dependencies = [\n#   \"six>=1\",\n# ]\n# ///\nimport six\n";
 const PACKAGE: &str = "{\n  \"dependencies\": {\n    \"left-pad\": \"^1.0.0\"\n  }\n}\n";
 
-fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Wanted>, FileProblem> {
+fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<PackageRequirements>, FileProblem> {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().canonicalize().expect("a folder");
     fs::write(root.join(script), "").expect("a script");
@@ -21,7 +21,7 @@ fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Wan
     find(&Place { script: &script, language, python: Some("3.11.7"), alone, anew: false, writer: &|_| None })
 }
 
-fn good(script: &str, files: &[(&str, &str)]) -> Wanted {
+fn good(script: &str, files: &[(&str, &str)]) -> PackageRequirements {
     found(script, false, files).expect("good").expect("some")
 }
 

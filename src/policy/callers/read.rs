@@ -1,7 +1,7 @@
 //! The text of `callers.policy.toml`: TOML → `Callers`, or every problem in it with line and column.
 
 use super::callbacks::{CallbackRule, CallbackUrl};
-use super::{Breaker, CallerRule, Callers, LONGEST_NAME, ParameterRule, Takes, ToolLimit, is_name};
+use super::{AllowedValue, Breaker, CallerRule, Callers, LONGEST_NAME, ParameterRule, ToolLimit, is_name};
 use crate::base::text::printable;
 use crate::manifest::Problem;
 use crate::manifest::host::HostPattern;
@@ -149,19 +149,19 @@ fn holds(own: &Selector, other: &Selector) -> bool {
     }
 }
 
-fn takes(document: &mut Document<'_>, pointer: &str, entry: ParameterEntry) -> Option<Takes> {
+fn takes(document: &mut Document<'_>, pointer: &str, entry: ParameterEntry) -> Option<AllowedValue> {
     match entry {
-        ParameterEntry { values: Some(values), .. } => Some(Takes::Values(values)),
-        ParameterEntry { prefix: Some(prefix), .. } => Some(Takes::Prefix(prefix)),
+        ParameterEntry { values: Some(values), .. } => Some(AllowedValue::Values(values)),
+        ParameterEntry { prefix: Some(prefix), .. } => Some(AllowedValue::Prefix(prefix)),
         ParameterEntry { under: Some(folder), .. } => {
             let path = document.parsed(&format!("{pointer}/under"), plain_path(folder.trim_end_matches('/')))?;
-            Some(Takes::Under(path.to_string_lossy().into_owned()))
+            Some(AllowedValue::Under(path.to_string_lossy().into_owned()))
         }
         ParameterEntry { min, max, .. } => {
             if min.zip(max).is_some_and(|(min, max)| min > max) {
                 document.fault(&format!("{pointer}/min"), "`min` is above `max`: no number fits");
             }
-            Some(Takes::Range { min, max })
+            Some(AllowedValue::Range { min, max })
         }
     }
 }

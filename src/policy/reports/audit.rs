@@ -5,7 +5,7 @@ use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
 use crate::policy::grantable::Grantable;
 use crate::policy::secrets::{Secret, used};
-use crate::policy::verdict::{Decision, What};
+use crate::policy::verdict::{Decision, RequestKind};
 use crate::policy::{Access, Grant, Runtime, SecretGrant, base_view};
 use crate::quantity::Limit;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ pub fn touches(decision: &Decision) -> Vec<String> {
     let files = decision.grants.iter().map(Grant::text);
     let hosts = decision.hosts.iter().map(|grant| format!("reach {}", grant.text()));
     let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::of(grant).text()));
-    let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == What::Env);
+    let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == RequestKind::Env);
     let variables = met.filter_map(|v| v.effective.as_ref()).map(|set| format!("variable {set}"));
     let service = decision.service.iter().map(|grant| format!("call {}", grant.text()));
     let all = files.chain(hosts).chain(secrets).chain(variables).chain(service).map(|line| printable(&line));

@@ -3,7 +3,7 @@
 //! For: `audit`, `diff`, `suggest`, `who_can`. In: a decision. Out: lines, JSON. Never: says more than what decides.
 
 use crate::policy::packages::{Allowance, Ecosystem, Required};
-use crate::policy::verdict::{Decision, What};
+use crate::policy::verdict::{Decision, RequestKind};
 use crate::policy::versions;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ pub(super) fn has(decision: &Decision, name: &str, version: Option<&str>) -> Opt
 /// The entry that would grant what the files ask for; every `why` is blank.
 pub(super) fn suggestion(decision: &Decision, quoted: impl Fn(&str) -> String) -> Option<String> {
     let wanted = decision.wanted.as_deref()?;
-    let denied = decision.denied().any(|verdict| verdict.what == What::Package);
+    let denied = decision.denied().any(|verdict| verdict.what == RequestKind::Package);
     if !denied && decision.packages.is_none() {
         return None;
     }

@@ -11,7 +11,7 @@ use crate::manifest::{Manifest, Pattern, PatternShape, Site};
 use crate::policy::capability::{Kind, kind};
 use crate::policy::file::SELECTORS;
 use crate::policy::hosts::risks;
-use crate::policy::verdict::{Decision, Narrower, Verdict, What};
+use crate::policy::verdict::{Decision, Narrower, RequestKind, Verdict};
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn quoted(text: &str) -> String {
 
 fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String) {
     let mut left_out = String::new();
-    let mut paths = |what: What, patterns: &[Pattern]| -> Vec<String> {
+    let mut paths = |what: RequestKind, patterns: &[Pattern]| -> Vec<String> {
         let never = |p: &Pattern| decision.denied().any(|v| v.never() && v.what == what && v.asked == p.text);
         let mut found: Vec<String> = Vec::new();
         // `refusals` names what no policy can give.
@@ -127,11 +127,11 @@ fn files(manifest: &Manifest, site: &Site, decision: &Decision, out: &mut String
         found
     };
     let read = match &manifest.asks.read {
-        Some(patterns) => paths(What::Read, patterns),
+        Some(patterns) => paths(RequestKind::Read, patterns),
         None if site.folder == site.base => Vec::new(),
         None => vec!["./**".to_string()],
     };
-    let write = paths(What::Write, &manifest.asks.write);
+    let write = paths(RequestKind::Write, &manifest.asks.write);
     if read.is_empty() && write.is_empty() {
         return;
     }

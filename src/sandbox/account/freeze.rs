@@ -3,7 +3,7 @@
 //! Counting pages takes some 10 ms for each GiB of each process, and a process that runs meanwhile turns shared pages
 //! into its own. One kill(2) stops all processes at once, also those that fork(2) is just making.
 
-use crate::sandbox::processes::{Key, Seen, signal_all};
+use crate::sandbox::processes::{Key, ProcessSnapshot, signal_all};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,18 +21,18 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Frozen {
     stopped_before: BTreeSet<Key>,
     looked: Instant,
-    pub seen: Seen,
+    pub seen: ProcessSnapshot,
 }
 
 impl Frozen {
     pub fn begin(must_end: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
         // Looked at now: what the tool stops between this look and our own signal goes on at the end.
-        let stopped = Seen::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
+        let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
         let stopped_before = stopped.map(|(key, _)| key).collect();
         let _ = signal_all(Signal::SIGSTOP);
         let until = Instant::now() + SETTLING;
-        let mut frozen = Frozen { stopped_before, looked: Instant::now(), seen: Seen::default() };
-        frozen.seen = Seen::now()?;
+        let mut frozen = Frozen { stopped_before, looked: Instant::now(), seen: ProcessSnapshot::default() };
+        frozen.seen = ProcessSnapshot::now()?;
         let first = frozen.seen.faults();
         while frozen.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
             && frozen.seen.faults().saturating_sub(first) <= LATE_FAULTS
@@ -40,7 +40,7 @@ impl Frozen {
             && !must_end()
         {
             std::thread::sleep(Duration::from_millis(1));
-            frozen.seen = Seen::now()?;
+            frozen.seen = ProcessSnapshot::now()?;
         }
         Ok(frozen)
     }
@@ -51,7 +51,7 @@ impl Frozen {
             return Ok(true);
         }
         self.looked = Instant::now();
-        let now = Seen::now()?;
+        let now = ProcessSnapshot::now()?;
         let late = now.faults().saturating_sub(self.seen.faults());
         Ok(now.newest.is_some() && now.newest == self.seen.newest && late <= LATE_FAULTS)
     }
@@ -64,7 +64,7 @@ impl Drop for Frozen {
             return;
         }
         // Processes that the tool had stopped itself stay stopped.
-        let now = Seen::now().unwrap_or_default();
+        let now = ProcessSnapshot::now().unwrap_or_default();
         let stopped = now.processes.keys().filter(|key| !self.stopped_before.contains(key)).map(|key| key.0);
         for pid in stopped.chain(now.recorder) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);

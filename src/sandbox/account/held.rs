@@ -35,7 +35,7 @@ const PART: u32 = 10;
 const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
-pub struct Held {
+pub struct DescriptorMemory {
     /// Most bytes of a socket. Of one end of a pair: what its peer can have sent, and one message more.
     socket: u64,
     count: u64,
@@ -49,13 +49,13 @@ pub struct Held {
     locks_due: Instant,
 }
 
-impl Default for Held {
-    fn default() -> Held {
+impl Default for DescriptorMemory {
+    fn default() -> DescriptorMemory {
         let buffer = fs::read_to_string("/proc/sys/net/core/wmem_default").ok().and_then(|t| t.trim().parse().ok());
         // The same holds for a UDP socket; of a connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
-        Held {
+        DescriptorMemory {
             socket,
             count: 0,
             descriptors: 0,
@@ -69,13 +69,13 @@ impl Default for Held {
     }
 }
 
-impl Held {
+impl DescriptorMemory {
     /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. If an estimate passes
     /// `room`, the descriptors are looked at.
     pub fn bytes(&mut self, pids: &[u32], cpu_ms: u64, room: u64) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
-        let more = |held: &Held| count.saturating_sub(held.count).saturating_mul(held.socket);
-        let sum = |held: &Held| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
+        let more = |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
+        let sum = |held: &DescriptorMemory| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
         // An equal count can be other descriptors, and epoll entries are none, so CPU use is a sign of change as well.
         // /proc shows little CPU late, so time is a third sign.
         let changed = count != self.count || cpu_ms > self.looked_ms || self.looked.elapsed() >= LONGEST;

@@ -50,7 +50,7 @@ pub fn signal_all(signal: Signal) -> Result<(), Errno> {
 
 /// One look at all of the call.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct ProcessSnapshot {
     /// The pid given out last in this namespace, read before the rest: while it is unchanged, no process and no thread
     /// was made.
     pub newest: Option<u32>,
@@ -59,8 +59,8 @@ pub struct Seen {
     pub recorder: Option<u32>,
 }
 
-impl Seen {
-    pub fn now() -> Result<Seen, Errno> {
+impl ProcessSnapshot {
+    pub fn now() -> Result<ProcessSnapshot, Errno> {
         // In this order, so that a process older than `newest` that is not listed has ended.
         let newest = text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok());
         let (mut processes, mut found) = (Processes::new(), None);
@@ -74,7 +74,7 @@ impl Seen {
                 }
             }
         }
-        Ok(Seen { newest, processes, recorder: found })
+        Ok(ProcessSnapshot { newest, processes, recorder: found })
     }
 
     pub fn faults(&self) -> u64 {

@@ -5,8 +5,8 @@
 //! counted exactly, once each, while the call is stopped.
 
 use crate::sandbox::freeze::Frozen;
-use crate::sandbox::held::Held;
-use crate::sandbox::processes::{self, Key, Memory, Seen};
+use crate::sandbox::held::DescriptorMemory;
+use crate::sandbox::processes::{self, Key, Memory, ProcessSnapshot};
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const COUNTING: Duration = Duration::from_millis(10);
 /// What was seen, over the whole call.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    seen: Seen,
+    seen: ProcessSnapshot,
     gone_ms: u64,
     waited_ms: u64,
     looks: u64,
@@ -38,7 +38,7 @@ pub struct Sampler {
     /// Bytes of all pages at the last count that was whole.
     last: u64,
     unstable_samples: u32,
-    held: Held,
+    held: DescriptorMemory,
     /// Most bytes of file pages that one process was seen to have mapped.
     files: u64,
     pub peak: u64,
@@ -64,7 +64,7 @@ struct Mappings {
 impl Sampler {
     /// Looks once. `must_end`: the call is to end now, whatever it holds.
     pub fn look(&mut self, scratch_bytes: u64, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
-        let cpu_ms = self.see(Seen::now()?);
+        let cpu_ms = self.see(ProcessSnapshot::now()?);
         let threads: u64 = self.seen.processes.values().map(|process| process.threads).sum();
         let mut sum = Memory { own: scratch_bytes + threads * THREAD, ..Memory::default() };
         for (pid, _) in self.seen.processes.keys() {
@@ -91,7 +91,7 @@ impl Sampler {
     }
 
     /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
-    fn see(&mut self, seen: Seen) -> u64 {
+    fn see(&mut self, seen: ProcessSnapshot) -> u64 {
         self.looks += 1;
         let gone = |key: &Key| !seen.processes.contains_key(key);
         self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();

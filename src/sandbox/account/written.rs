@@ -26,7 +26,7 @@ struct Free {
 }
 
 /// One call's live writes under watch.
-pub struct Written {
+pub struct WriteWatch {
     trees: Vec<(Mount, OwnedFd)>,
     before: Totals,
     at_first: Vec<Free>,
@@ -39,9 +39,9 @@ pub struct Written {
     alone: bool,
 }
 
-impl Written {
+impl WriteWatch {
     /// `before`: what lay in the folders when the grants were looked at. `None` where nothing is written live.
-    pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<Written>, Errno> {
+    pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<WriteWatch>, Errno> {
         let live = || mounts.iter().filter(|mount| mount.folder && mount.access == Access::Write);
         // A folder that lies in another is counted with that one.
         let inner = |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
@@ -54,12 +54,12 @@ impl Written {
         }
         let at_first = free(&trees)?;
         let last = at_first.clone();
-        Ok(Some(Written { trees, before, at_first, last, next: Instant::now(), moves: false, alone: true }))
+        Ok(Some(WriteWatch { trees, before, at_first, last, next: Instant::now(), moves: false, alone: true }))
     }
 
     /// For the host, which watches the calls of a worker and cannot count files without a name.
-    pub fn from_outside(self) -> Written {
-        Written { alone: false, ..self }
+    pub fn from_outside(self) -> WriteWatch {
+        WriteWatch { alone: false, ..self }
     }
 
     /// The limit that is passed by now, if any.
@@ -158,7 +158,7 @@ mod tests {
         let mount = Mount { path: path.clone(), access: Access::Write, folder: true, device, inode, uid, gid };
         let mut limits = Limits::house();
         limits.set(Limit::WrittenBytes, 1 << 20);
-        let mut written = Written::begin(&[mount], Totals::default()).expect("opened").expect("written live");
+        let mut written = WriteWatch::begin(&[mount], Totals::default()).expect("opened").expect("written live");
         let synced = |name: &str, bytes: usize| {
             std::fs::write(path.join(name), vec![1; bytes]).expect("written");
             // Space is taken when it is written back (ext4: delayed allocation).

@@ -8,16 +8,16 @@ use crate::base::files;
 use crate::base::hidden::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::held::Held;
+use crate::sandbox::held::DescriptorMemory;
 use crate::sandbox::inspect::Totals;
-use crate::sandbox::processes::{Seen, signal_all};
+use crate::sandbox::processes::{ProcessSnapshot, signal_all};
 use crate::sandbox::protocol::{Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{SESSIONS, Sampler};
 use crate::sandbox::scratch::Scratch;
 use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::View;
-use crate::sandbox::written::Written;
+use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{
     Problem, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys, view,
 };
@@ -172,7 +172,7 @@ struct Sampled {
     /// Without a cgroup.
     sampler: Sampler,
     /// With one.
-    held: Held,
+    held: DescriptorMemory,
     /// CPU time at the last look.
     cpu_ms: u64,
 }
@@ -182,7 +182,7 @@ fn counting(errno: Errno) -> Problem {
 }
 
 /// What the host gave for one call.
-struct Given {
+struct CallSetup {
     stdio: [OwnedFd; 3],
     source: Option<(String, Vec<u8>)>,
     /// All variables of the tool.
@@ -197,7 +197,7 @@ struct Spawned {
     /// Where the init reports the tool's end.
     status: OwnedFd,
     /// Set where the call writes folders live.
-    written: Option<Written>,
+    written: Option<WriteWatch>,
     recorder: Option<Recorder>,
 }
 
@@ -249,7 +249,7 @@ impl Launcher<'_> {
         Ok((scratch, rules))
     }
 
-    fn given(&self, files: Vec<OwnedFd>, source: Option<String>, environment: bool) -> Result<Given, Problem> {
+    fn given(&self, files: Vec<OwnedFd>, source: Option<String>, environment: bool) -> Result<CallSetup, Problem> {
         let mut files = files.into_iter();
         let mut next = || files.next().ok_or_else(|| io("descriptors of a call")(invalid()));
         let stdio = [next()?, next()?, next()?];
@@ -272,13 +272,13 @@ impl Launcher<'_> {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
             }
         }
-        Ok(Given { stdio, source, environment: environment::with(&self.setup.environment, &own), third })
+        Ok(CallSetup { stdio, source, environment: environment::with(&self.setup.environment, &own), third })
     }
 
     /// Raises the walls of one call and starts its tool.
     fn spawn(
         &mut self,
-        given: Given,
+        given: CallSetup,
         before: Totals,
         scratch: &mut Scratch,
         mut rules: landlock::Rules,
@@ -295,7 +295,7 @@ impl Launcher<'_> {
         }
         let ruleset = rules.done().map_err(unruled)?;
         let written =
-            if self.setup.lasting { None } else { Written::begin(&self.setup.mounts, before).map_err(counting)? };
+            if self.setup.lasting { None } else { WriteWatch::begin(&self.setup.mounts, before).map_err(counting)? };
         let limits = &self.setup.limits;
         // Largest size that a file can reach within the limit, and a block more, which shows that the limit is passed.
         let grown = before.largest.saturating_add(limits.get(Limit::WrittenBytes)).saturating_add(BLOCK);
@@ -376,7 +376,7 @@ impl Launcher<'_> {
             }
             if said {
                 match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
-                    Some((ToLauncher::Kill, _)) => killed = killed.or(Some(Killed::Asked)),
+                    Some((ToLauncher::Kill, _)) => killed = killed.or(Some(Killed::Requested)),
                     Some(_) => {}
                     // The host is gone: ending ourselves ends the tool.
                     None => std::process::exit(0),
@@ -421,8 +421,10 @@ impl Launcher<'_> {
         let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
                 let seen = counters.seen()?;
-                let locks =
-                    sampled.held.locks(|| Ok(Seen::now()?.of_the_tool()), seen.cpu_ms, allowed).map_err(failed)?;
+                let locks = sampled
+                    .held
+                    .locks(|| Ok(ProcessSnapshot::now()?.of_the_tool()), seen.cpu_ms, allowed)
+                    .map_err(failed)?;
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {

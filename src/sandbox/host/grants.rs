@@ -54,7 +54,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
 
 /// What was found so far for the grants of a shape.
 #[derive(Default)]
-struct Looked {
+struct GrantPlan {
     points: Arc<Vec<PathBuf>>,
     mounts: BTreeMap<PathBuf, Mount>,
     stages: BTreeMap<PathBuf, Stage>,
@@ -64,7 +64,7 @@ struct Looked {
     missing: Vec<PathBuf>,
 }
 
-impl Looked {
+impl GrantPlan {
     fn at(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
         if grant.access == Access::Write {
             outside_repositories(grant.opening.folder())?;
@@ -116,9 +116,9 @@ impl Looked {
 
 /// Also the folders that must be made first.
 fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fault> {
-    let mut looked = Looked { points: mount_points(shape)?, ..Looked::default() };
+    let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
-    let Looked { mut mounts, stages, masks, before, missing, .. } = looked;
+    let GrantPlan { mut mounts, stages, masks, before, missing, .. } = looked;
     few(stages.len())?;
     // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
@@ -167,7 +167,7 @@ fn few(stages: usize) -> Result<(), Fault> {
 pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
     let first = shape.grants.first()?;
     let mut looked = match mount_points(shape) {
-        Ok(points) => Looked { points, ..Looked::default() },
+        Ok(points) => GrantPlan { points, ..GrantPlan::default() },
         Err(fault) => return Some((fault, first)),
     };
     let refused = shape.grants.iter().find_map(|grant| Some((looked.at(grant, shape).err()?, grant)));

@@ -114,12 +114,12 @@ pub fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
 
 /// Entries of a writable tree that others run or obey, shown read-only. The folders above them become writable mounts
 /// of their own: a mount point cannot be renamed (EBUSY, rename(2)), so nothing can take the place of these folders.
-type Kept = Vec<(PathBuf, Access, FileStat)>;
+type ReadOnlyEntries = Vec<(PathBuf, Access, FileStat)>;
 
 /// Refuses a writable tree that holds something through which a write reaches further, or packages. Returns the entries
 /// to show read-only, and the tree's size.
-pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(Kept, Totals), Fault> {
-    let (mut kept, mut totals): (Kept, _) = (Vec::new(), Totals::default());
+pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries, Totals), Fault> {
+    let (mut kept, mut totals): (ReadOnlyEntries, _) = (Vec::new(), Totals::default());
     for (seen, entry) in below(folder, path).enumerate() {
         if seen > MAX_WRITABLE_ENTRIES {
             let person =

@@ -30,7 +30,7 @@ const PAGE: usize = 4096;
 
 /// How a system call takes the last part of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Last {
+pub enum LinkHandling {
     /// A link there is followed.
     Followed,
     /// The link itself is meant.
@@ -86,7 +86,7 @@ impl Task<'_> {
         folder: Option<i32>,
         path: &[u8],
         operation: Operation,
-        last: Last,
+        last: LinkHandling,
     ) -> Option<(Option<PathBuf>, String)> {
         let place = self.resolve(folder, path, last).and_then(|place| {
             let rule = rule(&place, operation, last)?;
@@ -105,7 +105,7 @@ impl Task<'_> {
         }
     }
 
-    fn resolve(&self, folder: Option<i32>, path: &[u8], last: Last) -> Result<Place, Errno> {
+    fn resolve(&self, folder: Option<i32>, path: &[u8], last: LinkHandling) -> Result<Place, Errno> {
         let mut path = path.to_owned();
         let mut start = match folder {
             _ if path.starts_with(b"/") => open(AT_FDCWD, b"/", false)?,
@@ -113,7 +113,7 @@ impl Task<'_> {
             None => self.open("cwd")?,
         };
         for _ in 0..LINKS {
-            let errno = match open(&start, &path, last == Last::Followed) {
+            let errno = match open(&start, &path, last == LinkHandling::Followed) {
                 Ok(file) => return Ok(Place::There(file)),
                 Err(errno) => errno,
             };
@@ -133,7 +133,7 @@ impl Task<'_> {
             let (name, after) = rest.split_at(stop);
             let is_last = after.iter().all(|byte| *byte == b'/');
             let link = open(&at, name, false).ok().filter(|file| is(file, SFlag::S_IFLNK));
-            let Some(link) = link.filter(|_| last == Last::Followed || !is_last) else {
+            let Some(link) = link.filter(|_| last == LinkHandling::Followed || !is_last) else {
                 return if errno == Errno::ENOENT { Ok(Place::Missing(at, rest)) } else { Err(errno) };
             };
             (start, path) = self.follow(at, name, &link, errno)?;
@@ -188,7 +188,7 @@ impl Task<'_> {
 }
 
 /// The rule that refuses an operation at this place.
-fn rule(place: &Place, operation: Operation, last: Last) -> Result<Option<&'static str>, Errno> {
+fn rule(place: &Place, operation: Operation, last: LinkHandling) -> Result<Option<&'static str>, Errno> {
     let (file, there) = match place {
         Place::There(file) => (file, true),
         Place::Missing(folder, _) => (folder, false),
@@ -200,7 +200,7 @@ fn rule(place: &Place, operation: Operation, last: Last) -> Result<Option<&'stat
     Ok(match operation {
         _ if !there && own()? => Some(NOT_SHOWN),
         // It fails for what is there already.
-        Operation::Write if there && last == Last::New => None,
+        Operation::Write if there && last == LinkHandling::New => None,
         Operation::Write if mount.contains(FsFlags::ST_RDONLY) && !special() => Some(READ_ONLY),
         Operation::Run if there && mount.contains(FsFlags::ST_NOEXEC) => Some(WRITABLE),
         _ => None,

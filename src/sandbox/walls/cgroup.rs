@@ -323,12 +323,12 @@ pub struct Counters {
     cpu: OwnedFd,
     pids: OwnedFd,
     joins: Vec<OwnedFd>,
-    before: Seen,
+    before: CgroupUsage,
 }
 
 /// Counters that only grow; a call is the difference.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct CgroupUsage {
     pub oom_kills: u64,
     pub cpu_ms: u64,
     pub refused_processes: u64,
@@ -344,7 +344,7 @@ impl Counters {
         // milliseconds. It refuses this to what a host with real-time priority starts, which then has no share, but
         // keeps its priority.
         let _ = files.next().map(|share| pwrite(share, b"0", 0));
-        (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: Seen::default() })
+        (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: CgroupUsage::default() })
     }
 
     /// First step of the child: everything after it is charged to the group.
@@ -362,9 +362,9 @@ impl Counters {
     }
 
     /// What this call has used so far.
-    pub fn seen(&self) -> Result<Seen, Problem> {
+    pub fn seen(&self) -> Result<CgroupUsage, Problem> {
         let now = self.totals()?;
-        Ok(Seen {
+        Ok(CgroupUsage {
             oom_kills: now.oom_kills.saturating_sub(self.before.oom_kills),
             cpu_ms: now.cpu_ms.saturating_sub(self.before.cpu_ms),
             refused_processes: now.refused_processes.saturating_sub(self.before.refused_processes),
@@ -376,7 +376,7 @@ impl Counters {
     }
 
     /// An unreadable counter is an error, since a limit that is not read holds nobody.
-    fn totals(&self) -> Result<Seen, Problem> {
+    fn totals(&self) -> Result<CgroupUsage, Problem> {
         let unread = |errno| Problem { wall: "cgroup".into(), what: "reading the group's counters".into(), errno };
         let field = |file: &OwnedFd, name: &str| {
             let text = read(file).map_err(unread)?;
@@ -388,7 +388,7 @@ impl Counters {
             Version::V2 => field(&self.cpu, "usage_usec")? / 1000,
         };
         let (oom_kills, refused_processes) = (field(&self.oom, "oom_kill ")?, field(&self.pids, "max")?);
-        Ok(Seen { oom_kills, cpu_ms, refused_processes })
+        Ok(CgroupUsage { oom_kills, cpu_ms, refused_processes })
     }
 }
 

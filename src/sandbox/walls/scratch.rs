@@ -8,7 +8,7 @@ use crate::sandbox::landlock::Right;
 use crate::sandbox::problem::Problem;
 use crate::sandbox::protocol::{Identity, Mount, Setup, Stage};
 use crate::sandbox::sys;
-use crate::sandbox::view::{self, Late, NODEV, NOEXEC, NOSUID, RDONLY};
+use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
@@ -51,7 +51,7 @@ fn open_path(path: &Path) -> Result<OwnedFd, Problem> {
 
 impl Scratch {
     /// Fresh mounts for one call.
-    pub fn raise(setup: &Setup, late: &[Late]) -> Result<Scratch, Problem> {
+    pub fn raise(setup: &Setup, late: &[LateMount]) -> Result<Scratch, Problem> {
         let bytes = setup.limits.get(Limit::ScratchBytes);
         let options = [
             ("size", bytes.to_string()),
@@ -119,7 +119,7 @@ impl Scratch {
     }
 
     /// Mounts what the view kept aside because its place is below /tmp or /dev/shm.
-    fn attach(&mut self, late: &Late) -> Result<(), Problem> {
+    fn attach(&mut self, late: &LateMount) -> Result<(), Problem> {
         if let Some(target) = &late.link {
             return view::make_link(target, &late.at, &late.at);
         }

@@ -70,7 +70,7 @@ struct Planned {
 }
 
 /// A mount below /tmp or /dev/shm: kept aside, and bound into the scratch of each call.
-pub struct Late {
+pub struct LateMount {
     pub at: PathBuf,
     pub aside: Option<CString>,
     pub link: Option<PathBuf>,
@@ -79,7 +79,7 @@ pub struct Late {
 
 /// The finished view.
 pub struct View {
-    pub late: Vec<Late>,
+    pub late: Vec<LateMount>,
     /// Open descriptors (and whether each is a folder) with what Landlock allows there.
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
@@ -257,7 +257,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
         let late = is_late(&at);
         match piece {
             Piece::Link(target) if late => {
-                view.late.push(Late { at, aside: None, link: Some(target), folder: false });
+                view.late.push(LateMount { at, aside: None, link: Some(target), folder: false });
             }
             Piece::Link(target) => {
                 make_link(&target, &inside(&at), &at)?;
@@ -269,7 +269,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                     .map_err(|p| Problem { what: format!("a place for {}", at.display()), ..p })?;
                 sys::move_mount(mount.as_fd(), &text(&place)).map_err(problem(format!("placing {}", at.display())))?;
                 if late {
-                    view.late.push(Late { at, aside: Some(text(&aside)), link: None, folder });
+                    view.late.push(LateMount { at, aside: Some(text(&aside)), link: None, folder });
                 }
                 view.allowed.push((mount, folder, right));
             }
@@ -363,7 +363,7 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::About;
+    use crate::sandbox::ProblemKind;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
@@ -377,11 +377,11 @@ mod tests {
         let mut users = Users::of(Identity { id: uid, pooled: false }, None);
         let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.about());
         fs::rename(&path, folder.path().join("old")).expect("moved");
-        assert_eq!(about(), Some(About::Changed), "gone");
+        assert_eq!(about(), Some(ProblemKind::Changed), "gone");
         fs::write(&path, "new").expect("made");
-        assert_eq!(about(), Some(About::Changed), "another file");
+        assert_eq!(about(), Some(ProblemKind::Changed), "another file");
         fs::remove_file(&path).expect("removed");
         symlink(folder.path().join("old"), &path).expect("linked");
-        assert_eq!(about(), Some(About::Changed), "a link");
+        assert_eq!(about(), Some(ProblemKind::Changed), "a link");
     }
 }

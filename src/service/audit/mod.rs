@@ -46,13 +46,13 @@ pub struct Log {
     path: PathBuf,
     keeping: Keeping,
     /// The file of the last call: used again while the path still leads to it.
-    kept: Arc<Mutex<Option<Arc<Kept>>>>,
+    kept: Arc<Mutex<Option<Arc<OpenLog>>>>,
     ledger: Arc<Ledger>,
 }
 
 /// An open log file.
 #[derive(Debug)]
-struct Kept {
+struct OpenLog {
     segment: Segment,
     /// Confinements whose text is known to lie beside it.
     described: Mutex<HashSet<String>>,
@@ -63,14 +63,14 @@ struct Kept {
 #[derive(Debug)]
 pub struct Entry {
     log: Log,
-    kept: Arc<Kept>,
+    kept: Arc<OpenLog>,
     /// The slot with the record that this call leaves if its host is killed. `None`: a slot is left for the next host.
     slot: Option<u64>,
 }
 
 /// One past call: its record, and the confinement it ran under.
 #[derive(Clone, Debug)]
-pub struct Recalled {
+pub struct PastCall {
     pub record: Value,
     /// The text whose SHA-256 is the record's confinement digest, as JSON.
     pub confinement: Option<Value>,
@@ -102,7 +102,7 @@ impl Log {
         Ok(Entry { log: self.clone(), kept, slot: Some(slot) })
     }
 
-    fn opened(&self) -> Result<Arc<Kept>, String> {
+    fn opened(&self) -> Result<Arc<OpenLog>, String> {
         let mut kept = lock(&self.kept);
         if let Some(open) = kept.as_ref() {
             // Asked for every call: the log may have been moved away, or opened to others.
@@ -147,11 +147,11 @@ impl Log {
         Ok(())
     }
 
-    fn anew(&self) -> Result<Kept, String> {
+    fn anew(&self) -> Result<OpenLog, String> {
         let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
         let in_flight = segments::name_of(&self.path).and_then(|name| InFlight::beside(&segment.folder, &name));
         let in_flight = in_flight.map_err(|e| format!("calls under way cannot be kept beside it: {BEGUN}: {e}"))?;
-        let kept = Kept { segment, described: Mutex::default(), in_flight };
+        let kept = OpenLog { segment, described: Mutex::default(), in_flight };
         self.recover(&kept.segment)
             .map_err(|e| format!("the calls of a host that was killed cannot be added to it: {e}"))?;
         Ok(kept)
@@ -221,7 +221,7 @@ impl Log {
     }
 
     /// Finds the record of a past call, and what that call could touch.
-    pub fn recall(&self, call: &str) -> Result<Recalled, String> {
+    pub fn recall(&self, call: &str) -> Result<PastCall, String> {
         let shown = self.path.display();
         let mut found = None;
         let files = self.find(|id, line| {
@@ -241,7 +241,7 @@ impl Log {
             return Err(format!("{shown}: no call '{}' is recorded{older}", call.escape_default()));
         };
         let confinement = record["digests"]["confinement"].as_str().and_then(|digest| self.confinement(digest));
-        Ok(Recalled { record, confinement })
+        Ok(PastCall { record, confinement })
     }
 
     /// How these calls ended, and the message, as far as they are recorded.

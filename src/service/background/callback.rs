@@ -8,7 +8,7 @@ use super::{Background, Change, new_id};
 use crate::base::lock;
 use crate::base::places::Places;
 use crate::base::text;
-use crate::egress::{self, Dialler, Receiver, Unsent, tls};
+use crate::egress::{self, Dialler, PostError, Receiver, tls};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant, SecretGrant};
@@ -212,10 +212,10 @@ impl Background {
                 Err(Failed::new(words, ""))
             }
             Ok(status) => Err(Failed::new(format!("the receiver answered {}", status.as_u16()), "")),
-            Err(Unsent::Refused(refusal)) => {
+            Err(PostError::Refused(refusal)) => {
                 Err(Failed::new(refusal.to_string(), refusal.detail().unwrap_or_default()))
             }
-            Err(Unsent::Broken(why)) => Err(Failed::new("the receiver did not answer as HTTP does", why)),
+            Err(PostError::Broken(why)) => Err(Failed::new("the receiver did not answer as HTTP does", why)),
         }
     }
 }

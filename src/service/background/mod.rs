@@ -51,7 +51,7 @@ pub struct Background {
 /// How much is kept.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Kept {
+pub struct JobCounts {
     /// Calls that wait or run.
     pub open: usize,
     pub ended: usize,
@@ -310,10 +310,10 @@ impl Background {
         true
     }
 
-    pub fn kept(&self) -> Kept {
+    pub fn kept(&self) -> JobCounts {
         let jobs = lock(&self.jobs);
         let count = |which: &dyn Fn(&Job) -> bool| jobs.iter().filter(|open| which(&open.job)).count();
-        Kept {
+        JobCounts {
             open: count(&|job| job.ended.is_none()),
             ended: count(&|job| job.ended.is_some()),
             untold: count(&Job::is_told),

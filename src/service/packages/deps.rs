@@ -95,21 +95,21 @@ impl Need {
 }
 
 /// What there is for a tool by now.
-pub struct Kept {
+pub struct PackageState {
     /// What its requirements were resolved to, where it has no lock.
     pub resolved: Option<Vec<Package>>,
     pub built: Option<Arc<Entry>>,
 }
 
 /// `None`: the tool requires no packages, or is not granted any. `Err`: in words for the person.
-pub type Found = Option<Result<Kept, String>>;
+pub type PackageStatus = Option<Result<PackageState, String>>;
 
 /// As audits have it.
-pub fn value(found: &Found) -> Value {
+pub fn value(found: &PackageStatus) -> Value {
     match found {
         None => Value::Null,
         Some(Err(why)) => json!({ "unreadable": why }),
-        Some(Ok(Kept { resolved, built })) => {
+        Some(Ok(PackageState { resolved, built })) => {
             let built = built.as_ref().map(|entry| {
                 let (files, bytes) = (entry.files(), entry.bytes);
                 json!({"key": entry.key, "about": entry.about, "files": files, "bytes": bytes, "starts": entry.starts})
@@ -121,7 +121,7 @@ pub fn value(found: &Found) -> Value {
 
 impl Packages {
     /// What is kept for a tool.
-    pub fn found(&self, decision: &Decision) -> Found {
+    pub fn found(&self, decision: &Decision) -> PackageStatus {
         let need = Need::of(decision).ok().flatten()?;
         Some(self.kept(&need).map_err(|fault| fault.person.unwrap_or(fault.message)))
     }
@@ -137,15 +137,15 @@ impl Packages {
     }
 
     /// What is kept for a need. Nothing is resolved, built or made, not even the store.
-    pub fn kept(&self, need: &Need) -> Result<Kept, Fault> {
+    pub fn kept(&self, need: &Need) -> Result<PackageState, Fault> {
         if self.parts.store.as_ref().is_ok_and(|path| !path.exists()) {
-            return Ok(Kept { resolved: None, built: None });
+            return Ok(PackageState { resolved: None, built: None });
         }
         let store = self.store()?;
         let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
         let resolved = resolved.map(|text| locks::read(need, text)).transpose()?;
         let built = store.entry(&self.key(need)?);
-        Ok(Kept { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
+        Ok(PackageState { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
     }
 
     /// Forgets what was resolved for requirements without a lock.

@@ -7,7 +7,7 @@ use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::packages;
 use crate::packages::installed::Vendored;
-use crate::packages::store::About;
+use crate::packages::store::BuildInfo;
 use crate::policy;
 use crate::policy::packages::Package;
 use jiff::Timestamp;
@@ -68,7 +68,7 @@ pub(super) fn allowed(
 }
 
 /// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
-pub(super) fn allows(need: &Need, about: &About) -> Result<(), Fault> {
+pub(super) fn allows(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
     allowed(need, &about.packages, Some(&about.published))?;
     let copies: Vec<Package> = about.vendored.iter().map(Vendored::package).collect();
     allowed(need, &copies, None)?;

@@ -7,18 +7,18 @@ mod installer;
 mod locks;
 mod runs;
 
-pub use deps::{Found, Kept, value};
+pub use deps::{PackageState, PackageStatus, value};
 pub use runs::Recorder;
 
 use crate::base::files::{self, Lock};
 use crate::base::places::Places;
-use crate::base::shared::{Missed, Shared};
+use crate::base::shared::{NoResult, Shared};
 use crate::base::{lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
-use crate::packages::store::{self, About, Held, Store};
-use crate::packages::tree::Wrong;
-use crate::packages::{Index, Wanted};
+use crate::packages::store::{self, BuildInfo, LockedEntry, Store};
+use crate::packages::tree::TreeError;
+use crate::packages::{Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::{Built, Program, Runtime, Shape};
 use serde_json::json;
@@ -52,7 +52,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 pub struct Need {
     /// `id@version`
     pub tool: String,
-    pub wanted: Arc<Wanted>,
+    pub wanted: Arc<PackageRequirements>,
     pub rules: PackageRules,
     /// The interpreter of the call.
     pub runtime: Runtime,
@@ -101,13 +101,13 @@ pub struct Packages {
 
 /// An environment.
 pub struct Ready {
-    pub held: Held,
+    pub held: LockedEntry,
     /// It was waited for.
     pub built: bool,
 }
 
 pub struct Resolved {
-    pub wanted: Wanted,
+    pub wanted: PackageRequirements,
     /// The lock.
     pub text: String,
 }
@@ -236,7 +236,7 @@ impl Packages {
         }
     }
 
-    async fn held(&self, key: &str) -> Result<Option<Held>, Fault> {
+    async fn held(&self, key: &str) -> Result<Option<LockedEntry>, Fault> {
         let (store, key) = (self.store()?, key.to_owned());
         let look = move || {
             store.hold(&key, |what| {
@@ -353,7 +353,7 @@ impl Packages {
             }
         }
         let layout = Arc::new(installer.layout()?);
-        let mut about = About {
+        let mut about = BuildInfo {
             ecosystem: need.wanted.ecosystem,
             tool: need.tool.clone(),
             index: need.rules.index.clone(),
@@ -393,16 +393,16 @@ impl Packages {
 }
 
 /// Runs work on a tree off the threads that serve others.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, Wrong> + Send + 'static) -> Result<T, Fault> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(|e| Wrong::Io(std::io::Error::other(e))).flatten();
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + Send + 'static) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(|e| TreeError::Io(std::io::Error::other(e))).flatten();
     done.map_err(|wrong| match wrong {
-        Wrong::Hostile(what) => hostile(&what),
-        Wrong::Io(e) => broken(&e),
+        TreeError::Hostile(what) => hostile(&what),
+        TreeError::Io(e) => broken(&e),
     })
 }
 
 /// Shows a call its environment, and starts its interpreter in it.
-pub fn furnish(shape: &mut Shape, environment: &Held) {
+pub fn furnish(shape: &mut Shape, environment: &LockedEntry) {
     let path = environment.path.clone();
     let link = match environment.entry.about.ecosystem {
         Ecosystem::Python => {
@@ -437,12 +437,12 @@ fn under_way() -> Fault {
     Fault::new(Kind::ServiceError, "this tool's packages are still being built; try again").retryable()
 }
 
-fn missing(missed: Missed) -> Fault {
+fn missing(missed: NoResult) -> Fault {
     match missed {
-        Missed::Full => {
+        NoResult::Full => {
             Fault::new(Kind::RateLimitError, "too many packages wait to be built in this host; try again").retryable()
         }
-        Missed::Broken => Fault::new(Kind::InternalError, "this tool's packages could not be built").retryable(),
+        NoResult::Broken => Fault::new(Kind::InternalError, "this tool's packages could not be built").retryable(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, Site};
 use crate::policy::{Confinement, PerCall, Shape};
 use crate::service::record::CallRecord;
-use crate::service::redact::Shown;
+use crate::service::redact::RecordArguments;
 use crate::service::traces::CallSpan;
 use crate::service::{Arguments, CallRequest, Caller, audit, denials, format, secrets};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ impl Recorder {
 
     async fn recorded(&self, run: Run<'_>, tell: Tell<'_>, record: &mut CallRecord) -> Result<Value, Fault> {
         record.entry = Some(self.audit.open()?);
-        record.given((Mask::default(), Shown::Tree(json!({"run": run.what, "tool": run.tool}))));
+        record.given((Mask::default(), RecordArguments::Tree(json!({"run": run.what, "tool": run.tool}))));
         let process = self.process.as_ref().ok_or_else(|| {
             Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
         })?;

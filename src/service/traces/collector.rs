@@ -2,7 +2,7 @@
 //! is asked, since the address is the operator's own.
 
 use crate::base::lock;
-use crate::egress::{self, Dialler, Receiver, Unsent, tls};
+use crate::egress::{self, Dialler, PostError, Receiver, tls};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant};
 use http::{Request, Response};
@@ -155,8 +155,8 @@ impl Client {
         };
         let (head, body) = request.into_parts();
         let status = egress::post(&dialler, &to, head.headers, body).await.map_err(|unsent| match unsent {
-            Unsent::Refused(refusal) => refusal.detail().map_or_else(|| refusal.to_string(), str::to_owned),
-            Unsent::Broken(why) => why,
+            PostError::Refused(refusal) => refusal.detail().map_or_else(|| refusal.to_string(), str::to_owned),
+            PostError::Broken(why) => why,
         })?;
         // What a collector says beside its status is not read.
         let mut answer = Response::new(Bytes::new());

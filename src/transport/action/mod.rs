@@ -8,7 +8,7 @@ mod read;
 mod tests;
 mod xml;
 
-pub use read::{Action, Context, Reading, Unread, read};
+pub use read::{Action, ActionError, Context, Reading, read};
 
 use crate::base::text;
 use crate::fault::Kind;

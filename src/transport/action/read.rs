@@ -16,7 +16,7 @@ pub struct Reading {
     /// The text before the action; all of it where there is none.
     pub lead: String,
     /// `None`: the text holds no action.
-    pub action: Option<Result<Action, Box<Unread>>>,
+    pub action: Option<Result<Action, Box<ActionError>>>,
     pub warnings: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub struct Context {
 
 /// An action that cannot be read.
 #[derive(Debug)]
-pub struct Unread {
+pub struct ActionError {
     /// What stood where the tool's id belongs, as far as that can be told.
     pub tool: Option<String>,
     pub dialect: Option<Dialect>,
@@ -91,8 +91,8 @@ pub fn read(text: &str) -> Reading {
     Reading { lead, action: Some(action), warnings }
 }
 
-fn unread(fault: Fault) -> Box<Unread> {
-    Box::new(Unread { tool: None, dialect: None, fault })
+fn unread(fault: Fault) -> Box<ActionError> {
+    Box::new(ActionError { tool: None, dialect: None, fault })
 }
 
 /// The reading of one block whose XML is good.
@@ -105,7 +105,7 @@ struct Block<'t> {
 }
 
 impl Block<'_> {
-    fn action(&mut self, root: &Element) -> Result<Action, Box<Unread>> {
+    fn action(&mut self, root: &Element) -> Result<Action, Box<ActionError>> {
         self.is(root, "ACTION");
         self.has_no(root, "attributes");
         if !root.text.is_empty() {
@@ -121,7 +121,7 @@ impl Block<'_> {
         self.flaws.extend((self.more > 0).then(|| format!("And {} more.", self.more)));
         let fault = Fault::of_flaws(Kind::ActionParseError, std::mem::take(&mut self.flaws));
         let tool = Some(action.tool).filter(|tool| !tool.is_empty());
-        Err(Box::new(Unread { tool, dialect: Some(action.dialect), fault }))
+        Err(Box::new(ActionError { tool, dialect: Some(action.dialect), fault }))
     }
 
     /// `<tool_id>`, `<inputs>`, and further elements.

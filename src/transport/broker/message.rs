@@ -2,9 +2,9 @@
 //! nothing; every request is answered or in the run log.
 
 use super::Face;
-use super::open::{Identity, Known};
+use super::open::{Identity, Redelivery};
 use crate::base::text::{head, printable};
-use crate::broker::{Delivery, LONGEST_ID, State, ToolServiceRequest, ToolServiceResponse, Unsent};
+use crate::broker::{Delivery, LONGEST_ID, PublishError, State, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, format};
@@ -32,13 +32,13 @@ pub async fn handled(face: Arc<Face>, delivery: Delivery) {
     let delivery = match delivery.redelivered {
         false => delivery,
         true => match face.open.known(&request, delivery) {
-            Known::Running => return,
-            Known::Ended(delivery) => {
+            Redelivery::Running => return,
+            Redelivery::Ended(delivery) => {
                 let words = shown(&delivery.id);
                 tracing::info!(target: "toolhost::broker", "request {words} comes again; it was answered");
                 return done(delivery).await;
             }
-            Known::No(delivery) => delivery,
+            Redelivery::No(delivery) => delivery,
         },
     };
     face.open.begin(&request);
@@ -352,17 +352,17 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
         let left = PATIENCE.saturating_sub(began.elapsed());
         let why = match tokio::time::timeout(left, face.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(Unsent::Nobody)) if !is_returning(face) => return Err("nobody listens for replies".to_owned()),
+            Ok(Err(PublishError::Nobody)) if !is_returning(face) => return Err("nobody listens for replies".to_owned()),
             // A broker may take less than we send.
-            Ok(Err(Unsent::TooLarge)) => match large() {
+            Ok(Err(PublishError::TooLarge)) => match large() {
                 Some(words) if words.len() < body.len() => {
                     body = words;
                     continue;
                 }
                 _ => return Err("it is larger than a message may be".to_owned()),
             },
-            Ok(Err(Unsent::Nobody)) => "nobody listens for replies".to_owned(),
-            Ok(Err(Unsent::Failed(why))) => why,
+            Ok(Err(PublishError::Nobody)) => "nobody listens for replies".to_owned(),
+            Ok(Err(PublishError::Failed(why))) => why,
             Err(_) => return Err("the broker stays away".to_owned()),
         };
         tracing::info!(target: "toolhost::broker", "a reply is published again: {}", printable(&head(&why, 300)));

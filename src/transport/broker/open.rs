@@ -40,7 +40,7 @@ struct Running {
 }
 
 /// What a redelivered message is.
-pub enum Known {
+pub enum Redelivery {
     /// Its call runs here, and keeps it.
     Running,
     /// It was answered from here.
@@ -58,15 +58,15 @@ impl Open {
         lock(&self.0).running.entry(request.clone()).or_default().count += 1;
     }
 
-    pub fn known(&self, request: &Identity, delivery: Delivery) -> Known {
+    pub fn known(&self, request: &Identity, delivery: Delivery) -> Redelivery {
         let mut requests = lock(&self.0);
         if let Some(running) = requests.running.get_mut(request) {
             running.again.push(delivery);
-            return Known::Running;
+            return Redelivery::Running;
         }
         match requests.ended.contains(request) {
-            true => Known::Ended(delivery),
-            false => Known::No(delivery),
+            true => Redelivery::Ended(delivery),
+            false => Redelivery::No(delivery),
         }
     }
 

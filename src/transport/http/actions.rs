@@ -1,6 +1,6 @@
 //! `POST /v1/actions`: the call that a model wrote into its text.
 
-use super::body::{self, Unread};
+use super::body::{self, BodyError};
 use super::calls::{self, run_while_served};
 use super::extract::Start;
 use super::reply::{self, AnswerBody, Response, malformed};
@@ -37,7 +37,7 @@ struct Action {
     kept: Reservation,
 }
 
-async fn read(start: &Start, body: Body) -> Result<Action, Unread> {
+async fn read(start: &Start, body: Body) -> Result<Action, BodyError> {
     let received = start.read("", body).await?;
     let read =
         |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
@@ -66,7 +66,7 @@ async fn acted(start: Start, Action { reading, from, kept }: Action) -> Response
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let Answer { lead, dialect, observation, warnings, .. } = &*answer;
         let outcome = outcome.map(|report| report.shown(operator, label.as_deref()));
-        answers::visible(&Shown { lead, dialect, observation, warnings, outcome }, to)?;
+        answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
         to.write_all(b"\n")
     };
     let held = match outcome {
@@ -82,7 +82,7 @@ async fn acted(start: Start, Action { reading, from, kept }: Action) -> Response
 
 /// An answer as its caller may see it.
 #[derive(Serialize)]
-struct Shown<'a, O> {
+struct ActionAnswer<'a, O> {
     lead: &'a str,
     dialect: &'a Option<action::Dialect>,
     observation: &'a Option<String>,

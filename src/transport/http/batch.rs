@@ -1,7 +1,7 @@
 //! `POST /v1/calls`: several calls of one request, told one after the other as Server-Sent Events: `batch`, what each call
 //! tells and its one `end`, and last `done`.
 
-use super::body::{self, Received, Unread};
+use super::body::{self, BodyError, Received};
 use super::calls::{Begun, run};
 use super::extract::Start;
 use super::reply::{self, AnswerBody, Reader, Response, malformed};
@@ -64,7 +64,7 @@ pub async fn call(start: Start, body: Body) -> Response {
     }
 }
 
-async fn parse(start: &Start, body: Body) -> Result<(BatchBody, Received), Unread> {
+async fn parse(start: &Start, body: Body) -> Result<(BatchBody, Received), BodyError> {
     let mut received = start.read("", body).await?;
     let text = std::mem::take(&mut received.text);
     let mut asked = body::apart(start.face(), start.caller(), text, read).await?;
@@ -76,7 +76,7 @@ fn begin(start: Start, asked: BatchBody, received: Received) -> Response {
     // The first call was counted with the body.
     let (mut counted, label) = (received.counted, asked.user);
     let face = start.face();
-    let named = tools::Named::of(face, start.caller());
+    let named = tools::ToolNames::of(face, start.caller());
     let who = face.service.who(start.caller(), label.as_deref());
     let mut request = |Object(one): Object<BatchCall>| {
         let tool = named.id(one.tool);

@@ -39,21 +39,21 @@ pub struct Received {
 }
 
 /// Why a body was not read, or cannot be understood.
-pub struct Unread {
+pub struct BodyError {
     pub status: StatusCode,
     pub fault: Fault,
 }
 
-impl Unread {
-    pub fn new(status: StatusCode, words: &str) -> Unread {
-        Unread { status, fault: malformed(words) }
+impl BodyError {
+    pub fn new(status: StatusCode, words: &str) -> BodyError {
+        BodyError { status, fault: malformed(words) }
     }
 }
 
 /// A body that does not say what it is for.
-impl From<Fault> for Unread {
-    fn from(fault: Fault) -> Unread {
-        Unread { status: StatusCode::BAD_REQUEST, fault }
+impl From<Fault> for BodyError {
+    fn from(fault: Fault) -> BodyError {
+        BodyError { status: StatusCode::BAD_REQUEST, fault }
     }
 }
 
@@ -65,8 +65,8 @@ pub async fn read(
     headers: &HeaderMap,
     body: Body,
     (tool, is_call): (&str, impl FnOnce(usize) -> bool),
-) -> Result<Received, Unread> {
-    let refuse = Unread::new;
+) -> Result<Received, BodyError> {
+    let refuse = BodyError::new;
     // A length that is known beforehand leaves no two readings of where a request ends.
     if headers.contains_key(header::TRANSFER_ENCODING) {
         return Err(refuse(StatusCode::LENGTH_REQUIRED, "Send the body with a Content-Length, not in chunks."));
@@ -91,13 +91,13 @@ pub async fn read(
     }
     let counted = usize::from(is_call(length));
     if counted > 0 {
-        let full = |fault: Fault| Unread { status: reply::status_of(&fault, None), fault };
+        let full = |fault: Fault| BodyError { status: reply::status_of(&fault, None), fault };
         let tool = Some(tool).filter(|tool| length > LONG && !tool.is_empty());
         face.service.arrives(caller, tool).map_err(full)?;
     }
     let Some(kept) = face.service.limiter().take(Resource::Bodies, &caller.user, kib(length)) else {
         let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
-        return Err(Unread { status: StatusCode::SERVICE_UNAVAILABLE, fault });
+        return Err(BodyError { status: StatusCode::SERVICE_UNAVAILABLE, fault });
     };
     let mut unread = Unfinished { face, caller, tool, counts: true };
     let whole = tokio::time::timeout(TIME, body.collect()).await;

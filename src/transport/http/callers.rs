@@ -16,7 +16,7 @@ pub enum Callers {
 
 /// Why a request has no caller.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unknown {
+pub enum CallerError {
     Absent,
     /// With the reason for the log.
     Refused(String),
@@ -58,14 +58,14 @@ impl Callers {
         }
     }
 
-    pub fn of(&self, headers: &HeaderMap) -> Result<Caller, Unknown> {
-        let refused = |why: &str| Unknown::Refused(why.to_owned());
+    pub fn of(&self, headers: &HeaderMap) -> Result<Caller, CallerError> {
+        let refused = |why: &str| CallerError::Refused(why.to_owned());
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
         let (tokens, jwt) = match (self, presented.next()) {
             (Callers::Own(name), None) => return Ok(Caller::operator(name)),
             // Whoever presents a token means to be that caller, and not the operator.
             (Callers::Own(_), Some(_)) => return Err(refused("a token, and this server knows none")),
-            (Callers::Presented { .. }, None) => return Err(Unknown::Absent),
+            (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => {
                 let words = value.to_str().map_err(|_| refused("the header is no text"))?;
                 let token = words.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -81,7 +81,7 @@ impl Callers {
             return Ok(caller);
         }
         match jwt {
-            Some(jwt) if token.contains('.') => jwt.caller(token).map_err(Unknown::Refused),
+            Some(jwt) if token.contains('.') => jwt.caller(token).map_err(CallerError::Refused),
             _ => Err(refused("no such token")),
         }
     }

@@ -1,7 +1,7 @@
 //! One request, one call; its answer as JSON, or as Server-Sent Events while it runs. A call ends with its client.
 
-use super::body::{CallBody, Unread};
-use super::extract::{Known, Start};
+use super::body::{BodyError, CallBody};
+use super::extract::{RequestCaller, Start};
 use super::gate::once;
 use super::reply::{self, AnswerBody, Response};
 use super::stream::{self, Running};
@@ -26,14 +26,14 @@ const UNDECIDED: Duration = Duration::from_millis(300);
 
 /// `POST /v1/tools/{tool}/calls`.
 pub async fn call(start: Start, Path(tool): Path<String>, body: Body) -> Response {
-    let tool = tools::Named::of(start.face(), start.caller()).id(tool);
+    let tool = tools::ToolNames::of(start.face(), start.caller()).id(tool);
     match read(&start, &tool, body).await {
         Ok(asked) => begin(start, asked).await,
         Err(unread) => start.refuse(&tool, unread).await,
     }
 }
 
-async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Unread> {
+async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, BodyError> {
     let received = start.read(tool, body).await?;
     let request = CallRequest { counted: received.counted, ..start.request(tool.to_owned(), Arguments::default()) };
     let parse = move |text: &str| body::call(request, text);
@@ -45,7 +45,7 @@ async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Unread>
 
 async fn begin(start: Start, CallBody { request, detached, callback, stray }: CallBody) -> Response {
     let seen_by = start.reader(request.label.clone());
-    let Start { known: Known { face, .. }, headers, begun } = start;
+    let Start { known: RequestCaller { face, .. }, headers, begun } = start;
     if background::wanted(&face, &request, detached, &headers) {
         return background::begin(face, request, callback, &seen_by, begun).await;
     }

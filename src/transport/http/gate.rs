@@ -2,7 +2,7 @@
 //! server's (DNS rebinding), are refused; no header of CORS is sent.
 
 use super::Face;
-use super::callers::Unknown;
+use super::callers::CallerError;
 use super::connection::Connection;
 use super::metadata;
 use super::reply::{self, Refused};
@@ -56,8 +56,8 @@ pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -
     }
     face.callers.of(request.headers()).map(Some).map_err(|unknown| {
         let words = match unknown {
-            Unknown::Absent => "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).",
-            Unknown::Refused(why) => {
+            CallerError::Absent => "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).",
+            CallerError::Refused(why) => {
                 face.warnings.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
                 "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: is it whole, and still in the server's list?"
             }

@@ -1,6 +1,6 @@
 //! `/mcp`: the MCP server, behind the same gate and the same quotas as everything else here.
 
-use super::extract::{Known, Start};
+use super::extract::{RequestCaller, Start};
 use super::reply::{self, Response};
 use super::{body, running};
 use crate::transport::mcp::Message;
@@ -14,7 +14,7 @@ pub const PATH: &str = "/mcp";
 pub async fn mcp(start: Start, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
-        let Known { face, caller } = start.known;
+        let RequestCaller { face, caller } = start.known;
         return face.mcp.other(caller, parts).await.map(Body::new);
     }
     let is_call = |length| length > body::SMALL;
@@ -22,7 +22,7 @@ pub async fn mcp(start: Start, request: Request) -> Response {
         Ok(received) => received,
         Err(unread) => return start.refuse("", unread).await,
     };
-    let Start { known: Known { face, caller }, begun, .. } = start;
+    let Start { known: RequestCaller { face, caller }, begun, .. } = start;
     let approver = running::approver(&face, &caller);
     let message = body::apart(&face, &caller, received.text, |text| Message::read(text.as_bytes())).await;
     let recorded = message.is_refused();

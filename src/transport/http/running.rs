@@ -1,7 +1,7 @@
 //! `/v1/calls`, `/v1/approvals`, `/v1/status`, `/metrics`: a caller's own calls; for operators those of all, what waits for
 //! their approval, the state of the host, metrics.
 
-use super::extract::{Known, Operator};
+use super::extract::{Operator, RequestCaller};
 use super::reply::{self, Response, malformed};
 use super::{Face, background, body};
 use crate::base::json::Object;
@@ -15,13 +15,17 @@ use serde::Deserialize;
 use serde_json::json;
 
 /// `GET /v1/calls`.
-pub async fn calls(Known { face, caller }: Known) -> Response {
+pub async fn calls(RequestCaller { face, caller }: RequestCaller) -> Response {
     let who = face.service.who(&caller, None);
     reply::value(StatusCode::OK, &json!({ "calls": background::calls(&face, &who) }))
 }
 
 /// `GET /v1/calls/{call}`.
-pub async fn call(Known { face, caller }: Known, Path(id): Path<String>, headers: HeaderMap) -> Response {
+pub async fn call(
+    RequestCaller { face, caller }: RequestCaller,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let who = face.service.who(&caller, None);
     if let Some(told) = background::told(&face, &who, &id, &headers).await {
         return told;
@@ -41,7 +45,7 @@ async fn missing(face: &Face, who: &Caller) -> Response {
 }
 
 /// `DELETE /v1/calls/{call}`.
-pub async fn cancel(Known { face, caller }: Known, Path(id): Path<String>) -> Response {
+pub async fn cancel(RequestCaller { face, caller }: RequestCaller, Path(id): Path<String>) -> Response {
     let who = face.service.who(&caller, None);
     match face.background.cancel(&who, &id) || face.service.cancel(&who, &id) {
         true => reply::value(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true })),
@@ -117,7 +121,7 @@ pub async fn approve(
 ) -> Response {
     let received = match body::read(&face, &caller, &headers, body, ("", |_| false)).await {
         Ok(received) => received,
-        Err(body::Unread { status, fault }) => return reply::refusal(status, fault),
+        Err(body::BodyError { status, fault }) => return reply::refusal(status, fault),
     };
     let read = |text: &str| serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer);
     let Ok(Approval { approve }) = body::apart(&face, &caller, received.text, read).await else {

@@ -1,12 +1,12 @@
 //! `/v1/tools`: what a caller may call, as JSON or in the shapes of model APIs; for operators what a tool may touch.
 
 use super::Face;
-use super::extract::{Known, Operator};
+use super::extract::{Operator, RequestCaller};
 use super::reply::{self, Refused, Response};
 use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
 use crate::service::Caller;
-use crate::transport::export::{self, Exported, Format};
+use crate::transport::export::{self, ExportDocument, Format};
 use crate::transport::names::Names;
 use axum::extract::Path;
 use http::{StatusCode, Uri};
@@ -17,7 +17,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// `GET /v1/tools`.
-pub async fn list(known: Known, uri: Uri) -> Result<Response, Refused> {
+pub async fn list(known: RequestCaller, uri: Uri) -> Result<Response, Refused> {
     let caller = acting(&known, &uri)?;
     let format = format(&uri)?;
     let all = offered(&known.face, &caller).map_err(|fault| known.fault(fault))?;
@@ -38,9 +38,9 @@ pub async fn list(known: Known, uri: Uri) -> Result<Response, Refused> {
 }
 
 /// `GET /v1/tools/{tool}`.
-pub async fn one(known: Known, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refused> {
-    let Known { face, caller } = &known;
-    let tool = Named::of(face, caller).id(tool);
+pub async fn one(known: RequestCaller, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refused> {
+    let RequestCaller { face, caller } = &known;
+    let tool = ToolNames::of(face, caller).id(tool);
     let format = format(&uri)?;
     let found = face.service.find(caller, &tool).and_then(|tool| Ok((tool, offered(face, caller)?)));
     let (tool, mut all) = found.map_err(|fault| known.fault(fault))?;
@@ -66,16 +66,16 @@ pub async fn audit(Operator { face, .. }: Operator, Path(tool): Path<String>) ->
 }
 
 /// Tools by the names that models know (`ns__name`, or what their authors chose), of all that one caller is offered.
-pub struct Named<'f> {
+pub struct ToolNames<'f> {
     face: &'f Face,
     caller: &'f Caller,
     /// Made for the first that is no id.
     names: OnceCell<Names>,
 }
 
-impl Named<'_> {
-    pub fn of<'f>(face: &'f Face, caller: &'f Caller) -> Named<'f> {
-        Named { face, caller, names: OnceCell::new() }
+impl ToolNames<'_> {
+    pub fn of<'f>(face: &'f Face, caller: &'f Caller) -> ToolNames<'f> {
+        ToolNames { face, caller, names: OnceCell::new() }
     }
 
     /// The id behind a name; whatever else is asked for stays as it is.
@@ -93,7 +93,7 @@ impl Named<'_> {
 }
 
 /// The caller that `as` names, where this one may act as that one; without `as` this one.
-fn acting(known: &Known, uri: &Uri) -> Result<Caller, Refused> {
+fn acting(known: &RequestCaller, uri: &Uri) -> Result<Caller, Refused> {
     let Some(name) = parameter(uri, "as") else { return Ok(known.caller.clone()) };
     let other = known.face.service.who(&known.caller, Some(&name));
     if other.user == name {
@@ -122,9 +122,9 @@ fn format(uri: &Uri) -> Result<Option<Format>, Refused> {
     format.map_err(|why| reply::refused(StatusCode::BAD_REQUEST, reply::malformed(&format!("format: {why}."))))
 }
 
-fn exported(exported: Exported) -> Response {
+fn exported(exported: ExportDocument) -> Response {
     match exported {
-        Exported::Json(value) => reply::value(StatusCode::OK, &value),
-        Exported::Text(text) => reply::text(text),
+        ExportDocument::Json(value) => reply::value(StatusCode::OK, &value),
+        ExportDocument::Text(text) => reply::text(text),
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 /// The member of a request's `_meta` that says on whose behalf it comes.
 const LABEL: &str = "dev.toolhost/user";
 
-pub struct Asked {
+pub struct McpRequest {
     pub caller: Caller,
     /// On whose behalf it comes, where it does not say so itself.
     pub label: Option<String>,
@@ -33,9 +33,9 @@ pub struct Asked {
     pub left: CancellationToken,
 }
 
-impl Asked {
-    pub fn new(caller: Caller, payer: Payer) -> Asked {
-        Asked {
+impl McpRequest {
+    pub fn new(caller: Caller, payer: Payer) -> McpRequest {
+        McpRequest {
             caller,
             label: None,
             approver: Approver::Nobody,
@@ -78,7 +78,7 @@ tokio::task_local! {
 
 /// A request over HTTP, and what comes of it beside its response.
 pub struct Current {
-    pub asked: Arc<Asked>,
+    pub asked: Arc<McpRequest>,
     /// For the session that it begins.
     pub place: Mutex<Option<Reservation>>,
     /// The stream that it begins or goes on with.
@@ -96,8 +96,8 @@ impl Current {
 }
 
 /// What the request of this context brought: over HTTP in its head.
-pub fn of(context: &RequestContext<RoleServer>) -> Result<&Asked, ErrorData> {
-    let own = context.extensions.get::<Arc<Asked>>();
+pub fn of(context: &RequestContext<RoleServer>) -> Result<&McpRequest, ErrorData> {
+    let own = context.extensions.get::<Arc<McpRequest>>();
     let asked = own.or_else(|| context.extensions.get::<Parts>()?.extensions.get());
     asked.map(Arc::as_ref).ok_or_else(|| ErrorData::internal_error("This request came without its caller.", None))
 }

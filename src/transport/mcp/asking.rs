@@ -1,7 +1,7 @@
 //! A tool's questions to its client, with whose answers the call is made again: by a result that asks, with a sealed state,
 //! or at once, where the client is of the older era. A question to a person says which tool asks it.
 
-use super::person::{self, Given};
+use super::person::{self, PersonAnswer};
 use crate::base::text;
 use crate::policy::Ask;
 use crate::service::shapes::{Client, Questions};
@@ -80,7 +80,7 @@ impl Seal {
     pub fn confirms(
         &self,
         bound: &Bound,
-        (given, form): (Given, InputRequests),
+        (given, form): (PersonAnswer, InputRequests),
         client: Client,
     ) -> Result<InputRequiredResult, ErrorData> {
         let back = Back { state: client.state, answers: client.answers, given: Some(given) };
@@ -96,7 +96,7 @@ pub struct Back {
     /// By the tool's keys.
     pub answers: Map<String, Value>,
     /// To the question whether the call may run.
-    pub given: Option<Given>,
+    pub given: Option<PersonAnswer>,
 }
 
 /// What this client can be asked.

@@ -1,7 +1,7 @@
 //! Events of the responses to an older client's requests, kept for a client that comes back after its connection broke
 //! (`Last-Event-ID`): rmcp's event store, bounded for each principal, and read by the caller in its session alone.
 
-use super::asked::Asked;
+use super::asked::McpRequest;
 use crate::base::lock;
 use crate::service::{Limiter, Reservation, Resource};
 use futures_util::stream;
@@ -49,7 +49,7 @@ fn is_common(stream: &str) -> bool {
 pub struct Log {
     began: Instant,
     /// The request whose response it is.
-    of: OnceLock<(SessionId, Arc<Asked>)>,
+    of: OnceLock<(SessionId, Arc<McpRequest>)>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -96,7 +96,7 @@ impl Events {
     }
 
     /// The stream that this event begins is the response to a request of this session.
-    pub fn begin(&self, event: &ServerSseMessage, session: &SessionId, asked: &Arc<Asked>) -> Option<Arc<Log>> {
+    pub fn begin(&self, event: &ServerSseMessage, session: &SessionId, asked: &Arc<McpRequest>) -> Option<Arc<Log>> {
         let (_, stream) = parsed(event.event_id.as_deref()?)?;
         let log = self.log(stream);
         log.of.set((session.clone(), asked.clone())).ok()?;
@@ -253,7 +253,7 @@ impl Reading {
     }
 
     /// The request whose response is read.
-    pub fn asked(&self) -> Option<&Arc<Asked>> {
+    pub fn asked(&self) -> Option<&Arc<McpRequest>> {
         self.log.of.get().map(|(_, asked)| asked)
     }
 
@@ -351,7 +351,7 @@ mod tests {
         let events = Events::new(limiter.clone());
         let store = Store(events.clone());
         for user in ["a", "b", "c", "d", "e"] {
-            let asked = Arc::new(Asked::new(Caller::named(user), Payer::new(&limiter, user)));
+            let asked = Arc::new(McpRequest::new(Caller::named(user), Payer::new(&limiter, user)));
             for n in 0..80 {
                 let (stream, mut first) = (format!("{user}{n}"), ServerSseMessage::retry(RETRY));
                 first.event_id = store.store_event(&stream, &first).await.ok();

@@ -1,9 +1,9 @@
 //! MCP's requests, answered for one client, whichever way they come.
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
-use super::asked::{self, Asked, CURRENT};
+use super::asked::{self, CURRENT, McpRequest};
 use super::asking::{self, Back, Bound};
-use super::offered::Offered;
+use super::offered::ToolList;
 use super::person::Person;
 use super::telling::Telling;
 use super::{KEY, Mcp, documents, message, results, tasks, telling};
@@ -67,7 +67,7 @@ impl Face {
     }
 
     /// The tools of this request's caller.
-    fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<Offered>, ErrorData> {
+    fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
         Ok(self.mcp.lists.of(&self.mcp.service, self.who(asked::of(context)?, context)))
     }
 
@@ -87,7 +87,7 @@ impl Face {
     }
 
     /// An unknown name is a protocol error, and leaves its record like every refusal.
-    async fn unknown(&self, context: &RequestContext<RoleServer>, name: &str, offered: &Offered) -> ErrorData {
+    async fn unknown(&self, context: &RequestContext<RoleServer>, name: &str, offered: &ToolList) -> ErrorData {
         let shown = crate::base::text::printable(&name.chars().take(100).collect::<String>());
         let mut words = format!("Unknown tool: {shown}.");
         let hidden = |near: &&str| offered.tool(near).is_none();
@@ -133,7 +133,7 @@ impl Face {
     }
 
     /// Ends once nobody waits for the answer any longer.
-    async fn over(&self, context: &RequestContext<RoleServer>, asked: &Asked) -> ErrorData {
+    async fn over(&self, context: &RequestContext<RoleServer>, asked: &McpRequest) -> ErrorData {
         let words = tokio::select! {
             () = context.ct.cancelled() => "The call was cancelled.",
             () = asked.left.cancelled() => "The client has left.",
@@ -176,12 +176,12 @@ impl Face {
     }
 
     /// Who the request counts as, and whether that is an operator.
-    fn who(&self, asked: &Asked, context: &RequestContext<RoleServer>) -> Caller {
+    fn who(&self, asked: &McpRequest, context: &RequestContext<RoleServer>) -> Caller {
         self.mcp.service.who(&asked.caller, asked.label(context).as_deref())
     }
 
     /// A call with what its request says of it.
-    fn request(&self, asked: &Asked, context: &RequestContext<RoleServer>, call: CallRequest) -> CallRequest {
+    fn request(&self, asked: &McpRequest, context: &RequestContext<RoleServer>, call: CallRequest) -> CallRequest {
         let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
         let (label, trace) = (asked.label(context), asked::trace(context));
         CallRequest { label, idempotency_key, trace, counted: asked.counted, ..call }
@@ -217,7 +217,7 @@ impl Drop for Face {
     }
 }
 
-fn approver(asked: &Asked, person: Option<&Arc<Person>>) -> Approver {
+fn approver(asked: &McpRequest, person: Option<&Arc<Person>>) -> Approver {
     match person {
         Some(person) => Approver::Client { face: person.clone(), or: Box::new(asked.approver.clone()) },
         None => asked.approver.clone(),

@@ -1,7 +1,7 @@
 //! MCP's stdio transport: one message a line, read strictly and written visibly. rmcp's own reads a message in its own way,
 //! with the arguments as a tree, passes over what it cannot read, and knows no requests that are open.
 
-use super::asked::Asked;
+use super::asked::McpRequest;
 use super::ids::{Exchange, Ids};
 use super::message::{self, Received, Refusal, id_of, message_of, refusal};
 use super::results::Content;
@@ -64,10 +64,10 @@ impl Frames {
         let frames = Frames { messages, output: output.clone(), open: Ids::default(), standing: Arc::default() };
         let (open, standing) = (frames.open.clone(), frames.standing());
         let payer = Payer::new(mcp.service.limiter(), &client.caller.user);
-        let asks = move |arguments| Asked {
+        let asks = move |arguments| McpRequest {
             label: client.label.clone(),
             arguments,
-            ..Asked::new(client.caller.clone(), payer.clone())
+            ..McpRequest::new(client.caller.clone(), payer.clone())
         };
         tokio::spawn(async move {
             tokio::select! {
@@ -192,7 +192,7 @@ async fn read<R: AsyncRead + Unpin>(
     mut input: BufReader<R>,
     (messages, output, standing): (&mpsc::Sender<RxJsonRpcMessage<RoleServer>>, &Output, &AtomicBool),
     open: &Ids,
-    asks: impl Fn(std::sync::Mutex<Option<String>>) -> Asked,
+    asks: impl Fn(std::sync::Mutex<Option<String>>) -> McpRequest,
 ) {
     let mut line = Vec::new();
     let mut begun = false;
@@ -236,7 +236,7 @@ async fn read<R: AsyncRead + Unpin>(
 async fn opened(
     open: &Ids,
     received: Received,
-    asks: impl Fn(std::sync::Mutex<Option<String>>) -> Asked,
+    asks: impl Fn(std::sync::Mutex<Option<String>>) -> McpRequest,
 ) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
     let Received { mut message, arguments, .. } = received;
     match &mut message {

@@ -2,12 +2,12 @@
 //! this file says whose a request is, how many are open, and builds the content of results.
 
 use super::Mcp;
-use super::asked::{Asked, CURRENT, Current};
+use super::asked::{CURRENT, Current, McpRequest};
 use super::events::Reading;
 use super::face::Face;
 use super::frames;
 use super::message::{self, Message, Received, message_of};
-use super::sessions::{Busy, Sessions, Use};
+use super::sessions::{Busy, SessionLease, Sessions};
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, CallRequest, Caller, Reservation, Service, Sink};
@@ -107,7 +107,7 @@ impl Streamable {
             }
         }
         let listens = request.is_some_and(|request| request.request.method() == LISTENS);
-        let asked = Asked { approver, arguments: arguments.into(), counted, ..self.asked(caller) };
+        let asked = McpRequest { approver, arguments: arguments.into(), counted, ..self.asked(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
         self.answered((asked, place), parts, body, (used, Some(begun).filter(|_| !listens))).await
     }
@@ -129,22 +129,22 @@ impl Streamable {
         }
     }
 
-    fn uses(&self, parts: &Parts, caller: &Caller, request: Option<RequestId>) -> Result<Option<Use>, Busy> {
+    fn uses(&self, parts: &Parts, caller: &Caller, request: Option<RequestId>) -> Result<Option<SessionLease>, Busy> {
         let session = parts.headers.get(SESSION).and_then(|session| session.to_str().ok());
         session.map_or(Ok(None), |session| self.sessions.uses(session, &caller.user, request))
     }
 
-    fn asked(&self, caller: Caller) -> Asked {
+    fn asked(&self, caller: Caller) -> McpRequest {
         let payer = Payer::new(self.mcp.service.limiter(), &caller.user);
-        Asked::new(caller, payer)
+        McpRequest::new(caller, payer)
     }
 
     async fn answered(
         &self,
-        (asked, place): (Asked, Option<Reservation>),
+        (asked, place): (McpRequest, Option<Reservation>),
         mut parts: Parts,
         body: Bytes,
-        (used, begun): (Option<Use>, Option<mpsc::Sender<()>>),
+        (used, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
     ) -> Response<Replies> {
         let asked = Arc::new(asked);
         // From here on, whoever drops this request ends its call.
@@ -189,7 +189,7 @@ fn refused(status: StatusCode, refusal: &message::Refusal) -> Response<Replies> 
 /// The body of an answer. Dropping it ends the call, now or where its client does not come back.
 pub struct Replies {
     body: BoxBody<Bytes, Infallible>,
-    asked: Option<Arc<Asked>>,
+    asked: Option<Arc<McpRequest>>,
     /// Of a stream that its client can come back to.
     reading: Option<Reading>,
     /// What is sent next.
@@ -199,7 +199,7 @@ pub struct Replies {
 
 impl Replies {
     /// `held`: as long as this is read.
-    fn of(body: BoxBody<Bytes, Infallible>, asked: Option<Arc<Asked>>, held: impl Send + 'static) -> Replies {
+    fn of(body: BoxBody<Bytes, Infallible>, asked: Option<Arc<McpRequest>>, held: impl Send + 'static) -> Replies {
         Replies { body, asked, reading: None, next: VecDeque::new(), _held: Box::new(held) }
     }
 

@@ -1,7 +1,7 @@
 //! Ids of the requests that are open on one connection of lines. rmcp gets an id of our own for each: a client may use an
 //! id again that it has just cancelled, and rmcp would give the answer of one request to the other.
 
-use super::asked::Asked;
+use super::asked::McpRequest;
 use crate::base::lock;
 use crate::service;
 use rmcp::model::RequestId;
@@ -19,7 +19,7 @@ const OTHERS: usize = 16;
 pub struct Exchange {
     /// The id the client gave it.
     pub client: RequestId,
-    pub asked: Arc<Asked>,
+    pub asked: Arc<McpRequest>,
     /// Given back when the answer is written.
     pub place: OwnedSemaphorePermit,
 }

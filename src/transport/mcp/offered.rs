@@ -15,7 +15,7 @@ const PAGE: usize = 200;
 const KEPT: usize = 64;
 
 /// What is offered of one snapshot.
-pub struct Offered {
+pub struct ToolList {
     snapshot: Arc<Snapshot>,
     caller: Caller,
     pub names: Names,
@@ -26,11 +26,11 @@ pub struct Offered {
 
 /// The lists of this moment, one for each caller that asked.
 #[derive(Default)]
-pub struct Lists(Mutex<Vec<Arc<Offered>>>);
+pub struct Lists(Mutex<Vec<Arc<ToolList>>>);
 
 impl Lists {
     /// Worked out once per caller and snapshot.
-    pub fn of(&self, service: &Service, caller: Caller) -> Arc<Offered> {
+    pub fn of(&self, service: &Service, caller: Caller) -> Arc<ToolList> {
         let snapshot = service.registry().snapshot();
         let mut kept = lock(&self.0);
         kept.retain(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot));
@@ -40,14 +40,14 @@ impl Lists {
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        let offered = Arc::new(Offered::of(service, snapshot, caller));
+        let offered = Arc::new(ToolList::of(service, snapshot, caller));
         kept.push(offered.clone());
         offered
     }
 }
 
-impl Offered {
-    fn of(service: &Service, snapshot: Arc<Snapshot>, caller: Caller) -> Offered {
+impl ToolList {
+    fn of(service: &Service, snapshot: Arc<Snapshot>, caller: Caller) -> ToolList {
         let mut listed: Vec<Arc<registry::Tool>> = service
             .tools(&caller)
             .unwrap_or_default()
@@ -72,7 +72,7 @@ impl Offered {
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         let shown = listed.iter().filter(|tool| !tool.manifest.hidden && service.can_call(&caller, tool));
         let documents = Documents::of(shown, &names);
-        Offered { snapshot, caller, names, tools, documents }
+        ToolList { snapshot, caller, names, tools, documents }
     }
 
     /// The tool of exactly this name.

@@ -35,13 +35,13 @@ enum Way {
 /// A question that a client is sent away with, and what it brought back of an earlier one.
 struct Again {
     open: Arc<Open>,
-    given: Mutex<Option<Given>>,
+    given: Mutex<Option<PersonAnswer>>,
     asked: Mutex<Option<Question>>,
 }
 
 /// An answer, and which question it is for.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Given {
+pub struct PersonAnswer {
     /// The call that was asked about, whose question counts once.
     pub call: String,
     pub digest: String,
@@ -81,7 +81,7 @@ impl Person {
     pub fn of(
         context: &RequestContext<RoleServer>,
         caller: Caller,
-        (open, given): (&Arc<Open>, Option<Given>),
+        (open, given): (&Arc<Open>, Option<PersonAnswer>),
     ) -> Person {
         let again = Again { open: open.clone(), given: Mutex::new(given), asked: Mutex::default() };
         let way = match context.meta.protocol_version() {
@@ -92,11 +92,11 @@ impl Person {
     }
 
     /// The question that the client is sent away with: the call it is about, its digest, and itself.
-    pub fn asked(&self) -> Option<(Given, InputRequests)> {
+    pub fn asked(&self) -> Option<(PersonAnswer, InputRequests)> {
         let Way::Again(again) = &self.way else { return None };
         let question = lock(&again.asked).take()?;
         let form = form(&question, self.operator)?;
-        let given = Given { call: question.call, digest: question.digest, answer: Value::Null };
+        let given = PersonAnswer { call: question.call, digest: question.digest, answer: Value::Null };
         Some((given, [(KEY.to_owned(), InputRequest::Elicitation(form))].into_iter().collect()))
     }
 }
@@ -109,7 +109,7 @@ impl Again {
                 return Answer::Refused(Fault::new(Kind::RateLimitError, message).retryable());
             }
             *lock(&self.asked) = Some(question.clone());
-            return Answer::Asked;
+            return Answer::InputRequired;
         };
         if !self.open.end(&given.call) {
             let message = "A person's answer counts once, and in its time: make the call anew, without it.";

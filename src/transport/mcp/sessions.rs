@@ -26,7 +26,7 @@ const OPEN: usize = 64;
 /// The first revision whose clients know an event without content.
 const PRIMED: ProtocolVersion = ProtocolVersion::V_2025_11_25;
 
-struct Known {
+struct SessionState {
     user: String,
     used: Instant,
     /// Responses of it that are being sent.
@@ -39,13 +39,13 @@ struct Known {
 
 pub struct Sessions {
     local: LocalSessionManager,
-    known: Mutex<HashMap<SessionId, Known>>,
+    known: Mutex<HashMap<SessionId, SessionState>>,
     limiter: Arc<Limiter>,
     pub events: Arc<Events>,
 }
 
 /// One response of a session, until it is sent or dropped.
-pub struct Use {
+pub struct SessionLease {
     sessions: Arc<Sessions>,
     id: SessionId,
     request: Option<RequestId>,
@@ -81,7 +81,7 @@ impl Sessions {
     }
 
     /// Closes such sessions that nobody uses, so many of them, the longest unused first.
-    async fn forget(&self, which: impl Fn(&Known) -> bool, most: usize) {
+    async fn forget(&self, which: impl Fn(&SessionState) -> bool, most: usize) {
         let gone = {
             let mut known = lock(&self.known);
             let unused = known.iter().filter(|(_, session)| session.uses == 0 && which(session));
@@ -99,7 +99,12 @@ impl Sessions {
     }
 
     /// Opens a request, or a stream. `None`: there is no such session of this user.
-    pub fn uses(self: &Arc<Self>, id: &str, user: &str, request: Option<RequestId>) -> Result<Option<Use>, Busy> {
+    pub fn uses(
+        self: &Arc<Self>,
+        id: &str,
+        user: &str,
+        request: Option<RequestId>,
+    ) -> Result<Option<SessionLease>, Busy> {
         let mut known = lock(&self.known);
         let Some(session) = known.get_mut(id).filter(|session| session.user == user) else { return Ok(None) };
         if session.uses >= OPEN {
@@ -109,11 +114,11 @@ impl Sessions {
             return Err(Busy::Taken);
         }
         (session.uses, session.used) = (session.uses + 1, Instant::now());
-        Ok(Some(Use { sessions: self.clone(), id: id.into(), request }))
+        Ok(Some(SessionLease { sessions: self.clone(), id: id.into(), request }))
     }
 }
 
-impl Drop for Use {
+impl Drop for SessionLease {
     fn drop(&mut self) {
         if let Some(session) = lock(&self.sessions.known).get_mut(&self.id) {
             (session.uses, session.used) = (session.uses - 1, Instant::now());
@@ -133,7 +138,7 @@ impl SessionManager for Sessions {
         let (user, kept) = place.ok().flatten().ok_or_else(|| Failed::SessionNotFound("".into()))?;
         let (id, transport) = self.local.create_session().await?;
         let requests = HashSet::new();
-        let session = Known { user, used: Instant::now(), uses: 0, requests, primed: false, _kept: kept };
+        let session = SessionState { user, used: Instant::now(), uses: 0, requests, primed: false, _kept: kept };
         lock(&self.known).insert(id.clone(), session);
         Ok((id, transport))
     }

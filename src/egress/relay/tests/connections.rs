@@ -112,7 +112,7 @@ async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
             rig.until(|_| (*got.lock().expect("kept") == wanted).then_some(())).await;
             continue;
         }
-        let (_, refusal) = rig.refusal(What::Connection).await;
+        let (_, refusal) = rig.refusal(TrafficKind::Connection).await;
         let told = match &refusal {
             Refusal::Content { why } | Refusal::Tls { why } => why.as_str(),
             _ => "",
@@ -153,7 +153,7 @@ async fn tls_for_anything_else_is_reset_with_the_reason() {
         rig.echo(443).await;
         let (back, end) = rig.exchange("a.test.", 443, &bytes).await;
         assert!(back.is_empty() && is_reset(&end), "{why}");
-        let (target, refusal) = rig.refusal(What::Connection).await;
+        let (target, refusal) = rig.refusal(TrafficKind::Connection).await;
         assert_eq!(target, "a.test:443");
         assert!(matches!(&refusal, Refusal::Content { why: told } if told.contains(why)), "{why}: {refusal:?}");
         assert!(rig.heard.lock().expect("heard").dialled.is_empty());

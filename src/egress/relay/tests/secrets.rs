@@ -217,7 +217,7 @@ async fn nothing_is_sent_to_a_host_with_another_certificate() {
         answer.starts_with("HTTP/1.1 502 ") && answer.contains("\r\n\r\ntoolhost: no TLS with a.test: "),
         "{answer}"
     );
-    let (target, refusal) = rig.refusal(What::Connection).await;
+    let (target, refusal) = rig.refusal(TrafficKind::Connection).await;
     assert!(target == "a.test:8443" && matches!(refusal, Refusal::Tls { .. }), "{target} {refusal:?}");
     // And to one that speaks no TLS.
     let plain: Arc<Mutex<Vec<u8>>> = Arc::default();

@@ -56,7 +56,7 @@ async fn a_request_for_anything_else_is_refused() {
         assert!(answer.matches("HTTP/1.").count() <= 1, "{request}\n{answer}");
         if count < EVENTS {
             let refused = rig.until(|heard| {
-                let count_now = heard.events.iter().filter(|event| event.what == What::Request).count();
+                let count_now = heard.events.iter().filter(|event| event.what == TrafficKind::Request).count();
                 (count_now > count).then_some(count_now)
             });
             assert_eq!(refused.await, count + 1, "{request}");

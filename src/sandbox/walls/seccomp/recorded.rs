@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// What a system call would do with a file that it names. `Itself`: a link is not followed, but meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum FileUse {
     Read,
     ReadItself,
     Write,
@@ -24,57 +24,57 @@ pub enum Use {
 
 /// One path of a system call: the argument with the folder that it starts in, if there is one, and its own.
 #[derive(Clone, Copy, Debug)]
-pub struct Named {
+pub struct PathArgument {
     pub folder: Option<usize>,
     pub path: usize,
-    pub usage: Use,
+    pub usage: FileUse,
 }
 
-const fn at(path: usize, usage: Use) -> Named {
-    Named { folder: None, path, usage }
+const fn at(path: usize, usage: FileUse) -> PathArgument {
+    PathArgument { folder: None, path, usage }
 }
 
-const fn below(folder: usize, usage: Use) -> Named {
-    Named { folder: Some(folder), path: folder + 1, usage }
+const fn below(folder: usize, usage: FileUse) -> PathArgument {
+    PathArgument { folder: Some(folder), path: folder + 1, usage }
 }
 
 /// System calls that name files. Not in the list: those that only ask about a file (stat(2), access(2)), which are most
 /// of all and change and read nothing.
-const FILES: &[(i64, &[Named])] = &[
-    (libc::SYS_open, &[at(0, Use::Flags(1))]),
-    (libc::SYS_openat, &[below(0, Use::Flags(2))]),
-    (libc::SYS_creat, &[at(0, Use::Write)]),
-    (libc::SYS_execve, &[at(0, Use::Run)]),
-    (libc::SYS_execveat, &[below(0, Use::Run)]),
-    (libc::SYS_mkdir, &[at(0, Use::Make)]),
-    (libc::SYS_mkdirat, &[below(0, Use::Make)]),
-    (libc::SYS_mknod, &[at(0, Use::Make)]),
-    (libc::SYS_mknodat, &[below(0, Use::Make)]),
-    (libc::SYS_rmdir, &[at(0, Use::WriteItself)]),
-    (libc::SYS_unlink, &[at(0, Use::WriteItself)]),
-    (libc::SYS_unlinkat, &[below(0, Use::WriteItself)]),
-    (libc::SYS_rename, &[at(0, Use::WriteItself), at(1, Use::WriteItself)]),
-    (libc::SYS_renameat, &[below(0, Use::WriteItself), below(2, Use::WriteItself)]),
-    (libc::SYS_renameat2, &[below(0, Use::WriteItself), below(2, Use::WriteItself)]),
-    (libc::SYS_link, &[at(0, Use::ReadItself), at(1, Use::Make)]),
-    (libc::SYS_linkat, &[below(0, Use::ReadItself), below(2, Use::Make)]),
-    (libc::SYS_symlink, &[at(1, Use::Make)]),
-    (libc::SYS_symlinkat, &[below(1, Use::Make)]),
-    (libc::SYS_truncate, &[at(0, Use::Write)]),
-    (libc::SYS_chmod, &[at(0, Use::Write)]),
-    (libc::SYS_fchmodat, &[below(0, Use::Write)]),
-    (libc::SYS_chown, &[at(0, Use::Write)]),
-    (libc::SYS_lchown, &[at(0, Use::WriteItself)]),
-    (libc::SYS_fchownat, &[below(0, Use::Write)]),
-    (libc::SYS_utime, &[at(0, Use::Write)]),
-    (libc::SYS_utimes, &[at(0, Use::Write)]),
-    (libc::SYS_futimesat, &[below(0, Use::Write)]),
-    (libc::SYS_utimensat, &[below(0, Use::Write)]),
-    (libc::SYS_chdir, &[at(0, Use::Read)]),
+const FILES: &[(i64, &[PathArgument])] = &[
+    (libc::SYS_open, &[at(0, FileUse::Flags(1))]),
+    (libc::SYS_openat, &[below(0, FileUse::Flags(2))]),
+    (libc::SYS_creat, &[at(0, FileUse::Write)]),
+    (libc::SYS_execve, &[at(0, FileUse::Run)]),
+    (libc::SYS_execveat, &[below(0, FileUse::Run)]),
+    (libc::SYS_mkdir, &[at(0, FileUse::Make)]),
+    (libc::SYS_mkdirat, &[below(0, FileUse::Make)]),
+    (libc::SYS_mknod, &[at(0, FileUse::Make)]),
+    (libc::SYS_mknodat, &[below(0, FileUse::Make)]),
+    (libc::SYS_rmdir, &[at(0, FileUse::WriteItself)]),
+    (libc::SYS_unlink, &[at(0, FileUse::WriteItself)]),
+    (libc::SYS_unlinkat, &[below(0, FileUse::WriteItself)]),
+    (libc::SYS_rename, &[at(0, FileUse::WriteItself), at(1, FileUse::WriteItself)]),
+    (libc::SYS_renameat, &[below(0, FileUse::WriteItself), below(2, FileUse::WriteItself)]),
+    (libc::SYS_renameat2, &[below(0, FileUse::WriteItself), below(2, FileUse::WriteItself)]),
+    (libc::SYS_link, &[at(0, FileUse::ReadItself), at(1, FileUse::Make)]),
+    (libc::SYS_linkat, &[below(0, FileUse::ReadItself), below(2, FileUse::Make)]),
+    (libc::SYS_symlink, &[at(1, FileUse::Make)]),
+    (libc::SYS_symlinkat, &[below(1, FileUse::Make)]),
+    (libc::SYS_truncate, &[at(0, FileUse::Write)]),
+    (libc::SYS_chmod, &[at(0, FileUse::Write)]),
+    (libc::SYS_fchmodat, &[below(0, FileUse::Write)]),
+    (libc::SYS_chown, &[at(0, FileUse::Write)]),
+    (libc::SYS_lchown, &[at(0, FileUse::WriteItself)]),
+    (libc::SYS_fchownat, &[below(0, FileUse::Write)]),
+    (libc::SYS_utime, &[at(0, FileUse::Write)]),
+    (libc::SYS_utimes, &[at(0, FileUse::Write)]),
+    (libc::SYS_futimesat, &[below(0, FileUse::Write)]),
+    (libc::SYS_utimensat, &[below(0, FileUse::Write)]),
+    (libc::SYS_chdir, &[at(0, FileUse::Read)]),
 ];
 
 /// The paths that a system call names.
-pub fn named(number: u32) -> &'static [Named] {
+pub fn named(number: u32) -> &'static [PathArgument] {
     FILES.iter().find(|(file, _)| *file == i64::from(number)).map_or(&[], |(_, named)| named)
 }
 

@@ -238,24 +238,6 @@ fn what_was_left_running_is_named_where_a_call_times_out() {
     }
 }
 
-#[test]
-fn a_misspelt_required_name_is_told_to_the_caller_too() {
-    let host = host();
-    host.tool("t:field", json!({ "displyName": "d" }));
-    let file = host.folder.path().join("user_scripts/field/field.tool.json");
-    let text = fs::read_to_string(&file).unwrap().replace("\"displayName\": \"t:field\",", "");
-    fs::write(&file, text).unwrap();
-    let (code, _, err) = host.run(&["call", "t:field"]);
-    let words = "the required field 'displayName' is missing: is 'displyName' it, misspelt?";
-    assert!(code == 2 && err.contains(words), "{err}");
-    let parameters = json!({
-        "type": "object", "properties": { "message": { "type": "string", "description": "d" } }, "required": ["mesage"],
-    });
-    host.tool("t:one", json!({ "parameters": parameters }));
-    let (code, _, err) = host.run(&["call", "t:one", "message=x"]);
-    assert!(code == 2 && err.contains("did you mean 'message'?") && err.contains("every call fails"), "{err}");
-}
-
 /// A method's own names are not what its caller knows.
 #[test]
 fn a_mapped_parameter_is_told_by_the_name_the_tool_gives_it() {

@@ -1,6 +1,16 @@
 //! The languages a script may be written in, and their spellings.
 
-use super::Language;
+use serde::{Deserialize, Serialize};
+
+/// What a script is written in. `py`, `node`, `js` are accepted spellings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    Python,
+    Nodejs,
+    Bun,
+    Wasm,
+}
 
 impl Language {
     pub const ALL: [Language; 4] = [Language::Python, Language::Nodejs, Language::Bun, Language::Wasm];

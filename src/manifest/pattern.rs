@@ -1,8 +1,31 @@
 //! The patterns of `allowRead` and `allowWrite`. One that could not be enforced exactly is refused.
 
-use super::{Pattern, PatternShape};
 use crate::base::text;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// One file pattern as asked for, already parsed. A pattern that cannot be enforced exactly was refused before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pattern {
+    /// As written in the manifest.
+    pub text: String,
+    /// `base:`: relative to the scripts base and not to the script's folder.
+    pub from_base: bool,
+    pub shape: PatternShape,
+}
+
+/// `path` is relative to the script's folder, or absolute. Plain components only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatternShape {
+    /// `self`: the script file.
+    SelfScript,
+    /// `./*`, `.`, `dir/`, `dir/**`: a live subtree.
+    Tree { path: PathBuf },
+    /// `data/in.csv`: one file. Reading: expanded at launch. Writing: staged.
+    File { path: PathBuf },
+    /// `data/*.csv`: names within one folder; `*` and `?` stand in the last component only.
+    Names { folder: PathBuf, names: String },
+}
 
 /// Longest pattern, bytes: the kernel's own limit for a path.
 const MAX_PATTERN_BYTES: usize = 4096;

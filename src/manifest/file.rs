@@ -137,15 +137,24 @@ fn home(schema: &Value, at: &str, name: &str) -> Option<String> {
 
 /// The limits that are written, each at most what has an effect.
 fn limits(it: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
-    let written = Limit::ALL.into_iter().filter_map(|limit| Some((limit, json::whole(&top["limits"][limit.name()])?)));
-    let clamped = written.map(|(limit, value)| {
+    let mut limits = BTreeMap::new();
+    for limit in Limit::ALL {
+        let pointer = format!("/limits/{}", limit.name());
+        let Some(value) = whole(it, top, &pointer) else { continue };
         if value > limit.most() {
             let message = format!("clamped to {}, the largest response: write at most that", limit.most());
-            it.warn(&format!("/limits/{}", limit.name()), message);
+            it.warn(&pointer, message);
         }
-        (limit, value.min(limit.most()))
-    });
-    clamped.collect()
+        limits.insert(limit, value.min(limit.most()));
+    }
+    limits
+}
+
+/// A whole number; reals that are none are whole to JSON Schema where they are large (1e300).
+fn whole(it: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<u64> {
+    let written = top.pointer(pointer)?;
+    let read = json::whole(written).ok_or_else(|| "must be a whole number that fits in 64 bits".to_owned());
+    it.parsed(Code::Schema, pointer, read)
 }
 
 fn strict_version(written: &str) -> Result<semver::Version, String> {
@@ -243,7 +252,7 @@ fn execution(it: &mut Reader<'_>, top: &Value) -> Execution {
         it.error(Code::Schema, "/execution/env", message);
     }
     Execution {
-        timeout_ms: json::whole(&block["timeoutMs"]),
+        timeout_ms: whole(it, top, "/execution/timeoutMs"),
         stderr: it.get("/execution/stderr").unwrap_or_default(),
         text_output: block["output"] == "text",
         asynchronous: block["mode"] == "async",

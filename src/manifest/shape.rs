@@ -9,6 +9,9 @@ use crate::base::{suggest, text};
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
+/// Most unknown names that are reported of one table or object.
+const MAX_NAMES: usize = 100;
+
 /// One place at which a value breaks its schema.
 #[derive(Debug)]
 pub struct Violation {
@@ -62,7 +65,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, words: &Words) -> Vec<Vi
                 let message = format!("unknown key `{shown}`{near}; known here: {}", known.join(", "));
                 Violation { pointer: format!("{at}/{}", escape_segment(word)), is_name: true, is_rough: false, message }
             };
-            return unexpected.iter().map(unknown).collect();
+            return unexpected.iter().take(MAX_NAMES).map(unknown).collect();
         }
         Kind::Required { property } => {
             let name = property.as_str().unwrap_or_default();

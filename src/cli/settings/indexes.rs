@@ -17,22 +17,9 @@ pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Meanings {
-    python: Option<Meaning>,
-    node: Option<Meaning>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "write \"machine\" or { url = \"https://…\" }")]
-enum Meaning {
-    Word(Word),
-    Address(IndexConfig),
-}
-
-/// The word for an index that is set up as this machine's own installers are.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Word {
-    Machine,
+    /// The word `machine`, or an `IndexConfig`.
+    python: Option<toml::Value>,
+    node: Option<toml::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,20 +71,28 @@ pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>
     Ok(found)
 }
 
-fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
-    let IndexConfig { url, hosts, ranges, credential, ca } = match meaning {
-        Meaning::Address(given) => given,
-        Meaning::Word(Word::Machine) => {
-            let usual = Index::built_in(of);
-            return match machine(of, variable)? {
-                // The public one has other hosts for its files; of another, the operator names them.
-                Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
-                    Index::new(name, of, &url, &[], &[], None)
-                }
-                _ => Ok(Index { name: name.to_owned(), ..usual }),
-            };
-        }
-    };
+fn one(
+    name: &str,
+    of: Ecosystem,
+    meaning: toml::Value,
+    folder: &Path,
+    variable: Variables<'_>,
+) -> Result<Index, String> {
+    if meaning.as_str() == Some("machine") {
+        let usual = Index::built_in(of);
+        return match machine(of, variable)? {
+            // The public one has other hosts for its files; of another, the operator names them.
+            Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
+                Index::new(name, of, &url, &[], &[], None)
+            }
+            _ => Ok(Index { name: name.to_owned(), ..usual }),
+        };
+    }
+    if !meaning.is_table() {
+        return Err("write \"machine\" or { url = \"https://…\" }".to_owned());
+    }
+    let IndexConfig { url, hosts, ranges, credential, ca } =
+        meaning.try_into().map_err(|why: toml::de::Error| why.message().to_owned())?;
     let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
     let credential = credential.map(|CredentialConfig { from, header, value }| {

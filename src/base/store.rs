@@ -349,7 +349,7 @@ impl ContentStore {
         match part {
             Part::Record(kind) => !kind.has_tree || tree_of(key).is_some(),
             Part::Tree => tree_of(key).is_some_and(|tree| tree.name == name),
-            Part::Unfinished => self.folder.stat(name).is_none_or(|stat| age(stat.st_ctime) < ABANDONED),
+            Part::Unfinished => self.folder.stat(name).is_none_or(|stat| age(stat.st_mtime) < ABANDONED),
             Part::Leftover => false,
         }
     }

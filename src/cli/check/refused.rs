@@ -174,7 +174,7 @@ fn no_module(text: &[u8]) -> Option<String> {
 fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (runtime, script) = (decision.runtime.as_ref()?, tool.site.script.as_deref()?);
     let typed = Language::of_file_name(script.to_str()?) == [Language::Bun];
-    if runtime.language == Language::Nodejs && typed && !service::strips_types(&runtime.version) {
+    if runtime.language == Language::Nodejs && typed && !strips_types(&runtime.version) {
         let version = &runtime.version;
         let message = format!(
             "Node {version} does not run TypeScript (22.18 and 23.6 do), so calls fail here: \"language\": \"bun\" runs it"
@@ -182,6 +182,12 @@ fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Proble
         return Some(Problem::new(Severity::Warning, Code::Dependency, "/handler/language", message));
     }
     None
+}
+
+/// Whether this Node runs TypeScript by itself (nodejs.org/api/typescript.html, "Type stripping").
+fn strips_types(version: &str) -> bool {
+    let version = semver::Version::parse(version.trim_start_matches('v'));
+    version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18))
 }
 
 /// What is not pinned, and what else is remarkable about the packages.

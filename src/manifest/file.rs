@@ -25,7 +25,12 @@ use std::sync::LazyLock;
 pub static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
 
-#[jsonschema::validator(path = "src/manifest/schema.json", methods = { validate = false })]
+/// Patterns take linear time: the author of a manifest writes what they are held against.
+#[jsonschema::validator(
+    path = "src/manifest/schema.json",
+    methods = { validate = false },
+    pattern_options = { engine = regex }
+)]
 struct Shape;
 
 /// Most patterns in one list.
@@ -40,6 +45,7 @@ pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
     let mut reader = Reader::new(&document);
     if !Shape::is_valid(&document.value) {
         reader.hold_to(&SCHEMA, Shape::iter_errors(&document.value), "");
+        reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);
     if let Some(manifest) = &manifest {

@@ -7,6 +7,7 @@ use super::bounds::{self, Bounds};
 use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
+    MAX_TREE_BYTES,
 };
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
@@ -165,9 +166,11 @@ impl Schema {
             return Vec::new();
         }
         let (_, explaining) = self.effort(value);
+        // The first flaw may be of a union, which is explained by all its branches.
+        let is_short = self.bounds.parts.saturating_mul(self.bounds.copied) <= MAX_TREE_BYTES;
         if explaining <= LARGE_CHECK_STEPS {
             self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::new(&error)).collect()
-        } else if explaining <= MAX_CHECK_STEPS && !self.bounds.has_deep_unions {
+        } else if explaining <= MAX_CHECK_STEPS && is_short && !self.bounds.has_deep_unions {
             self.compiled.validate(value).err().iter().map(Flaw::new).collect()
         } else {
             vec![Flaw::must("", "schema", "must fit its schema (which is too intricate to say where it does not)")]

@@ -46,31 +46,36 @@ struct Announce {
     ttl: Option<i64>,
 }
 
+/// An entry, and the files that it names: no tool may write them.
 #[derive(Clone, Debug)]
 pub struct Broker {
     pub entry: Entry,
-    /// Certificates that vouch for it.
-    ca: Option<PathBuf>,
-    credentials: Option<SecretSource>,
-    /// Of the key by which it announces.
-    key: Option<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
-impl Broker {
-    /// The files that it names: no tool may write them.
-    pub fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let credentials = self.credentials.as_ref().and_then(|from| from.file());
-        self.ca.clone().into_iter().chain(credentials.map(Path::to_owned)).chain(self.key.clone())
-    }
+/// How a broker is reached, as an entry of either kind writes it.
+struct Connection {
+    url: String,
+    user: Option<String>,
+    credentials: Option<String>,
+    ca: Option<PathBuf>,
+    insecure: bool,
+}
 
-    /// As it is served, with the certificates as they are now.
-    pub fn ready(&self) -> Result<Entry, String> {
-        let mut entry = self.entry.clone();
-        if let Some(path) = &self.ca {
-            let text = guarded_text(path).map_err(|why| format!("[[broker]] ca {}: {why}", path.display()))?;
-            entry.terms.ca = Some(text);
+impl Connection {
+    /// The terms, with the certificates as they are now, and the files that it names.
+    fn read(self, folder: &Path) -> Result<(Terms, Vec<PathBuf>), String> {
+        let credentials = self.credentials.map(|from| one_for_all(&from, folder, "a broker has one credential"));
+        let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
+        let mut files: Vec<PathBuf> =
+            credentials.iter().filter_map(|from| from.file().map(Path::to_path_buf)).collect();
+        let mut terms = Terms::new(&self.url, self.user, credentials.map(secret), self.insecure)
+            .map_err(|why| format!("url: {why}"))?;
+        if let Some(path) = self.ca.map(|path| folder.join(path)) {
+            terms.ca = Some(guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?);
+            files.push(path);
         }
-        Ok(entry)
+        Ok((terms, files))
     }
 }
 
@@ -105,10 +110,9 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
 }
 
 fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
-    let credentials = given.credentials.map(|from| one_for_all(&from, folder, "a broker has one credential"));
-    let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
-    let terms = Terms::new(&given.url, given.user, credentials.clone().map(secret), given.insecure)
-        .map_err(|why| format!("url: {why}"))?;
+    let (url, user, credentials) = (given.url, given.user, given.credentials);
+    let connection = Connection { url, user, credentials, ca: given.ca, insecure: given.insecure };
+    let (terms, mut files) = connection.read(folder)?;
     let (request, response) = match (given.service, given.request, given.response) {
         (Some(service), None, None) => Topic::of_service(&service).map_err(|why| format!("service: {why}"))?,
         (None, Some(request), Some(response)) => (
@@ -149,7 +153,8 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     let announce = given.announce.map(|announce| announcing(announce, folder)).transpose();
     let (announce, key) = announce.map_err(|why| format!("announce: {why}"))?.unzip();
     let entry = Entry { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };
-    Ok(Broker { entry, ca: given.ca.map(|path| folder.join(path)), credentials, key: key.flatten() })
+    files.extend(key.flatten());
+    Ok(Broker { entry, files })
 }
 
 fn announcing(announce: Announce, folder: &Path) -> Result<(Announcing, Option<PathBuf>), String> {
@@ -220,27 +225,16 @@ pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Resul
         if let Some(twice) = entry.services.iter().find(named) {
             return Err(at(format!("the service '{}' is called over another broker already", twice.escape_debug())));
         }
-        let mut files = Vec::new();
-        let from = entry.credentials.as_deref().map(|from| one_for_all(from, folder, "a broker has one credential"));
-        let from = from.transpose().map_err(|why| at(format!("credentials: {why}")))?;
-        files.extend(from.as_ref().and_then(|from| from.file().map(Path::to_path_buf)));
-        let secret = from.map(secret);
-        let mut terms =
-            Terms::new(&entry.url, entry.user, secret, entry.insecure).map_err(|why| at(format!("url: {why}")))?;
-        let certificates = entry.ca.map(|path| {
-            let path = folder.join(path);
-            files.push(path.clone());
-            guarded_text(&path).map_err(|why| at(format!("ca {}: {why}", path.display())))
-        });
-        terms.ca = certificates.transpose()?;
-        let announced = entry.announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
+        let ToolServicesConfig { services, announced, url, user, credentials, ca, insecure } = entry;
+        let (terms, mut files) = Connection { url, user, credentials, ca, insecure }.read(folder).map_err(at)?;
+        let announced = announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
         let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
         let names = |entry: &announced::Entry| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
         let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
         if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
             return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
         }
-        found.push(BrokerServices { reached: RemoteServices { services: entry.services, terms }, announced, files });
+        found.push(BrokerServices { reached: RemoteServices { services, terms }, announced, files });
     }
     Ok(found)
 }

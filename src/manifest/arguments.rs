@@ -248,7 +248,10 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
         let fix = match near {
             Some(near) => format!(" Did you mean '{near}'?"),
             None if known.is_empty() => String::new(),
-            None => format!(" Known: {}.", text::head(&known.join(", "), 500)),
+            None => {
+                let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
+                format!(" Known: {listed}{}", if known.len() > 20 { ", …" } else { "." })
+            }
         };
         format!("{PARAMETER} '{shown}' is not a known parameter.{fix}")
     };

@@ -3,6 +3,7 @@
 //! The published JSON Schema says which values are accepted; here is what it cannot say: texts with a grammar of their
 //! own, and what does not go together. A request that is not understood refuses the manifest.
 
+use super::arguments;
 use super::bounds::SchemaFault;
 use super::descriptor;
 use super::document;
@@ -305,12 +306,19 @@ fn remark(it: &mut Reader<'_>, manifest: &Manifest) {
             it.warn(&below("/parameters/properties", name), message);
         }
     }
+    let required = parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate();
+    for (index, name) in required.filter_map(|(index, name)| Some((index, name.as_str()?))) {
+        if !arguments::declares(&parameters.raw, name) && parameters.raw.get("patternProperties").is_none() {
+            let message = format!("'{}' is required, but properties does not declare it", text::head(name, 80));
+            it.warn(&format!("/parameters/required/{index}"), message);
+        }
+    }
     let mut steps = 0;
     for (index, example) in manifest.examples.iter().enumerate() {
         steps += parameters.steps(&example.input);
         let message = if steps > LONG_CHECK_STEPS {
             "the examples are too large: this one was not held to the parameters".to_owned()
-        } else if let Err(fault) = super::arguments::check(manifest, example.input.clone(), false) {
+        } else if let Err(fault) = arguments::check(manifest, example.input.clone(), false) {
             format!("the example does not fit the parameters: {}", fault.message)
         } else {
             continue;

@@ -70,24 +70,28 @@ impl Schema {
 
     /// A `default` that its own schema refuses would fail every call that relies on it.
     fn check_defaults(&self) -> Result<(), SchemaFault> {
-        for owner in &self.bounds.defaults {
+        let owners = &self.bounds.defaults;
+        let compiled = if owners.is_empty() { None } else { self.parts(owners) };
+        for (at, owner) in owners.iter().enumerate() {
             let default = self.raw.pointer(owner).map_or(&Value::Null, |owner| &owner["default"]);
             let fault = |message: &str| SchemaFault::new(format!("{owner}/default"), message);
             if self.takes_long(default) {
                 return Err(fault("this default is too large for its schema"));
             }
-            if !self.part(owner).is_some_and(|part| part.is_valid(default)) {
+            if !compiled.as_ref().is_some_and(|parts| parts.is_valid(&json!({ (at.to_string()): default }))) {
                 return Err(fault("this default does not fit its own schema"));
             }
         }
         Ok(())
     }
 
-    /// A subschema, compiled with what it refers to.
-    fn part(&self, pointer: &str) -> Option<Validator> {
+    /// Subschemas as the properties of an object, by their numbers: what they share is compiled once.
+    fn parts(&self, pointers: &[String]) -> Option<Validator> {
         const HERE: &str = "toolhost:schema";
         const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'~').remove(b'-').remove(b'_').remove(b'.');
-        let mut schema = json!({ "$ref": format!("{HERE}#{}", utf8_percent_encode(pointer, PLAIN)) });
+        let reference = |pointer| json!({ "$ref": format!("{HERE}#{}", utf8_percent_encode(pointer, PLAIN)) });
+        let properties = pointers.iter().enumerate().map(|(at, pointer)| (at.to_string(), reference(pointer)));
+        let mut schema = json!({ "properties": properties.collect::<serde_json::Map<_, _>>() });
         if let Some(draft) = self.raw.get("$schema") {
             schema["$schema"] = draft.clone();
         }

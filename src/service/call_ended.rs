@@ -1,5 +1,5 @@
 //! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped, all
-//! parts of that line together fit into `audit::ROOM`.
+//! parts of that line together fit into `audit::LONGEST_RECORD`.
 
 use super::report::{Digests, Report};
 use crate::base::text::cut as cut_to;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Longest text of a caller or tool in a record, bytes.
 pub(super) const CUT: usize = 2048;
-/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::ROOM`.
+/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::LONGEST_RECORD`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
@@ -31,8 +31,6 @@ pub(super) struct CallEnded {
     pub report: Report,
     /// Its line of the audit log.
     pub line: Line,
-    /// False: that line could not be written.
-    pub is_recorded: bool,
     /// Who the call counts as.
     pub caller: String,
     /// `id@version`; what was asked for, where no tool was found.
@@ -249,7 +247,7 @@ mod tests {
             network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
         };
         let line = audit::ascii(&line).expect("JSON");
-        assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());
+        assert!(line.len() as u64 > audit::LONGEST_RECORD / 2 && (line.len() as u64) < audit::LONGEST_RECORD, "{} bytes", line.len());
         assert_eq!(many().len(), NOTES);
         assert!(many().last().is_some_and(|last| last == "and 981 more"));
     }

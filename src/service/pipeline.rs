@@ -77,7 +77,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
-        record.entry = Some(self.parts.audit.open()?);
+        record.entry = Some(self.open_record(record.principal())?);
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
@@ -158,7 +158,7 @@ impl Service {
             }
         }
         // One that is held back waits for nothing.
-        drop(target.attempt(&self.breakers)?);
+        drop(target.attempt(&self.breakers, false)?);
         if !target.decided.decision.confirm.is_empty() && !asked.agreed {
             record.enters(Stage::Confirm);
             let approver = std::mem::take(&mut asked.request.approver);
@@ -193,7 +193,7 @@ impl Service {
         let (digest, input) = until.run(long, digest).await?;
         target.input = input;
         let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
-        match self.keys.find((&rights.caller.user, &rights.principal), key, digest)? {
+        match self.keys.find(&rights.caller.user, &rights.principal, key, digest)? {
             idempotency::KeyState::Ended(report) => {
                 record.kept = Some(report);
                 Ok(Wait::Outcome)
@@ -227,7 +227,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
-        let attempt = target.attempt(&self.breakers)?;
+        let attempt = target.attempt(&self.breakers, true)?;
         let new: Vec<_> = target.tools.iter().filter(|tool| !asked.counted.contains(tool)).cloned().collect();
         self.limiter.starts(&target.found.rights.charge(&new))?;
         asked.counted.extend(new);

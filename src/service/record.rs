@@ -314,7 +314,7 @@ impl CallRecord {
                 .iter()
                 .for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Running, true)));
             let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
-            self.place.iter_mut().for_each(|place| place.runs(&self.id, &tool));
+            self.place.iter_mut().for_each(|place| place.ran = Some((self.id.clone(), tool.clone())));
         }
         begun
     }
@@ -322,7 +322,7 @@ impl CallRecord {
     /// The executor began, and was kept from starting anything.
     pub fn did_not_run(&mut self) {
         self.ran = false;
-        self.place.iter_mut().for_each(idempotency::Place::did_not_run);
+        self.place.iter_mut().for_each(|place| place.ran = None);
         self.listed.iter().for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Waiting, false)));
     }
 
@@ -517,11 +517,11 @@ impl CallRecord {
         };
         let kept = self.kept.clone();
         let mut ended = self.end(result);
-        if let Some(kept) = kept.filter(|_| ended.is_recorded) {
+        if let Some(kept) = kept {
             ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
         }
         self.place.take().into_iter().for_each(|place| place.ended(&ended.report));
-        self.listed.take().into_iter().for_each(|listed| listed.ended(ended.report.error.as_ref()));
+        self.listed.take().into_iter().for_each(|listed| listed.end(ended.report.error.as_ref().map(|fault| fault.kind)));
         ended
     }
 
@@ -533,12 +533,7 @@ impl CallRecord {
         }
         let entry = self.entry.take();
         let mut ended = self.call_ended(result, took);
-        if let Some(Err(fault)) = entry.map(|entry| entry.write(&ended.line)) {
-            // A call that left no record must not count as a success.
-            ended.is_recorded = false;
-            let report = &mut ended.report;
-            (report.success, report.output_data, report.error) = (false, None, Some(fault));
-        }
+        entry.into_iter().for_each(|entry| entry.write(&ended.line));
         runlog::call(&ended);
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
@@ -569,7 +564,6 @@ impl CallRecord {
         let began = self.received_at;
         let ends = self.stages.iter().skip(1).map(|(_, began)| *began).chain([began + took]);
         CallEnded {
-            is_recorded: true,
             caller: self.caller.user.clone(),
             tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.reference()),
             policy: self.decided.as_ref().map_or_else(String::new, |(policy, _)| policy.clone()),

@@ -107,7 +107,7 @@ impl Target {
     }
 
     /// Whether calls of what runs are held back: the script, service or method, whatever tool names it.
-    pub fn attempt(&self, breakers: &Arc<Breakers>) -> Result<Attempt, Fault> {
+    pub fn attempt(&self, breakers: &Arc<Breakers>, about_to_run: bool) -> Result<Attempt, Fault> {
         let FoundTool { rights, tool, .. } = &self.found;
         let script = self.site.script.as_deref();
         let runs = match &tool.manifest.handler {
@@ -119,9 +119,9 @@ impl Target {
         let named = script.filter(|_| self.enveloped);
         let named = named.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
         let shown = named.map_or_else(|| tool.reference(), |path| format!("{} {}", tool.reference(), printable(&path)));
-        let (caller, principal, is_own) =
-            (rights.caller.user.as_str(), rights.principal.as_str(), self.source.is_some());
-        breakers.enter(BreakerCall { caller, principal, tool: shown, runs, is_own }, rights.breaker())
+        let (caller, principal) = (rights.caller.user.clone(), rights.principal.clone());
+        let (is_own, rule) = (self.source.is_some(), rights.breaker());
+        breakers.enter(BreakerCall { caller, principal, tool: shown, runs, is_own, rule }, about_to_run)
     }
 }
 

@@ -246,7 +246,7 @@ impl Service {
             record.denied_by = Some(format!("confirm: {rule}"));
             return Err(fault);
         }
-        record.comes_back(&self.limiter, &target.found, &target.tools).await
+        self.comes_back(target, record).await
     }
 
     fn question(&self, target: &Target, record: &CallRecord) -> Question {

@@ -204,21 +204,12 @@ mod tests {
     use crate::service::audit;
 
     #[test]
-    fn the_longest_record_fits_its_room() {
-        // The worst case: each byte is written as six.
-        let worst = "\u{1}".repeat(100_000);
-        let many = || few(vec![worst.clone(); 1000]);
-        let digests = Digests {
-            manifest: Some("0".repeat(64)),
-            script: Some("0".repeat(64)),
-            policy: Some("0".repeat(64)),
-            confinement: Some("0".repeat(64)),
-        };
-        let part = cut_to(&worst, PART);
-        let denial =
-            Denial { operation: worst.clone(), target: worst.clone(), rule: worst.clone(), ..Denial::default() };
-        // Texts of events are printable: at worst two bytes are written as six.
-        let long = "é".repeat(1000);
+    fn the_longest_record_fits() {
+        // The worst case: each byte is written as six; texts of events are printable, at worst two bytes as six.
+        let (worst, long) = ("\u{1}".repeat(100_000), "é".repeat(1000));
+        let (part, digest, text) = (cut_to(&worst, PART), Some("0".repeat(64)), Some(cut_to(&worst, CUT)));
+        let (operation, target, rule) = (worst.clone(), worst.clone(), worst.clone());
+        let denial = Denial { operation, target, rule, ..Denial::default() };
         let refused = Some(protocol::Refusal::Content { why: long.clone() });
         let event = protocol::Event { what: protocol::TrafficKind::Connection, target: long, refused };
         let line = Line {
@@ -232,23 +223,27 @@ mod tests {
             trace: Some("0".repeat(32)),
             tool: part.clone(),
             version: Some("1.0.0".to_owned()),
-            manifest: Some(cut_to(&worst, CUT)),
-            digests,
+            manifest: text.clone(),
+            digests: Digests {
+                manifest: digest.clone(),
+                script: digest.clone(),
+                policy: digest.clone(),
+                confinement: digest,
+            },
             decision: Decision::Allowed,
             rule: part.clone(),
-            service: Some(part.clone()),
+            service: Some(part),
             limits: Some(policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
             outcome: "ParameterValidationError".to_owned(),
-            message: Some(cut_to(&worst, CUT)),
+            message: text,
             arguments: cut_to(&worst, CUT),
             usage: executor::Usage::default(),
-            notes: many(),
+            notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
             network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
         };
-        let line = audit::ascii(&line).expect("JSON");
-        assert!(line.len() as u64 > audit::LONGEST_RECORD / 2 && (line.len() as u64) < audit::LONGEST_RECORD, "{} bytes", line.len());
-        assert_eq!(many().len(), NOTES);
-        assert!(many().last().is_some_and(|last| last == "and 981 more"));
+        assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
+        let length = audit::ascii(&line).expect("JSON").len() as u64;
+        assert!((audit::LONGEST_RECORD / 2..audit::LONGEST_RECORD).contains(&length), "{length} bytes");
     }
 }

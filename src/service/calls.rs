@@ -2,7 +2,7 @@
 //! operators.
 
 use super::request::CallRequest;
-use super::{Caller, Service, format};
+use super::{Caller, Service, output};
 use crate::base::lock;
 use crate::base::shares::{IN_USE, Shares};
 use crate::base::text::{head, printable};
@@ -106,8 +106,12 @@ impl OpenCall {
         let Some((state, cancel)) = calls.remove(&self.key) else { return };
         let claim = vec![(String::new(), ENDED), (format!("principal {}", state.principal), ENDED)];
         let outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
-        let _ =
-            calls.put(self.key, (claim, 1), Duration::ZERO, (CallState { phase: Phase::Ended, outcome, ..state }, cancel));
+        let _ = calls.put(
+            self.key,
+            (claim, 1),
+            Duration::ZERO,
+            (CallState { phase: Phase::Ended, outcome, ..state }, cancel),
+        );
     }
 }
 
@@ -135,12 +139,12 @@ impl Service {
 
     /// The same of one whose caller stopped it.
     pub fn interrupted(&self, id: &str) -> Fault {
-        self.midway(id, format::cancelled())
+        self.midway(id, output::cancelled())
     }
 
     fn midway(&self, id: &str, fault: Fault) -> Fault {
         let ran = self.call_state(&Caller::operator(""), id).is_some_and(|state| state.ran);
-        if ran { format::cancelled_midway(fault) } else { fault }
+        if ran { output::cancelled_midway(fault) } else { fault }
     }
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.

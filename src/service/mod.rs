@@ -12,13 +12,12 @@ mod callers;
 mod calls;
 mod decision_cache;
 mod denials;
-pub mod format;
 mod hints;
 pub mod idempotency;
 pub mod ledger;
 pub mod metrics;
+pub mod output;
 pub mod packages;
-mod parts;
 mod pipeline;
 pub mod preflight;
 mod quota;
@@ -32,12 +31,10 @@ pub mod runlog;
 mod script_call;
 mod script_digest;
 mod secrets;
-pub mod shapes;
 mod speakers;
 mod target;
 mod tools;
 mod traces;
-mod verbose;
 
 pub use approval::{Answer, Approver, Ask, Question, changed as changed_meanwhile};
 pub use arguments::Arguments;
@@ -46,15 +43,16 @@ pub use calls::{CallState, Phase};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use hints::strips_types;
+pub use output as format;
+pub use output as shapes;
 pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
-pub use report::{Digests, Report};
+pub use report::{Digests, Report, Verbose};
 pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
 pub use script_digest::of as digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, StageEvent};
 pub use tools::{Effects, Reread};
 pub use traces::{Collector, TraceContext};
-pub use verbose::Verbose;
 
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
@@ -188,7 +186,7 @@ impl Service {
         let ended = tokio::select! {
             biased;
             ended = running => ended,
-            () = cancelled.cancelled() => Ok(Err(format::cancelled())),
+            () = cancelled.cancelled() => Ok(Err(output::cancelled())),
         };
         let result = match ended {
             Ok(result) => result,

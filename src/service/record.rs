@@ -1,19 +1,17 @@
 //! The record of one call: each stage notes what it found out, and the end of the call is one `CallEnded`.
 //!
-//! Secrets are hidden here, before anything leaves. A call whose audit record cannot be written does not run, and a call
-//! that is dropped is recorded as cancelled.
+//! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as cancelled.
 
 use super::call_ended::{CUT, CallEnded, Decision, Line, PART, Stage, events, few, manifest, rule, violations};
-use super::calls::{OpenCall, Phase};
+use super::calls::{CallState, OpenCall, Phase};
 use super::metrics::Meter;
-use super::quota::{Charge, Limiter, Slot};
+use super::quota::Slot;
 use super::redact::{self, RecordArguments};
 use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
 use super::script_digest::Script;
-use super::target::FoundTool;
 use super::traces::{CallSpan, TraceContext};
-use super::{audit, format, idempotency, runlog};
+use super::{audit, idempotency, output, runlog};
 use crate::base::json::{self, Text};
 use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::cut as cut_to;
@@ -26,7 +24,7 @@ use executor::{Denial, Ending};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Longest target and longest line that would ask for one, characters.
 const TARGET: usize = 200;
@@ -72,7 +70,8 @@ pub(super) struct CallRecord {
     arguments: ShownArguments,
     /// The policy that decided, and where the work of a service elsewhere is asked for.
     decided: Option<(String, Option<String>)>,
-    notes: policy::Notes,
+    /// What the last decision and the call itself have to say.
+    pub notes: policy::Notes,
     confined: Option<Confined>,
     /// False: whatever happened, nothing of the tool ran.
     pub ran: bool,
@@ -142,11 +141,17 @@ impl CallRecord {
         }
     }
 
+    fn state(&self, change: impl FnOnce(&mut CallState)) {
+        if let Some(listed) = &self.listed {
+            listed.change(change);
+        }
+    }
+
     /// Who the request counts as, by the rules.
     pub fn calls_as(&mut self, caller: &Caller) {
         if *caller != self.caller {
             self.caller.clone_from(caller);
-            self.listed.iter().for_each(|listed| listed.change(|state| state.caller.clone_from(&caller.user)));
+            self.state(|state| state.caller.clone_from(&caller.user));
         }
     }
 
@@ -173,14 +178,8 @@ impl CallRecord {
         self.span.context()
     }
 
-    /// Its id.
-    fn trace(&self) -> Option<String> {
-        self.context().map(TraceContext::id)
-    }
-
     pub fn found(&mut self, tool: Arc<registry::Tool>) {
-        let reference = tool.reference();
-        self.listed.iter().for_each(|listed| listed.change(|state| state.tool.clone_from(&reference)));
+        self.state(|state| state.tool = tool.reference());
         self.report.digests.manifest = Some(tool.manifest.digest.clone());
         self.tool = Some(tool);
     }
@@ -190,30 +189,28 @@ impl CallRecord {
         self.masked(&self.arguments.shown.to_string())
     }
 
-    /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
+    /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
     /// Hides the environment for a script that the call names, and its input until the script is found.
     pub fn given(&mut self, (mask, shown): redact::Masked) {
         // What was hidden before stays hidden, whatever is decided now.
-        let mut before = std::mem::take(&mut self.arguments);
-        before.mask.join(mask);
-        self.arguments = ShownArguments { shown, withheld: None, ..before };
-        let Some(tool) = &self.tool else { return };
-        let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
-        let ShownArguments { shown: RecordArguments::Tree(Value::Object(arguments)), withheld, .. } =
-            &mut self.arguments
+        self.arguments.mask.join(mask);
+        (self.arguments.shown, self.arguments.withheld) = (shown, None);
+        let Some(Handler::ServiceMethod { service, parameter_map, .. }) =
+            self.tool.as_ref().map(|tool| &tool.manifest.handler)
         else {
             return;
         };
+        let RecordArguments::Tree(Value::Object(arguments)) = &mut self.arguments.shown else { return };
         if service != policy::SCRIPT_SERVICE {
             return;
         }
         for (name, value) in arguments {
-            match parameter_map.get(name).unwrap_or(name).as_str() {
-                "env" => match value {
-                    Value::Object(variables) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
-                    other => *other = HIDDEN.into(),
-                },
-                "inputData" => *withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into()))),
+            match (parameter_map.get(name).unwrap_or(name).as_str(), value) {
+                ("env", Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
+                ("env", other) => *other = HIDDEN.into(),
+                ("inputData", value) => {
+                    self.arguments.withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into())));
+                }
                 _ => {}
             }
         }
@@ -238,18 +235,11 @@ impl CallRecord {
     /// Policy has decided, for or against the call; the last decision counts.
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
-        self.report.verbose.iter_mut().for_each(|verbose| verbose.grants = policy::audit::touches(decision));
+        if let Some(verbose) = &mut self.report.verbose {
+            verbose.grants = policy::audit::touches(decision);
+        }
         self.report.digests.policy = Some(decision.digest.clone());
         self.decided = Some((decision.policy.clone(), decision.service.as_ref().map(policy::ServiceGrant::place)));
-    }
-
-    /// What the last decision says, taken while another is made that may be the same.
-    pub fn notes(&mut self) -> policy::Notes {
-        std::mem::take(&mut self.notes)
-    }
-
-    pub fn says(&mut self, notes: policy::Notes) {
-        self.notes = notes;
     }
 
     /// A text that no log, record or answer may show.
@@ -270,21 +260,14 @@ impl CallRecord {
         self.confined = Some(Confined { shape: shape.clone(), limits, script });
     }
 
+    /// The slot of the call, unless its answer is being delivered.
+    pub fn slot(&mut self) -> Option<&mut Slot> {
+        self.report.turn.as_mut().and_then(Arc::get_mut)
+    }
+
     /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
     pub fn step_aside(&mut self) {
-        self.report.turn.as_mut().and_then(Arc::get_mut).into_iter().for_each(Slot::step_aside);
-    }
-
-    /// Waits for a place among the calls that run, at most as long as it may run. It then has that until its answer is
-    /// delivered.
-    pub async fn comes_back(&mut self, limiter: &Limiter, found: &FoundTool, tools: &[String]) -> Result<(), Fault> {
-        let Some(turn) = self.report.turn.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
-        limiter.comes_back(turn, &found.rights.charge(tools), found.until.limit).await
-    }
-
-    /// Charges the slot to more tools. False: one of them has no room now.
-    pub fn charge_also(&mut self, limiter: &Limiter, charge: &Charge) -> bool {
-        self.report.turn.as_mut().and_then(Arc::get_mut).is_none_or(|slot| limiter.charge_also(slot, charge))
+        self.slot().into_iter().for_each(Slot::step_aside);
     }
 
     /// Where the executor notes what the call does with its network.
@@ -295,35 +278,32 @@ impl CallRecord {
 
     /// The executor gets this input.
     pub fn sends(&mut self, input: &Value) {
-        if let Some(mut verbose) = self.report.verbose.take() {
-            verbose.stdin = self.masked(&input.to_string());
-            self.report.verbose = Some(verbose);
+        if self.report.verbose.is_some() {
+            let stdin = self.masked(&input.to_string());
+            self.report.verbose.iter_mut().for_each(|verbose| verbose.stdin.clone_from(&stdin));
         }
     }
 
-    /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
+    /// The executor starts: writes the begin record.
     pub fn running(&mut self) -> Result<(), Fault> {
         let Some(mut entry) = self.entry.take() else { return Ok(()) };
         self.ran = true;
         let killed = "The host ended before this call did; how far the call came is not known.";
         let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed)), self.network().as_ref()));
         self.entry = Some(entry);
-        self.ran = begun.is_ok();
-        if self.ran {
-            self.listed
-                .iter()
-                .for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Running, true)));
-            let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
-            self.place.iter_mut().for_each(|place| place.ran = Some((self.id.clone(), tool.clone())));
-        }
+        self.runs(begun.is_ok());
         begun
     }
 
-    /// The executor began, and was kept from starting anything.
-    pub fn did_not_run(&mut self) {
-        self.ran = false;
-        self.place.iter_mut().for_each(|place| place.ran = None);
-        self.listed.iter().for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Waiting, false)));
+    /// Whether something of the call runs.
+    pub fn runs(&mut self, ran: bool) {
+        self.ran = ran;
+        let phase = if ran { Phase::Running } else { Phase::Waiting };
+        self.state(|state| (state.phase, state.ran) = (phase, ran));
+        let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
+        if let Some(place) = &mut self.place {
+            place.ran = ran.then(|| (self.id.clone(), tool));
+        }
     }
 
     /// A text of the tool as a reader may see it.
@@ -343,36 +323,25 @@ impl CallRecord {
     /// The same of a line that the tool wrote: the run log has it at once.
     pub fn heard(&mut self, line: &str) -> String {
         let line = self.log(line);
-        self.log_at_once(&line);
-        line
-    }
-
-    fn log_at_once(&self, line: &str) {
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
-        runlog::line(&self.id, || self.trace(), tool, line);
+        runlog::line(&self.id, || self.context().map(TraceContext::id), tool, &line);
+        line
     }
 
     /// The executor is done. `lost`: lines of the log that nobody took in time. `digest`: of the script that ran, where
     /// the executor knows it.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
         if lost > 0 {
-            let words = format!("toolhost: {lost} more lines came too fast for this log: the outcome has them");
-            self.log_at_once(&words);
+            self.heard(&format!("toolhost: {lost} more lines came too fast for this log"));
         }
         if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
             (self.report.digests.script, confined.script) = (Some(digest.clone()), None);
         }
         // The executor looked at the grants, or at the input, and refused: nothing was started.
-        let refused = match ended {
-            Err(fault) => {
-                matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
-            }
-            Ok(outcome) => matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
+        self.ran &= match ended {
+            Err(fault) => !matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError),
+            Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
         };
-        self.ran &= !refused;
-        if lost > 0 && ended.as_ref().is_ok_and(|outcome| outcome.logs.is_empty()) {
-            self.log(&format!("toolhost: {lost} more lines came faster than they could be taken"));
-        }
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
@@ -392,6 +361,7 @@ impl CallRecord {
             self.bad_output.clone_from(head);
         }
         let printed = mask.lines(&outcome.printed);
+        outcome.artifacts.iter_mut().for_each(|artifact| artifact.path = mask.text(&artifact.path));
         self.report.streamed = outcome.parts;
         self.report.usage = outcome.usage.clone();
         self.report.walls = std::mem::take(&mut outcome.walls);
@@ -404,14 +374,8 @@ impl CallRecord {
             };
             self.report.verbose = Some(verbose);
         }
-        self.wrote(std::mem::take(&mut outcome.artifacts));
-        (&self.report.logs, printed)
-    }
-
-    /// Bounds the files in the report.
-    fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
-        artifacts.iter_mut().for_each(|artifact| artifact.path = self.arguments.mask.text(&artifact.path));
-        let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
+        let files = std::mem::take(&mut outcome.artifacts);
+        let (mut published, mut dropped): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.published);
         // The failed ones, which fail the call, come first and are cut last.
         dropped.sort_by_key(|file| !file.failed);
         for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
@@ -420,20 +384,19 @@ impl CallRecord {
                 files.truncate(most);
             }
         }
-        published.append(&mut dropped);
-        self.report.artifacts = published;
+        self.report.artifacts = [published, dropped].concat();
+        (&self.report.logs, printed)
     }
 
     /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
     pub fn published(&mut self) -> Result<(), Fault> {
-        let missing = || self.report.artifacts.iter().filter(|artifact| !artifact.published);
-        let lines: Vec<String> = missing()
-            .map(|artifact| {
-                let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
-                text::printable(&format!("not published: {}: {why}", artifact.path))
-            })
-            .collect();
-        let (failed, all) = (missing().any(|artifact| artifact.failed), lines.join("\n"));
+        let missing: Vec<_> = self.report.artifacts.iter().filter(|artifact| !artifact.published).collect();
+        let line = |artifact: &&executor::Artifact| {
+            let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
+            text::printable(&format!("not published: {}: {why}", artifact.path))
+        };
+        let (failed, lines) = (missing.iter().any(|file| file.failed), missing.iter().map(line).collect::<Vec<_>>());
+        let all = lines.join("\n");
         few(lines).into_iter().for_each(|line| self.notes.narrowed(line));
         if !failed {
             return Ok(());
@@ -460,7 +423,7 @@ impl CallRecord {
         self.changed(json).unwrap_or_else(|| json.to_owned())
     }
 
-    /// A text of an answer that comes in several, as far as it can be told now; `None`: what stayed back of them.
+    /// A text of an answer that comes in several, as far as it can be shown now; `None`: what stayed back of them.
     pub fn piece(&mut self, held: &mut TextStream, text: Option<&str>) -> String {
         let shown = self.arguments.mask.piece(held, text);
         if held.hid {
@@ -490,8 +453,8 @@ impl CallRecord {
     /// again as if nothing had happened.
     fn decent(&self, fault: Fault) -> Fault {
         let midway = self.ran && fault.kind == Kind::CancelledError;
-        let mut fault = if midway { format::cancelled_midway(fault) } else { fault };
-        let block = |text: String| format::shown(&self.arguments.mask.text(&text));
+        let mut fault = if midway { output::cancelled_midway(fault) } else { fault };
+        let block = |text: String| text::printable_block(&self.arguments.mask.text(&text));
         fault.message = self.shown(&fault.message);
         fault.flaws.iter_mut().for_each(|flaw| *flaw = self.shown(flaw));
         fault.details = fault.details.map(block);
@@ -510,18 +473,19 @@ impl CallRecord {
 
     /// The call is over. What it holds for others is handed on: its outcome under its key, its state.
     pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
-        let result = match self.kept.as_deref() {
+        let kept = self.kept.clone();
+        let mut ended = self.end(match kept.as_deref() {
             Some(Report { error: Some(fault), .. }) => Err(fault.clone()),
             Some(Report { output_data, .. }) => Ok(output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
             None => result.map_err(|fault| self.decent(fault)),
-        };
-        let kept = self.kept.clone();
-        let mut ended = self.end(result);
+        });
         if let Some(kept) = kept {
             ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
         }
         self.place.take().into_iter().for_each(|place| place.ended(&ended.report));
-        self.listed.take().into_iter().for_each(|listed| listed.end(ended.report.error.as_ref().map(|fault| fault.kind)));
+        if let Some(listed) = self.listed.take() {
+            listed.end(ended.report.error.as_ref().map(|fault| fault.kind));
+        }
         ended
     }
 
@@ -531,26 +495,14 @@ impl CallRecord {
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
         }
-        let entry = self.entry.take();
-        let mut ended = self.call_ended(result, took);
-        entry.into_iter().for_each(|entry| entry.write(&ended.line));
-        runlog::call(&ended);
-        self.span.end(&ended);
-        self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
-        let verbose = ended.report.verbose.take();
-        ended.report.verbose = verbose.map(|verbose| Box::new(verbose.of_call(&ended)));
-        ended
-    }
-
-    fn call_ended(&mut self, result: Result<Text, Fault>, took: Duration) -> CallEnded {
         self.notes.all = few(std::mem::take(&mut self.notes.all));
         let network = self.network();
         let line = self.line(result.as_ref().err(), network.as_ref());
-        let (executor, command) = (self.executor(), self.command());
+        let (executor, command) = self.executor_and_command();
         let tool = self.tool.as_ref();
         let mut report = std::mem::take(&mut self.report);
         report.logs.iter_mut().for_each(|line| *line = text::printable(line));
-        report.id = self.id.clone();
+        report.id.clone_from(&self.id);
         report.tool = tool.map_or_else(|| text::printable(&self.asked), |tool| tool.manifest.id.clone());
         report.version.clone_from(&line.version);
         report.manifest = tool.map(|tool| tool.manifest.clone());
@@ -563,7 +515,7 @@ impl CallRecord {
         report.notes = std::mem::take(&mut self.notes.told);
         let began = self.received_at;
         let ends = self.stages.iter().skip(1).map(|(_, began)| *began).chain([began + took]);
-        CallEnded {
+        let mut ended = CallEnded {
             caller: self.caller.user.clone(),
             tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.reference()),
             policy: self.decided.as_ref().map_or_else(String::new, |(policy, _)| policy.clone()),
@@ -574,12 +526,18 @@ impl CallRecord {
             took,
             line,
             report,
-        }
+        };
+        self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
+        runlog::call(&ended);
+        self.span.end(&ended);
+        self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
+        ended.report.verbose = ended.report.verbose.take().map(|verbose| Box::new(verbose.of_call(&ended)));
+        ended
     }
 
     fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> Line {
-        let replayed = self.kept.as_ref().map(|kept| cut_to(&format!("idempotency key of call {}", kept.id), PART));
         let part = |text: &str| cut_to(text, PART);
+        let replayed = self.kept.as_ref().map(|kept| part(&format!("idempotency key of call {}", kept.id)));
         let decision = match &replayed {
             Some(_) => Decision::Replayed,
             None if self.ran => Decision::Allowed,
@@ -604,7 +562,7 @@ impl CallRecord {
             label: self.label.clone(),
             approved_by: self.approved_by.as_deref().map(part),
             transaction: self.transaction.clone(),
-            trace: self.trace(),
+            trace: self.context().map(TraceContext::id),
             tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.manifest.id.clone()),
             version: tool.map(|tool| tool.manifest.version.to_string()),
             manifest: tool.and_then(|tool| manifest(&tool.site)),
@@ -638,36 +596,24 @@ impl CallRecord {
         Some(traffic)
     }
 
-    fn executor(&self) -> String {
-        let script = self.confined.as_ref().map(|confined| match confined.shape.runtime.language {
-            Language::Wasm => "wasm",
-            Language::Python | Language::Nodejs | Language::Bun => "process",
-        });
-        match (self.tool.as_ref().map(|tool| &tool.manifest.handler), script) {
-            (Some(Handler::ServiceMethod { .. }), Some(script)) => format!("method, {script}"),
-            (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
-            (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
-            (Some(Handler::Document(_)), _) => "document".to_owned(),
-            (Some(Handler::ToolService(_)), _) => "remote".to_owned(),
-            (_, script) => script.unwrap_or_default().to_owned(),
-        }
-    }
-
-    fn command(&self) -> String {
-        if let Some(Confined { shape, .. }) = &self.confined {
-            let program = match &shape.runtime.program {
-                policy::Program::Path(path) => path.display().to_string(),
-                policy::Program::Ourselves { role } => format!("toolhost {role}"),
-            };
-            let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
-            return [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" ");
-        }
-        match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
-            Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
-            Some(Handler::Extension { kind, .. }) => kind.clone(),
-            Some(Handler::ToolService(remote)) => remote.service.clone(),
-            Some(Handler::Script { .. } | Handler::DefinitionOnly | Handler::Document(_)) | None => String::new(),
-        }
+    /// Which executors the call leads to, and what was called: a command line, `service.method`, or an `x-…` type.
+    fn executor_and_command(&self) -> (String, String) {
+        let (kind, name) = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
+            Some(Handler::ServiceMethod { service, method, .. }) => ("method", format!("{service}.{method}")),
+            Some(Handler::Extension { kind, .. }) => (kind.as_str(), kind.clone()),
+            Some(Handler::ToolService(remote)) => ("remote", remote.service.clone()),
+            Some(Handler::Document(_)) => ("document", String::new()),
+            Some(Handler::Script { .. } | Handler::DefinitionOnly) | None => ("", String::new()),
+        };
+        let Some(Confined { shape, .. }) = &self.confined else { return (kind.to_owned(), name) };
+        let engine = if shape.runtime.language == Language::Wasm { "wasm" } else { "process" };
+        let executor = if kind.is_empty() { engine.to_owned() } else { format!("{kind}, {engine}") };
+        let program = match &shape.runtime.program {
+            policy::Program::Path(path) => path.display().to_string(),
+            policy::Program::Ourselves { role } => format!("toolhost {role}"),
+        };
+        let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
+        (executor, [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" "))
     }
 }
 
@@ -675,7 +621,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
             // Nobody waits for an answer any more; the record is all that can be saved.
-            self.end(Err(self.decent(format::cancelled())));
+            self.end(Err(self.decent(output::cancelled())));
         }
     }
 }

@@ -1,17 +1,19 @@
-//! The report: everything about one call that a caller may know.
-//!
-//! For: every transport. In: what the pipeline found out. Out: plain data; its JSON is the outcome of docs/CALLS.md.
-//! Never: a host path or policy text in what an agent reads.
+//! The report: everything about one call that a caller may know; its JSON is the outcome of docs/CALLS.md. What an agent
+//! reads holds no path of this host and no text of a policy.
 
-use super::shapes::Questions;
-use super::verbose::Verbose;
-use super::{format, quota};
+use super::call_ended::CallEnded;
+use super::output::{self, Questions};
+use super::quota;
 use crate::base::json::Text;
+use crate::base::text::{cut, printable, printable_block};
 use crate::egress::Traffic;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
+
+/// Longest text of `Verbose`, bytes.
+const VERBOSE_TEXT: usize = 16 * 1024;
 
 /// How one call ended. `success` is false exactly when there is an `error`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -141,9 +143,8 @@ impl Report {
 
     /// The outcome of a call of which nothing but its failure is known.
     pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
-        fault.message = crate::base::text::printable(&fault.message);
-        let tool = crate::base::text::printable(tool);
-        Report { id, tool, error: Some(fault), ..Report::default() }
+        fault.message = printable(&fault.message);
+        Report { id, tool: printable(tool), error: Some(fault), ..Report::default() }
     }
 
     /// As JSON for whoever called over a network. Only an operator reads what names paths of this host: the walls, the
@@ -202,8 +203,51 @@ impl Report {
 
     pub fn observation(&self) -> String {
         match &self.error {
-            Some(fault) => format::failed(&self.tool, fault),
-            None => format::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Text::from(&Value::Null))),
+            Some(fault) => output::failed(&self.tool, fault),
+            None => output::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Text::from(&Value::Null))),
+        }
+    }
+}
+
+/// What was run, with what, and how long each stage took (`call --verbose`), secrets hidden.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verbose {
+    /// The interpreter, its words and the script; of a method of this process its name.
+    pub command: String,
+    /// As the tool got it.
+    pub stdin: String,
+    /// The answer, or the end of what was printed instead of one.
+    pub stdout: String,
+    /// The log.
+    pub stderr: String,
+    /// What the call could touch, as audit shows it.
+    pub grants: Vec<String>,
+    /// How long each stage took, milliseconds.
+    pub timing: Vec<(&'static str, f64)>,
+}
+
+impl Verbose {
+    /// Completed with how the call ended; cut, and nothing in it that a terminal would obey.
+    pub(super) fn of_call(self, ended: &CallEnded) -> Verbose {
+        let block = |text: &str| printable_block(&cut(text, VERBOSE_TEXT));
+        // What runs in this process has no standard output.
+        let answer = ended.report.output_data.as_ref().filter(|_| self.stdout.is_empty());
+        let mut timing: Vec<(&'static str, f64)> = Vec::new();
+        for (stage, _, took) in &ended.stages {
+            let ms = (took.as_secs_f64() * 1e5).round() / 100.0;
+            match timing.iter_mut().find(|(name, _)| *name == stage.name()) {
+                Some((_, all)) => *all += ms,
+                None => timing.push((stage.name(), ms)),
+            }
+        }
+        Verbose {
+            command: printable(&cut(&ended.command, VERBOSE_TEXT)),
+            stdin: block(&self.stdin),
+            stdout: block(answer.map_or(&self.stdout, |answer| answer.as_str())),
+            stderr: block(&ended.report.logs.join("\n")),
+            grants: self.grants,
+            timing,
         }
     }
 }

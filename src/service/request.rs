@@ -2,7 +2,7 @@
 
 use super::Arguments;
 use super::approval::Approver;
-use super::shapes::Client;
+use super::output::Client;
 use super::traces::TraceContext;
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};

@@ -7,10 +7,10 @@
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
+use super::output::{Client, Questions};
 use super::record::CallRecord;
 use super::script_call::{ScriptArguments, language_of, language_of_source};
 use super::script_digest::Script;
-use super::shapes::{Client, Questions};
 use super::{Service, blocking, requirements};
 use crate::base::files::Stamp;
 use crate::base::text::printable;

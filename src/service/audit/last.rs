@@ -112,7 +112,8 @@ impl LastDenials {
             };
             let narrower = violation["narrower"].as_str().map(str::to_owned);
             let like = |known: &&mut Denied| {
-                (&known.operation, &known.target, &known.rule, &known.narrower) == (&operation, &target, &rule, &narrower)
+                (&known.operation, &known.target, &known.rule, &known.narrower)
+                    == (&operation, &target, &rule, &narrower)
             };
             if let Some(known) = self.denials.iter_mut().find(like) {
                 known.calls += 1;

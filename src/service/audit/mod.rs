@@ -12,8 +12,8 @@ use super::ledger::Ledger;
 use crate::base::files::Folder;
 use crate::base::lock;
 use crate::{executor, fault, policy};
-use begun::Begun;
 pub use begun::BEGUN;
+use begun::Begun;
 use fault::{Fault, Kind};
 use nix::fcntl::OFlag;
 use segments::Segment;
@@ -336,9 +336,8 @@ impl Entry {
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let Some(open) = lock(&self.log.state).open.clone().filter(|_| self.begin.is_none()) else { return Ok(()) };
         let at = ascii(record).map_err(io::Error::from).and_then(|record| open.begun.begin(&record));
-        let at = at.map_err(|e| {
-            refusal(&self.log.path, &format!("the call cannot be kept in {BEGUN}/ beside it: {e}"))
-        })?;
+        let at =
+            at.map_err(|e| refusal(&self.log.path, &format!("the call cannot be kept in {BEGUN}/ beside it: {e}")))?;
         self.begin = Some(Begin(open, at));
         Ok(())
     }
@@ -416,7 +415,10 @@ mod tests {
         let next = Log::new(&path);
         next.open().unwrap();
         let outcome = |call: &str| next.recall(call).unwrap().record["outcome"].clone();
-        assert_eq!([outcome("killed"), outcome("slot"), outcome("late")], ["InternalError", "InternalError", "success"]);
+        assert_eq!(
+            [outcome("killed"), outcome("slot"), outcome("late")],
+            ["InternalError", "InternalError", "success"]
+        );
         assert_eq!(text().lines().count(), 4, "{}", text());
         assert_eq!(std::fs::read_dir(folder.path().join(BEGUN)).unwrap().count(), 1, "only the next host's own");
     }

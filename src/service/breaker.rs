@@ -191,6 +191,11 @@ mod tests {
         let fault = enter(&under, "a", false).expect_err("open");
         assert_eq!((fault.kind, fault.retryable, fault.retry_after_ms), (Kind::CircuitOpenError, true, Some(60_000)));
         assert!(call(&under, "b", None), "another caller's timeouts are its own");
+        assert!((0..5).all(|n| call(&under, &format!("c{n}"), Some(Kind::ServiceError))));
+        assert!(!call(&under, "d", None) && enter(&under, "d", true).is_ok(), "for all, but never for source text");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(call(&under, "d", None));
+        assert!(call(&under, "a", failed));
         for ends in [failed, None] {
             tokio::time::advance(Duration::from_secs(60)).await;
             let probe = enter(&under, "a", false).expect("one tries");
@@ -201,18 +206,5 @@ mod tests {
             assert_eq!(call(&under, "a", None), ends.is_none());
         }
         assert!(under.states(None).is_empty(), "a success closes it");
-    }
-
-    #[test]
-    fn what_this_host_or_a_service_fails_at_counts_for_all_and_never_for_source_text() {
-        let under = Arc::<Breakers>::default();
-        for kind in [Kind::ServiceError, Kind::DependencyError, Kind::InternalError, Kind::ServiceError] {
-            assert!(call(&under, "a", Some(kind)) && enter(&under, "a", true).is_ok());
-        }
-        assert!(call(&under, "b", Some(Kind::ServiceError)) && !call(&under, "d", None), "whoever calls");
-        for _ in 0..5 {
-            enter(&under, "a", true).expect("closed").ended(Some(&Fault::new(Kind::InternalError, "f")), false);
-        }
-        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
     }
 }

@@ -155,26 +155,3 @@ impl Service {
         !found.is_empty()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Arguments;
-    use super::*;
-
-    #[test]
-    fn a_caller_cannot_have_the_calls_of_others_forgotten() {
-        let calls = Arc::new(Calls::default());
-        let call = |user: &str, shown: &str| {
-            let request = CallRequest::new(Caller::named(user), "t:x", Arguments::Text(String::new()));
-            let listed = calls.begin("1", &request);
-            listed.change(|state| state.caller = shown.to_owned());
-            listed.end(None);
-        };
-        let count = |name: &str| calls.seen_by(&Caller::named(name)).len();
-        (0..ENDED / 4).for_each(|_| call("a", "a"));
-        // Many names make no other principal.
-        (0..2 * ENDED).for_each(|n| call("gateway", &format!("label {n}")));
-        assert_eq!(["a", "gateway", "label 1999"].map(count), [ENDED / 4, ENDED - ENDED / 4, 1]);
-        assert_eq!(calls.seen_by(&Caller::operator("x")).len(), ENDED);
-    }
-}

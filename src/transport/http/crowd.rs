@@ -106,10 +106,7 @@ mod tests {
         assert!(crowd.enter(from("10.0.0.5")).is_none(), "requests that run are not cut off");
         drop(third);
         assert!(crowd.enter(from("10.0.0.5")).is_some());
-    }
-
-    #[test]
-    fn a_customer_has_one_share_whatever_networks_it_uses() {
+        // A customer has one share whatever networks it uses.
         let crowd = Crowd::new(16);
         let theirs = |n: usize| crowd.enter(from(&format!("2001:db8:1:{n:x}00::1")));
         let seats: Vec<Seat> = (0..30).map(|n| theirs(n).expect("an own one goes for it")).collect();

@@ -1,8 +1,44 @@
 //! What is said when something goes wrong: the true cause, and the mend, to the person and to a model.
 
-use crate::harness::{Host, Playground, Who, host};
+use crate::harness::{Host, Playground, Who, host, skipped};
 use serde_json::{Value, json};
 use std::fs;
+
+/// (language, script, what everybody reads)
+const FAILURES: [(&str, &str, &str); 5] = [
+    ("python", "import pandas_is_not_here\n", "package 'pandas_is_not_here' is not there"),
+    ("nodejs", "require('lodash-is-not-here');\n", "package 'lodash-is-not-here' is not there"),
+    ("bun", "const _ = require('lodash-is-not-here'); _();\n", "package 'lodash-is-not-here' is not there"),
+    ("python", "open('/srv/not-there')\n", ""),
+    ("python", "1 / 0\n", ""),
+];
+
+fn here(program: &str) -> bool {
+    let folders = crate::harness::SEARCH_PATH.split(':');
+    folders.map(|folder| format!("{folder}/{program}")).any(|path| std::path::Path::new(&path).exists())
+}
+
+#[test]
+fn a_failed_script_is_told_what_it_lacks() {
+    if let Some(missing) = ["python3", "node", "bun"].into_iter().find(|program| !here(program)) {
+        assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have it: {missing}");
+        return skipped(FAILURES.len(), missing);
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (at, (language, script, _)) in FAILURES.iter().enumerate() {
+        playground.tool(&format!("f{at}"), language, script, json!({}));
+    }
+    playground.settle();
+    for (at, (language, script, anybody)) in FAILURES.iter().enumerate() {
+        let ended = playground.call(&format!("esc:f{at}"), "{}");
+        let details = ended.out["error"]["details"].as_str().unwrap_or_default();
+        assert_eq!(ended.out["error"]["type"], "ScriptError", "{script}: {ended:?}");
+        assert_eq!(details.contains("is not there: "), !anybody.is_empty(), "{language} {script}: {details}");
+        assert!(details.contains(anybody) && !details.contains("--explain"), "{language} {script}: {details}");
+        let look = format!("`toolhost call esc:f{at} --explain` what it was refused");
+        assert!(ended.stderr.contains(&look), "{script}: {}", ended.stderr);
+    }
+}
 
 #[test]
 fn a_whole_number_may_have_a_fraction_of_zero() {

@@ -304,7 +304,6 @@ fn weight(arguments: &Arguments) -> usize {
 mod tests {
     use super::super::Caller;
     use super::*;
-    use serde_json::Value;
 
     fn charge(principal: &str, label: &str) -> Charge {
         let of = |name: &str| vec![Limits { name: name.to_owned(), ..Limits::default() }];
@@ -312,8 +311,8 @@ mod tests {
         Charge { principal: principal.to_owned(), operator: false, entries, tools: of(&format!("t:{label}")) }
     }
 
-    async fn entered(limiter: &Limiter, arguments: Value, charge: &Charge) -> Result<Slot, Fault> {
-        let mut request = CallRequest::new(Caller::named("u"), "t:x", Arguments::Value(arguments));
+    async fn entered(limiter: &Limiter, arguments: Arguments, charge: &Charge) -> Result<Slot, Fault> {
+        let mut request = CallRequest::new(Caller::named("u"), "t:x", arguments);
         limiter.enter(&mut request, charge).await
     }
 
@@ -323,7 +322,7 @@ mod tests {
         let small = |who: &str, n: usize| {
             let charge = charge(who, &n.to_string());
             let limiter = &limiter;
-            async move { entered(limiter, Value::Null, &charge).await }
+            async move { entered(limiter, Arguments::default(), &charge).await }
         };
         let mut slots = Vec::new();
         for n in 0..14 {
@@ -332,18 +331,18 @@ mod tests {
         assert!(small("u", 14).await.is_err_and(|fault| fault.kind == Kind::RateLimitError && fault.retryable));
         assert!(small("w", 1).await.is_ok(), "what is left is for others");
         let limiter = Limiter::new(64, 64);
-        let large = || Value::Array(vec![Value::from(0); 3_000_000]);
+        let large = || Arguments::Text(format!("[{}{{}}]", "{},".repeat(500_000)));
         let first = entered(&limiter, large(), &charge("u", "1")).await.unwrap();
         assert!(entered(&limiter, large(), &charge("u", "2")).await.is_err(), "under another name it has no more");
-        assert!(entered(&limiter, Value::Null, &charge("u", "3")).await.is_ok(), "small ones go on");
+        assert!(entered(&limiter, Arguments::default(), &charge("u", "3")).await.is_ok(), "small ones go on");
         drop(first);
         assert!(entered(&limiter, large(), &charge("u", "4")).await.is_ok());
         // Answers that are not read refuse calls of their principal.
         let _unread = limiter.answer("u", usize::MAX).await;
         let mut next = Box::pin(limiter.answer("u", 1));
         assert!((&mut next).now_or_never().is_none());
-        assert!(entered(&limiter, Value::Null, &charge("u", "1")).await.is_err());
-        assert!(entered(&limiter, Value::Null, &charge("v", "1")).await.is_ok(), "control: another principal");
+        assert!(entered(&limiter, Arguments::default(), &charge("u", "1")).await.is_err());
+        assert!(entered(&limiter, Arguments::default(), &charge("v", "1")).await.is_ok(), "control: another principal");
     }
 
     #[tokio::test(start_paused = true)]

@@ -112,16 +112,6 @@ fn escaped(words: &str) -> String {
     words.replace('"', "\\\"")
 }
 
-#[test]
-fn tools_that_require_each_other_are_told_apart_from_those_that_lack_one() {
-    let host = host();
-    host.tool("t:one", json!({ "requires": { "t:two": "*" } }));
-    host.tool("t:two", json!({ "requires": { "t:one": "*" } }));
-    let (_, problems) = host.problems("one.tool.json");
-    let text = Value::from(problems).to_string();
-    assert!(text.contains("do not go round in a circle") && text.contains("\"/requires\""), "{text}");
-}
-
 /// What lies in the granted folders decides too, and nothing is made or moved to find out.
 #[test]
 fn granted_files_that_refuse_every_call_are_told() {

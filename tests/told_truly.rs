@@ -4,7 +4,7 @@ use crate::harness::{Host, Playground, Server, Who, finish, host, is_root, kind}
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// What a call of this tool says.

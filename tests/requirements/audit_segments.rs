@@ -190,7 +190,7 @@ fn a_full_disk_loses_no_record() {
     playground.settle();
     let mut hosts: Vec<Server> = (0..2).map(|_| Server::start(&playground)).collect();
     let (mut good, mut refused) = (0, 0);
-    let mut ask = |host: &mut Server| {
+    let ask = |host: &mut Server| {
         let id = host.call("esc:echo", json!({"text": "x".repeat(3000)}));
         host.answers(&[id]).remove(&id).unwrap()["result"]["isError"] != true
     };

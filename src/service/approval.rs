@@ -56,11 +56,8 @@ pub trait Ask: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
-    /// The call's id.
     pub call: String,
-    /// `id@version`
     pub tool: String,
-    /// Who the call counts as.
     pub caller: String,
     /// Who authenticated, where that is another; what the request calls itself.
     pub through: Option<String>,
@@ -70,7 +67,6 @@ pub struct Question {
     pub arguments: String,
     /// So many characters of it are left out.
     pub not_shown: usize,
-    /// What the call may touch, a line each.
     pub touches: Vec<String>,
     /// SHA-256 of the whole decision and the whole arguments.
     pub digest: String,
@@ -106,7 +102,6 @@ pub enum Answer {
     Denied {
         by: String,
     },
-    /// The question was closed.
     Dismissed {
         by: String,
     },
@@ -114,7 +109,6 @@ pub enum Answer {
     InputRequired,
     /// No answer that counts.
     Refused(Fault),
-    /// There is nobody to ask after all.
     Nobody,
 }
 
@@ -217,7 +211,7 @@ impl Service {
         let late = || not_agreed(&format!(", and did not answer within {} s.", patience.as_secs())).retryable();
         let (rule, fault) = match answer.unwrap_or_else(|_| Err(late()))? {
             Answer::Approved { by } => {
-                record.approved_by = Some(by);
+                record.approved(&by);
                 return self.comes_back(target, record).await;
             }
             Answer::Denied { by } => {

@@ -14,7 +14,6 @@ use std::fmt;
 
 #[derive(Clone, PartialEq)]
 pub enum Arguments {
-    /// Already decoded by a strict reader.
     Value(Value),
     /// One JSON document; empty text is an empty object.
     Text(String),
@@ -22,7 +21,10 @@ pub enum Arguments {
     Strings(BTreeMap<String, String>),
     /// The inputs of an action: an object whose texts, at any depth, are read as the schema asks. `twice`: names that
     /// were given more than once.
-    Inputs { texts: Value, twice: Vec<String> },
+    Inputs {
+        texts: Value,
+        twice: Vec<String>,
+    },
 }
 
 /// Nothing of it is shown: secrets are among it.
@@ -52,7 +54,6 @@ impl Arguments {
         }
     }
 
-    /// Whether reading them may take so long that other calls must not wait for it.
     pub(super) fn are_long(&self) -> bool {
         matches!(self, Arguments::Text(text) if text.len() > LARGE_TEXT_BYTES)
     }
@@ -72,7 +73,6 @@ impl Arguments {
     }
 }
 
-/// One strict JSON document.
 fn document(what: &str, text: &str) -> Result<Value, Fault> {
     match json::compact(text.as_bytes()) {
         Ok(compact) => compact.tree(MAX_TREE_BYTES).map_err(|json::TooMuch| {

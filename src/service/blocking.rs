@@ -15,7 +15,6 @@ static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     Arc::new(Semaphore::new((cores / 2).max(1)))
 });
 
-/// When a call began, and its time limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Until {
     pub began: Instant,

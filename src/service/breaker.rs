@@ -23,7 +23,6 @@ pub(super) struct Breakers(Mutex<Shares<Key, Row>>);
 
 #[derive(Debug)]
 struct Row {
-    /// In a row.
     failures: u32,
     /// Which was called when it failed first.
     tool: String,
@@ -51,7 +50,6 @@ pub struct BreakerState {
 pub(super) struct BreakerCall {
     pub caller: String,
     pub principal: String,
-    /// As it is shown.
     pub tool: String,
     /// What runs; the same whatever tool names it.
     pub runs: String,

@@ -29,13 +29,10 @@ const EVENT: usize = 80;
 pub(super) struct CallEnded {
     /// What its caller gets.
     pub report: Report,
-    /// Its line of the audit log.
     pub line: Line,
-    /// Who the call counts as.
     pub caller: String,
     /// `id@version`; what was asked for, where no tool was found.
     pub tool: String,
-    /// The policy that decided.
     pub policy: String,
     /// Which executors the call leads to; empty: none.
     pub executor: String,
@@ -48,12 +45,10 @@ pub(super) struct CallEnded {
     pub took: Duration,
 }
 
-/// One line of the audit log.
-#[derive(Serialize)]
+#[derive(Clone, Default, Serialize)]
 pub(super) struct Line {
     pub time: String,
     pub call: String,
-    /// Who the call counts as.
     pub user: String,
     /// Who authenticated, where that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,10 +87,11 @@ pub(super) struct Line {
     pub network: Option<Value>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Decision {
     Allowed,
+    #[default]
     Refused,
     /// It got the outcome of an earlier call, and ran nothing.
     Replayed,
@@ -108,7 +104,6 @@ pub(super) enum Stage {
     Turn,
     /// The tool is found, arguments are checked, policy decides.
     Decide,
-    /// A person is asked.
     Confirm,
     /// Packages, grants and secrets are made ready.
     Prepare,
@@ -222,7 +217,6 @@ mod tests {
             transaction: Some(part.clone()),
             trace: Some("0".repeat(32)),
             tool: part.clone(),
-            version: Some("1.0.0".to_owned()),
             manifest: text.clone(),
             digests: Digests {
                 manifest: digest.clone(),
@@ -230,17 +224,15 @@ mod tests {
                 policy: digest.clone(),
                 confinement: digest,
             },
-            decision: Decision::Allowed,
             rule: part.clone(),
             service: Some(part),
             limits: Some(policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
-            outcome: "ParameterValidationError".to_owned(),
             message: text,
             arguments: cut_to(&worst, CUT),
-            usage: executor::Usage::default(),
             notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
             network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
+            ..Line::default()
         };
         assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
         let length = audit::ascii(&line).expect("JSON").len() as u64;

@@ -17,12 +17,10 @@ pub(super) struct Rights {
     callers: Option<Arc<Callers>>,
     /// The caller, and whether it is an operator.
     pub caller: Caller,
-    /// Who authenticated.
     pub principal: String,
 }
 
 impl Rights {
-    /// `label`: the name that the request brings.
     pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
         let Some(callers) = callers else {
             return Rights { callers: None, caller: caller.clone(), principal: caller.user.clone() };
@@ -105,7 +103,6 @@ impl Rights {
         })
     }
 
-    /// When calls of a failing tool are held back.
     pub fn breaker(&self) -> Breaker {
         self.callers.as_ref().map_or_else(Breaker::default, |callers| callers.breaker)
     }
@@ -167,7 +164,6 @@ impl Service {
         Ok(tools)
     }
 
-    /// The tool that a caller (`who`) names. One that it may not call is not there.
     pub fn find(&self, caller: &Caller, reference: &str) -> Result<Arc<Tool>, Fault> {
         let decisions = self.decisions()?;
         decisions.find(reference, &decisions.rights(caller, None))

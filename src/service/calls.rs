@@ -30,16 +30,13 @@ pub enum Phase {
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
     pub id: String,
-    /// Who it counts as.
     pub caller: String,
     /// As it was asked for, or `id@version` once it is found.
     pub tool: String,
-    /// RFC 3339
     pub began: String,
     pub phase: Phase,
     /// `success`, or the type of the error.
     pub outcome: Option<String>,
-    /// Who authenticated.
     #[serde(skip)]
     pub principal: String,
     /// Something of it ran.

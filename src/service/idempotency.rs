@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long an outcome is kept.
 const KEPT: Duration = Duration::from_secs(600);
 /// Longest key, bytes.
 const LONGEST: usize = 255;
@@ -38,12 +37,10 @@ enum State {
     Ended(Arc<Report>),
 }
 
-/// What a key leads to.
 pub(super) enum KeyState {
     /// This call is the first, and owes the others its outcome.
     First(Place),
     Ended(Arc<Report>),
-    /// The first one is under way.
     Open(watch::Receiver<()>),
 }
 

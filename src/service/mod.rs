@@ -76,7 +76,6 @@ pub struct Executors {
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,
 }
 
-/// What a service is made of.
 pub struct Parts {
     pub registry: Arc<registry::Registry>,
     pub rules: Rules,
@@ -90,9 +89,7 @@ pub struct Parts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Calls that run at once.
     pub running: usize,
-    /// Calls that may wait behind them.
     pub waiting: usize,
     /// How long a person may take to agree to a call.
     pub patience: Duration,
@@ -104,7 +101,6 @@ impl Default for Settings {
     }
 }
 
-/// Runs calls, and holds what they need.
 pub struct Service {
     me: Weak<Service>,
     parts: Parts,
@@ -156,12 +152,10 @@ impl Service {
         })
     }
 
-    /// The quotas of this host.
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter
     }
 
-    /// What can be called.
     pub fn registry(&self) -> &registry::Registry {
         &self.parts.registry
     }

@@ -17,7 +17,6 @@ use serde_json::{Map, Value, json};
 
 /// How much of stderr a failure carries, bytes.
 const TAIL: usize = 2048;
-/// Most blocks of one answer.
 const BLOCKS: usize = 200;
 /// Most questions at once, and their longest text with the state, bytes: it comes back sealed, beside the answers, in a
 /// message that is bounded too.
@@ -116,7 +115,6 @@ fn open(envelope: &Value, output: Option<Text>) -> Result<Text, Fault> {
     Err(Fault { details: words("details"), retryable: kind == Kind::CancelledError, ..fault })
 }
 
-/// What a signal that no limit sent most likely means.
 fn cause(signal: i32) -> &'static str {
     match Signal::try_from(signal) {
         Ok(Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGILL | Signal::SIGFPE | Signal::SIGABRT | Signal::SIGTRAP) => {
@@ -148,7 +146,6 @@ fn with_logs(mut fault: Fault, logs: &[String], printed: &[String], silent: &str
     fault
 }
 
-/// The last lines that fit; of a longer last line, its end.
 fn tail(logs: &[String]) -> String {
     let mut lines = Vec::new();
     let mut room = TAIL;
@@ -261,7 +258,6 @@ pub struct Client {
     pub state: Value,
 }
 
-/// What an answer is.
 pub enum Shape<'a> {
     Plain,
     Content(Content<'a>),
@@ -328,7 +324,6 @@ impl Client {
     }
 }
 
-/// What an answer is. An answer of a shape that has a fault is refused.
 pub fn of(answer: &str) -> Result<Shape<'_>, Fault> {
     let has = |name: &str| {
         let pointer = format!("/{name}");

@@ -45,11 +45,9 @@ const CHANGES: usize = 3;
 /// A call that was admitted, from which the decision about it can be taken again.
 struct PendingCall {
     request: CallRequest,
-    /// As they came.
     arguments: Arc<Arguments>,
     /// The first call under its key was waited for.
     followed: bool,
-    /// A person agreed.
     agreed: bool,
     environment: Option<LockedEntry>,
     /// The tools among whose calls a minute it counts.
@@ -61,7 +59,6 @@ struct PendingCall {
     changed: Option<Target>,
 }
 
-/// What a call waited for.
 enum Wait {
     Nothing,
     Something,
@@ -160,7 +157,6 @@ impl Service {
         self.target(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until }, input, record).await
     }
 
-    /// The same after a wait, with everything read again.
     async fn decide_again(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
         self.read_again().await;
         self.decide(asked, record).await
@@ -307,7 +303,6 @@ impl Service {
         answer
     }
 
-    /// What the outcome answers, checked.
     async fn answer(
         &self,
         outcome: Outcome,
@@ -350,7 +345,6 @@ impl Service {
         }
     }
 
-    /// Takes an old decision again, before the tool starts.
     async fn starts(&self, asked: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let notes = std::mem::take(&mut record.notes);
         asked.stopped = true;

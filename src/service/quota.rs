@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// Calls that run at once unless the settings say otherwise.
 pub const RUNNING: usize = 64;
 /// Calls that may wait behind them.
 pub const WAITING: usize = 1024;
@@ -62,7 +61,6 @@ const BOUNDS: [(usize, usize); 7] = [
 /// An amount of a resource, until it is dropped.
 pub type Reservation = Place;
 
-/// The one limiter of a host.
 #[derive(Debug)]
 pub struct Limiter {
     running: Arc<Places>,
@@ -90,7 +88,6 @@ pub struct Charge {
     pub tools: Vec<Limits>,
 }
 
-/// The limits of one principal or tool.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     pub name: String,
@@ -140,7 +137,6 @@ impl Limiter {
         self.readers.enter(principal).await
     }
 
-    /// Calls that wait for a slot.
     pub fn waiting(&self) -> usize {
         self.running.waiting()
     }

@@ -38,23 +38,16 @@ const FILES: (usize, usize) = (1000, 50);
 
 pub(super) struct CallRecord {
     pub id: String,
-    /// Who the call counts as.
     pub caller: Caller,
     /// Who authenticated: written once.
     principal: String,
-    label: Option<String>,
-    transaction: Option<String>,
-    /// What stood where the tool's id belongs.
-    asked: String,
-    began: jiff::Timestamp,
+    /// Its line of the audit log, as far as that is known.
+    line: Line,
     received_at: Instant,
-    /// When each stage began.
     stages: Vec<(Stage, Instant)>,
     span: CallSpan,
     pub meter: Option<Meter>,
-    /// Its place among the calls that are open.
     pub listed: Option<OpenCall>,
-    /// Its place under its idempotency key.
     pub place: Option<idempotency::Place>,
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
@@ -64,8 +57,6 @@ pub(super) struct CallRecord {
     pub unread: bool,
     /// What of the file of callers refused it.
     pub denied_by: Option<String>,
-    /// Who agreed to it, where a policy has a person asked.
-    pub approved_by: Option<String>,
     pub tool: Option<Arc<registry::Tool>>,
     arguments: ShownArguments,
     /// The policy that decided, and where the work of a service elsewhere is asked for.
@@ -77,7 +68,6 @@ pub(super) struct CallRecord {
     pub ran: bool,
     /// Parts of its answer came.
     pub parts_came: bool,
-    /// It died by a signal or a trap.
     pub crashed: bool,
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
@@ -86,7 +76,6 @@ pub(super) struct CallRecord {
     pub report: Report,
 }
 
-/// The arguments, secrets hidden.
 #[derive(Default)]
 struct ShownArguments {
     mask: Mask,
@@ -97,10 +86,8 @@ struct ShownArguments {
     withheld: Option<(String, Value)>,
 }
 
-/// What the call may touch.
 struct Confined {
     shape: Arc<policy::Shape>,
-    limits: policy::Limits,
     /// The script as it was when its digest was taken; `None`: the executor told the digest of what it ran.
     script: Option<Script>,
 }
@@ -108,14 +95,22 @@ struct Confined {
 impl CallRecord {
     pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
         let (received_at, verbose) = (Instant::now(), request.verbose.then(Box::default));
+        let (id, part) = (request.id.clone().unwrap_or_else(new_id), |text: &str| cut_to(text, PART));
+        let line = Line {
+            time: jiff::Timestamp::now().to_string(),
+            call: id.clone(),
+            user: part(&request.caller.user),
+            label: request.label.as_deref().map(part),
+            transaction: request.transaction.as_deref().map(part),
+            trace: span.context().map(TraceContext::id),
+            tool: part(&request.tool),
+            ..Line::default()
+        };
         CallRecord {
-            id: request.id.clone().unwrap_or_else(new_id),
+            id,
             caller: request.caller.clone(),
             principal: request.caller.user.clone(),
-            label: request.label.as_deref().map(|label| cut_to(label, PART)),
-            transaction: request.transaction.as_deref().map(|transaction| cut_to(transaction, PART)),
-            asked: cut_to(&request.tool, PART),
-            began: jiff::Timestamp::now(),
+            line,
             received_at,
             stages: vec![(Stage::Turn, received_at)],
             span,
@@ -126,7 +121,6 @@ impl CallRecord {
             entry: None,
             unread: request.refused.is_some(),
             denied_by: None,
-            approved_by: None,
             tool: None,
             arguments: ShownArguments::default(),
             decided: None,
@@ -151,29 +145,32 @@ impl CallRecord {
     pub fn calls_as(&mut self, caller: &Caller) {
         if *caller != self.caller {
             self.caller.clone_from(caller);
+            self.line.user = cut_to(&caller.user, PART);
+            self.line.through = self.through().map(|principal| cut_to(principal, PART));
             self.state(|state| state.caller.clone_from(&caller.user));
         }
     }
 
-    /// Who authenticated.
     pub fn principal(&self) -> &str {
         &self.principal
     }
 
-    /// The same, where that is another.
     pub fn through(&self) -> Option<&str> {
         Some(self.principal.as_str()).filter(|principal| *principal != self.caller.user)
     }
 
     pub fn label(&self) -> Option<&str> {
-        self.label.as_deref()
+        self.line.label.as_deref()
+    }
+
+    pub fn approved(&mut self, by: &str) {
+        self.line.approved_by = Some(cut_to(by, PART));
     }
 
     pub fn enters(&mut self, stage: Stage) {
         self.stages.push((stage, Instant::now()));
     }
 
-    /// The trace that the call is part of.
     pub fn context(&self) -> Option<&TraceContext> {
         self.span.context()
     }
@@ -181,6 +178,9 @@ impl CallRecord {
     pub fn found(&mut self, tool: Arc<registry::Tool>) {
         self.state(|state| state.tool = tool.reference());
         self.report.digests.manifest = Some(tool.manifest.digest.clone());
+        self.line.tool.clone_from(&tool.manifest.id);
+        self.line.version = Some(tool.manifest.version.to_string());
+        self.line.manifest = manifest(&tool.site);
         self.tool = Some(tool);
     }
 
@@ -232,7 +232,6 @@ impl CallRecord {
         }
     }
 
-    /// Policy has decided, for or against the call; the last decision counts.
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
         if let Some(verbose) = &mut self.report.verbose {
@@ -257,7 +256,8 @@ impl CallRecord {
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.report.digests.script = script.as_ref().map(|script| script.digest.clone());
         self.report.digests.confinement = Some(digest);
-        self.confined = Some(Confined { shape: shape.clone(), limits, script });
+        self.line.limits = Some(limits);
+        self.confined = Some(Confined { shape: shape.clone(), script });
     }
 
     /// The slot of the call, unless its answer is being delivered.
@@ -276,7 +276,6 @@ impl CallRecord {
         self.traffic.clone()
     }
 
-    /// The executor gets this input.
     pub fn sends(&mut self, input: &Value) {
         if self.report.verbose.is_some() {
             let stdin = self.masked(&input.to_string());
@@ -324,7 +323,7 @@ impl CallRecord {
     pub fn heard(&mut self, line: &str) -> String {
         let line = self.log(line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
-        runlog::line(&self.id, || self.context().map(TraceContext::id), tool, &line);
+        runlog::line(&self.id, || self.line.trace.clone(), tool, &line);
         line
     }
 
@@ -503,7 +502,7 @@ impl CallRecord {
         let mut report = std::mem::take(&mut self.report);
         report.logs.iter_mut().for_each(|line| *line = text::printable(line));
         report.id.clone_from(&self.id);
-        report.tool = tool.map_or_else(|| text::printable(&self.asked), |tool| tool.manifest.id.clone());
+        report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
         report.manifest = tool.map(|tool| tool.manifest.clone());
         report.success = result.is_ok();
@@ -517,7 +516,7 @@ impl CallRecord {
         let ends = self.stages.iter().skip(1).map(|(_, began)| *began).chain([began + took]);
         let mut ended = CallEnded {
             caller: self.caller.user.clone(),
-            tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.reference()),
+            tool: tool.map_or_else(|| line.tool.clone(), |tool| tool.reference()),
             policy: self.decided.as_ref().map_or_else(String::new, |(policy, _)| policy.clone()),
             executor,
             command,
@@ -553,24 +552,11 @@ impl CallRecord {
                 rule => rule.to_owned(),
             },
         });
-        let tool = self.tool.as_ref();
         Line {
-            time: self.began.to_string(),
-            call: self.id.clone(),
-            user: part(&self.caller.user),
-            through: self.through().map(part),
-            label: self.label.clone(),
-            approved_by: self.approved_by.as_deref().map(part),
-            transaction: self.transaction.clone(),
-            trace: self.context().map(TraceContext::id),
-            tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.manifest.id.clone()),
-            version: tool.map(|tool| tool.manifest.version.to_string()),
-            manifest: tool.and_then(|tool| manifest(&tool.site)),
             digests: self.report.digests.clone(),
             decision,
             rule,
             service: service.flatten().filter(|_| self.ran).as_deref().map(part),
-            limits: self.confined.as_ref().map(|confined| confined.limits.clone()),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut_to(&fault.message, CUT)),
             arguments: cut_to(&self.shown_arguments(), CUT),
@@ -578,6 +564,7 @@ impl CallRecord {
             notes: self.notes.all.clone(),
             violations: violations(fault, &self.report.denials.observed),
             network: network.map(events),
+            ..self.line.clone()
         }
     }
 

@@ -29,6 +29,8 @@ impl Service {
 
     /// Records the refusals that were counted and have no record yet, before this host ends.
     pub fn records_counted(&self) {
+        // Also the ends of calls that could not be written.
+        let _ = self.parts.audit.open();
         self.limiter.take_unrecorded(None).iter().for_each(|(principal, count)| self.records(principal, *count));
     }
 

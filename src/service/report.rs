@@ -89,7 +89,6 @@ pub struct Envelope<'a> {
 #[serde(rename_all = "camelCase")]
 struct ReportView<'r> {
     id: &'r str,
-    /// The label of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'r str>,
     tool: &'r str,
@@ -184,7 +183,6 @@ impl Report {
         }
     }
 
-    /// What the tool answered, as a tree.
     pub fn output(&self) -> Option<Value> {
         self.output_data.as_ref().map(Text::value)
     }
@@ -203,15 +201,12 @@ impl Report {
 pub struct Verbose {
     /// The interpreter, its words and the script; of a method of this process its name.
     pub command: String,
-    /// As the tool got it.
     pub stdin: String,
     /// The answer, or the end of what was printed instead of one.
     pub stdout: String,
-    /// The log.
     pub stderr: String,
     /// What the call could touch, as audit shows it.
     pub grants: Vec<String>,
-    /// How long each stage took, milliseconds.
     pub timing: Vec<(&'static str, f64)>,
 }
 

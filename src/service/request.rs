@@ -56,7 +56,6 @@ pub struct CallRequest {
     pub timeout_ms: Option<u64>,
     /// The same request under the same key of this caller runs once.
     pub idempotency_key: Option<String>,
-    /// Who can be asked, where a policy has a person agree.
     pub approver: Approver,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
@@ -64,7 +63,6 @@ pub struct CallRequest {
     pub client: Client,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
-    /// The trace that it is part of.
     pub trace: Option<TraceContext>,
     /// What was run, with what, and what it could touch is told with the report: for the person at the command line.
     pub verbose: bool,
@@ -77,7 +75,6 @@ pub struct CallRequest {
 }
 
 impl CallRequest {
-    /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
         CallRequest { caller, tool: tool.into(), arguments, ..CallRequest::default() }
     }
@@ -96,7 +93,6 @@ pub fn new_id() -> String {
 /// What a face is told while a call runs, secrets hidden. The report comes last, from `Service::call`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A line of the tool's log, as it was written.
     Log(String),
     /// A message of the tool to whoever calls it.
     Message(Level, String),
@@ -117,7 +113,6 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// For a face that takes the report alone.
     pub fn none() -> Sink {
         Sink::default()
     }

@@ -9,10 +9,8 @@ use fault::{Fault, Kind};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The arguments, taken apart.
 #[derive(Default)]
 pub(super) struct ScriptArguments {
-    /// The path of the script, or the source text.
     pub script: String,
     pub language: Option<Language>,
     pub input: Value,

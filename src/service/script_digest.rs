@@ -14,7 +14,6 @@ const LARGEST: u64 = 64 * 1024 * 1024;
 /// Scripts that are remembered.
 const REMEMBERED: usize = 4096;
 
-/// A script as it was when its digest was found.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     path: PathBuf,

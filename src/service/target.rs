@@ -30,12 +30,9 @@ use std::sync::Arc;
 pub(super) struct FoundTool {
     /// The tools and rules under which the whole decision is taken.
     pub decisions: Arc<DecisionCache>,
-    /// What the caller may do.
     pub rights: Rights,
     pub tool: Arc<registry::Tool>,
-    /// What policy decided about the tool itself.
     pub decided: Arc<Decided>,
-    /// The time limit that the call asks for.
     pub asked_ms: Option<u64>,
     /// What the tool is refused is kept.
     pub explain: bool,
@@ -55,14 +52,11 @@ pub(super) struct Target {
     pub executor: Arc<dyn Executor>,
     pub site: Site,
     pub input: Value,
-    /// The call's own time limit.
     pub asked_ms: Option<u64>,
     /// For the record. The decision counts what the file is: its times and its inode.
     pub script: Option<Script>,
     stamp: Option<Stamp>,
-    /// Source text that comes with the call.
     pub source: Option<String>,
-    /// The call's own environment.
     pub env: BTreeMap<String, String>,
     /// The answer is told as an envelope.
     pub enveloped: bool,
@@ -79,7 +73,6 @@ impl Target {
         base::sha256_hex(whole.as_bytes())
     }
 
-    /// Whether the tool may ask its client anything.
     pub fn may_ask(&self) -> bool {
         !self.enveloped && !self.decided.decision.asks().is_empty()
     }
@@ -125,7 +118,6 @@ impl Target {
     }
 }
 
-/// A manifest that the script belongs to, and where it lies.
 type Owner = (Arc<Manifest>, Site);
 
 impl Service {
@@ -366,7 +358,6 @@ async fn with_packages(
     until.run(long, added).await
 }
 
-/// What tells the script's file from every other one.
 fn stamp(decision: &policy::Decision) -> Option<Stamp> {
     Stamp::at(decision.shape.as_ref().ok()?.script.as_deref()?).ok()
 }

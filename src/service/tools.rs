@@ -59,7 +59,6 @@ impl Service {
         removed
     }
 
-    /// Says how tools and rules are read again after a wait.
     pub fn reads_again(&self, reread: Reread) {
         let _ = self.reread.set(reread);
     }
@@ -80,7 +79,6 @@ impl Service {
         }
     }
 
-    /// Hears of every change of the tools and rules.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -183,7 +181,6 @@ impl Service {
         preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 
-    /// Whether a person must agree to each call of a tool.
     pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
         self.decisions().is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
     }
@@ -203,7 +200,6 @@ impl Service {
         self.parts.executors.remote.as_ref().map(|remote| remote.told()).unwrap_or_default()
     }
 
-    /// Whether calls can be decided at all.
     pub fn ready(&self) -> Result<(), Fault> {
         self.decisions().map(drop)
     }
@@ -234,7 +230,6 @@ impl Service {
         }
     }
 
-    /// The executor for a handler.
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.parts.executors;
         let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));

@@ -167,7 +167,16 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     let error = report.error.unwrap();
     assert_eq!(error.kind, Kind::InternalError);
     assert!(error.person.unwrap().contains("--audit-log"));
+    assert!(!world.call("fake:echo", json!({"message": 1})).await.success);
+    let unread = Fault::new(Kind::ParameterValidationError, "not a call");
+    assert!(world.service.refuses(&caller(), "POST /", unread.clone()).is_err());
     assert_eq!(world.runs(), 0);
+    // What has no record is counted in one as soon as it can be written.
+    fs::remove_dir(world.root().join("state/audit.jsonl")).unwrap();
+    world.service.records_counted();
+    let record = world.records().pop().unwrap();
+    assert_eq!(record["notes"], json!(["2 such refusals before this one have no record"]));
+    assert!(world.service.refuses(&caller(), "POST /", unread).is_ok() && world.records().len() == 2, "the control");
 }
 
 #[tokio::test]

@@ -85,16 +85,16 @@ pub(super) fn language_of(fixed: Option<Language>, asked: Option<Language>, path
     let wanted = one_language(fixed, asked)?;
     let found = named.iter().find(|language| wanted.is_none_or(|wanted| **language == wanted));
     found.copied().ok_or_else(|| {
-        let (is, needs) = match (named.first(), wanted) {
-            (Some(other), _) => (format!("a {} script", other.name()), wanted),
-            (None, _) => ("no script by its ending".to_owned(), wanted),
+        let what = match (named.first(), wanted) {
+            (Some(other), Some(language)) => {
+                format!("a {} script, but this call runs {}", other.name(), language.name())
+            }
+            (None, Some(language)) => {
+                format!("no {} script: the name of one ends in {}", language.name(), language.endings())
+            }
+            (_, None) => "no script: its name does not end as one in python, nodejs, bun or wasm".to_owned(),
         };
-        let needs = needs.map_or_else(
-            || "one in python, nodejs, bun or wasm".to_owned(),
-            |language| format!("{}, whose scripts end in {}", language.name(), language.endings()),
-        );
-        let message = format!("Input parameter 'scriptPath' names {is}, and this call runs {needs}.");
-        Fault::new(Kind::ParameterValidationError, message)
+        Fault::new(Kind::ParameterValidationError, format!("Input parameter 'scriptPath' names {what}."))
     })
 }
 

@@ -77,7 +77,7 @@ const CASES: &[Case] = &[
     (JS, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: names a python script", "refused"),
     (JS, "", r#"{"scriptPath":"free/echo.ts"}"#, "ParameterValidationError: names a bun script", "refused"),
     // A name that is no script's: an interpreter that is given a file of data prints lines of it.
-    (ANY, "", r#"{"language":"python","scriptPath":"free/main"}"#, "ParameterValidationError: names no script by its ending", "refused"),
+    (ANY, "", r#"{"language":"python","scriptPath":"free/main"}"#, "ParameterValidationError: names no python script: the name of one ends in .py.", "refused"),
     (ANY, "", r#"{"language":"python","scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
     (ANY, "", r#"{"language":"ruby","scriptPath":"free/main"}"#, "ParameterValidationError: language", "refused"),
     (ANY, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: language", "refused"),

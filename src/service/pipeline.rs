@@ -171,7 +171,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
         let charge = target.found.rights.charge(&target.tools);
-        if !record.slot().is_none_or(|slot| self.limiter.charge_also(slot, &charge)) {
+        if record.slot().is_some_and(|slot| !self.limiter.charge_also(slot, &charge)) {
             // Another tool that owns what runs has no slot now.
             record.step_aside();
             self.comes_back(target, record).await?;

@@ -19,8 +19,10 @@ struct State {
     free: usize,
     held: HashMap<String, usize>,
     /// Claims in the order of their turns, each with its waiters, and how much they wait for, in the order of arrival.
-    waiting: VecDeque<(Claim, VecDeque<(usize, oneshot::Sender<Place>)>)>,
+    waiting: VecDeque<(Claim, Queue)>,
 }
+
+type Queue = VecDeque<(usize, oneshot::Sender<Place>)>;
 
 /// The keys that a place counts against, each with the most places it may have.
 pub type Claim = Vec<(String, usize)>;
@@ -133,7 +135,7 @@ impl State {
 
     /// Whose turn it is.
     fn next(&self) -> Option<usize> {
-        let fits = |(claim, queue): &(Claim, VecDeque<(usize, _)>)| self.has_room(claim, queue[0].0);
+        let fits = |(claim, queue): &(Claim, Queue)| self.has_room(claim, queue[0].0);
         let held = |claim: &Claim| claim.iter().map(|(key, _)| self.held(key)).collect::<Vec<_>>();
         let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| fits(waiting));
         ready.min_by_key(|(_, (claim, _))| held(claim)).map(|(at, _)| at)

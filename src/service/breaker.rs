@@ -72,22 +72,23 @@ impl Breakers {
     /// until it ended.
     pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
         let (all, own) = ((None, call.runs.clone()), (Some(call.caller.clone()), call.runs.clone()));
-        let mut keys = Vec::new();
-        for key in if call.is_own { vec![own] } else { vec![all, own] } {
+        let wanted = if call.is_own { vec![own] } else { vec![all, own] };
+        let mut attempt = Attempt { breakers: self.clone(), call, keys: Vec::new() };
+        for key in wanted {
             let (mut rows, now) = (lock(&self.0), now());
             let mut probe = false;
             if let Some(row) = rows.get_mut(&key)
                 && let Some(until) = row.until
             {
                 if until > now {
-                    return Err(open(&call.tool, row.failures, until - now));
+                    return Err(open(&attempt.call.tool, row.failures, until - now));
                 }
                 probe = runs;
-                row.until = Some(if runs { now + call.rule.wait } else { until });
+                row.until = Some(if runs { now + attempt.call.rule.wait } else { until });
             }
-            keys.push((key, probe));
+            attempt.keys.push((key, probe));
         }
-        Ok(Attempt { breakers: self.clone(), call, keys })
+        Ok(attempt)
     }
 
     /// The breakers with failures: of one caller, or every one.

@@ -41,6 +41,84 @@ fn a_failed_script_is_told_what_it_lacks() {
 }
 
 #[test]
+fn check_says_what_could_not_run_here() {
+    let host = host();
+    let folder = host.folder.path().join("user_scripts");
+    let wasm = |name: &str, ending: &str, bytes: &[u8]| {
+        let script = format!("{name}/main.{ending}");
+        host.tool(
+            &format!("t:{name}"),
+            json!({ "handler": { "type": "external-script", "scriptPath": script, "language": "wasm" } }),
+        );
+        fs::write(folder.join(script), bytes).unwrap();
+    };
+    wasm("bad", "wasm", b"version https://git-lfs.github.com/spec/v1\n");
+    wasm("badtext", "wat", b"hello\n");
+    wasm("good", "wasm", b"\0asm\x01\0\0\0");
+    wasm("goodtext", "wat", b"  ;; a comment\n(module)\n");
+    for (name, refused) in [("bad", true), ("badtext", true), ("good", false), ("goodtext", false)] {
+        let (code, problems) = host.problems(&format!("{name}.tool.json"));
+        let told = problems.iter().any(|p| p["message"].as_str().unwrap().contains("not a WebAssembly module"));
+        assert_eq!((told, code), (refused, 2), "{name}: {problems:?}");
+    }
+    host.tool("t:needs", json!({}));
+    fs::write(folder.join("needs/requirements.txt"), "pandas\n").unwrap();
+    if here("python3") {
+        let (_, problems) = host.problems("needs.tool.json");
+        assert!(problems.iter().any(|p| p["message"].as_str().unwrap().contains("requirements.txt")), "{problems:?}");
+    }
+}
+
+/// (manifest, code, pointer, words)
+#[test]
+fn a_manifest_that_is_wrong_is_told_the_mend() {
+    let host = host();
+    let limit = |value: Value| json!({ "limits": { "memoryBytes": value } });
+    let typed = |value: Value| json!({ "parameters": { "type": "object", "properties": { "a": { "type": value, "description": "d" } } } });
+    let hosts = |host: &str| json!({ "securityContext": { "networkAccess": { "allowHosts": [host] } } });
+    let reference = |to: &str| json!({ "parameters": { "type": "object", "properties": { "a": { "$ref": to, "description": "d" } } } });
+    let (a, memory) = ("/parameters/properties/a/type", "/limits/memoryBytes");
+    for (at, (more, code, pointer, words)) in [
+        (json!({ "displayName": null }), "schema", "/displayName", "not null"),
+        (json!({ "handler": null }), "schema", "/handler", "not null"),
+        (limit(json!("64MB")), "schema", memory, "must be a whole number, not a string"),
+        (limit(json!(-5)), "schema", memory, "is too small; the least is 16777216"),
+        (limit(json!(1.5)), "schema", memory, "must be a whole number, not a float"),
+        (limit(json!(null)), "schema", memory, "not null"),
+        (json!({ "execution": { "timeoutMs": "1s" } }), "schema", "/execution/timeoutMs", "must be a whole number"),
+        (typed(json!("int")), "schema", a, "not a valid JSON Schema"),
+        (typed(json!(["zzz", "null"])), "schema", "/parameters/properties/a/type/0", "not a valid JSON Schema"),
+        (reference("https://example.com/x.json"), "security", "/parameters/properties/a/$ref", "nothing is fetched"),
+        (reference("file:///etc/passwd"), "security", "/parameters/properties/a/$ref", "nothing is fetched"),
+        (reference("other.json#/x"), "security", "/parameters/properties/a/$ref", "nothing is fetched"),
+        (reference("#/$defs/none"), "schema", "/parameters/properties/a/$ref", "leads to nothing"),
+        (hosts("https://example.com"), "schema", "/securityContext/networkAccess/allowHosts/0", "is a URL"),
+        (hosts("a.*.com"), "schema", "/securityContext/networkAccess/allowHosts/0", "in the middle"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        host.tool(&format!("t:m{at}"), more.clone());
+        let (_, problems) = host.problems(&format!("/m{at}.tool.json"));
+        let told = problems.iter().find(|p| p["message"].as_str().unwrap().contains(words));
+        let told = told.unwrap_or_else(|| panic!("{more}: {problems:?}"));
+        assert_eq!((told["code"].as_str(), told["pointer"].as_str()), (Some(code), Some(pointer)), "{more}");
+    }
+    let (_, out, err) = host.run(&["list"]);
+    assert!(
+        !out.contains("skipped") && err.contains("15 file(s) were skipped: `toolhost check` says why"),
+        "{out}{err}"
+    );
+    // What is always there needs no asking; a folder is not written like a file.
+    host.tool("t:tmp", json!({ "securityContext": { "fileAccess": { "allowWrite": ["/tmp"] } } }));
+    let (_, audit, _) = host.run(&["audit", "t:tmp"]);
+    assert!(audit.contains("/tmp inside a call is its own scratch: it is always yours"), "{audit}");
+    host.tool("t:data", json!({ "securityContext": { "fileAccess": { "allowWrite": ["/data"] } } }));
+    let (_, audit, _) = host.run(&["audit", "t:data"]);
+    assert!(audit.contains("as a folder it is written `/data/**`"), "{audit}");
+}
+
+#[test]
 fn a_whole_number_may_have_a_fraction_of_zero() {
     let host = host();
     let call = |input: &str| host.run(&["call", "core:execute-script", "--input", input]).2;

@@ -27,8 +27,7 @@ mod report;
 mod request;
 pub mod requirements;
 pub mod runlog;
-mod script_call;
-mod script_digest;
+mod script;
 mod secrets;
 mod speakers;
 mod target;
@@ -41,12 +40,10 @@ pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
-pub use output as format;
-pub use output as shapes;
 pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
 pub use report::{Digests, Report, Verbose};
 pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
-pub use script_digest::of as digest_of_script;
+pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, StageEvent};
 pub use tools::{Effects, Reread};
@@ -111,7 +108,7 @@ pub struct Service {
     keys: Arc<idempotency::Keys>,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
-    scripts: script_digest::Cache,
+    scripts: script::Digests,
     packages: Arc<packages::Packages>,
     rules: Mutex<InForce>,
     /// Why newer rules do not hold.
@@ -141,7 +138,7 @@ impl Service {
             limiter: Arc::new(quota::Limiter::new(parts.settings.running, parts.settings.waiting)),
             metrics: Arc::default(),
             traces: Arc::default(),
-            scripts: script_digest::Cache::default(),
+            scripts: script::Digests::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
             rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),

@@ -166,7 +166,7 @@ fn tail(logs: &[String]) -> String {
 
 /// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Of media in it only the size.
 pub fn succeeded(tool: &str, output: &Text) -> String {
-    let media = matches!(of(output.as_str()), Ok(Shape::Content(_)));
+    let media = matches!(Shape::read(output.as_str()), Ok(Shape::Content(_)));
     let output = if media { &Text::from(&without_media(output.value())) } else { output };
     format!("Tool {tool} executed successfully. Output: {output}")
 }
@@ -324,29 +324,32 @@ impl Client {
     }
 }
 
-pub fn of(answer: &str) -> Result<Shape<'_>, Fault> {
-    let has = |name: &str| {
-        let pointer = format!("/{name}");
-        answer.starts_with('{') && answer.contains(name) && crate::base::json::member(answer, &pointer).is_some()
-    };
-    let wrong = |shape: &str, why: String| {
-        let message = format!("The tool's answer is not the `{shape}` that it is written as.");
-        Fault::new(Kind::OutputValidationError, message).details(format!("{why}."))
-    };
-    if has("$content") {
-        let content: Content = serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
-        check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
-        return Ok(Shape::Content(content));
-    }
-    if has("$ask") {
-        if answer.len() > LONGEST {
-            return Err(wrong("$ask", format!("it is longer than {LONGEST} bytes")));
+impl<'a> Shape<'a> {
+    /// What an answer is. An answer of a shape that has a fault is refused.
+    pub fn read(answer: &'a str) -> Result<Shape<'a>, Fault> {
+        let has = |name: &str| {
+            let pointer = format!("/{name}");
+            answer.starts_with('{') && answer.contains(name) && crate::base::json::member(answer, &pointer).is_some()
+        };
+        let wrong = |shape: &str, why: String| {
+            let message = format!("The tool's answer is not the `{shape}` that it is written as.");
+            Fault::new(Kind::OutputValidationError, message).details(format!("{why}."))
+        };
+        if has("$content") {
+            let content: Content = serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
+            check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
+            return Ok(Shape::Content(content));
         }
-        let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
-        questions.asks().map_err(|why| wrong("$ask", why))?;
-        return Ok(Shape::Asks(questions));
+        if has("$ask") {
+            if answer.len() > LONGEST {
+                return Err(wrong("$ask", format!("it is longer than {LONGEST} bytes")));
+            }
+            let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
+            questions.asks().map_err(|why| wrong("$ask", why))?;
+            return Ok(Shape::Asks(questions));
+        }
+        Ok(Shape::Plain)
     }
-    Ok(Shape::Plain)
 }
 
 /// Content for a reader of text: the number of bytes in place of each picture, sound and file.
@@ -506,7 +509,7 @@ mod tests {
 
     #[test]
     fn content_is_what_it_says_and_questions_are_forms_samples_or_roots() {
-        let why = |answer: &Value| match of(&answer.to_string()) {
+        let why = |answer: &Value| match Shape::read(&answer.to_string()) {
             Ok(Shape::Plain) => "plain".into(),
             Ok(Shape::Content(_)) => "content".into(),
             Ok(Shape::Asks(_)) => "asks".into(),

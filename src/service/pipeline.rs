@@ -323,7 +323,7 @@ impl Service {
         });
         let (envelope, output) = judged(outcome, target, own, record)?;
         record.published()?;
-        let shape = if envelope.is_some() { Shape::Plain } else { output::of(output.as_str())? };
+        let shape = if envelope.is_some() { Shape::Plain } else { Shape::read(output.as_str())? };
         match shape {
             Shape::Plain => answer_fits(manifest, envelope, output, until).await,
             Shape::Content(content) => {
@@ -337,7 +337,7 @@ impl Service {
             Shape::Asks(_) => {
                 // What leaves this host holds no secret.
                 let shown = record.hidden(output);
-                if let Shape::Asks(questions) = output::of(shown.as_str())? {
+                if let Shape::Asks(questions) = Shape::read(shown.as_str())? {
                     target.asks(&questions, &asked.request.client, record)?;
                 }
                 Ok(Text::from(&Value::Null))

@@ -9,7 +9,7 @@ use super::quota::Slot;
 use super::redact::{self, RecordArguments};
 use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
-use super::script_digest::Script;
+use super::script::Script;
 use super::traces::{CallSpan, TraceContext};
 use super::{audit, idempotency, output, runlog};
 use crate::base::json::{self, Text};

@@ -9,8 +9,7 @@ use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
 use super::output::{Client, Questions};
 use super::record::CallRecord;
-use super::script_call::{ScriptArguments, language_of, language_of_source};
-use super::script_digest::Script;
+use super::script::{Script, ScriptArguments, language_of, language_of_source};
 use super::{Service, blocking, requirements};
 use crate::base::files::Stamp;
 use crate::base::text::printable;
@@ -158,7 +157,7 @@ impl Service {
             tools: vec![tool.manifest.id.clone()],
             executor: self.executor(handler)?,
             owners: Vec::new(),
-            script: self.scripts.of(&decided.decision),
+            script: self.scripts.find(&decided.decision),
             stamp: stamp(&decided.decision),
             decided,
             site: tool.site.clone(),
@@ -233,7 +232,7 @@ impl Service {
             tools,
             executor: self.script_executor(language)?,
             owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
-            script: self.scripts.of(&decision),
+            script: self.scripts.find(&decision),
             stamp: stamp(&decision),
             decided: Arc::new(Decided { decision, shape_digest }),
             site,

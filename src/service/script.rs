@@ -1,13 +1,22 @@
-//! The arguments of `executeScript` and `runCode`, under the method's own names: which script, in which language, with what
-//! input. They are checked here whatever the tool's own schema takes.
+//! The script that a call names or brings: the arguments of `executeScript` and `runCode` under the method's own names, its
+//! language, and its digest for reports and records. Arguments are checked here whatever the tool's own schema takes.
 
-use crate::base::json;
+use crate::base::files::{self, Stamp};
+use crate::base::{json, lock};
 use crate::executor::method::ScriptMethod;
 use crate::manifest::Language;
-use crate::{fault, quantity};
+use crate::{fault, policy, quantity};
 use fault::{Fault, Kind};
+use nix::fcntl::OFlag;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Larger scripts have no digest in reports.
+const LARGEST: u64 = 64 * 1024 * 1024;
+/// Scripts that are remembered.
+const REMEMBERED: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct ScriptArguments {
@@ -119,4 +128,53 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
         )),
         _ => Ok(fixed.or(asked)),
     }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    path: PathBuf,
+    stamp: Stamp,
+    pub digest: String,
+}
+
+impl Script {
+    /// Whether the path still leads to the same, unchanged file: renaming moves a file's ctime, too.
+    pub fn stayed(&self) -> bool {
+        Stamp::at(&self.path).is_ok_and(|now| now == self.stamp)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Digests(Mutex<HashMap<PathBuf, (Stamp, String)>>);
+
+impl Digests {
+    /// Of the script that a call leads to. `None` also for modules: their executor tells what it ran.
+    pub fn find(&self, decision: &policy::Decision) -> Option<Script> {
+        let shape = decision.shape.as_ref().ok()?;
+        let script = shape.script.as_deref().filter(|_| shape.runtime.language != Language::Wasm)?;
+        let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
+        let seen = Stamp::at(script).ok()?;
+        if let Some((_, digest)) = lock(&self.0).get(script).filter(|(was, _)| *was == seen) {
+            return found(seen, digest.clone());
+        }
+        let (stamp, digest) = read(script)?;
+        let mut known = lock(&self.0);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(script.to_owned(), (stamp, digest.clone()));
+        found(stamp, digest)
+    }
+}
+
+/// The digest of the file as it is now. `None` where it cannot be read, or is too large.
+pub fn digest_of_script(script: &Path) -> Option<String> {
+    read(script).map(|(_, digest)| digest)
+}
+
+fn read(script: &Path) -> Option<(Stamp, String)> {
+    let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
+    let stamp = Stamp::of(&file).ok()?;
+    let bytes = files::whole(file, LARGEST).ok()??;
+    Some((stamp, crate::base::sha256_hex(&bytes)))
 }

@@ -6,20 +6,16 @@
 
 use super::quota::{Reservation, Resource};
 use super::record::CallRecord;
-use super::request::{Event, Stream};
+use super::request::{Answer, Approver, Event, Question, Stream};
 use super::target::Target;
 use super::{Caller, Service};
 use crate::base::text::printable;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Confirm};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -27,90 +23,6 @@ use tokio::sync::oneshot;
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
-
-/// Who can be asked about a call, as the transport knows that it came by.
-#[derive(Clone, Default)]
-pub enum Approver {
-    #[default]
-    Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be told apart.
-    Operators { but: Option<String> },
-    /// Whomever the transport itself can ask.
-    Face(Arc<dyn Ask>),
-    /// The person of the client that calls, as that one says, where every policy that asks allows it; else the other.
-    Client { face: Arc<dyn Ask>, or: Box<Approver> },
-}
-
-impl fmt::Debug for Approver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Approver")
-    }
-}
-
-/// Asks a person. Dropping the future ends the question.
-pub trait Ask: Send + Sync {
-    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
-}
-
-/// What a person is asked: everything that the answer is for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Question {
-    pub call: String,
-    pub tool: String,
-    pub caller: String,
-    /// Who authenticated, where that is another; what the request calls itself.
-    pub through: Option<String>,
-    pub label: Option<String>,
-    pub why: Vec<Confirm>,
-    /// JSON text, secrets hidden, nothing in it that a terminal would obey.
-    pub arguments: String,
-    /// So many characters of it are left out.
-    pub not_shown: usize,
-    pub touches: Vec<String>,
-    /// SHA-256 of the whole decision and the whole arguments.
-    pub digest: String,
-    /// RFC 3339: when the question came, and when it ends unanswered.
-    pub asked: String,
-    pub until: String,
-}
-
-impl Question {
-    /// In lines for a person; its texts come from tools, callers and policies. `touches`: also what the call may touch.
-    pub fn told(&self, touches: bool) -> String {
-        let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
-        let mut lines = vec![format!("{tool}: may this call run?")];
-        lines.extend(why.iter().map(|rule| format!("  why        {} (policy {})", rule.why, rule.policy)));
-        let through = through.iter().map(|name| format!(", through {name}"));
-        let label = label.iter().map(|label| format!(", which calls itself {label}"));
-        lines.push(format!("  for        {caller}{}", through.chain(label).collect::<String>()));
-        let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
-        lines.push(format!("  arguments  {arguments}{rest}"));
-        let nothing = ["nothing but its script and scratch".to_owned()];
-        let all = if self.touches.is_empty() { &nothing } else { self.touches.as_slice() };
-        lines.extend(all.iter().filter(|_| touches).map(|line| format!("  may        {line}")));
-        lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
-    }
-}
-
-/// What the person said. `by`: who, as records show it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    Approved {
-        by: String,
-    },
-    Denied {
-        by: String,
-    },
-    Dismissed {
-        by: String,
-    },
-    /// The person is asked now, and this call made again with the answer.
-    InputRequired,
-    /// No answer that counts.
-    Refused(Fault),
-    Nobody,
-}
 
 /// Questions that operators may answer, by call.
 #[derive(Debug, Default)]

@@ -1,5 +1,5 @@
-//! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate key
-//! or NaN is refused. `manifest::arguments` checks them against the schema.
+//! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate
+//! key or NaN is refused. `manifest::arguments` checks them against the schema.
 
 use crate::base::{json, text};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
@@ -96,7 +96,8 @@ pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
     }
 }
 
-/// The time limit that a config sets. What a config holds besides is others' to read, but not a time limit by another name.
+/// The time limit that a config sets. What a config holds besides is others' to read, but not a time limit by another
+/// name.
 pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
     let meant =
         |name: &&String| ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str());

@@ -1,5 +1,5 @@
-//! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half of
-//! the cores.
+//! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half
+//! of the cores.
 
 use super::output;
 use crate::executor::Ending;

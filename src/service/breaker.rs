@@ -1,8 +1,8 @@
 //! The circuit breaker: what keeps failing is not called for a while.
 //!
 //! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits and crashes, which
-//! arguments can cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong, and
-//! what may be tried again count for nothing.
+//! arguments can cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong,
+//! and what may be tried again count for nothing.
 
 use crate::base::lock;
 use crate::base::shares::{Shares, now};

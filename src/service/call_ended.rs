@@ -1,5 +1,5 @@
-//! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped, all
-//! parts of that line together fit into `audit::LONGEST_RECORD`.
+//! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped,
+//! all parts of that line together fit into `audit::LONGEST_RECORD`.
 
 use super::report::{Digests, Report};
 use crate::base::text::cut as cut_to;
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Longest text of a caller or tool in a record, bytes.
 pub(super) const CUT: usize = 2048;
-/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::LONGEST_RECORD`.
+/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into
+/// `audit::LONGEST_RECORD`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
@@ -24,8 +25,8 @@ pub(super) const MORE: &str = "more";
 const NOTES: usize = 20;
 /// Longest text in an event of a network, bytes.
 const EVENT: usize = 80;
-/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and the
-/// states of calls read this and nothing else.
+/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and
+/// the states of calls read this and nothing else.
 pub(super) struct CallEnded {
     /// What its caller gets.
     pub report: Report,

@@ -131,16 +131,16 @@ impl DecisionCache {
 }
 
 impl Service {
-    /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there is
-    /// a file of callers, it says who is an operator; while it cannot be read, as it was last: somebody must be able to
-    /// see and end what runs.
+    /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there
+    /// is a file of callers, it says who is an operator; while it cannot be read, as it was last: somebody must be able
+    /// to see and end what runs.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
         let rules = crate::base::lock(&self.rules).rules.clone();
         Rights::of(rules.policies.callers(), caller, label).caller
     }
 
-    /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there, unless
-    /// the principal may be taken for another who has more.
+    /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there,
+    /// unless the principal may be taken for another who has more.
     pub fn arrives(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);

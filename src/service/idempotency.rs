@@ -1,4 +1,5 @@
-//! Idempotency: a request that its caller sends twice under one key runs once; the second gets the outcome of the first.
+//! Idempotency: a request that its caller sends twice under one key runs once; the second gets the outcome of the
+//! first.
 
 use super::report::Report;
 use crate::base::places::Claim;

@@ -1,5 +1,5 @@
-//! The service: every call, whoever brings it, enters by `Service::call` and takes one pipeline. Events go to a `Sink` while
-//! the tool runs; a `Report` always comes last.
+//! The service: every call, whoever brings it, enters by `Service::call` and takes one pipeline. Events go to a `Sink`
+//! while the tool runs; a `Report` always comes last.
 
 mod approval;
 pub mod arguments;
@@ -34,7 +34,7 @@ mod target;
 mod tools;
 mod traces;
 
-pub use approval::{Answer, Approver, Ask, Question, changed as changed_meanwhile};
+pub use approval::changed as changed_meanwhile;
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
@@ -42,7 +42,7 @@ pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
 pub use report::{Digests, Report, Verbose};
-pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
+pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, StageEvent};

@@ -1,5 +1,6 @@
-//! How a call ended, in words and as an answer: one mapping from how a tool ended to an error, without a catch-all; answers
-//! that are more than data (`$content`, `$ask`); and the texts that an agent reads, without a path of this host.
+//! How a call ended, in words and as an answer: one mapping from how a tool ended to an error, without a catch-all;
+//! answers that are more than data (`$content`, `$ask`); and the texts that an agent reads, without a path of this
+//! host.
 
 use crate::base::json::Text;
 use crate::base::text::{is_printable, printable};

@@ -1,8 +1,8 @@
 //! The pipeline of one call: admit → decide → wait → decide again → confine → run → record.
 //!
-//! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After every
-//! wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before, refuses.
-//! Everything else stands in the record that the stages fill; nothing runs that could not be recorded first.
+//! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After
+//! every wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before,
+//! refuses. Everything else stands in the record that the stages fill; nothing runs that could not be recorded first.
 
 use super::approval::changed;
 use super::arguments::{self, Arguments};
@@ -424,35 +424,23 @@ impl Service {
             None => Some(Duration::from_millis(policy::time_ms(decision, target.asked_ms)?)),
         };
         record.sends(&target.input);
-        let output_bytes = decision.limit(Limit::OutputBytes);
-        let output_bytes = output_bytes.map_or(Limit::OutputBytes.house_default(), |limit| limit.effective);
         let call = Call {
             manifest: target.found.tool.manifest.clone(),
             site: target.site.clone(),
             input: std::mem::take(&mut target.input),
             confinement,
             service: decision.service.clone(),
-            output_bytes,
+            output_bytes: output_bytes(decision),
         };
         let (gate, mut passing) = executor::Gate::new(came + FRESH);
-        let context = executor::Context {
-            id: record.id.clone(),
-            user: record.caller.user.clone(),
-            cancel: CancellationToken::new(),
-            came,
-            ran: Arc::default(),
-            traffic: record.traffic(),
-            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
-            ledger: Some(Arc::new(self.parts.audit.clone())),
-            gate,
-        };
+        let context = self.context(came, gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
         if limit.is_some() && came.elapsed() > FRESH {
             self.starts(asked, target, record).await?;
         }
         record.running()?;
-        let mut parts = Parts { allowed: output_bytes, left: output_bytes, held: TextStream::default() };
+        let mut parts = Parts::new(output_bytes(decision));
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -491,6 +479,22 @@ impl Service {
     }
 }
 
+impl Service {
+    fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
+        executor::Context {
+            id: record.id.clone(),
+            user: record.caller.user.clone(),
+            cancel: CancellationToken::new(),
+            came,
+            ran: Arc::default(),
+            traffic: record.traffic(),
+            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
+            ledger: Some(Arc::new(self.parts.audit.clone())),
+            gate,
+        }
+    }
+}
+
 impl PendingCall {
     /// With which decision a call goes on that waited.
     fn goes_on(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
@@ -523,7 +527,15 @@ struct Parts {
     held: TextStream,
 }
 
+fn output_bytes(decision: &policy::Decision) -> u64 {
+    decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.house_default(), |limit| limit.effective)
+}
+
 impl Parts {
+    fn new(allowed: u64) -> Parts {
+        Parts { allowed, left: allowed, held: TextStream::default() }
+    }
+
     /// Hands on an event of the executor as a transport may see it.
     fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
         stream.push(match event {

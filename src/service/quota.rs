@@ -1,7 +1,7 @@
 //! Admission control: rate limits, slots with a bounded queue, and every other quota of this host.
 //!
-//! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at most its share. A call
-//! is admitted, queued, or refused with a retryable `RateLimitError`.
+//! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at most its share. A
+//! call is admitted, queued, or refused with a retryable `RateLimitError`.
 
 use super::{Arguments, CallRequest, blocking};
 use crate::base::places::{Claim, Place, Places};
@@ -165,8 +165,8 @@ impl Limiter {
         })
     }
 
-    /// Counts one against each of these names with a limit a minute, or against none where one of them is reached: which,
-    /// and for how long. The third: what the name is charged to.
+    /// Counts one against each of these names with a limit a minute, or against none where one of them is reached:
+    /// which, and for how long. The third: what the name is charged to.
     fn rate(&self, counted: &[(String, u32, String)]) -> Result<(), (u32, Duration)> {
         let (now, mut rates, mut next) = (now(), lock(&self.rates), Vec::new());
         for (name, limit, claim) in counted {

@@ -11,7 +11,8 @@ use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 
 impl Service {
-    /// Records that a request was refused which leads to no call. `asked`: what it was for. `Err`: it cannot be recorded.
+    /// Records that a request was refused which leads to no call. `asked`: what it was for. `Err`: it cannot be
+    /// recorded.
     pub fn refuses(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));

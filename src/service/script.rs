@@ -1,5 +1,6 @@
-//! The script that a call names or brings: the arguments of `executeScript` and `runCode` under the method's own names, its
-//! language, and its digest for reports and records. Arguments are checked here whatever the tool's own schema takes.
+//! The script that a call names or brings: the arguments of `executeScript` and `runCode` under the method's own names,
+//! its language, and its digest for reports and records. Arguments are checked here whatever the tool's own schema
+//! takes.
 
 use crate::base::files::{self, Stamp};
 use crate::base::{json, lock};

@@ -76,8 +76,8 @@ impl Target {
         !self.enveloped && !self.decided.decision.asks().is_empty()
     }
 
-    /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this client
-    /// cannot be asked.
+    /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this
+    /// client cannot be asked.
     pub fn asks(&self, questions: &Questions, client: &Client, record: &mut CallRecord) -> Result<(), Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
@@ -221,15 +221,9 @@ impl Service {
         record.decided(&decision, notes);
         decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))?;
         check_env(&given.env, &owners)?;
-        let mut tools = vec![tool.manifest.id.clone()];
-        for (manifest, _) in &owners {
-            if !tools.contains(&manifest.id) {
-                tools.push(manifest.id.clone());
-            }
-        }
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Ok(Target {
-            tools,
+            tools: tools_of(&tool.manifest, &owners),
             executor: self.script_executor(language)?,
             owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
             script: self.scripts.find(&decision),
@@ -308,6 +302,15 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
     }
 }
 
+/// The tool that was called, and those that own what runs, each once.
+fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
+    let mut tools = vec![tool.id.clone()];
+    let ids = owners.iter().map(|(manifest, _)| &manifest.id).filter(|id| **id != tool.id);
+    ids.for_each(|id| tools.push(id.clone()));
+    tools.dedup();
+    tools
+}
+
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
 /// script runs without.
 fn leave_out_folders(decision: &mut policy::Decision) {
@@ -362,8 +365,8 @@ fn stamp(decision: &policy::Decision) -> Option<Stamp> {
 }
 
 /// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any
-/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they have the room that those of a
-/// manifest have.
+/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they have the room that those
+/// of a manifest have.
 fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fault> {
     let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     for (name, value) in env {

@@ -1,4 +1,5 @@
-//! What can be called here, and who runs it. Tools and rules come and go while calls run; a call that runs keeps its own.
+//! What can be called here, and who runs it. Tools and rules come and go while calls run; a call that runs keeps its
+//! own.
 
 use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, packages, preflight};
@@ -115,8 +116,8 @@ impl Service {
         }
     }
 
-    /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks every
-    /// source of the registry anew; returns what failed.
+    /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks
+    /// every source of the registry anew; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
         self.parts.registry.refresh()
@@ -204,7 +205,8 @@ impl Service {
         self.decisions().map(drop)
     }
 
-    /// What a tool asks for, is allowed and gets, as a call would meet it now; and what it was refused in its last calls.
+    /// What a tool asks for, is allowed and gets, as a call would meet it now; and what it was refused in its last
+    /// calls.
     pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;

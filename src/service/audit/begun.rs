@@ -1,5 +1,6 @@
-//! Begin records: what each running call leaves if its host ends before it does. A begin counts only where the log has no
-//! end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the process.
+//! Begin records: what each running call leaves if its host ends before it does. A begin counts only where the log has
+//! no end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the
+//! process.
 
 use super::LONGEST_LINE;
 use crate::base::files::Folder;

@@ -1,7 +1,7 @@
 //! The audit log: one line of plain ASCII for each call or refusal, complete by itself.
 //!
-//! A begin record is written before a call runs (`begun`); where it cannot be written, the call does not run. An end that
-//! cannot be written stays in memory and is the first record written later; until then no call starts.
+//! A begin record is written before a call runs (`begun`); where it cannot be written, the call does not run. An end
+//! that cannot be written stays in memory and is the first record written later; until then no call starts.
 
 mod begun;
 pub mod last;

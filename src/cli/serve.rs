@@ -227,7 +227,7 @@ async fn listening(
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;
-        http::Jwt::of(terms, &keys).map_err(at)
+        http::Jwt::new(terms, &keys).map_err(at)
     });
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
@@ -269,7 +269,7 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
         words::complain(&format!("toolhost: others can put a socket of theirs in the place of this one: {why}"));
     }
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.told()));
+    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
     Ok(())
 }
 

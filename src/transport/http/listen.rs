@@ -172,7 +172,7 @@ impl Socket {
     /// found out.
     pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
         match self {
-            Socket::Unix(stream) => peer::of_unix(stream).map(Some),
+            Socket::Unix(stream) => peer::unix_peer(stream).map(Some),
             Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
             Socket::Tcp(stream, theirs) => {
                 let owner = kernel.owner(*theirs, stream.local_addr()?)?;

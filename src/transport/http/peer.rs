@@ -29,7 +29,7 @@ const UID: usize = HEAD + 64;
 const INODE: usize = HEAD + 68;
 
 /// The user that connected a unix socket.
-pub fn of_unix(stream: &impl AsFd) -> io::Result<u32> {
+pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&stream.as_fd(), PeerCredentials)?.uid())
 }
 

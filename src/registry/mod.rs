@@ -1,30 +1,22 @@
 //! The registry: manifests on disk, compiled in, or registered in process → an immutable `Snapshot` of tools, swapped
 //! whole, and a report for each file.
 
-mod announced;
-mod availability;
-mod builtin;
 mod conflicts;
 mod load;
 mod open_beneath;
-mod ownership;
-mod position;
+mod owner;
+mod reload;
+mod remote_source;
 mod scan;
 pub mod scripts;
-mod services;
-mod shared;
 mod snapshot;
-mod store;
-mod writable_tools;
 
-pub use announced::{Announced, MOST_TOOLS as MOST_ANNOUNCED};
-pub use availability::{needs_of, refused, unsatisfied};
-pub use builtin::{BUILTIN_FILES, Builtin};
-pub use load::DirectToolLoader;
+pub use conflicts::{needs_of, refused, unsatisfied};
+pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
-pub use position::{locate, position};
+pub use reload::Registry;
+pub use remote_source::{Announced, MOST_TOOLS as MOST_ANNOUNCED};
 pub use snapshot::{Filter, Snapshot};
-pub use store::Registry;
 
 use crate::base::text;
 use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, Site};
@@ -127,12 +119,12 @@ impl FileReport {
         FileReport { path, status: Status::Loaded, tool, claims: None, problems }
     }
 
-    /// One more problem; with an error the file counts as skipped.
-    fn tells(&mut self, problem: &Problem) {
+    /// Adds a problem; with an error the file counts as skipped.
+    fn add(&mut self, problem: Problem) {
         if problem.severity == Severity::Error {
             self.status = Status::Skipped;
         }
-        self.problems.insert(0, problem.clone());
+        self.problems.insert(0, problem);
     }
 
     /// Whether it would be a tool of this id.
@@ -153,20 +145,13 @@ pub enum Status {
     Skipped,
 }
 
-/// Scripts that a manifest names which is not loaded: what it would ask or deny is not known.
+/// The scripts of a manifest that is not loaded: what it would request or deny is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub manifest: PathBuf,
-    pub what: Claimed,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    Scripts(Vec<PathBuf>),
-    /// It does not say which: any script in this folder may be its own.
-    Beside(PathBuf),
-    /// It may not be read: any script may be its own.
-    Any,
+    /// Scripts that it names, and folders in which any script may be its own. `None`: it may not be read, so that any
+    /// script may be its own.
+    pub scripts: Option<Vec<PathBuf>>,
 }
 
 /// What a source found.
@@ -179,18 +164,10 @@ pub struct Discovery {
     pub claims: Vec<Claim>,
     /// The folders that were looked at.
     pub folders: Vec<PathBuf>,
-    /// The folders below which some manifests may not have been seen: whose the scripts there are is not known.
+    /// The folders below which some manifests may not have been seen: the owners of scripts there are not known.
     pub unlisted: Vec<PathBuf>,
     /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
     pub incomplete: Vec<String>,
-}
-
-impl Discovery {
-    /// What may hold manifests, or be one, and was not seen.
-    fn unseen(&self) -> impl Iterator<Item = &PathBuf> {
-        let files = self.claims.iter().filter(|claim| claim.what == Claimed::Any).map(|claim| &claim.manifest);
-        self.unlisted.iter().chain(files)
-    }
 }
 
 /// A place that tools come from.

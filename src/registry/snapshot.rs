@@ -1,7 +1,8 @@
 //! One immutable state of the registry: every tool that is loaded, and what became of every file.
 
-use super::ownership::{self, Ownership};
-use super::{Described, FileReport, Status, Tool, conflicts, writable_tools};
+use super::conflicts::folded;
+use super::owner::{self, Ownership};
+use super::{Described, FileReport, Status, Tool};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
@@ -148,8 +149,8 @@ impl Snapshot {
 
     /// Takes the policies: which code tools share, and where they may write now, beside where they could before.
     pub(super) fn judge(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
-        self.shared = Arc::new(writable_tools::shared(self.tools(), policies, machine));
-        let mut written = writable_tools::written(self.tools(), &self.protect(policies), machine);
+        self.shared = Arc::new(owner::shared(self.tools(), policies, machine));
+        let mut written = owner::written(self.tools(), &self.protect(policies), machine);
         written.merge(&self.written);
         self.written = written;
     }
@@ -164,9 +165,9 @@ impl Snapshot {
         if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
             return Err(folder.clone());
         }
-        if let Some(file) = ownership::linked(script) {
+        if let Some(file) = owner::linked(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
-            let same = sites.filter(|site| site.script.as_deref().and_then(ownership::linked) == Some(file));
+            let same = sites.filter(|site| site.script.as_deref().and_then(owner::linked) == Some(file));
             let owners: BTreeSet<_> = same.map(|site| site.manifest.as_path()).collect();
             manifests = if owners.is_empty() { manifests } else { owners };
         }
@@ -186,7 +187,7 @@ impl Snapshot {
 
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
-        if let Some(why) = self.disabled.get(&conflicts::folded(id)).filter(|_| known(id)) {
+        if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
             // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
             let message = format!(
                 "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."
@@ -218,13 +219,9 @@ impl Snapshot {
         if !self.by_manifest.is_empty() || names.any(|name| super::is_manifest_file(&name.to_string_lossy())) {
             return None;
         }
-        let mut looked: Vec<&PathBuf> = Vec::new();
-        for folder in &self.folders {
-            if looked.last().is_none_or(|above| !folder.starts_with(above)) {
-                looked.push(folder);
-            }
-        }
-        let shown: Vec<String> = looked.iter().map(|folder| text::path(folder)).collect();
+        let below = |folder: &Path| self.folders.iter().any(|above| above != folder && folder.starts_with(above));
+        let shown: Vec<String> =
+            self.folders.iter().filter(|folder| !below(folder)).map(|folder| text::path(folder)).collect();
         Some(match shown.is_empty() {
             true => "no folder of tools is there: neither tool-defs nor user_scripts below the root, nor another that \
                      was named"
@@ -233,44 +230,39 @@ impl Snapshot {
         })
     }
 
-    /// The first fault of a file that was not loaded, preferably one that looks like this tool, and how many others. What
-    /// was only passed over counts where nothing is worse.
+    /// The worst fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
-        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
         let worst = |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
+        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
         let mut skipped: Vec<_> = skipped.filter(|report| worst(report) > Some(Severity::Note)).collect();
         skipped.sort_by_key(|report| {
             (!report.is_of(id), Reverse(worst(report)), !report.path.to_string_lossy().contains(name))
         });
         let first = skipped.first()?;
         let problem = first.problems.iter().find(|problem| Some(problem.severity) == worst(first))?;
-        let place = text::path(&first.path);
         let rest = match skipped.len() {
             1 => String::new(),
             n => format!("\nand {} more: `toolhost check`", n - 1),
         };
-        let (line, column) = (problem.line, problem.column);
-        let place = if line == 0 { place } else { format!("{place}:{line}:{column}") };
+        let (mut place, line, column) = (text::path(&first.path), problem.line, problem.column);
+        if line > 0 {
+            place += &format!(":{line}:{column}");
+        }
         Some(format!("not loaded: {place}: {}{rest}", text::printable(&problem.message)))
     }
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.
     fn near(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let shown = |id: &&String| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
-        let ids: Vec<&String> = self.tools.keys().filter(|id| known(id)).filter(shown).collect();
+        let shown = |id: &&str| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
+        let ids: Vec<&str> = self.tools.keys().map(String::as_str).filter(|id| known(id)).filter(shown).collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
-        let name = id.rsplit_once("__").map_or(id, |(_, name)| name);
-        let name = name.rsplit_once(':').map_or(name, |(_, name)| name);
-        let mut near: Vec<String> = Vec::new();
-        near.extend(suggest::nearest(id, ids.iter().map(|id| id.as_str())).map(str::to_owned));
-        for id in &ids {
-            let same_name = id.split_once(':').is_some_and(|(_, own)| own.eq_ignore_ascii_case(name));
-            if near.len() < 3 && same_name && !near.contains(id) {
-                near.push((*id).clone());
-            }
-        }
-        near.iter().map(|id| format!("'{id}'")).collect()
+        let name = id.rsplit_once("__").or(id.rsplit_once(':')).map_or(id, |(_, name)| name);
+        let same = |id: &&str| id.split_once(':').is_some_and(|(_, own)| own.eq_ignore_ascii_case(name));
+        let mut near: Vec<&str> = suggest::nearest(id, ids.iter().copied()).into_iter().collect();
+        let others = ids.into_iter().filter(same).filter(|id| !near.contains(id)).collect::<Vec<_>>();
+        near.extend(others);
+        near.iter().take(3).map(|id| format!("'{id}'")).collect()
     }
 }
 

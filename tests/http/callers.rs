@@ -466,7 +466,7 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
     web.call("data:nothing", &json!({}), &[&bearer(&token)]);
     assert_eq!(playground.records()[0]["user"], "jwt:alice");
     for (bad, wanted) in [
-        (terms.replace("\"EdDSA\"", "\"HS256\""), "none of RS256"),
+        (terms.replace("\"EdDSA\"", "\"HS256\""), "not one of RS256"),
         (terms.replace("\"EdDSA\"", "\"RS256\""), "not among the algorithms"),
         (terms.replace("https://tools", ""), "issuer and audience must be named"),
         (terms.replace("audience", "audiences"), "unknown field"),

@@ -8,6 +8,9 @@ use axum::body::Body;
 use axum::extract::Request;
 use http::Method;
 
+/// Another protocol than the rest, with its own documents.
+pub const PATH: &str = "/mcp";
+
 pub async fn mcp(start: Start, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {

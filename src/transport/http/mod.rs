@@ -201,7 +201,7 @@ fn router() -> Router<Arc<Server>> {
         .route("/metrics", get(operator::metrics))
         .route(jwt::METADATA_PATH, get(jwt::metadata))
         .route(&format!("{}/{{*path}}", jwt::METADATA_PATH), get(jwt::metadata))
-        .route("/mcp", get(mcp::mcp).post(mcp::mcp).delete(mcp::mcp))
+        .route(mcp::PATH, get(mcp::mcp).post(mcp::mcp).delete(mcp::mcp))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
 }

@@ -1,18 +1,17 @@
 //! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a failed refresh
 //! changes no tool.
 
-use super::conflicts::Refused;
-use super::ownership::Ownership;
-use super::{Claim, Claimed, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool};
-use super::{announced, availability, conflicts, nowhere, services, writable_tools};
-use crate::base::lock;
-use crate::base::text;
+use super::conflicts::{self, Incumbents, Refused};
+use super::owner::{self, Ownership};
+use super::{Claim, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool, nowhere, remote_source};
+use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The id under which in-process tools are listed.
@@ -22,34 +21,38 @@ const IN_PROCESS: &str = "in-process";
 pub struct Registry {
     state: Mutex<State>,
     current: RwLock<Arc<Snapshot>>,
+    /// The next snapshot is to be built once somebody asks for it.
+    outdated: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// The policies that every tool answers to, once the registry was told.
+    /// The policies that every tool answers to.
     rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
     /// Where tools could write before, even if they no longer may.
     earlier: policy::WritablePaths,
-    sources: Vec<Loaded>,
+    sources: Vec<LoadedSource>,
     in_process: Vec<Tool>,
+    /// Loaded tools count as newcomers: they were loaded under other rules, or none.
+    all_are_new: bool,
+    /// Files that were read since the last snapshot.
+    unlogged: BTreeSet<PathBuf>,
 }
 
-struct Loaded {
+struct LoadedSource {
     source: Arc<dyn Source>,
     found: Discovery,
     /// Why the last refresh changed nothing, or left single tools as they were.
     stale: Vec<String>,
 }
 
-/// The tools that own their scripts, and those that were turned away.
+/// The tools that own their scripts, and those that were refused.
 struct Owned {
     tools: Vec<Tool>,
-    /// They lie where a tool may or could write.
-    fenced: Vec<Refused>,
-    strangers: Vec<Refused>,
+    refused: Vec<Refused>,
     ownership: Ownership,
     files: Vec<PathBuf>,
-    /// Where nothing is loaded from.
+    /// Nothing is loaded from there.
     unloaded: policy::WritablePaths,
 }
 
@@ -60,26 +63,36 @@ impl Registry {
 
     /// The present tools. Calls that hold a snapshot keep its definitions, whatever changes.
     pub fn snapshot(&self) -> Arc<Snapshot> {
+        if self.outdated.load(Ordering::Acquire) {
+            let mut state = lock(&self.state);
+            if self.outdated.load(Ordering::Acquire) {
+                self.publish(&mut state);
+            }
+        }
+        self.current()
+    }
+
+    fn current(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
+    /// Takes the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
     pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = lock(&self.state);
         let known = |(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine);
-        if state.rules.as_ref().is_some_and(known) {
-            return;
+        if !state.rules.as_ref().is_some_and(known) {
+            state.rules = Some((policies, machine));
+            state.all_are_new = true;
+            self.outdated.store(true, Ordering::Release);
         }
-        state.rules = Some((policies, machine));
-        // Tools loaded under other rules, or none, count as newcomers under these.
-        self.publish_beside(&mut state, &conflicts::Incumbents::default());
     }
 
-    /// Tells where tools could write in earlier calls: nothing there is loaded either.
+    /// Takes the places where tools could write in earlier calls: nothing there is loaded either.
     pub fn wrote_before(&self, places: &policy::WritablePaths) {
         let mut state = lock(&self.state);
         state.earlier.merge(places);
-        self.publish_beside(&mut state, &conflicts::Incumbents::default());
+        state.all_are_new = true;
+        self.outdated.store(true, Ordering::Release);
     }
 
     /// Adds a source and loads it.
@@ -90,10 +103,9 @@ impl Registry {
             return Err(format!("there already is a source '{id}'"));
         }
         let found = source.discover()?;
-        let files = paths(&found);
-        state.sources.push(Loaded { source, found, stale: Vec::new() });
-        self.publish(&mut state);
-        log(&self.snapshot().reports, &files);
+        state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
+        state.sources.push(LoadedSource { source, found, stale: Vec::new() });
+        self.outdated.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -101,37 +113,37 @@ impl Registry {
     /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = lock(&self.state);
+        let state = &mut *state;
         let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
-        let known = entry.found.incomplete.clone();
-        let outcome =
+        let known = &entry.found.incomplete;
+        let found =
             entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
                 Some(why) => Err(why.clone()),
                 None => Ok(found),
             });
-        let mut files = BTreeSet::new();
-        let result = match outcome {
+        let result = match found {
             Ok(mut found) => {
-                files = paths(&found);
+                state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
                 entry.stale = keep_broken(&entry.found, &mut found);
-                entry.stale.iter().for_each(|message| tracing::error!("{message}"));
                 entry.found = found;
                 Ok(())
             }
             Err(why) => {
                 let message = format!("source '{id}' could not be refreshed, its old tools stay: {why}");
-                tracing::error!("{message}");
                 entry.stale = vec![message.clone()];
                 Err(message)
             }
         };
-        self.publish(&mut state);
-        log(&self.snapshot().reports, &files);
+        entry.stale.iter().for_each(|message| tracing::error!("{message}"));
+        self.publish(state);
         result
     }
 
     /// Takes over what another registry found, for a host of one call that reads its files again.
     pub fn adopt(&self, other: &Registry) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = other.snapshot();
+        let snapshot = other.snapshot();
+        self.outdated.store(false, Ordering::Release);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
     }
 
     /// Asks every source again. Returns what failed; each failure keeps that source's old tools.
@@ -152,13 +164,14 @@ impl Registry {
                 "Tool registration failed: {id}@{version} is already registered; unregister it first."
             )));
         }
-        let (_, refused) = conflicts::settle(self.candidates(&state).chain([tool.clone()]).collect(), &self.held());
+        let candidates = candidates(&state).chain([tool.clone()]).collect();
+        let (_, refused) = conflicts::settle_ids(candidates, &Incumbents::new(self.current().tools()));
         if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
             return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
         }
         state.in_process.push(tool);
         self.publish(&mut state);
-        self.snapshot().find(&format!("{id}@{version}"))
+        self.current().find(&format!("{id}@{version}"))
     }
 
     /// Removes every version of an in-process tool; false if there was none.
@@ -173,98 +186,47 @@ impl Registry {
         removed
     }
 
-    fn candidates<'s>(&self, state: &'s State) -> impl Iterator<Item = Tool> + 's {
-        state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
-    }
-
-    fn held(&self) -> conflicts::Incumbents {
-        conflicts::Incumbents::new(self.snapshot().tools())
-    }
-
     /// Builds the next snapshot and swaps it in.
     fn publish(&self, state: &mut State) {
-        self.publish_beside(state, &self.held());
-    }
-
-    /// Which of these tools own their scripts, where nothing below the trees of `unloaded` counts.
-    fn own(
-        &self,
-        state: &State,
-        mut tools: Vec<Tool>,
-        unloaded: policy::WritablePaths,
-        standing: &conflicts::Incumbents,
-    ) -> Owned {
-        // First, so that a file which a tool wrote cannot even conflict with a good tool.
-        let fenced = writable_tools::withhold(&mut tools, &unloaded);
-        // A manifest that a tool could write claims no script, not even to deny something.
-        let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
-        let withheld = fenced.iter().filter_map(|refused| {
-            let site = &refused.tool.site;
-            Some(Claim { manifest: site.manifest.clone(), what: Claimed::Scripts(vec![site.script.clone()?]) })
-        });
-        let claims: Vec<Claim> = found.chain(withheld).filter(|claim| unloaded.by(&claim.manifest).is_none()).collect();
-        let files = registered(state, &tools, &claims, &unloaded);
-        let ownership = Ownership::new(&tools, &claims, &self.snapshot().ownership);
-        // Before ids are settled: a manifest that names a script of others claims no id.
-        let strangers = ownership.turn_away(&mut tools, standing);
-        Owned { tools, fenced, strangers, ownership, files, unloaded }
-    }
-
-    /// The same; `standing`: the tools that stay loaded whatever other tools may write.
-    fn publish_beside(&self, state: &mut State, standing: &conflicts::Incumbents) {
-        let mut tools: Vec<Tool> = self.candidates(state).collect();
+        let previous = self.current();
+        let held = Incumbents::new(previous.tools());
+        // These stay loaded, whatever other tools may write.
+        let standing = if state.all_are_new { &Incumbents::default() } else { &held };
+        let mut tools: Vec<Tool> = candidates(state).collect();
         let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
-        announced::gives_way(&mut tools, &mut described);
-        let mut owned = self.own(state, tools.clone(), state.earlier.clone(), standing);
+        remote_source::give_way(&mut tools, &mut described);
+        let mut owned = own(state, tools.clone(), state.earlier.clone(), standing);
         if let Some((policies, machine)) = &state.rules {
             let mut policies = (**policies).clone();
             policies.hold_to_script(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
-            policies.share(Arc::new(writable_tools::shared(owned.tools.iter(), &policies, machine)));
-            let mut unloaded = writable_tools::own_trees(&owned.tools, &policies, machine, standing);
+            policies.share(Arc::new(owner::shared(owned.tools.iter(), &policies, machine)));
+            let mut unloaded = owner::own_trees(&owned.tools, &policies, machine, standing);
             if !unloaded.is_empty() {
                 // A running call may still write where its tool no longer may.
                 unloaded.merge(&state.earlier);
-                owned = self.own(state, tools, unloaded, standing);
+                owned = own(state, tools, unloaded, standing);
             }
         }
-        let Owned { tools, fenced, strangers, ownership, files, unloaded } = owned;
-        let (mut tools, mut refused) = conflicts::settle(tools, &self.held());
-        let (services, told) =
-            services::settle(described, &unloaded, &self.snapshot().services, &mut tools, &mut refused);
-        availability::settle_requires(&mut tools);
+        let Owned { tools, refused: foreign, ownership, files, unloaded } = owned;
+        let (mut tools, mut refused) = conflicts::settle_ids(tools, &held);
+        let (services, problems) =
+            conflicts::settle_services(described, &unloaded, &previous.services, &mut tools, &mut refused);
+        conflicts::settle_requires(&mut tools);
+        refused.extend(foreign);
         let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
-        let mut by_path: BTreeMap<PathBuf, usize> = BTreeMap::new();
-        for (index, report) in reports.iter().enumerate() {
-            by_path.entry(report.path.clone()).or_insert(index);
-        }
-        refused.extend(strangers.into_iter().chain(fenced));
-        let mut disabled = BTreeMap::new();
-        for refused in refused {
-            let report = by_path.get(&refused.tool.site.manifest).and_then(|index| reports.get_mut(*index));
-            if let Some(report) = report {
-                report.status = Status::Skipped;
-                let severity = if refused.harmless { Severity::Note } else { Severity::Error };
-                let mut why = Problem::new(severity, refused.code, &*refused.pointer, &*refused.message);
-                (why.line, why.column) = refused.at;
-                report.problems.insert(0, why);
-            }
-            disabled.insert(conflicts::folded(&refused.tool.manifest.id), refused.told);
-        }
-        for (path, problem) in told {
-            by_path.get(&path).and_then(|index| reports.get_mut(*index)).into_iter().for_each(|it| it.tells(&problem));
-        }
-        disabled.retain(|id, _| tools.iter().all(|tool| conflicts::folded(&tool.manifest.id) != *id));
-        let unlisted = state.sources.iter().flat_map(|entry| entry.found.unseen());
+        let disabled = report_refused(&mut reports, refused, problems, &tools);
         let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
-        if !state.in_process.is_empty() {
-            sources.push(IN_PROCESS.to_owned());
-        }
+        sources.extend((!state.in_process.is_empty()).then(|| IN_PROCESS.to_owned()));
+        let found = || state.sources.iter().map(|entry| &entry.found);
+        // What may hold manifests, or be one, and was not seen.
+        let closed = found().flat_map(|found| &found.claims).filter(|claim| claim.scripts.is_none());
+        let unlisted = found().flat_map(|found| &found.unlisted).chain(closed.map(|claim| &claim.manifest));
         let rest = Snapshot {
             disabled,
             services,
             reports,
             warnings: state.sources.iter().flat_map(|entry| entry.stale.clone()).collect(),
-            folders: state.sources.iter().flat_map(|entry| entry.found.folders.clone()).collect(),
+            folders: found().flat_map(|found| found.folders.clone()).collect(),
             unlisted: unlisted.filter(|folder| unloaded.by(folder).is_none()).cloned().collect(),
             written: unloaded,
             files,
@@ -276,63 +238,114 @@ impl Registry {
             next.judge(policies, machine);
         }
         state.earlier.merge(&next.written);
-        let next = Arc::new(next);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        state.all_are_new = false;
+        log(&next.reports, &std::mem::take(&mut state.unlogged));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        self.outdated.store(false, Ordering::Release);
     }
+}
+
+fn candidates(state: &State) -> impl Iterator<Item = Tool> + '_ {
+    state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
+}
+
+/// Which of these tools own their scripts, where nothing below the trees of `unloaded` counts.
+fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths, standing: &Incumbents) -> Owned {
+    // First, so that a file which a tool wrote cannot even conflict with a good tool.
+    let mut refused = owner::withhold(&mut tools, &unloaded);
+    // A manifest that a tool could write claims no script, not even to deny something.
+    let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+    let withheld = refused.iter().filter_map(|refused| {
+        let site = &refused.tool.site;
+        Some(Claim { manifest: site.manifest.clone(), scripts: Some(vec![site.script.clone()?]) })
+    });
+    let claims: Vec<Claim> = found.chain(withheld).filter(|claim| unloaded.by(&claim.manifest).is_none()).collect();
+    let files = registered(state, &tools, &claims, &unloaded);
+    let ownership = Ownership::new(&tools, &claims);
+    // Before ids are settled: a manifest that names a script of others claims no id.
+    let mut foreign = ownership.refuse_foreign_scripts(&mut tools, standing);
+    foreign.append(&mut refused);
+    Owned { tools, refused: foreign, ownership, files, unloaded }
+}
+
+/// Writes into the reports of files why their tools were refused. Returns the reasons by folded id, of those that have
+/// no loaded version.
+fn report_refused(
+    reports: &mut [FileReport],
+    refused: Vec<Refused>,
+    problems: Vec<(PathBuf, Problem)>,
+    tools: &[Tool],
+) -> BTreeMap<String, String> {
+    let mut disabled = BTreeMap::new();
+    if refused.is_empty() && problems.is_empty() {
+        return disabled;
+    }
+    let by_path: HashMap<PathBuf, usize> =
+        reports.iter().enumerate().rev().map(|(index, report)| (report.path.clone(), index)).collect();
+    for Refused { tool, message, summary, code, pointer, at, harmless } in refused {
+        if let Some(index) = by_path.get(&tool.site.manifest) {
+            let severity = if harmless { Severity::Note } else { Severity::Error };
+            let mut why = Problem::new(severity, code, &*pointer, message);
+            (why.line, why.column) = at;
+            reports[*index].add(why);
+            reports[*index].status = Status::Skipped;
+        }
+        disabled.insert(conflicts::folded(&tool.manifest.id), summary);
+    }
+    for (path, problem) in problems {
+        if let Some(index) = by_path.get(&path) {
+            reports[*index].add(problem);
+        }
+    }
+    tools.iter().for_each(|tool| drop(disabled.remove(&conflicts::folded(&tool.manifest.id))));
+    disabled
 }
 
 /// Every manifest, whether or not it is loaded, and every script that one names, but what some tool could write.
 fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy::WritablePaths) -> Vec<PathBuf> {
     let reports = state.sources.iter().flat_map(|entry| &entry.found.reports).map(|report| report.path.clone());
     let manifests = reports.filter(|path| super::is_manifest_file(&path.to_string_lossy()));
-    let named = claims.iter().flat_map(|claim| match &claim.what {
-        Claimed::Scripts(scripts) => scripts.iter().filter(|script| script.is_file()).cloned().collect(),
-        Claimed::Beside(_) | Claimed::Any => Vec::new(),
-    });
-    let scripts = tools.iter().flat_map(writable_tools::files).chain(named);
+    let named =
+        claims.iter().flat_map(|claim| claim.scripts.iter().flatten()).filter(|script| script.is_file()).cloned();
+    let scripts = tools.iter().flat_map(owner::files).chain(named);
     let files: BTreeSet<PathBuf> = manifests.chain(scripts).filter(|path| unloaded.by(path).is_none()).collect();
     files.into_iter().collect()
 }
 
 /// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be listed
-/// any more: the tool stays what it was. Returns what to tell.
+/// any more: the tool stays what it was. Returns the warnings.
 fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
-    let mut told = Vec::new();
-    let above = |file: &Path| found.unlisted.iter().find(|folder| file.starts_with(folder)).cloned();
-    let seen = |file: &Path| found.reports.iter().any(|report| report.path == file);
-    let unseen = |file: &Path| above(file).filter(|_| !seen(file));
-    let tools: Vec<_> =
-        old.tools.iter().filter_map(|tool| Some((unseen(&tool.site.manifest)?, tool.clone()))).collect();
-    let services: Vec<_> = old.services.iter().filter_map(|it| Some((unseen(&it.file)?, it.clone()))).collect();
-    let folders: BTreeSet<_> =
-        tools.iter().map(|(folder, _)| folder).chain(services.iter().map(|(it, _)| it)).collect();
-    let words =
-        |folder: &&PathBuf| format!("{} cannot be listed, and the tools in it stay as they were", text::path(folder));
-    told.extend(folders.iter().map(words));
-    found.tools.extend(tools.into_iter().map(|(_, tool)| tool));
-    found.services.extend(services.into_iter().map(|(_, service)| service));
-    for report in found.reports.iter_mut().filter(|report| report.status == Status::Skipped && report.tool.is_none()) {
-        let first = report.problems.iter().find(|problem| problem.severity == Severity::Error);
-        let tools: Vec<_> = old.tools.iter().filter(|tool| tool.site.manifest == report.path).cloned().collect();
-        let services: Vec<_> = old.services.iter().filter(|service| service.file == report.path).cloned().collect();
-        // A file that cannot be read at all, or that is a link now, is no edit.
-        let Some(first) = first.filter(|first| first.code != Code::Unreadable) else { continue };
-        if tools.is_empty() && services.is_empty() {
+    let mut warnings = BTreeSet::new();
+    let keep = |file: &Path, found: &mut Discovery| {
+        found.tools.extend(old.tools.iter().filter(|tool| tool.site.manifest == file).cloned());
+        found.services.extend(old.services.iter().filter(|service| service.file == file).cloned());
+    };
+    let files = old.tools.iter().map(|tool| &tool.site.manifest).chain(old.services.iter().map(|it| &it.file));
+    let files: BTreeSet<PathBuf> = files.filter(|file| !file.as_os_str().is_empty()).cloned().collect();
+    let seen: HashMap<PathBuf, usize> =
+        found.reports.iter().enumerate().map(|(index, report)| (report.path.clone(), index)).collect();
+    for file in files {
+        let Some(report) = seen.get(&file).map(|index| &mut found.reports[*index]) else {
+            if let Some(folder) = found.unlisted.iter().find(|folder| file.starts_with(folder)) {
+                let folder = text::path(folder);
+                warnings.insert(format!("{folder} cannot be listed, and the tools in it stay as they were"));
+                keep(&file, found);
+            }
             continue;
+        };
+        let first = report.problems.iter().find(|problem| problem.severity == Severity::Error).cloned();
+        let broken = report.status == Status::Skipped && report.tool.is_none();
+        // A file that cannot be read at all, or that is a link now, is not an edit.
+        if let Some(first) = first.filter(|first| broken && first.code != Code::Unreadable) {
+            let (path, why) = (text::path(&file), text::printable(&first.message));
+            warnings.insert(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
+            let note = "its old definition stays loaded until this is corrected";
+            report.problems.push(Problem::new(Severity::Note, first.code, "", note));
+            found.claims.retain(|claim| claim.manifest != file);
+            keep(&file, found);
         }
-        let (path, why) = (text::path(&report.path), text::printable(&first.message));
-        told.push(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
-        let note = "its old definition stays loaded until this is mended";
-        report.problems.push(Problem::new(Severity::Note, first.code, "", note));
-        found.claims.retain(|claim| claim.manifest != report.path);
-        found.tools.extend(tools);
-        found.services.extend(services);
     }
-    told
-}
-
-fn paths(found: &Discovery) -> BTreeSet<PathBuf> {
-    found.reports.iter().map(|report| report.path.clone()).collect()
+    warnings.into_iter().collect()
 }
 
 /// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not loaded.
@@ -365,14 +378,14 @@ fn invalid(message: String) -> Fault {
     Fault::new(Kind::ParameterValidationError, message)
 }
 
-/// What a tool of this process says of itself. It has no walls, so it can ask for no grant.
+/// The fields of a tool of this process. It runs outside of the sandbox, so it can request no grant.
 #[rustfmt::skip]
-const OWN: [&str; 11] = [
+const IN_PROCESS_FIELDS: [&str; 11] = [
     "toolId", "displayName", "description", "version", "parameters", "output", "metadata", "tags", "examples",
     "presentation", "handler",
 ];
 
-/// Checks a document as a manifest file is checked. What a host says for itself is filled in: name to show, version.
+/// Checks a document as a manifest file is checked. A name to show and a version are filled in.
 fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
     let blank = |field: &str| document[field].as_str().is_none_or(|text| text.trim().is_empty());
     let missing = match () {
@@ -387,8 +400,11 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
     if !manifest::extension_kind(kind) {
         return Err(invalid("Tool registration needs a handler type that starts with x-.".to_owned()));
     }
-    let foreign =
-        document.as_object().into_iter().flat_map(serde_json::Map::keys).find(|field| !OWN.contains(&field.as_str()));
+    let foreign = document
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys)
+        .find(|field| !IN_PROCESS_FIELDS.contains(&field.as_str()));
     if let Some(field) = foreign {
         let field = field.escape_debug();
         return Err(invalid(format!("Tool registration takes no '{field}': the tool runs in this process.")));

@@ -223,7 +223,7 @@ async fn listening(
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     let refuse = |why: String| Refusal::new(Exit::Host, why);
     let told = &settings.http;
-    let tokens = told.token_file.as_deref().map(http::Tokens::of).transpose().map_err(refuse)?;
+    let tokens = told.token_file.as_deref().map(http::Tokens::open).transpose().map_err(refuse)?;
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;

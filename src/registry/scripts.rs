@@ -137,7 +137,7 @@ fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bo
     let error = match open_beneath::file(&base.folder, relative) {
         Ok(_) => return Ok(true),
         Err(OpenError::Missing) => return Ok(false),
-        Err(OpenError::NotAFile(open_beneath::FOLDER)) if by_call => return Ok(false),
+        Err(OpenError::Folder) if by_call => return Ok(false),
         Err(error) => error,
     };
     let shown = shown(written);
@@ -154,39 +154,21 @@ fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bo
 /// Plain components only; `.` and doubled slashes are left out.
 fn plain(written: &str) -> Result<PathBuf, Fault> {
     let drive = written.as_bytes().get(1) == Some(&b':') && written.starts_with(|c: char| c.is_ascii_alphabetic());
-    let refused = if written.is_empty() {
-        Some("it is empty: name a script")
-    } else if written.len() > 4096 {
-        Some("it is longer than a path may be")
-    } else if !text::is_printable(written) {
-        Some("it holds a control or invisible character")
-    } else if written.contains('\\') {
-        Some("it holds a backslash: folders are separated by '/'")
-    } else if written.starts_with('/') || drive {
-        Some("it must be relative to a script base folder, not absolute")
-    } else if written.starts_with('~') {
-        Some("it must be relative to a script base folder: '~' is not expanded")
-    } else if written.to_ascii_lowercase().starts_with("file:") || written.contains("://") {
-        Some("it must be a path, not a URL")
-    } else if written.split('/').any(|component| component == "..") {
-        Some("it must not lead upwards ('..')")
-    } else if written.ends_with('/') {
-        Some("it names a folder, not a script")
-    } else if written.split('/').any(|component| component.starts_with('.') && component != ".") {
-        Some("no part of it may start with a dot: hidden files are not scripts")
-    } else {
-        None
-    };
-    let parts: PathBuf = written.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    let refused = refused.or_else(|| parts.as_os_str().is_empty().then_some("it names no script"));
-    match refused {
-        None => Ok(parts),
-        Some(why) => {
-            let shown = shown(written);
-            let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
-            Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
-        }
-    }
+    let url = written.to_ascii_lowercase().starts_with("file:") || written.contains("://");
+    let parts = || written.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let refused = [
+        (written.len() > 4096, "it is longer than a path may be"),
+        (!text::is_printable(written), "it holds a control or invisible character"),
+        (written.contains('\\'), "it holds a backslash: folders are separated by '/'"),
+        (written.starts_with(['/', '~']) || drive || url, "it must be a path relative to a script base folder"),
+        (parts().any(|part| part == ".."), "it must not lead upwards ('..')"),
+        (written.ends_with('/') || parts().next().is_none(), "it names no script"),
+        (parts().any(|part| part.starts_with('.')), "no part of it may start with a dot: hidden files are not scripts"),
+    ];
+    let Some((_, why)) = refused.into_iter().find(|(refused, _)| *refused) else { return Ok(parts().collect()) };
+    let shown = shown(written);
+    let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
+    Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
 }
 
 fn shown(written: &str) -> String {

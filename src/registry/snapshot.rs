@@ -68,16 +68,12 @@ pub struct Snapshot {
 impl Snapshot {
     /// How many files are not loaded because something is wrong with them.
     pub fn skipped(&self) -> usize {
-        self.faulty().count()
-    }
-
-    fn faulty(&self) -> impl Iterator<Item = &FileReport> {
-        self.reports.iter().filter(|report| report.status == Status::Skipped && report.has_errors())
+        self.skipped_files().filter(|report| report.has_errors()).count()
     }
 
     /// Why a manifest of these folders was not loaded, where the reason has the code `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
-        let report = self.reports.iter().find(|report| report.path == manifest && report.status == Status::Skipped)?;
+        let report = self.skipped_files().find(|report| report.path == manifest)?;
         let why = |problem: &&Problem| problem.severity == Severity::Error && problem.code == Code::Security;
         report.problems.iter().find(why).map(|problem| problem.message.as_str())
     }
@@ -115,15 +111,12 @@ impl Snapshot {
             None => (reference, None),
         };
         let Some(versions) = self.tools.get(id).filter(|_| known(id)) else { return Err(self.not_found(id, known)) };
-        let exact = range.and_then(|range| Version::parse(range).ok());
-        let found = match (range, exact) {
+        let found = match (range, range.and_then(|range| Version::parse(range).ok())) {
             (_, Some(exact)) => {
                 versions.iter().find(|tool| tool.manifest.version.cmp_precedence(&exact).is_eq()).cloned()
             }
             (None, None) => highest(versions, &VersionReq::STAR),
-            (Some(range), None) => {
-                highest(versions, &manifest::version_range(range).map_err(|_| unclear(id, range, versions))?)
-            }
+            (Some(range), None) => manifest::version_range(range).ok().and_then(|range| highest(versions, &range)),
         };
         found.ok_or_else(|| mismatch(id, range, versions))
     }
@@ -187,30 +180,30 @@ impl Snapshot {
 
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
+        let fault = |message: String| Fault::new(Kind::ToolNotFoundError, message);
+        // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
         if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
-            // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
-            let message = format!(
-                "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."
-            );
-            return Fault::new(Kind::ToolNotFoundError, message)
+            let words = "is disabled: its manifest cannot stand beside what is loaded. Ask the operator.";
+            return fault(format!("The tool '{shown}' {words}"))
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
-        let mut skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
-        if known(id) && skipped.any(|report| report.is_of(id)) {
-            let message = format!("The tool '{shown}' is not loaded: its manifest has a fault. Ask the operator.");
-            let fault = Fault::new(Kind::ToolNotFoundError, message);
-            return fault.person(self.unread(id).unwrap_or_default());
+        if known(id) && self.skipped_files().any(|report| report.is_of(id)) {
+            let words = "is not loaded: its manifest has a fault. Ask the operator.";
+            return fault(format!("The tool '{shown}' {words}")).person(self.unread(id).unwrap_or_default());
         }
-        let near = self.near(id, known);
-        let end = match near.as_slice() {
-            [] => "The list of tools shows those there are.".to_owned(),
-            near => format!("Did you mean {}?", near.join(", ")),
+        let end = match self.near(id, known).join(", ") {
+            near if near.is_empty() => "The list of tools shows those there are.".to_owned(),
+            near => format!("Did you mean {near}?"),
         };
-        let fault = Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"));
+        let fault = fault(format!("There is no tool '{shown}'. {end}"));
         match self.unread(id).or_else(|| self.nothing_found()) {
             None => fault,
             Some(why) => fault.person(why),
         }
+    }
+
+    fn skipped_files(&self) -> impl Iterator<Item = &FileReport> {
+        self.reports.iter().filter(|report| report.status == Status::Skipped)
     }
 
     /// Where no manifest was found at all, where one was looked for.
@@ -234,8 +227,7 @@ impl Snapshot {
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
         let worst = |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
-        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
-        let mut skipped: Vec<_> = skipped.filter(|report| worst(report) > Some(Severity::Note)).collect();
+        let mut skipped: Vec<_> = self.skipped_files().filter(|report| worst(report) > Some(Severity::Note)).collect();
         skipped.sort_by_key(|report| {
             (!report.is_of(id), Reverse(worst(report)), !report.path.to_string_lossy().contains(name))
         });
@@ -277,28 +269,15 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
     stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
+/// No version fits, or the range cannot be read. Names the versions there are, and the newest: a stable one, if there is any.
 fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
-    let wanted = match range {
-        Some(range) => format!("has no version that fits '{}'", text::printable(&text::head(range, 60))),
+    let wanted = match range.map(|range| text::printable(&text::head(range, 60))) {
         None => "has no stable version".to_owned(),
+        Some(range) => format!("has no version that fits '{range}' (write 1.2.0, 1.2, ^1 or >=1.2, <2)"),
     };
-    let (there, example) = named(id, versions);
-    Fault::new(Kind::VersionMismatchError, format!("The tool '{id}' {wanted}; there is {there}."))
-        .details(format!("Name one exactly: {example}"))
-}
-
-fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
-    let shown = text::printable(&text::head(range, 60));
-    let (there, example) = named(id, versions);
-    let message =
-        format!("'{shown}' is not a version or range (write 1.2.0, 1.2, ^1 or >=1.2, <2); '{id}' is there as {there}.");
-    Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
-}
-
-/// The versions there are, and how to name the newest: a stable one, if there is any.
-fn named(id: &str, versions: &[Arc<Tool>]) -> (String, String) {
     let listed: Vec<_> = versions.iter().rev().take(MAX_NAMED).map(|tool| tool.manifest.version.to_string()).collect();
+    let message = format!("The tool '{id}' {wanted}; there is {}.", listed.join(", "));
     let stable = versions.iter().rev().find(|tool| tool.manifest.version.pre.is_empty()).or(versions.last());
     let example = stable.map(|tool| format!("{id}@{}", tool.manifest.version)).unwrap_or_default();
-    (listed.join(", "), example)
+    Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }

@@ -77,20 +77,14 @@ fn full() -> Fault {
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection that was looked at.
-pub struct Guest {
-    socket: Socket,
-    /// For the log.
-    peer: String,
-    seat: Seat,
-    refusal: Option<Fault>,
-}
-
-/// Who connected. `None`: it is not served, and there is no room to say so.
-pub fn admit(server: &Server, socket: Socket) -> Option<Guest> {
-    let peer = match &socket {
-        Socket::Tcp(_, peer) => peer.ip().to_canonical().to_string(),
-        Socket::Unix(_) => "unix".to_owned(),
+/// Looks at who connected. `None`: it is not served, and there is no room to say so.
+pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
+    let (peer, ours) = match &socket {
+        Socket::Tcp(stream, peer) => {
+            let ours = stream.local_addr().map(|ours| ours.ip().to_canonical()).ok();
+            (peer.ip().to_canonical().to_string(), ours)
+        }
+        Socket::Unix(_) => ("unix".to_owned(), None),
     };
     let uid = socket.uid(&server.kernel);
     let owner = match (&uid, &socket) {
@@ -105,7 +99,8 @@ pub fn admit(server: &Server, socket: Socket) -> Option<Guest> {
         Ok(seat) => (seat, None),
         Err(fault) => (server.overflow.enter(owner)?, Some(fault)),
     };
-    Some(Guest { socket, peer, seat, refusal })
+    let tls = server.tls.is_some() && ours.is_some();
+    Some((socket, Connection { ours, tls, peer, seat, principal: Mutex::default(), refusal }))
 }
 
 /// Whether this user may speak to the server at all.
@@ -131,19 +126,17 @@ fn check_user(server: &Server, owner: io::Result<Option<u32>>) -> Result<(), Fau
 }
 
 /// Serves a connection to its end.
-pub async fn serve(server: Arc<Server>, router: Router, guest: Guest) {
-    let Guest { socket, peer, seat, refusal } = guest;
-    let (watched, ours) = match &socket {
+pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (Socket, Connection)) {
+    let watched = match &socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
-            (stream.as_fd().try_clone_to_owned(), stream.local_addr().map(|ours| ours.ip().to_canonical()).ok())
+            stream.as_fd().try_clone_to_owned()
         }
-        Socket::Unix(stream) => (stream.as_fd().try_clone_to_owned(), None),
+        Socket::Unix(stream) => stream.as_fd().try_clone_to_owned(),
     };
     let Ok(watched) = watched else { return };
-    let (close, time) = (seat.close.clone(), if refusal.is_some() { FAREWELL } else { HEAD_TIME });
-    let tls = server.tls.clone().filter(|_| ours.is_some());
-    let connection = Connection { ours, tls: tls.is_some(), peer, seat, principal: Mutex::default(), refusal };
+    let time = if connection.refusal.is_some() { FAREWELL } else { HEAD_TIME };
+    let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
     let served = async {
         let stream: Box<dyn Stream> = match (socket, tls) {
             (Socket::Unix(stream), _) => Box::new(stream),

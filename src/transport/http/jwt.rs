@@ -11,6 +11,7 @@ use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, new_error};
 use jsonwebtoken::jwk::{Jwk, JwkSet, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
+use ring::error::Unspecified;
 use ring::signature as verified;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -113,15 +114,13 @@ impl Jwt {
     }
 }
 
+/// Only signatures by a private key: a shared secret is not one.
 fn algorithm(name: &str) -> Result<Algorithm, String> {
-    match name {
-        "RS256" => Ok(Algorithm::RS256),
-        "PS256" => Ok(Algorithm::PS256),
-        "ES256" => Ok(Algorithm::ES256),
-        "ES384" => Ok(Algorithm::ES384),
-        "EdDSA" => Ok(Algorithm::EdDSA),
-        _ => Err(format!("algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA", text::printable(name))),
-    }
+    use Algorithm::{ES256, ES384, EdDSA, PS256, RS256};
+    let known = [RS256, PS256, ES256, ES384, EdDSA];
+    let found = name.parse().ok().filter(|algorithm| known.contains(algorithm));
+    let wrong = || format!("algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA", text::printable(name));
+    found.ok_or_else(wrong)
 }
 
 /// A key and the one algorithm it is used with.
@@ -166,25 +165,25 @@ impl JwtVerifier for Ring {
 
 impl jsonwebtoken::signature::Verifier<Vec<u8>> for Ring {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), jsonwebtoken::signature::Error> {
-        let rsa: Option<&verified::RsaParameters> = match self.algorithm {
-            Algorithm::RS256 => Some(&verified::RSA_PKCS1_2048_8192_SHA256),
-            Algorithm::PS256 => Some(&verified::RSA_PSS_2048_8192_SHA256),
-            _ => None,
-        };
-        let other: Option<&dyn verified::VerificationAlgorithm> = match self.algorithm {
-            Algorithm::ES256 => Some(&verified::ECDSA_P256_SHA256_FIXED),
-            Algorithm::ES384 => Some(&verified::ECDSA_P384_SHA384_FIXED),
-            Algorithm::EdDSA => Some(&verified::ED25519),
-            _ => None,
-        };
-        let good = match (self.key.kind(), rsa, other) {
-            (DecodingKeyKind::RsaModulusExponent { n, e }, Some(rsa), None) => {
-                verified::RsaPublicKeyComponents { n, e }.verify(rsa, message, signature)
+        let rsa = |parameters| match self.key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => {
+                verified::RsaPublicKeyComponents { n, e }.verify(parameters, message, signature)
             }
-            (DecodingKeyKind::SecretOrDer(key), None, Some(other)) => {
-                verified::UnparsedPublicKey::new(other, key).verify(message, signature)
+            DecodingKeyKind::SecretOrDer(_) => Err(Unspecified),
+        };
+        let curve = |algorithm: &'static dyn verified::VerificationAlgorithm| match self.key.kind() {
+            DecodingKeyKind::SecretOrDer(key) => {
+                verified::UnparsedPublicKey::new(algorithm, key).verify(message, signature)
             }
-            _ => return Err(jsonwebtoken::signature::Error::new()),
+            DecodingKeyKind::RsaModulusExponent { .. } => Err(Unspecified),
+        };
+        let good = match self.algorithm {
+            Algorithm::RS256 => rsa(&verified::RSA_PKCS1_2048_8192_SHA256),
+            Algorithm::PS256 => rsa(&verified::RSA_PSS_2048_8192_SHA256),
+            Algorithm::ES256 => curve(&verified::ECDSA_P256_SHA256_FIXED),
+            Algorithm::ES384 => curve(&verified::ECDSA_P384_SHA384_FIXED),
+            Algorithm::EdDSA => curve(&verified::ED25519),
+            _ => Err(Unspecified),
         };
         good.map_err(|_| jsonwebtoken::signature::Error::new())
     }

@@ -149,8 +149,8 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 // Looked at, and the one that goes for it closed, before the next one is accepted: those that are
                 // refused never pile up.
-                Ok(socket) => if let Some(guest) = connection::admit(&server, socket) {
-                    connections.spawn(connection::serve(server.clone(), router.clone(), guest));
+                Ok(socket) => if let Some(admitted) = connection::admit(&server, socket) {
+                    connections.spawn(connection::serve(server.clone(), router.clone(), admitted));
                     tokio::task::yield_now().await;
                 },
                 Err(why) => {

@@ -280,7 +280,24 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
         }
     }
     let waiting = (0..tools.len()).filter(|index| !ready.contains(index));
-    let needs: Vec<_> = waiting.map(|index| (index, unmet(&tools[index], tools, &by_id, &ready))).collect();
+    let mut needs: BTreeMap<usize, Vec<Need>> =
+        waiting.map(|index| (index, unmet(&tools[index], tools, &by_id, &ready))).collect();
+    // What waits for no tool that lacks something waits for itself.
+    let mut lacking: BTreeSet<usize> = BTreeSet::new();
+    let lacks = |(index, needs): &(&usize, &Vec<Need>)| {
+        !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
+    };
+    queue.extend(needs.iter().filter(lacks).map(|(index, _)| *index));
+    while let Some(index) = queue.pop() {
+        if !ready.contains(&index) && lacking.insert(index) {
+            queue.extend(waiters.get(tools[index].manifest.id.as_str()).into_iter().flatten());
+        }
+    }
+    for (index, needs) in &mut needs {
+        if !lacking.contains(index) {
+            needs.push(Need::mistaken("/requires", "requirements that do not go round in a circle (requires)"));
+        }
+    }
     needs.into_iter().for_each(|(index, needs)| tools[index].needs.extend(needs));
 }
 
@@ -301,10 +318,7 @@ fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<&str, Vec<usize>>, ready:
             (_, []) => {
                 Need::mistaken(pointer, format!("the tool {id} {range} (requires); loaded: {}", there.join(", ")))
             }
-            _ => {
-                let words = "which is itself unavailable, or requires this tool";
-                Need::new(pointer, format!("the tool {id} {range} (requires), {words}"))
-            }
+            _ => Need::new(pointer, format!("the tool {id} {range} (requires), which is itself unavailable")),
         });
     }
     needs

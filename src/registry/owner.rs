@@ -9,7 +9,7 @@ use super::{Claim, Tool, position};
 use crate::base::text;
 use crate::manifest::{Code, Site};
 use crate::policy;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -20,9 +20,9 @@ const POINTER: &str = "/handler/scriptPath";
 #[derive(Clone, Debug, Default)]
 pub struct Ownership {
     /// By folder: the manifests in it whose script lies there or below.
-    homes: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    homes: HashMap<PathBuf, BTreeSet<PathBuf>>,
     /// By script: the manifests that name it. By folder: those for which any script in it may be their own.
-    named: BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    named: HashMap<PathBuf, BTreeSet<PathBuf>>,
     /// Base folders of tools and scripts: one belongs to no tool, even if a manifest lies directly in it.
     bases: BTreeSet<PathBuf>,
 }
@@ -81,7 +81,7 @@ impl Ownership {
     /// path in another base, and in the script's folder lie scripts of other such tools.
     pub(super) fn guests<'s>(&self, sites: impl Iterator<Item = &'s Site>) -> BTreeSet<PathBuf> {
         // By folder: the folders of manifests elsewhere that own a script in it or below.
-        let mut from: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
+        let mut from: HashMap<&Path, BTreeSet<&Path>> = HashMap::new();
         for (script, manifests) in &self.named {
             let lies_with = |manifest: &Path| manifest.parent().is_some_and(|folder| script.starts_with(folder));
             if manifests.iter().all(|manifest| lies_with(manifest)) {

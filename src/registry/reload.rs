@@ -3,7 +3,7 @@
 
 use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
-use super::{Claim, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool, nowhere, remote_source};
+use super::{Claim, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool, load, nowhere, remote_source};
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
@@ -64,12 +64,15 @@ impl Registry {
     /// The present tools. Calls that hold a snapshot keep its definitions, whatever changes.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         if self.outdated.load(Ordering::Acquire) {
-            let mut state = lock(&self.state);
-            if self.outdated.load(Ordering::Acquire) {
-                self.publish(&mut state);
-            }
+            self.publish_changes(&mut lock(&self.state));
         }
         self.current()
+    }
+
+    fn publish_changes(&self, state: &mut State) {
+        if self.outdated.load(Ordering::Acquire) {
+            self.publish(state);
+        }
     }
 
     fn current(&self) -> Arc<Snapshot> {
@@ -102,6 +105,10 @@ impl Registry {
         if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
             return Err(format!("there already is a source '{id}'"));
         }
+        // The tools of sources before this one count as loaded: no newcomer takes over an id.
+        if state.sources.iter().any(|entry| entry.source.id() != load::BUILTIN) {
+            self.publish_changes(&mut state);
+        }
         let found = source.discover()?;
         state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
         state.sources.push(LoadedSource { source, found, stale: Vec::new() });
@@ -113,6 +120,7 @@ impl Registry {
     /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
     pub fn refresh_source(&self, id: &str) -> Result<(), String> {
         let mut state = lock(&self.state);
+        self.publish_changes(&mut state);
         let state = &mut *state;
         let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
         let known = &entry.found.incomplete;
@@ -156,6 +164,7 @@ impl Registry {
     /// likes. `kind` is the `x-…` type its executor is registered for.
     pub fn register(&self, document: Value, kind: &str) -> Result<Arc<Tool>, Fault> {
         let mut state = lock(&self.state);
+        self.publish_changes(&mut state);
         let tool = in_process(document, kind)?;
         let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
         let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
@@ -308,8 +317,10 @@ fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy
     let named =
         claims.iter().flat_map(|claim| claim.scripts.iter().flatten()).filter(|script| script.is_file()).cloned();
     let scripts = tools.iter().flat_map(owner::files).chain(named);
-    let files: BTreeSet<PathBuf> = manifests.chain(scripts).filter(|path| unloaded.by(path).is_none()).collect();
-    files.into_iter().collect()
+    let mut files: Vec<PathBuf> = manifests.chain(scripts).filter(|path| unloaded.by(path).is_none()).collect();
+    files.sort_unstable_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
+    files.dedup();
+    files
 }
 
 /// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be listed

@@ -8,7 +8,7 @@ use super::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_
 use crate::base::{files, text};
 use crate::manifest::{Code, Problem, Severity, Site};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::fs::{DirEntry, read_dir};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -46,21 +46,22 @@ fn scan_at_most<'a>(
     bases: impl Iterator<Item = &'a PathBuf>,
     discovery: &mut Discovery,
 ) -> Vec<Candidate> {
-    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), discovery };
+    let mut scan = Scan { most, seen: HashSet::new(), candidates: Vec::new(), discovery };
     for base in bases {
         if let Some(base) = scan.open(base) {
             scan.base(&base);
         }
     }
     let mut candidates = scan.candidates;
-    candidates.sort_by(|a, b| (&a.base.path, &a.relative).cmp(&(&b.base.path, &b.relative)));
+    let place = |it: &Candidate| (it.base.path.as_os_str().to_owned(), it.relative.as_os_str().to_owned());
+    candidates.sort_by_cached_key(place);
     candidates
 }
 
 struct Scan<'d> {
     /// Files and folders that are looked at in one base.
     most: usize,
-    seen: BTreeSet<PathBuf>,
+    seen: HashSet<PathBuf>,
     candidates: Vec<Candidate>,
     discovery: &'d mut Discovery,
 }

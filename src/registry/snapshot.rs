@@ -9,7 +9,7 @@ use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub struct Snapshot {
     pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
-    pub(super) by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
+    pub(super) by_manifest: HashMap<PathBuf, Arc<Tool>>,
 }
 
 impl Snapshot {

@@ -500,7 +500,6 @@ fn a_jwt_is_taken_on_the_operators_terms_alone() {
 /// What a token's line says of its holder, `callers.policy.toml` takes back.
 #[test]
 fn who_is_no_operator_reads_no_path_and_no_policy() {
-    let who = Who::ours();
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let (made, line) = token(&playground, "ops", &["--operator"]);

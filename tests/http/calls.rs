@@ -24,7 +24,6 @@ fn the_status_says_whether_the_tool_ran() {
     if !has("python", 1) {
         return;
     }
-    let who = Who::ours();
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     playground.tool("fails", "python", "raise SystemExit(3)\n", json!({}));

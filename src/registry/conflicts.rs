@@ -1,7 +1,8 @@
-//! What several files claim: ids of tools and of tool services, and what tools require of each other. The order of files
-//! never decides, and no newcomer takes over what is loaded.
+//! What several files claim: ids of tools and of tool services, and what tools require of each other. The order of
+//! files never decides, and no newcomer takes over what is loaded.
 
-use super::{CORE, Described, Tool, load, owner, position};
+use super::load::{self, position};
+use super::tool::{CORE, Described, Tool};
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, suggest, text};
 use crate::fault::Kind;
@@ -55,8 +56,8 @@ fn key(tool: &Tool) -> (String, PathBuf) {
     (folded(&tool.manifest.id), file)
 }
 
-/// Ids that differ in case only are one id: a person, or a file system without case, would take one for the other. (Only
-/// ASCII is allowed in an id.)
+/// Ids that differ in case only are one id: a person, or a file system without case, would take one for the other.
+/// (Only ASCII is allowed in an id.)
 pub(super) fn folded(id: &str) -> String {
     id.to_ascii_lowercase()
 }
@@ -124,6 +125,14 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
     refused.extend(go.into_iter().zip(places).map(new));
 }
 
+/// Why a file that a tool may write is not loaded.
+pub(super) fn written_by(writer: &str) -> String {
+    format!(
+        "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere, or grant no \
+         write there"
+    )
+}
+
 /// Services by their ids, and files with their problems.
 type Services = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
 
@@ -142,7 +151,7 @@ pub(super) fn settle_services(
         match written.by(&one.file) {
             None => by_id.entry(one.descriptor.id.clone()).or_default().push(one),
             Some(writer) => {
-                let message = owner::written_by(&writer);
+                let message = written_by(&writer);
                 problems.push((one.file, Problem::new(Severity::Error, Code::Security, "", message)));
             }
         }

@@ -3,7 +3,8 @@
 
 use super::open_beneath::{self, OpenError};
 use super::scan::{self, Candidate};
-use super::{Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere, scripts};
+use super::scripts;
+use super::tool::{Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
 use crate::base::{files, json, sha256_hex, text};
 use crate::fault::Kind;
 use crate::manifest::descriptor::{self, Descriptors};
@@ -205,8 +206,8 @@ fn site(
     Ok(Site { manifest: path.to_path_buf(), ..site })
 }
 
-/// The scripts of a manifest that cannot be loaded, as far as its text still says: the script that it names, also if that
-/// is not there. If it names none by a path that could be used: any in its folder, and what a broken text spells.
+/// The scripts of a manifest that cannot be loaded, as far as its text still says: the script that it names, also if
+/// that is not there. If it names none by a path that could be used: any in its folder, and what a broken text spells.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
     let parsed = json::parse(bytes, json::Dialect::Commented).ok();

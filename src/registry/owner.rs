@@ -1,11 +1,13 @@
 //! Which manifests a script belongs to, and which files were written by tools.
 //!
-//! A script belongs to the manifests of the nearest folder, its own or above, that holds any: to those that name it, else
-//! to all of them. Only where no such folder exists does it belong to every manifest that names it. A manifest that is
-//! not loaded still owns. Below a tree that a tool may or could write nothing is loaded: a tool cannot make tools.
+//! A script belongs to the manifests of the nearest folder, its own or above, that holds any: to those that name it,
+//! else to all of them. Only where no such folder exists does it belong to every manifest that names it. A manifest
+//! that is not loaded still owns. Below a tree that a tool may or could write nothing is loaded: a tool cannot make
+//! tools.
 
-use super::conflicts::{Incumbents, Refused};
-use super::{Claim, Tool, position};
+use super::conflicts::{Incumbents, Refused, written_by};
+use super::load::position;
+use super::tool::{Claim, Tool};
 use crate::base::text;
 use crate::manifest::{Code, Site};
 use crate::policy;
@@ -155,8 +157,8 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
     refused
 }
 
-/// By file that has several names: whose script it is. Of two tools that is the one which was loaded before, else the one
-/// with the older manifest: making a link disables no other tool.
+/// By file that has several names: whose script it is. Of two tools that is the one which was loaded before, else the
+/// one with the older manifest: making a link disables no other tool.
 fn linked_owners(tools: &[Tool], held: &Incumbents) -> BTreeMap<(u64, u64), Site> {
     let born = |site: &Site| {
         let facts = site.manifest.metadata();
@@ -208,17 +210,9 @@ pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths) -
     })
 }
 
-/// Why a file that a tool may write is not loaded.
-pub(super) fn written_by(writer: &str) -> String {
-    format!(
-        "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere, or grant no \
-         write there"
-    )
-}
-
 /// The write trees in the tools' own folders: what lies below one is not registered, whoever put it there. The outer of
-/// two trees counts first; a tool that lies below one grants nothing, and none holds a tool that `standing` has or whose
-/// own tree counts. A tree elsewhere keeps nothing from being loaded: policy refuses it while it holds a tool.
+/// two trees counts first; a tool that lies below one grants nothing, and none holds a tool that `standing` has or
+/// whose own tree counts. A tree elsewhere keeps nothing from being loaded: policy refuses it while it holds a tool.
 pub(super) fn own_trees(
     tools: &[Tool],
     policies: &policy::Policies,

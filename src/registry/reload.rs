@@ -3,7 +3,9 @@
 
 use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
-use super::{Claim, Discovery, ENDING, FileReport, Snapshot, Source, Status, Tool, load, nowhere, remote_source};
+use super::snapshot::Snapshot;
+use super::tool::{self, Claim, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
+use super::{load, remote_source};
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
@@ -313,7 +315,7 @@ fn report_refused(
 /// Every manifest, whether or not it is loaded, and every script that one names, but what some tool could write.
 fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy::WritablePaths) -> Vec<PathBuf> {
     let reports = state.sources.iter().flat_map(|entry| &entry.found.reports).map(|report| report.path.clone());
-    let manifests = reports.filter(|path| super::is_manifest_file(&path.to_string_lossy()));
+    let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
     let named =
         claims.iter().flat_map(|claim| claim.scripts.iter().flatten()).filter(|script| script.is_file()).cloned();
     let scripts = tools.iter().flat_map(owner::files).chain(named);
@@ -323,8 +325,8 @@ fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy
     files
 }
 
-/// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be listed
-/// any more: the tool stays what it was. Returns the warnings.
+/// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be
+/// listed any more: the tool stays what it was. Returns the warnings.
 fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     let mut warnings = BTreeSet::new();
     let keep = |file: &Path, found: &mut Discovery| {
@@ -359,7 +361,8 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
     warnings.into_iter().collect()
 }
 
-/// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not loaded.
+/// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not
+/// loaded.
 fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
     for report in reports.iter().filter(|report| files.contains(&report.path)) {
         let path = text::path(&report.path);

@@ -2,7 +2,7 @@
 //!
 //! They get the namespace that the operator gave the announcer, and never an id or a name that a file here has.
 
-use super::{Described, Discovery, Source, Tool, nowhere};
+use super::tool::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::lock;
 use crate::base::text;
 use crate::manifest::{Manifest, Severity, descriptor};
@@ -122,8 +122,8 @@ impl Source for Announced {
     }
 }
 
-/// Takes out what was announced with a namespace that something here has: it can neither stand before a file nor disable
-/// one.
+/// Takes out what was announced with a namespace that something here has: it can neither stand before a file nor
+/// disable one.
 pub(super) fn give_way(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
     let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
     let own = tools.iter().filter(|tool| !is_announced(tool)).map(|tool| tool.manifest.namespace());

@@ -1,10 +1,11 @@
-//! Finds the files in the base folders that look like manifests, and warns of those that somebody else can change. No link
-//! below a base is followed.
+//! Finds the files in the base folders that look like manifests, and warns of those that somebody else can change. No
+//! link below a base is followed.
 //!
 //! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide
 //! the manifest which says that it may write there.
 
-use super::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file, open_beneath};
+use super::open_beneath;
+use super::tool::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file};
 use crate::base::{files, text};
 use crate::manifest::{Code, Problem, Severity, Site};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
@@ -202,8 +203,8 @@ impl Scan<'_> {
     }
 }
 
-/// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared folder may be intended,
-/// and its tools get no more than policy grants them.
+/// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared folder may be
+/// intended, and its tools get no more than policy grants them.
 pub(super) fn writable_by_others(site: &Site) -> Option<Problem> {
     let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
     own.into_iter().flatten().find_map(changeable)

@@ -2,7 +2,7 @@
 
 use super::conflicts::folded;
 use super::owner::{self, Ownership};
-use super::{Described, FileReport, Status, Tool};
+use super::tool::{self, Described, FileReport, Status, Tool};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
@@ -209,7 +209,7 @@ impl Snapshot {
     /// Where no manifest was found at all, where one was looked for.
     pub fn nothing_found(&self) -> Option<String> {
         let mut names = self.reports.iter().filter_map(|report| report.path.file_name());
-        if !self.by_manifest.is_empty() || names.any(|name| super::is_manifest_file(&name.to_string_lossy())) {
+        if !self.by_manifest.is_empty() || names.any(|name| tool::is_manifest_file(&name.to_string_lossy())) {
             return None;
         }
         let below = |folder: &Path| self.folders.iter().any(|above| above != folder && folder.starts_with(above));
@@ -219,7 +219,7 @@ impl Snapshot {
             true => "no folder of tools is there: neither tool-defs nor user_scripts below the root, nor another that \
                      was named"
                 .to_owned(),
-            false => format!("no manifest lies in or below {}: its name ends with {}", shown.join(", "), super::ENDING),
+            false => format!("no manifest lies in or below {}: its name ends with {}", shown.join(", "), tool::ENDING),
         })
     }
 
@@ -269,7 +269,8 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
     stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
-/// No version fits, or the range cannot be read. Names the versions there are, and the newest: a stable one, if there is any.
+/// No version fits, or the range cannot be read. Names the versions there are, and the newest: a stable one, if there
+/// is any.
 fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
     let wanted = match range.map(|range| text::printable(&text::head(range, 60))) {
         None => "has no stable version".to_owned(),

@@ -1,7 +1,7 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
 use super::{Reply, Web, bearer, exchanged, private, request, token};
-use crate::harness::{Playground, Who, finish, wait_for};
+use crate::harness::{Playground, Who, finish, has, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! P3, P10: what a tool leaves where programs are looked for is never run on the host, and never another tool's
 //! interpreter.
 
-use crate::harness::{Ended, Playground, SEARCH_PATH, Who, copy_program, finish, fits};
+use crate::harness::{Ended, Playground, SEARCH_PATH, Who, copy_program, finish, fits, has};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

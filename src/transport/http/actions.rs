@@ -2,7 +2,7 @@
 
 use super::body;
 use super::reply::{self, Refusal, Response};
-use super::request::{self, Start, unreadable};
+use super::request::{self, Start};
 use crate::base::json::Object;
 use crate::service::{self, Arguments, CallRequest, Report, Reservation};
 use crate::transport::action::{self, Answer};
@@ -37,7 +37,7 @@ struct Action {
 }
 
 async fn read(start: &Start, body: Body) -> Result<Action, Refusal> {
-    let received = start.known.read("", body, |_| true).await?;
+    let received = body::read(&start.known, "", body, |_| true).await?;
     let read =
         |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
     let (reading, user) = body::parse(&start.known, received.text, read).await.map_err(|_| {
@@ -45,8 +45,8 @@ async fn read(start: &Start, body: Body) -> Result<Action, Refusal> {
         Refusal::malformed(words)
     })?;
     let request = CallRequest {
-        idempotency_key: request::idempotency_key(&start.known.headers).map_err(unreadable)?,
-        label: service::label(user).map_err(unreadable)?,
+        idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
+        label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
         ..start.request(String::new(), Arguments::default())
     };

@@ -1,8 +1,8 @@
-//! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read once
-//! its memory is charged. And what a caller sees of its calls: `/v1/calls`.
+//! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read
+//! once its memory is charged. And what a caller sees of its calls: `/v1/calls`.
 
 use super::reply::{self, Events, QUIET, Reader, Refusal, Response};
-use super::request::{self, Known, Start};
+use super::request::{self, KnownRequest, Start};
 use crate::fault::{Fault, Kind};
 use crate::service::{CallRequest, Caller, Phase, Reservation, Sink};
 use axum::extract::Path;
@@ -30,7 +30,7 @@ fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
 }
 
 /// Whether a call runs in the background: as its body says, else its header, else its tool's manifest.
-pub fn is_detached(known: &Known, request: &CallRequest, by_body: Option<bool>) -> bool {
+pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<bool>) -> bool {
     let by_tool = || {
         let who = known.server.service.who(&request.caller, request.label.as_deref());
         known.server.service.find(&who, &request.tool).is_ok_and(|tool| tool.manifest.execution.asynchronous)
@@ -40,7 +40,7 @@ pub fn is_detached(known: &Known, request: &CallRequest, by_body: Option<bool>) 
 
 /// The receipt of a call. A refusal leaves its record like any other, and has its own status.
 pub async fn begin(start: Start, request: CallRequest, callback: Option<String>, reader: &Reader) -> Response {
-    let Start { known: Known { server, .. }, begun } = start;
+    let Start { known: KnownRequest { server, .. }, begun } = start;
     let (id, label) = (request.id.clone(), request.label.clone());
     let (caller, tool) = (request.caller.clone(), request.tool.clone());
     match server.background.submit(request, callback, begun.clone()).await {
@@ -63,7 +63,7 @@ pub async fn begin(start: Start, request: CallRequest, callback: Option<String>,
 
 /// `GET /v1/calls`: the calls of a caller that are open, and those that ended lately; of those in the background all that
 /// are retained.
-pub async fn list(known: Known) -> Response {
+pub async fn list(known: KnownRequest) -> Response {
     let (server, who) = (&known.server, known.acting());
     let receipts = server.background.receipts(&who);
     let ids: HashSet<&str> = receipts.iter().map(|receipt| receipt.call.id.as_str()).collect();
@@ -76,7 +76,7 @@ pub async fn list(known: Known) -> Response {
 }
 
 /// `GET /v1/calls/{call}`: with its result once it ended, where it ran in the background.
-pub async fn one(known: Known, Path(id): Path<String>) -> Result<Response, Refusal> {
+pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let (server, who) = (&known.server, known.acting());
     let background = &server.background;
     let receipt = match (background.receipt(&who, &id), preference(&known.headers).1) {
@@ -110,7 +110,7 @@ pub async fn one(known: Known, Path(id): Path<String>) -> Result<Response, Refus
 }
 
 /// `DELETE /v1/calls/{call}`.
-pub async fn cancel(known: Known, Path(id): Path<String>) -> Result<Response, Refusal> {
+pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let (server, who) = (&known.server, known.acting());
     match server.background.cancel(&who, &id) || server.service.cancel(&who, &id) {
         true => Ok(reply::json(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true }))),
@@ -123,12 +123,12 @@ pub fn no_such_call(words: &str) -> Refusal {
 }
 
 /// Taken before a result is read.
-async fn room(known: &Known, who: &Caller, id: &str) -> Reservation {
+async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Reservation {
     known.server.service.limiter().answer(&who.user, known.server.background.size(id)).await
 }
 
 /// A call as a stream: `state` as it is and whenever it changes, then one `end`. It goes on for a bounded time.
-async fn follow(to: Events, known: Known, who: Caller, id: String) {
+async fn follow(to: Events, known: KnownRequest, who: Caller, id: String) {
     let background = &known.server.background;
     let mut shown = None;
     for _ in 0..LOOKS {

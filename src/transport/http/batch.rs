@@ -2,7 +2,7 @@
 //! each call and its one `end`, and last `done`.
 
 use super::reply::{self, Refusal, Response, malformed};
-use super::request::{self, Start, unreadable};
+use super::request::{self, Start};
 use super::{body, calls, tools};
 use crate::base::json::{self, Object};
 use crate::service::{self, Arguments, CallRequest, Show, Speakers, Stage, StageEvent};
@@ -54,7 +54,7 @@ pub async fn call(start: Start, body: Body) -> Response {
         let words = "An Idempotency-Key stands for one call: make the calls of a batch without it.";
         return Refusal::malformed(words).into_response();
     }
-    let received = match start.known.read("", body, |_| true).await {
+    let received = match body::read(&start.known, "", body, |_| true).await {
         Ok(received) => received,
         Err(refusal) => return start.refuse("", refusal).await,
     };
@@ -110,8 +110,8 @@ fn begin(start: &Start, batch: BatchBody, mut counted: usize) -> Speakers {
 fn parse(body: &str) -> Result<BatchBody, Refusal> {
     let document = body::document(body)?;
     let Object(mut batch) = serde_json::from_str::<Object<BatchBody>>(document.as_str())
-        .map_err(|error| unreadable(malformed(SHAPE).details(error.to_string())))?;
-    batch.user = service::label(batch.user).map_err(unreadable)?;
+        .map_err(|error| Refusal::unreadable(malformed(SHAPE).details(error.to_string())))?;
+    batch.user = service::label(batch.user).map_err(Refusal::unreadable)?;
     match (batch.calls.len(), batch.at_once) {
         (1..=MOST, None | Some(1..=MOST)) => Ok(batch),
         (1..=MOST, _) => Err(Refusal::malformed(format!("atOnce must be 1 to {MOST}."))),

@@ -2,7 +2,7 @@
 
 use super::gate::single;
 use super::reply::{Refusal, malformed};
-use super::request::{Known, unreadable};
+use super::request::KnownRequest;
 use crate::base::json;
 use crate::fault::{Fault, Kind};
 use crate::service::{Reservation, Resource};
@@ -31,12 +31,12 @@ pub struct Received {
 /// Reads a body once its principal was charged for it: for its bytes, and where it `is_call`, by its length, for a call.
 /// `tool`: where a path names it, a long body for one that is not there is not read.
 pub async fn read(
-    known: &Known,
+    known: &KnownRequest,
     tool: &str,
     body: Body,
     is_call: impl FnOnce(usize) -> bool,
 ) -> Result<Received, Refusal> {
-    let Known { server, caller, headers, .. } = known;
+    let KnownRequest { server, caller, headers, .. } = known;
     let refuse = |status, words: &str| Err(Refusal::new(status, malformed(words)));
     // A length that is known beforehand leaves no two readings of where a request ends.
     let Some(length) = body.size_hint().exact() else {
@@ -62,12 +62,15 @@ pub async fn read(
         let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault));
     };
-    let mut unread = Unread { known, tool, counts: true };
+    let mut unread = PendingRequest { known, tool, counts: true };
     let whole = tokio::time::timeout(TIME, body.collect()).await;
     unread.counts = false;
     match whole {
         Ok(Ok(whole)) => match String::from_utf8(whole.to_bytes().into()) {
-            Ok(text) => Ok(Received { text, charge, counted }),
+            Ok(text) => {
+                known.connection.seat.set_whole(true);
+                Ok(Received { text, charge, counted })
+            }
             Err(_) => refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8."),
         },
         Ok(Err(_)) => refuse(StatusCode::BAD_REQUEST, "The body ended before its Content-Length."),
@@ -76,13 +79,13 @@ pub async fn read(
 }
 
 /// A request that is not read yet: where its client leaves now, that has a record, too.
-struct Unread<'k> {
-    known: &'k Known,
+struct PendingRequest<'k> {
+    known: &'k KnownRequest,
     tool: &'k str,
     counts: bool,
 }
 
-impl Drop for Unread<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if self.counts {
             let left = malformed("The client left before its request was read.");
@@ -94,14 +97,14 @@ impl Drop for Unread<'_> {
 
 /// Parses a long body on another thread, so that only others of the same principal wait for it, and those by turns.
 pub async fn parse<T: Send + 'static>(
-    known: &Known,
+    known: &KnownRequest,
     body: String,
     parse: impl FnOnce(&str) -> T + Send + 'static,
 ) -> T {
     if body.len() <= SMALL {
         return parse(&body);
     }
-    let mut unread = Unread { known, tool: "", counts: true };
+    let mut unread = PendingRequest { known, tool: "", counts: true };
     let reader = known.server.service.limiter().reader(&known.caller.user).await;
     // The work keeps its reader until it is over, also where its client is gone.
     let work = tokio::task::spawn_blocking(move || (parse(&body), reader).0).await;
@@ -113,6 +116,6 @@ pub async fn parse<T: Send + 'static>(
 pub fn document(body: &str) -> Result<json::Text, Refusal> {
     json::compact(body.as_bytes()).map_err(|problem| {
         let place = format!("Line {}, column {}: {}", problem.line, problem.column, problem.message);
-        unreadable(malformed("The body is not one JSON document.").details(place))
+        Refusal::unreadable(malformed("The body is not one JSON document.").details(place))
     })
 }

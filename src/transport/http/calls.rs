@@ -1,7 +1,7 @@
 //! One request, one call; its answer as JSON, or as Server-Sent Events while it runs. A call ends with its client.
 
-use super::reply::{self, Events, Reader, Refusal, Response, malformed};
-use super::request::{self, Begun, Start, unreadable};
+use super::reply::{self, Begun, Events, Reader, Refusal, Response, malformed};
+use super::request::{self, Start};
 use super::{background, body, tools};
 use crate::base::{json, text};
 use crate::fault::{Fault, Kind};
@@ -36,11 +36,11 @@ pub async fn call(start: Start, Path(tool): Path<String>, body: Body) -> Respons
 }
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
-    let received = start.known.read(tool, body, |_| true).await?;
+    let received = body::read(&start.known, tool, body, |_| true).await?;
     let request = CallRequest { counted: received.counted, ..start.request(tool.to_owned(), Arguments::default()) };
     // The service counts the arguments once the body is dropped.
     let mut body = body::parse(&start.known, received.text, move |text| parse(request, text)).await?;
-    body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(unreadable)?;
+    body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?;
     Ok(body)
 }
 
@@ -49,7 +49,7 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray }: Ca
     if background::is_detached(&start.known, &request, detached) {
         return background::begin(start, request, callback, &reader).await;
     }
-    let Start { known: request::Known { server, headers, .. }, begun } = start;
+    let Start { known: request::KnownRequest { server, headers, .. }, begun } = start;
     let no_callback =
         || malformed("A callback needs a call in the background: add \"mode\": \"async\", or leave it out.");
     let refused = request.refused.or_else(|| callback.map(|_| no_callback()));
@@ -77,8 +77,8 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray }: Ca
     reply::events(move |to| stream(to, id, (first, events), (call, report), reader, begun))
 }
 
-/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that of an
-/// earlier call, then exactly one `end`. `first` and `report`: what came already.
+/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
+/// of an earlier call, then exactly one `end`. `first` and `report`: what came already.
 async fn stream(
     to: Events,
     id: String,
@@ -185,19 +185,19 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
     }
     let envelope: Envelope = serde_json::from_str(text).map_err(|error| {
         let words = "user and callback must be strings, and mode \"sync\" or \"async\".";
-        unreadable(malformed(words).details(error.to_string()))
+        Refusal::unreadable(malformed(words).details(error.to_string()))
     })?;
     let config = match envelope.config.map(RawValue::get).filter(|config| *config != "null") {
         Some(config) if config.len() > LONGEST_CONFIG => return Err(Refusal::malformed("The config is too long.")),
-        Some(config) => arguments::config(&text_or_json(config)).map_err(unreadable)?,
+        Some(config) => arguments::config(&text_or_json(config)).map_err(Refusal::unreadable)?,
         None => serde_json::Map::new(),
     };
     let same_id = |other: &str| other.split('@').next() == read.request.tool.split('@').next();
     if config.get("tool").is_some_and(|tool| !tool.as_str().is_some_and(same_id)) {
         return Err(Refusal::malformed("The config names another tool than the path."));
     }
-    read.request.label = service::label(envelope.user).map_err(unreadable)?;
-    read.request.timeout_ms = arguments::timeout_ms(&config).map_err(unreadable)?;
+    read.request.label = service::label(envelope.user).map_err(Refusal::unreadable)?;
+    read.request.timeout_ms = arguments::timeout_ms(&config).map_err(Refusal::unreadable)?;
     read.request.arguments = Arguments::Text(text_or_json(envelope.arguments.get()));
     read.detached = envelope.mode.map(|mode| matches!(mode, Mode::Async));
     read.callback = envelope.callback;

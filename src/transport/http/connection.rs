@@ -1,13 +1,13 @@
 //! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
 //! after another.
 
-use super::crowd::{self, Seat};
+use super::crowd;
+use super::gate;
 use super::listen::Socket;
 use super::reply::{self, Refusal, Response};
-use super::{Server, gate};
+use super::server::{Connection, Server, full};
 use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
-use crate::service::Caller;
 use crate::transport::{self, patience::Patient};
 use axum::Router;
 use axum::response::IntoResponse;
@@ -19,7 +19,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,38 +40,6 @@ const HEAD_LINES: usize = 64;
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a refused client may take to ask, and to read why it is refused.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// What is known of a connection.
-pub struct Connection {
-    /// The address that the client connected to; `None`: a unix socket.
-    pub ours: Option<IpAddr>,
-    pub tls: bool,
-    /// For the log.
-    pub peer: String,
-    pub seat: Seat,
-    /// Its principal, once a good request came.
-    principal: Mutex<Option<String>>,
-    /// Why it is not served.
-    refusal: Option<Fault>,
-}
-
-impl Connection {
-    /// A good request of this caller came. `Err`: that one has its share of connections.
-    fn charge_to(&self, caller: &Caller) -> Result<(), Refusal> {
-        let mut principal = lock(&self.principal);
-        if principal.as_ref() != Some(&caller.user) {
-            if !self.seat.charge_to(&caller.user) {
-                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full()));
-            }
-            *principal = Some(caller.user.clone());
-        }
-        Ok(())
-    }
-}
-
-fn full() -> Fault {
-    Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable()
-}
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}

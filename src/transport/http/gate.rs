@@ -2,17 +2,19 @@
 //! requests to another name than this server's (DNS rebinding), are refused; no header of CORS is sent.
 
 use super::callers::CallerError;
-use super::connection::Connection;
-use super::reply::Refusal;
-use super::{Server, jwt};
+use super::jwt;
+use super::reply::{self, Refusal, Response};
+use super::server::{Connection, Names, Server};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::Caller;
+use axum::extract::State;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Paths that are answered without a token: they say nothing of this host.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
@@ -23,25 +25,17 @@ const NO_TOKEN: &str =
 const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: \
                          is it whole, and still in the server's list?";
 
-/// The names under which this server is known, beside its address.
-#[derive(Clone, Debug, Default)]
-pub struct Names {
-    pub hosts: Vec<String>,
-    /// Origins of web pages that may call, `https://name[:port]`.
-    pub origins: Vec<String>,
-}
-
 /// Who sent this request. `None`: its path is open to all.
 pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refusal> {
     let refuse = |status, words: &str| Refusal::new(status, Fault::new(Kind::AuthorizationError, words));
     let warn = |reason, words: &str| server.warnings.warn(&connection.peer, reason, &format!("refused: {words}"));
     let host = host(request).map_err(Refusal::malformed)?;
-    if !server.names.is_ours(&host, connection) {
+    if !is_ours(&server.names, &host, connection) {
         warn("Host", &format!("Host {}", text::printable(host.as_str())));
         let words = "The Host header names another server. The operator lists further names in [http] hosts.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
-    if !server.names.takes_origin(request.headers(), &host, connection) {
+    if !takes_origin(&server.names, request.headers(), &host, connection) {
         warn("Origin", "Origin");
         let words = "Web pages of this Origin may not call. The operator lists them in [http] origins.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
@@ -116,27 +110,33 @@ pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, st
     found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
-impl Names {
-    /// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
-    /// cannot.
-    fn is_ours(&self, host: &Authority, connection: &Connection) -> bool {
-        let name = host.host();
-        let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-        let literal = literal.map(|ip| ip.to_canonical());
-        let local = connection.ours.is_none_or(|ours| ours.is_loopback());
-        let loopback = name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
-        let listed = |known: &String| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str());
-        local && loopback || literal.is_some() && literal == connection.ours || self.hosts.iter().any(listed)
-    }
+/// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
+/// cannot.
+fn is_ours(names: &Names, host: &Authority, connection: &Connection) -> bool {
+    let name = host.host();
+    let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    let literal = literal.map(|ip| ip.to_canonical());
+    let local = connection.ours.is_none_or(|ours| ours.is_loopback());
+    let loopback = name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
+    let listed = |known: &String| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str());
+    local && loopback || literal.is_some() && literal == connection.ours || names.hosts.iter().any(listed)
+}
 
-    /// Without an Origin no web page of another site asked with a method that changes anything.
-    fn takes_origin(&self, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
-        if !headers.contains_key(header::ORIGIN) {
-            return true;
-        }
-        let Some(origin) = single(headers, &header::ORIGIN) else { return false };
-        let scheme = if connection.tls { "https" } else { "http" };
-        let own = format!("{scheme}://{host}");
-        origin.eq_ignore_ascii_case(&own) || self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+/// Without an Origin no web page of another site asked with a method that changes anything.
+fn takes_origin(names: &Names, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
+    if !headers.contains_key(header::ORIGIN) {
+        return true;
     }
+    let Some(origin) = single(headers, &header::ORIGIN) else { return false };
+    let scheme = if connection.tls { "https" } else { "http" };
+    let own = format!("{scheme}://{host}");
+    origin.eq_ignore_ascii_case(&own) || names.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+}
+
+/// `/.well-known/oauth-protected-resource`: who issues the tokens that this server takes.
+pub async fn metadata(State(server): State<Arc<Server>>) -> Result<Response, Refusal> {
+    let metadata = server.callers.metadata().ok_or_else(|| {
+        Refusal::new(StatusCode::NOT_FOUND, reply::malformed("This server takes no tokens of other issuers."))
+    })?;
+    Ok(reply::json(StatusCode::OK, &metadata.document))
 }

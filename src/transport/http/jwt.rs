@@ -1,12 +1,9 @@
-//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and addresses are the operator's,
-//! never those that a token names; a shared secret is not a key.
+//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and addresses are the
+//! operator's, never those that a token names; a shared secret is not a key.
 
-use super::Server;
-use super::reply::{self, Refusal, Response};
 use crate::base::text;
 use crate::service::Caller;
-use axum::extract::State;
-use http::{StatusCode, Uri};
+use http::Uri;
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, new_error};
 use jsonwebtoken::jwk::{Jwk, JwkSet, KeyOperations, PublicKeyUse};
@@ -17,7 +14,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What the name of every caller with a JWT starts with, and no other name.
 const NAMED: &str = "jwt:";
@@ -195,7 +191,7 @@ pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 /// Who issues the tokens that this server takes, for programs.
 #[derive(Debug)]
 pub struct Metadata {
-    document: Value,
+    pub document: Value,
     pub address: String,
 }
 
@@ -219,13 +215,6 @@ impl Metadata {
 /// Whether a path leads to the metadata, which are answered without a token.
 pub fn is_metadata(path: &str) -> bool {
     path.strip_prefix(METADATA_PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-pub async fn metadata(State(server): State<Arc<Server>>) -> Result<Response, Refusal> {
-    let metadata = server.callers.metadata().ok_or_else(|| {
-        Refusal::new(StatusCode::NOT_FOUND, reply::malformed("This server takes no tokens of other issuers."))
-    })?;
-    Ok(reply::json(StatusCode::OK, &metadata.document))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::body;
 use super::reply::{self, Response};
-use super::request::{Known, Start};
+use super::request::{KnownRequest, Start};
 use crate::transport::mcp::Message;
 use axum::body::Body;
 use axum::extract::Request;
@@ -14,10 +14,10 @@ pub const PATH: &str = "/mcp";
 pub async fn mcp(start: Start, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
-        let Known { server, caller, .. } = start.known;
+        let KnownRequest { server, caller, .. } = start.known;
         return server.mcp.other(caller, parts).await.map(Body::new);
     }
-    let received = match start.known.read("", body, |length| length > body::SMALL).await {
+    let received = match body::read(&start.known, "", body, |length| length > body::SMALL).await {
         Ok(received) => received,
         Err(refusal) => return start.refuse("", refusal).await,
     };

@@ -1,6 +1,7 @@
 //! HTTP/1.1 over loopback, a unix socket or TLS, for programs and the operator.
 //!
-//! The caller is known, and memory is charged, before a body is read. A call ends with its client, unless it has a receipt.
+//! The caller is known, and memory is charged, before a body is read. A call ends with its client, unless it has a
+//! receipt.
 
 mod actions;
 mod background;
@@ -18,19 +19,19 @@ mod operator;
 mod peer;
 mod reply;
 mod request;
+mod server;
 mod tokens;
 mod tools;
 mod warnings;
 
 pub use callers::Callers;
-pub use gate::Names;
 pub use jwt::{Jwt, Terms};
 pub use listen::{Address, Listener, tls};
 pub use peer::{Kernel, unix_peer};
+pub use server::Names;
 pub use tokens::{Tokens, make as make_token};
 
 use crate::base::{lock, text};
-use crate::service::Service;
 use crate::service::background::Background;
 use crate::transport;
 use crate::transport::announced::Announcements;
@@ -42,6 +43,7 @@ use crowd::Crowd;
 use http::{Method, StatusCode, Uri};
 use reply::{Refusal, Response};
 use serde_json::json;
+use server::Server;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -64,29 +66,6 @@ pub struct Options {
     pub brokers: Arc<Brokers>,
     /// What other hosts announce.
     pub announced: Arc<Announcements>,
-}
-
-/// The server, as its connections and handlers see it.
-struct Server {
-    service: Arc<Service>,
-    background: Arc<Background>,
-    callers: Callers,
-    names: Names,
-    tls: Option<TlsAcceptor>,
-    brokers: Arc<Brokers>,
-    announced: Arc<Announcements>,
-    mcp: transport::mcp::Streamable,
-    kernel: Kernel,
-    warnings: warnings::Warnings,
-    /// The connections that are served, and those for which there is no room.
-    crowd: Arc<Crowd>,
-    overflow: Arc<Crowd>,
-    /// Cloned for each call, and taken once no more may begin.
-    begin: Mutex<Option<mpsc::Sender<()>>>,
-    /// Cancelled: no call begins any more.
-    stop: CancellationToken,
-    /// Cancelled: calls that still run are killed.
-    kill: CancellationToken,
 }
 
 /// Refuses an address that others can reach unless everybody must present a token and nobody can listen on the way.
@@ -199,8 +178,8 @@ fn router() -> Router<Arc<Server>> {
         .route("/v1/approvals/{call}", post(operator::approve))
         .route("/v1/status", get(operator::status))
         .route("/metrics", get(operator::metrics))
-        .route(jwt::METADATA_PATH, get(jwt::metadata))
-        .route(&format!("{}/{{*path}}", jwt::METADATA_PATH), get(jwt::metadata))
+        .route(jwt::METADATA_PATH, get(gate::metadata))
+        .route(&format!("{}/{{*path}}", jwt::METADATA_PATH), get(gate::metadata))
         .route(mcp::PATH, get(mcp::mcp).post(mcp::mcp).delete(mcp::mcp))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)

@@ -3,7 +3,7 @@
 use super::background::no_such_call;
 use super::body;
 use super::reply::{self, Refusal, Response};
-use super::request::{Known, Operator};
+use super::request::{KnownRequest, Operator};
 use crate::base::json::Object;
 use crate::registry::Filter;
 use crate::service::{Caller, Phase};
@@ -15,7 +15,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 
 /// `GET /v1/status`.
-pub async fn status(Operator(Known { server, caller, .. }): Operator) -> Response {
+pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> Response {
     let service = &server.service;
     let everybody = Caller::operator(caller.user);
     let open = service.calls(&everybody);
@@ -43,7 +43,7 @@ pub async fn status(Operator(Known { server, caller, .. }): Operator) -> Respons
 }
 
 /// `GET /metrics`.
-pub async fn metrics(Operator(Known { server, .. }): Operator) -> Response {
+pub async fn metrics(Operator(KnownRequest { server, .. }): Operator) -> Response {
     let (mut text, kept) = (server.service.metrics(), server.background.kept());
     text.gauge("toolhost_background_calls_open", "Calls in the background that did not end.", kept.open);
     text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
@@ -58,13 +58,13 @@ struct Approval {
 }
 
 /// `GET /v1/approvals`.
-pub async fn approvals(Operator(Known { server, .. }): Operator) -> Response {
+pub async fn approvals(Operator(KnownRequest { server, .. }): Operator) -> Response {
     reply::json(StatusCode::OK, &json!({ "approvals": server.service.approvals() }))
 }
 
 /// `POST /v1/approvals/{call}`.
 pub async fn approve(Operator(known): Operator, Path(call): Path<String>, body: Body) -> Result<Response, Refusal> {
-    let received = known.read("", body, |_| false).await?;
+    let received = body::read(&known, "", body, |_| false).await?;
     let read = |text: &str| serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer);
     let Approval { approve } = body::parse(&known, received.text, read)
         .await

@@ -1,5 +1,5 @@
-//! The user at the other end of a connection of this machine, as the kernel says. That nobody owns it differs from that the
-//! kernel could not be asked.
+//! The user at the other end of a connection of this machine, as the kernel says. That nobody owns it differs from that
+//! the kernel could not be asked.
 
 use crate::base::lock;
 use nix::errno::Errno;

@@ -1,7 +1,6 @@
-//! Responses: JSON without host paths or characters that a terminal would obey, and streams of events. A status other than
-//! 200 means that the tool did not run.
+//! Responses: JSON without host paths or characters that a terminal would obey, and streams of events. A status other
+//! than 200 means that the tool did not run.
 
-use super::request::Begun;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{Caller, Event, Report, Service};
@@ -18,6 +17,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub type Response = http::Response<Body>;
+/// Held until an answer is delivered.
+pub type Begun = mpsc::Sender<()>;
 
 /// So much of an answer is handed on at a time, bytes.
 const PIECE: usize = 64 * 1024;
@@ -47,6 +48,11 @@ impl Refusal {
     /// A request that cannot be read.
     pub fn malformed(words: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::BAD_REQUEST, malformed(words))
+    }
+
+    /// A body that cannot be read as what it is for.
+    pub fn unreadable(fault: Fault) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, fault)
     }
 
     /// The server is about to end.
@@ -84,8 +90,8 @@ fn retry_after(fault: &Fault) -> HeaderValue {
     HeaderValue::from(fault.retry_after_ms.map_or(1, |wait| wait.div_ceil(1000)))
 }
 
-/// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it ran,
-/// unless the host itself failed (500).
+/// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it
+/// ran, unless the host itself failed (500).
 pub fn status_of(fault: &Fault) -> StatusCode {
     match fault.kind {
         Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -129,8 +135,8 @@ fn typed(kind: &'static str, body: impl Into<Body>) -> Response {
 #[derive(Clone)]
 pub struct Recorded;
 
-/// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is counted in one. That
-/// something is not there is an answer.
+/// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is counted in one.
+/// That something is not there is an answer.
 pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
     let (status, recorded) = (answer.status(), answer.extensions_mut().remove::<Recorded>());
     let refused = (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;

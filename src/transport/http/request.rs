@@ -1,46 +1,39 @@
 //! What a handler takes of a request: the server, and who calls.
 
-use super::Server;
-use super::body::{self, Received};
-use super::connection::Connection;
-use super::reply::{self, Reader, Refusal, Response};
+use super::reply::{self, Begun, Reader, Refusal, Response};
+use super::server::{Connection, Server};
 use crate::base::lock;
 use crate::fault::{Fault, Kind};
 use crate::service::idempotency::check_key;
 use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
 use crate::transport::answers::Payer;
-use axum::body::Body;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode, header};
+use http::{HeaderMap, HeaderName, header};
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Held until an answer is delivered.
-pub type Begun = mpsc::Sender<()>;
-
 /// A request whose caller the gate knows.
-pub struct Known {
+pub struct KnownRequest {
     pub server: Arc<Server>,
     pub caller: Caller,
     pub headers: HeaderMap,
-    connection: Arc<Connection>,
+    pub connection: Arc<Connection>,
 }
 
-impl FromRequestParts<Arc<Server>> for Known {
+impl FromRequestParts<Arc<Server>> for KnownRequest {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Known, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<KnownRequest, Refusal> {
         let known = parts.extensions.get().cloned().zip(parts.extensions.get().cloned());
         let (caller, connection) =
             known.ok_or_else(|| Fault::new(Kind::InternalError, "The server does not know who sent this request."))?;
-        Ok(Known { server: server.clone(), caller, headers: parts.headers.clone(), connection })
+        Ok(KnownRequest { server: server.clone(), caller, headers: parts.headers.clone(), connection })
     }
 }
 
-impl Known {
+impl KnownRequest {
     /// As `callers.policy.toml` says, where there is one; while that cannot be read, as it was last.
     pub fn is_operator(&self) -> bool {
         self.acting().operator
@@ -61,23 +54,16 @@ impl Known {
     pub fn approver(&self) -> Approver {
         Approver::Operators { but: (!self.server.callers.is_own()).then(|| self.caller.user.clone()) }
     }
-
-    /// Reads a body; see `body::read`.
-    pub async fn read(&self, tool: &str, body: Body, is_call: impl FnOnce(usize) -> bool) -> Result<Received, Refusal> {
-        let received = body::read(self, tool, body, is_call).await?;
-        self.connection.seat.set_whole(true);
-        Ok(received)
-    }
 }
 
 /// A request of an operator of this host.
-pub struct Operator(pub Known);
+pub struct Operator(pub KnownRequest);
 
 impl FromRequestParts<Arc<Server>> for Operator {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Operator, Refusal> {
-        let known = Known::from_request_parts(parts, server).await?;
+        let known = KnownRequest::from_request_parts(parts, server).await?;
         match known.is_operator() {
             true => Ok(Operator(known)),
             false => Err(Fault::new(Kind::AuthorizationError, "This is for operators of the host.").into()),
@@ -87,7 +73,7 @@ impl FromRequestParts<Arc<Server>> for Operator {
 
 /// A request that leads to calls. Until it is dropped the server waits with its end.
 pub struct Start {
-    pub known: Known,
+    pub known: KnownRequest,
     pub begun: Begun,
 }
 
@@ -95,7 +81,7 @@ impl FromRequestParts<Arc<Server>> for Start {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Start, Refusal> {
-        let known = Known::from_request_parts(parts, server).await?;
+        let known = KnownRequest::from_request_parts(parts, server).await?;
         let begun = lock(&server.begin).clone().ok_or_else(Refusal::stopping)?;
         Ok(Start { known, begun })
     }
@@ -114,7 +100,7 @@ impl Start {
 
     /// Who reads the answer.
     pub fn reader(&self, label: Option<String>) -> Reader {
-        let Known { server, caller, .. } = &self.known;
+        let KnownRequest { server, caller, .. } = &self.known;
         let payer = Payer::new(server.service.limiter(), &caller.user);
         Reader { payer, operator: self.known.is_operator(), label }
     }
@@ -160,9 +146,4 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
     let is_events =
         |kind: &str| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"));
     accepted.flat_map(|value| value.split(',')).any(is_events)
-}
-
-/// A body that cannot be read as what it is for.
-pub fn unreadable(fault: Fault) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, fault)
 }

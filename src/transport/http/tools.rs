@@ -2,7 +2,7 @@
 
 use super::gate::parameter;
 use super::reply::{self, Refusal, Response};
-use super::request::{Known, Operator};
+use super::request::{KnownRequest, Operator};
 use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
 use crate::service::Caller;
@@ -15,7 +15,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// `GET /v1/tools`.
-pub async fn list(known: Known, uri: Uri) -> Result<Response, Refusal> {
+pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     let caller = acting(&known, &uri)?;
     let format = format(&uri)?;
     let all = offered(&known, &caller).map_err(|fault| known.refusal(fault))?;
@@ -33,7 +33,7 @@ pub async fn list(known: Known, uri: Uri) -> Result<Response, Refusal> {
 }
 
 /// `GET /v1/tools/{tool}`.
-pub async fn one(known: Known, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refusal> {
+pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Result<Response, Refusal> {
     let format = format(&uri)?;
     let id = ToolNames::new(&known).id(tool);
     let tool = known.server.service.find(&known.caller, &id).map_err(|fault| known.refusal(fault))?;
@@ -60,13 +60,13 @@ pub async fn audit(Operator(known): Operator, Path(tool): Path<String>) -> Resul
 
 /// Tools by the names that models know (`ns__name`, or what their authors chose), of all that one caller is offered.
 pub struct ToolNames<'k> {
-    known: &'k Known,
+    known: &'k KnownRequest,
     /// Made for the first name that is not an id.
     names: OnceCell<Names>,
 }
 
 impl ToolNames<'_> {
-    pub fn new(known: &Known) -> ToolNames<'_> {
+    pub fn new(known: &KnownRequest) -> ToolNames<'_> {
         ToolNames { known, names: OnceCell::new() }
     }
 
@@ -85,7 +85,7 @@ impl ToolNames<'_> {
 }
 
 /// The caller that `as` names, where this one may act as that one; without `as` this one.
-fn acting(known: &Known, uri: &Uri) -> Result<Caller, Refusal> {
+fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     let Some(name) = parameter(uri, "as") else { return Ok(known.caller.clone()) };
     let other = known.server.service.who(&known.caller, Some(&name));
     if other.user == name {
@@ -96,7 +96,7 @@ fn acting(known: &Known, uri: &Uri) -> Result<Caller, Refusal> {
 }
 
 /// What this caller is offered here.
-fn offered(known: &Known, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+fn offered(known: &KnownRequest, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
     let service = &known.server.service;
     let called = |id: &str| service.find(caller, id).ok();
     Ok(export::offered(service.tools(caller)?, called, |tool| service.can_call(caller, tool)))

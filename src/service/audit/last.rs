@@ -64,17 +64,16 @@ impl Log {
         for file in files {
             let take = |line: &[u8]| {
                 let text = String::from_utf8_lossy(line);
-                match serde_json::from_str::<Value>(&text) {
-                    _ if text.is_empty() => {}
-                    _ if text.ends_with('}') && !text.contains(&named) => {}
-                    Ok(record) if json!([record["tool"], record["version"], record["manifest"]]) == same => {
+                let about = !text.is_empty() && (!text.ends_with('}') || text.contains(&named));
+                match about.then(|| serde_json::from_str::<Value>(&text)) {
+                    Some(Ok(record)) if json!([record["tool"], record["version"], record["manifest"]]) == same => {
                         let changed = |name: &str, now: &str| record["digests"][name] != now;
                         let other = changed("manifest", &tool.manifest.digest).then_some("manifest");
                         let policy = policy.filter(|now| changed("policy", now)).map(|_| "policy");
                         found.take(&record, other.into_iter().chain(policy).collect());
                     }
-                    Ok(_) => {}
-                    Err(_) => damaged += 1,
+                    Some(Err(_)) => damaged += 1,
+                    Some(Ok(_)) | None => {}
                 }
                 if let Some((time, _)) = text.strip_prefix("{\"time\":\"").and_then(|rest| rest.split_once('"')) {
                     time.clone_into(&mut oldest);

@@ -332,7 +332,7 @@ async fn kept_up(
         });
         let (again, snapshot) = (settings.clone(), service.registry().snapshot());
         let looking = tokio::task::spawn_blocking(move || {
-            let missed = watch.look_at(&again, snapshot, since);
+            let missed = watch.follow(&again, snapshot, since);
             tracing::info!("{}", watch.describe());
             (watch, missed)
         });

@@ -7,14 +7,9 @@ use super::{Variables, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{host_range, index_name};
-use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
-
-/// The word for an index that is set up as this machine's own installers are.
-const MACHINE: &str = "machine";
 
 /// `[indexes]` of a config file.
 pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
@@ -26,10 +21,18 @@ pub(super) struct Meanings {
     node: Option<Meaning>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "write \"machine\" or { url = \"https://…\" } with hosts, ranges, credential, ca")]
 enum Meaning {
-    Machine,
+    Machine(Machine),
     Address(IndexConfig),
+}
+
+/// An index that is set up as this machine's own installers are.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Machine {
+    Machine,
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,30 +65,6 @@ fn bearer() -> String {
     "Bearer {}".to_owned()
 }
 
-impl<'de> Deserialize<'de> for Meaning {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Meaning, D::Error> {
-        from.deserialize_any(Either)
-    }
-}
-
-struct Either;
-
-impl<'de> Visitor<'de> for Either {
-    type Value = Meaning;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"machine\" or { url = \"https://…\" }")
-    }
-
-    fn visit_str<E: de::Error>(self, word: &str) -> Result<Meaning, E> {
-        if word == MACHINE { Ok(Meaning::Machine) } else { Err(E::invalid_value(de::Unexpected::Str(word), &self)) }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Meaning, A::Error> {
-        IndexConfig::deserialize(MapAccessDeserializer::new(map)).map(Meaning::Address)
-    }
-}
-
 /// All indexes: those that are written, and the public ones as `default` where that is not.
 pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
     let mut found: Vec<Index> = Vec::new();
@@ -108,7 +87,7 @@ pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>
 fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
     let IndexConfig { url, hosts, ranges, credential, ca } = match meaning {
         Meaning::Address(given) => given,
-        Meaning::Machine => {
+        Meaning::Machine(Machine::Machine) => {
             let usual = Index::built_in(of);
             return match machine(of, variable)? {
                 // The public one has other hosts for its files; of another, the operator names them.

@@ -17,22 +17,9 @@ pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Meanings {
-    python: Option<Meaning>,
-    node: Option<Meaning>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "write \"machine\" or { url = \"https://…\" } with hosts, ranges, credential, ca")]
-enum Meaning {
-    Machine(Machine),
-    Address(IndexConfig),
-}
-
-/// An index that is set up as this machine's own installers are.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Machine {
-    Machine,
+    /// The word `machine`, or an `IndexConfig`.
+    python: Option<toml::Value>,
+    node: Option<toml::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -84,20 +71,28 @@ pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>
     Ok(found)
 }
 
-fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
-    let IndexConfig { url, hosts, ranges, credential, ca } = match meaning {
-        Meaning::Address(given) => given,
-        Meaning::Machine(Machine::Machine) => {
-            let usual = Index::built_in(of);
-            return match machine(of, variable)? {
-                // The public one has other hosts for its files; of another, the operator names them.
-                Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
-                    Index::new(name, of, &url, &[], &[], None)
-                }
-                _ => Ok(Index { name: name.to_owned(), ..usual }),
-            };
-        }
-    };
+fn one(
+    name: &str,
+    of: Ecosystem,
+    meaning: toml::Value,
+    folder: &Path,
+    variable: Variables<'_>,
+) -> Result<Index, String> {
+    if meaning.as_str() == Some("machine") {
+        let usual = Index::built_in(of);
+        return match machine(of, variable)? {
+            // The public one has other hosts for its files; of another, the operator names them.
+            Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
+                Index::new(name, of, &url, &[], &[], None, None)
+            }
+            _ => Ok(Index { name: name.to_owned(), ..usual }),
+        };
+    }
+    if !meaning.is_table() {
+        return Err("write \"machine\" or { url = \"https://…\" }".to_owned());
+    }
+    let IndexConfig { url, hosts, ranges, credential, ca } =
+        meaning.try_into().map_err(|why: toml::de::Error| why.message().to_owned())?;
     let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
     let credential = credential.map(|CredentialConfig { from, header, value }| {
@@ -105,11 +100,6 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
         Ok(Credential { from, header, value })
     });
     let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
-    if ca.is_some() && credential.is_some() {
-        return Err(
-            "ca: not beside a credential, which the relay adds: it trusts the machine's authorities alone".to_owned()
-        );
-    }
     let ca = ca.map(|path| folder.join(path)).map(|path| {
         let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
         match text.contains("-----BEGIN CERTIFICATE-----") {
@@ -117,8 +107,7 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
             false => Err(format!("ca {}: it holds no certificate in PEM", path.display())),
         }
     });
-    let index = Index::new(name, of, &url, &hosts, &ranges, credential)?;
-    Ok(Index { ca: ca.transpose()?, ..index })
+    Index::new(name, of, &url, &hosts, &ranges, credential, ca.transpose()?)
 }
 
 /// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the machine.

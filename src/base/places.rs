@@ -9,13 +9,13 @@ use tokio::sync::oneshot;
 
 #[derive(Debug)]
 pub struct Places {
-    state: Mutex<State>,
+    state: Mutex<PlacesState>,
     /// Most places of one key.
     each: usize,
 }
 
 #[derive(Debug)]
-struct State {
+struct PlacesState {
     free: usize,
     held: HashMap<String, usize>,
     /// Claims in the order of their turns, each with its waiters, and how much they wait for, in the order of arrival.
@@ -40,7 +40,7 @@ struct Waiter<'p>(&'p Arc<Places>, oneshot::Receiver<Place>);
 
 impl Places {
     pub fn new(all: usize, each: usize) -> Arc<Places> {
-        let state = State { free: all, held: HashMap::new(), waiting: VecDeque::new() };
+        let state = PlacesState { free: all, held: HashMap::new(), waiting: VecDeque::new() };
         Arc::new(Places { state: Mutex::new(state), each })
     }
 
@@ -87,7 +87,7 @@ impl Places {
         lock(&self.state).waiting.iter().map(|(_, queue)| queue.len()).sum()
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, claim: &Claim, size: usize) -> Place {
+    fn take(self: &Arc<Self>, state: &mut PlacesState, claim: &Claim, size: usize) -> Place {
         state.free -= size;
         let keys: Vec<String> = claim.iter().map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| *state.held.entry(key.clone()).or_default() += size);
@@ -95,7 +95,7 @@ impl Places {
     }
 
     /// Gives free places to waiters.
-    fn hand_out(self: &Arc<Self>, free: impl FnOnce(&mut State)) {
+    fn hand_out(self: &Arc<Self>, free: impl FnOnce(&mut PlacesState)) {
         let mut given = Vec::new();
         {
             let mut state = lock(&self.state);
@@ -116,7 +116,7 @@ impl Places {
     }
 }
 
-impl State {
+impl PlacesState {
     fn held(&self, key: &str) -> usize {
         self.held.get(key).copied().unwrap_or_default()
     }

@@ -21,7 +21,7 @@ pub(super) struct Rights {
 }
 
 impl Rights {
-    pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
+    pub fn new(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
         let Some(callers) = callers else {
             return Rights { callers: None, caller: caller.clone(), principal: caller.user.clone() };
         };
@@ -115,7 +115,7 @@ impl Rights {
 
 impl DecisionCache {
     pub fn rights(&self, caller: &Caller, label: Option<&str>) -> Rights {
-        Rights::of(self.rules.policies.callers(), caller, label)
+        Rights::new(self.rules.policies.callers(), caller, label)
     }
 
     /// The tool that is asked for. One that the caller may not call is not there.
@@ -136,7 +136,7 @@ impl Service {
     /// to see and end what runs.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
         let rules = crate::base::lock(&self.rules).rules.clone();
-        Rights::of(rules.policies.callers(), caller, label).caller
+        Rights::new(rules.policies.callers(), caller, label).caller
     }
 
     /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there,

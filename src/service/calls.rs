@@ -46,9 +46,9 @@ pub struct CallState {
 
 /// Open and ended calls, by number, and the last number.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<(Shares<u64, Listed>, u64)>);
+pub(super) struct Calls(Mutex<(Shares<u64, CallEntry>, u64)>);
 
-type Listed = (CallState, CancellationToken);
+type CallEntry = (CallState, CancellationToken);
 
 /// The place of one open call. Dropped without an end, the call was cancelled.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Calls {
     }
 
     /// The calls that a caller sees: those that ended lately, then those that are open.
-    fn seen_by(&self, caller: &Caller) -> Vec<Listed> {
+    fn seen_by(&self, caller: &Caller) -> Vec<CallEntry> {
         let own = |state: &CallState| caller.operator || [&state.caller, &state.principal].contains(&&caller.user);
         let mut seen: Vec<_> =
             lock(&self.0).0.iter().map(|(_, call)| call).filter(|(state, _)| own(state)).cloned().collect();

@@ -21,33 +21,33 @@ const OUTCOMES: [usize; 2] = [64 * 1024 * 1024, 16 * 1024 * 1024];
 
 /// The requests that came under a key, by their caller and that key.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Mutex<Shares<Name, Slot>>);
+pub(super) struct Keys(Mutex<Shares<Name, KeySlot>>);
 
 type Name = (String, String);
 
 #[derive(Debug)]
-struct Slot {
+struct KeySlot {
     /// Digest of what was asked.
     asked: String,
-    state: State,
+    state: KeptState,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum KeptState {
     Open(watch::Receiver<()>),
     Ended(Arc<Report>),
 }
 
 pub(super) enum KeyState {
     /// This call is the first, and owes the others its outcome.
-    First(Place),
+    First(KeyPlace),
     Ended(Arc<Report>),
     Open(watch::Receiver<()>),
 }
 
 /// The place of the first call under a key. Dropped before the tool ran, the key is free again.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct KeyPlace {
     keys: Arc<Keys>,
     name: Name,
     principal: String,
@@ -103,20 +103,26 @@ impl Keys {
                 return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
             return Ok(match slot.state.clone() {
-                State::Open(ends) => KeyState::Open(ends),
-                State::Ended(report) => KeyState::Ended(report),
+                KeptState::Open(ends) => KeyState::Open(ends),
+                KeptState::Ended(report) => KeyState::Ended(report),
             });
         }
         let (open, ends) = watch::channel(());
-        let slot = Slot { asked, state: State::Open(ends) };
+        let slot = KeySlot { asked, state: KeptState::Open(ends) };
         known
             .put(name.clone(), (claim(principal), OUTCOME), IN_USE, slot)
             .map_err(|_| Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT))?;
-        Ok(KeyState::First(Place { keys: self.clone(), name, principal: principal.to_owned(), ran: None, _open: open }))
+        Ok(KeyState::First(KeyPlace {
+            keys: self.clone(),
+            name,
+            principal: principal.to_owned(),
+            ran: None,
+            _open: open,
+        }))
     }
 }
 
-impl Place {
+impl KeyPlace {
     /// The call ended: its outcome is kept if the tool ran.
     pub fn ended(mut self, report: &Report) {
         if let Some((id, tool)) = self.ran.take() {
@@ -137,11 +143,11 @@ impl Place {
             }
         };
         known.keep(&self.name, now() + KEPT);
-        known.get_mut(&self.name).into_iter().for_each(|slot| slot.state = State::Ended(Arc::new(report.clone())));
+        known.get_mut(&self.name).into_iter().for_each(|slot| slot.state = KeptState::Ended(Arc::new(report.clone())));
     }
 }
 
-impl Drop for Place {
+impl Drop for KeyPlace {
     fn drop(&mut self) {
         if let Some((id, tool)) = self.ran.take() {
             let words = "The call under this idempotency key was cancelled while it ran; how far it came is not known. \
@@ -149,7 +155,7 @@ impl Drop for Place {
             return self.keep(&id, &tool, Report::of_fault(id.clone(), &tool, Fault::new(Kind::CancelledError, words)));
         }
         let mut known = lock(&self.keys.0);
-        if known.get(&self.name).is_some_and(|slot| matches!(slot.state, State::Open(_))) {
+        if known.get(&self.name).is_some_and(|slot| matches!(slot.state, KeptState::Open(_))) {
             known.remove(&self.name);
         }
     }

@@ -48,7 +48,7 @@ pub(super) struct CallRecord {
     span: CallSpan,
     pub meter: Option<Meter>,
     pub listed: Option<OpenCall>,
-    pub place: Option<idempotency::Place>,
+    pub place: Option<idempotency::KeyPlace>,
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
     /// Its place in the audit log, until its line is written.

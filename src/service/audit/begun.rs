@@ -21,11 +21,11 @@ pub(super) struct Begun {
     file: Flock<File>,
     folder: Folder,
     name: String,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FileState {
     running: usize,
     /// Where the next record goes.
     end: u64,
@@ -51,7 +51,7 @@ impl Begun {
         let mut state = lock(&self.state);
         let at = state.end;
         self.file.write_all_at(format!("{record}\n").as_bytes(), at)?;
-        *state = State { running: state.running + 1, end: at + record.len() as u64 + 1 };
+        *state = FileState { running: state.running + 1, end: at + record.len() as u64 + 1 };
         Ok(at)
     }
 

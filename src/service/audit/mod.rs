@@ -44,12 +44,12 @@ const LONGEST_CALL: Duration = Duration::from_secs(8 * 24 * 3600);
 pub struct Log {
     path: PathBuf,
     keeping: Keeping,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<LogState>>,
     ledger: Arc<Ledger>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogState {
     /// The file of the last call: used again while the path still leads to it.
     open: Option<Arc<OpenLog>>,
     /// Records to be written, in order, each with the begin of its call.
@@ -111,7 +111,7 @@ impl Log {
         Ok(Entry { log: self.clone(), begin: None })
     }
 
-    fn reopen(&self, state: &mut State) -> Result<Arc<OpenLog>, String> {
+    fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
         if let Some(open) = &state.open {
             // Asked for every call: the log may have been moved away, or opened to others.
             match open.segment.still(&self.path)? {
@@ -128,7 +128,7 @@ impl Log {
         Ok(state.open.insert(Arc::new(new)).clone())
     }
 
-    fn flush(&self, state: &mut State) -> Result<(), String> {
+    fn flush(&self, state: &mut LogState) -> Result<(), String> {
         while let Some((record, begin)) = state.unwritten.pop_front() {
             let written = match state.open.as_ref().map_or(Ok(false), |open| open.segment.add(&record)) {
                 // The file that was open when this call began was closed and removed meanwhile.

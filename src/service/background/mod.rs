@@ -10,7 +10,7 @@ mod task;
 pub use jobs::Delivery;
 pub use store::FILE;
 
-use super::{CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id, output};
+use super::{CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, format, new_id};
 use crate::base::lock;
 use crate::base::text::VisibleJson;
 use crate::fault::{Fault, Kind};
@@ -201,7 +201,7 @@ impl Background {
         let report = tokio::select! {
             biased;
             report = self.service.call(request, Sink::none()) => report,
-            () = cancel.cancelled() => ended(output::cancelled()),
+            () = cancel.cancelled() => ended(format::cancelled()),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
         self.ended(job, &report, label.as_deref()).await;

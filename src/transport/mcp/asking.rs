@@ -4,7 +4,7 @@
 use super::person::{self, PersonAnswer};
 use crate::base::text;
 use crate::policy::Ask;
-use crate::service::output::{Client, Questions};
+use crate::service::shapes::{Client, Questions};
 use ring::rand::{SecureRandom, SystemRandom};
 use rmcp::model::{
     CancelledNotificationParam, ClientCapabilities, ClientResult, ErrorData, GetExtensions, InputRequest,

@@ -4,7 +4,7 @@ use crate::base::text;
 use crate::manifest::{Document, Manifest};
 use crate::registry::Tool;
 use crate::service::Report;
-use crate::service::output::Shape;
+use crate::service::shapes::{self, Shape};
 use crate::transport::names::Names;
 use rmcp::model::{
     CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
@@ -163,7 +163,7 @@ pub fn told(report: &Report) -> Result<GetPromptResult, ErrorData> {
 pub fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
     let failed = |why: String| ErrorData::internal_error(format!("This resource cannot be read: {why}"), None);
     let output = report.output_data.as_ref().map(|output| output.as_str()).unwrap_or_default();
-    let Ok(Shape::Content(content)) = Shape::read(output) else { return Err(failed("it has no content".into())) };
+    let Ok(Shape::Content(content)) = shapes::of(output) else { return Err(failed("it has no content".into())) };
     let blocks: Vec<Value> = serde_json::from_str(content.blocks.get()).map_err(|e| failed(e.to_string()))?;
     let contents: Vec<Value> = blocks.into_iter().map(|mut block| block["resource"].take()).collect();
     let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});

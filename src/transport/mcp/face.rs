@@ -11,7 +11,7 @@ use crate::base::lock;
 use crate::fault;
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
-use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Sink, output};
+use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Sink, shapes};
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -119,7 +119,7 @@ impl Face {
         };
         let person =
             can.contains(&Ask::Elicitation).then(|| Arc::new(Person::of(context, who, (&self.mcp.questions, given))));
-        let client = output::Client { can, answers, state };
+        let client = shapes::Client { can, answers, state };
         let call = self.request(asked, context, CallRequest::new(asked.caller.clone(), id, arguments));
         let approver = approver(asked, person.as_ref());
         let call = CallRequest { client, approver, ..call };
@@ -195,7 +195,7 @@ impl Face {
         arguments: Arguments,
     ) -> Result<Result<CallToolResponse, Arguments>, ErrorData> {
         let asked = asked::of(context)?;
-        let client = output::Client { can: asking::can(context), ..Default::default() };
+        let client = shapes::Client { can: asking::can(context), ..Default::default() };
         let call = self.request(asked, context, CallRequest::new(asked.caller.clone(), id, arguments));
         let call = CallRequest { client, approver: approver(asked, None), ..call };
         let user = self.who(asked, context).user;

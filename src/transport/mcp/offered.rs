@@ -4,7 +4,7 @@ use super::documents::Documents;
 use super::tools;
 use crate::base::lock;
 use crate::registry::{self, Snapshot};
-use crate::service::{Caller, Report, Service, output};
+use crate::service::{Caller, Report, Service, format};
 use crate::transport::names::Names;
 use rmcp::model::{CacheScope, ErrorData, ListToolsResult, PaginatedRequestParams, Tool};
 use std::sync::{Arc, Mutex};
@@ -83,7 +83,7 @@ impl ToolList {
     /// Puts the names that models know in place of ids in what a model reads of a failure.
     pub fn rename(&self, report: &mut Report) {
         if let Some(fault) = &mut report.error {
-            *fault = output::for_model(fault);
+            *fault = format::for_model(fault);
             fault.message = self.names.in_text(&fault.message);
             report.tool = self.names.name(&report.tool).unwrap_or_else(|| std::mem::take(&mut report.tool));
         }

@@ -6,8 +6,8 @@
 use crate::base::json::{self, Indented};
 use crate::base::text::{self, Visible};
 use crate::executor::Artifact;
-use crate::service::output::Shape;
-use crate::service::{Report, Reservation, Slot, output};
+use crate::service::shapes::{self, Shape};
+use crate::service::{Report, Reservation, Slot, format};
 use crate::transport::answers::{self, Payer, visible};
 use crate::transport::schemas;
 use bytes::Bytes;
@@ -92,7 +92,7 @@ pub async fn whole(report: Report, payer: &Payer) -> CallToolResult {
 fn failure(report: &Report) -> CallToolResult {
     let mut words = report.observation();
     if let Some(fault) = &report.error {
-        if let Some(advice) = output::advice(fault) {
+        if let Some(advice) = format::advice(fault) {
             words.push_str("\nWhat to do: ");
             words.push_str(advice);
         }
@@ -134,7 +134,7 @@ impl Answer {
             serde_json::value::to_raw_value(&report.envelope()).unwrap_or_else(|_| RawValue::NULL.to_owned())
         } else {
             let output = report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from);
-            match Shape::read(output.get()) {
+            match shapes::of(output.get()) {
                 Ok(Shape::Content(content)) => {
                     blocks = Some(content.blocks.to_owned());
                     content.structured.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)

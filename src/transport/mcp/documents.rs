@@ -1,4 +1,4 @@
-//! Prompts and resources as MCP lists and tells them. Each is told by a call like any other.
+//! Prompts and resources: their lists, and their content from the output of a call like any other.
 
 use crate::base::text;
 use crate::manifest::{Document, Manifest};
@@ -24,14 +24,14 @@ pub struct Documents {
 }
 
 impl Documents {
-    pub fn of<'t>(tools: impl Iterator<Item = &'t Arc<Tool>>, names: &Names) -> Documents {
+    pub fn new<'t>(tools: impl Iterator<Item = &'t Arc<Tool>>, names: &Names) -> Documents {
         let mut documents = Documents::default();
         let mut shared = Vec::new();
         for manifest in tools.map(|tool| &tool.manifest) {
             match manifest.document() {
                 Some(Document::Prompt { .. }) => {
                     if let Some(name) = names.name(&manifest.id) {
-                        documents.prompts.insert(name.clone(), prompt(manifest, name));
+                        documents.prompts.insert(name.clone(), describe(manifest, name));
                     }
                 }
                 Some(Document::Resource { uri, .. }) => {
@@ -115,7 +115,7 @@ fn mime(manifest: &Manifest) -> Option<String> {
     }
 }
 
-fn prompt(manifest: &Manifest, name: String) -> Prompt {
+fn describe(manifest: &Manifest, name: String) -> Prompt {
     let schema = manifest.parameters.as_ref().map(|schema| &schema.raw);
     let fields = schema.and_then(|schema| schema["properties"].as_object());
     let required = |name: &str| {
@@ -148,14 +148,14 @@ pub fn failed(report: &Report) -> ErrorData {
     }
 }
 
-/// A prompt as its call told it.
-pub fn told(report: &Report) -> Result<GetPromptResult, ErrorData> {
-    let mut told = report.output().unwrap_or_default();
+/// A prompt from the output of its call.
+pub fn prompt(report: &Report) -> Result<GetPromptResult, ErrorData> {
+    let mut prompt = report.output().unwrap_or_default();
     if let Some(manifest) = &report.manifest {
-        told["description"] = json!(text::printable_block(&manifest.description));
+        prompt["description"] = json!(text::printable_block(&manifest.description));
     }
-    told["resultType"] = json!("complete");
-    serde_json::from_value(told)
+    prompt["resultType"] = json!("complete");
+    serde_json::from_value(prompt)
         .map_err(|e| ErrorData::internal_error(format!("This prompt cannot be read: {e}"), None))
 }
 

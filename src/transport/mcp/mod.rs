@@ -1,22 +1,18 @@
 //! MCP over standard input and output and over HTTP, with or without an `initialize` handshake. Only this folder names `rmcp`.
 
-mod asked;
 mod asking;
 mod documents;
-mod events;
-mod face;
-mod frames;
+mod frontend;
 mod http;
-mod ids;
+mod listed;
 mod message;
-mod offered;
+mod notify;
 mod person;
+mod request;
 mod results;
 mod sessions;
 mod stdio;
 mod tasks;
-mod telling;
-mod tools;
 
 pub use http::{Replies, Streamable};
 pub use message::Message;
@@ -34,31 +30,28 @@ pub struct Client {
     pub label: Option<String>,
 }
 
-/// The member that makes the same request run once.
-const KEY: &str = "dev.toolhost/idempotencyKey";
-
 /// What all clients of one server share.
 pub struct Mcp {
     service: Arc<Service>,
-    lists: offered::Lists,
+    lists: listed::Lists,
     seal: asking::Seal,
     /// Questions to the persons of clients that make a call again with the answer.
-    questions: Arc<person::Open>,
+    questions: Arc<person::OpenQuestions>,
     tasks: tasks::Tasks,
 }
 
 impl Mcp {
     pub fn new(service: Arc<Service>) -> Arc<Mcp> {
         Arc::new(Mcp {
-            lists: offered::Lists::default(),
+            lists: listed::Lists::default(),
             seal: asking::Seal::new(),
-            questions: Arc::new(person::Open::new(service.limiter().clone())),
+            questions: Arc::new(person::OpenQuestions::new(service.limiter().clone())),
             tasks: tasks::Tasks::default(),
             service,
         })
     }
 
-    /// Whether calls of a tool are asked after. Where a person must agree, the client waits, and is asked there.
+    /// Whether calls of a tool are made tasks. Where a person must agree, the client waits, and is asked there.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
         let tool = self.service.registry().snapshot().find(id).ok()?;
         tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))

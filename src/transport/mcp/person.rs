@@ -1,22 +1,18 @@
 //! Asks the person at an MCP client whether a call may run (docs/POLICY.md, "Confirm"): an older client while its request
 //! waits, a newer one by a result that asks. An answer counts once, for one caller, tool and set of arguments.
 
-use super::asking;
+use super::asking::{self, PERSON, PersonAnswer};
 use crate::base::lock;
 use crate::fault::{Fault, Kind};
 use crate::service::{self, Answer, Ask, Caller, Limiter, Question, Reservation, Resource};
 use jiff::Timestamp;
-use rmcp::model::{ClientResult, ElicitRequest, InputRequest, InputRequests, RequestId, ServerRequest};
+use rmcp::model::{InputRequest, InputRequests, RequestId};
 use rmcp::service::{Peer, RequestContext, RoleServer};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-
-/// The key of the question, which no tool's question has.
-pub const KEY: &str = "toolhost.confirm";
 
 /// A person, by the way its client is asked.
 pub struct Person {
@@ -34,30 +30,20 @@ enum Way {
 
 /// A question that a client is sent away with, and what it brought back of an earlier one.
 struct Again {
-    open: Arc<Open>,
+    open: Arc<OpenQuestions>,
     given: Mutex<Option<PersonAnswer>>,
     asked: Mutex<Option<Question>>,
 }
 
-/// An answer, and which question it is for.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct PersonAnswer {
-    /// The call that was asked about, whose question counts once.
-    pub call: String,
-    pub digest: String,
-    #[serde(default)]
-    pub answer: Value,
-}
-
 /// The questions that are open, by the call that was asked about: until when they are.
-pub struct Open {
+pub struct OpenQuestions {
     known: Mutex<HashMap<String, (Timestamp, Reservation)>>,
     limiter: Arc<Limiter>,
 }
 
-impl Open {
-    pub fn new(limiter: Arc<Limiter>) -> Open {
-        Open { known: Mutex::default(), limiter }
+impl OpenQuestions {
+    pub fn new(limiter: Arc<Limiter>) -> OpenQuestions {
+        OpenQuestions { known: Mutex::default(), limiter }
     }
 
     fn begin(&self, question: &Question) -> bool {
@@ -78,10 +64,10 @@ impl Open {
 
 impl Person {
     /// At the client that made this request. `given`: what it said to one of the open questions.
-    pub fn of(
+    pub fn new(
         context: &RequestContext<RoleServer>,
         caller: Caller,
-        (open, given): (&Arc<Open>, Option<PersonAnswer>),
+        (open, given): (&Arc<OpenQuestions>, Option<PersonAnswer>),
     ) -> Person {
         let again = Again { open: open.clone(), given: Mutex::new(given), asked: Mutex::default() };
         let way = match context.meta.protocol_version() {
@@ -92,12 +78,12 @@ impl Person {
     }
 
     /// The question that the client is sent away with: the call it is about, its digest, and itself.
-    pub fn asked(&self) -> Option<(PersonAnswer, InputRequests)> {
+    pub fn take_question(&self) -> Option<(PersonAnswer, InputRequests)> {
         let Way::Again(again) = &self.way else { return None };
         let question = lock(&again.asked).take()?;
         let form = form(&question, self.operator)?;
         let given = PersonAnswer { call: question.call, digest: question.digest, answer: Value::Null };
-        Some((given, [(KEY.to_owned(), InputRequest::Elicitation(form))].into_iter().collect()))
+        Some((given, [(PERSON.to_owned(), form)].into_iter().collect()))
     }
 }
 
@@ -118,7 +104,7 @@ impl Again {
         if given.digest != question.digest {
             return Answer::Refused(service::changed_meanwhile());
         }
-        said(&given.answer, by)
+        judge(&given.answer, by)
     }
 }
 
@@ -126,26 +112,22 @@ impl Ask for Person {
     fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
         let by = format!("{} (as the MCP client says)", question.caller);
         Box::pin(async move {
-            let form = match &self.way {
-                Way::Again(again) => return again.ask(question, by),
-                _ => form(question, self.operator),
-            };
-            let answer = match (&self.way, form) {
-                (Way::Now(peer, origin), Some(form)) => {
-                    match asking::asked(peer, origin, ServerRequest::ElicitRequest(form)).await {
-                        Ok(ClientResult::ElicitResult(answer)) => json!(answer),
-                        _ => Value::Null,
-                    }
+            match &self.way {
+                Way::Again(again) => again.ask(question, by),
+                Way::Now(peer, origin) => {
+                    let answer = match form(question, self.operator) {
+                        Some(form) => asking::elicit(peer, origin, form).await.unwrap_or_default(),
+                        None => Value::Null,
+                    };
+                    judge(&answer, by)
                 }
-                _ => Value::Null,
-            };
-            said(&answer, by)
+            }
         })
     }
 }
 
-/// What the form says that a client brings back. Only what was ticked is a yes.
-fn said(answer: &Value, by: String) -> Answer {
+/// The answer of a form that a client brings back. Only what was ticked is a yes.
+fn judge(answer: &Value, by: String) -> Answer {
     match answer["action"].as_str() {
         Some("accept") if answer["content"]["approve"] == true => Answer::Approved { by },
         Some("accept" | "decline") => Answer::Denied { by },
@@ -158,7 +140,7 @@ fn said(answer: &Value, by: String) -> Answer {
 }
 
 /// The question as a form. What a call may touch names paths of this host, which are for operators.
-fn form(question: &Question, operator: bool) -> Option<ElicitRequest> {
+fn form(question: &Question, operator: bool) -> Option<InputRequest> {
     let tick = json!({"type": "boolean", "title": "Let this call run"});
     let schema = json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
     let params = json!({"message": question.told(operator), "requestedSchema": schema});
@@ -189,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_question_is_open_for_its_time_and_answered_once() {
-        let open = Open::new(Arc::new(Limiter::new(1, 1)));
+        let open = OpenQuestions::new(Arc::new(Limiter::new(1, 1)));
         assert!(open.begin(&question(1, "a", 60)) && open.end("1") && !open.end("1"));
         assert!(open.begin(&question(2, "a", -1)) && !open.end("2"), "too late");
         assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), 32);
@@ -199,7 +181,7 @@ mod tests {
 
     #[test]
     fn only_what_a_person_ticked_is_a_yes() {
-        let of = |answer: Value| said(&answer, "a".to_owned());
+        let of = |answer: Value| judge(&answer, "a".to_owned());
         let by = || "a".to_owned();
         assert_eq!(of(json!({"action": "accept", "content": {"approve": true}})), Answer::Approved { by: by() });
         for no in [json!({}), json!({"approve": false}), json!({"approve": "true"}), json!(null)] {

@@ -36,7 +36,7 @@ pub struct Content {
 
 impl Content {
     /// What stands before and behind the content in this message. `None`: the message is not the result.
-    pub fn around<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
+    pub fn split<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
         let at = message.windows(PLACE.len()).position(|part| part == PLACE)?;
         Some((&message[..at], &message[at + PLACE.len()..]))
     }

@@ -3,7 +3,7 @@
 use super::asking::{self, requests};
 use super::{Mcp, results};
 use crate::base::lock;
-use crate::service::{CallRequest, Resource, Sink};
+use crate::service::{CallRequest, Reservation, Sink};
 use crate::transport::answers::Payer;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
@@ -31,7 +31,7 @@ impl Default for Tasks {
 
 impl Tasks {
     /// The manager, where the task is this caller's.
-    pub fn of(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
+    pub fn find(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
         match lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user) {
             true => Ok(&self.manager),
             false => {
@@ -42,26 +42,22 @@ impl Tasks {
     }
 }
 
-/// Begins one. It ends with the server. `user`: who it counts as. The call comes back where too many tasks are open, or
-/// ended lately: it runs as any other, and its client waits for it.
+/// Begins one. It ends with the server. `user`: who it counts as; `kept`: its part of what its principal may have.
 pub fn begin(
     mcp: &Arc<Mcp>,
-    user: &str,
+    (user, kept): (String, Reservation),
     call: CallRequest,
     payer: Payer,
     closing: CancellationToken,
-) -> Result<Task, Box<CallRequest>> {
-    let Some(kept) = mcp.service.limiter().take(Resource::Tasks, &call.caller.user, 1) else {
-        return Err(Box::new(call));
-    };
+) -> Task {
     let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
     let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
-    let of = mcp.clone();
+    let own = mcp.clone();
     let task = mcp.tasks.manager.spawn(options, move |context| {
         Box::pin(async move {
             let ended = tokio::select! {
                 biased;
-                ended = run(&of, call, &payer, &context) => ended,
+                ended = run(&own, call, &payer, &context) => ended,
                 () = context.cancelled() => Err(TaskExit::Cancelled),
                 () = closing.cancelled() => Err(TaskExit::Cancelled),
             };
@@ -75,8 +71,8 @@ pub fn begin(
     });
     let mut owners = lock(&mcp.tasks.owners);
     owners.retain(|_, (_, until)| *until > Instant::now());
-    owners.insert(task.task_id.clone(), (user.to_owned(), Instant::now() + longest + KEPT));
-    Ok(task)
+    owners.insert(task.task_id.clone(), (user, Instant::now() + longest + KEPT));
+    task
 }
 
 /// The call, again with each round of answers.
@@ -93,7 +89,7 @@ async fn run(
         let questions = match report.asks.take() {
             Some(questions) if report.error.is_none() => questions,
             _ => {
-                mcp.lists.of(&mcp.service, caller).rename(&mut report);
+                mcp.lists.find(&mcp.service, caller).rename(&mut report);
                 return Ok(results::whole(report, payer).await);
             }
         };

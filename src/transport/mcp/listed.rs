@@ -1,12 +1,14 @@
 //! The tools that a caller can call here: one version of each id, by name, in pages.
 
 use super::documents::Documents;
-use super::tools;
-use crate::base::lock;
+use crate::base::{lock, text};
+use crate::manifest::Manifest;
 use crate::registry::{self, Snapshot};
-use crate::service::{Caller, Report, Service, format};
+use crate::service::{Caller, Effects, Report, Service, format};
 use crate::transport::names::Names;
-use rmcp::model::{CacheScope, ErrorData, ListToolsResult, PaginatedRequestParams, Tool};
+use crate::transport::schemas;
+use rmcp::model::{CacheScope, ErrorData, ListToolsResult, MetaObject, PaginatedRequestParams, Tool, ToolAnnotations};
+use serde_json::json;
 use std::sync::{Arc, Mutex};
 
 /// Tools on one page of a list.
@@ -30,7 +32,7 @@ pub struct Lists(Mutex<Vec<Arc<ToolList>>>);
 
 impl Lists {
     /// Worked out once per caller and snapshot.
-    pub fn of(&self, service: &Service, caller: Caller) -> Arc<ToolList> {
+    pub fn find(&self, service: &Service, caller: Caller) -> Arc<ToolList> {
         let snapshot = service.registry().snapshot();
         let mut kept = lock(&self.0);
         kept.retain(|offered| Arc::ptr_eq(&offered.snapshot, &snapshot));
@@ -40,14 +42,14 @@ impl Lists {
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        let offered = Arc::new(ToolList::of(service, snapshot, caller));
+        let offered = Arc::new(ToolList::new(service, snapshot, caller));
         kept.push(offered.clone());
         offered
     }
 }
 
 impl ToolList {
-    fn of(service: &Service, snapshot: Arc<Snapshot>, caller: Caller) -> ToolList {
+    fn new(service: &Service, snapshot: Arc<Snapshot>, caller: Caller) -> ToolList {
         let mut listed: Vec<Arc<registry::Tool>> = service
             .tools(&caller)
             .unwrap_or_default()
@@ -65,13 +67,11 @@ impl ToolList {
             // The others keep their names all the same: a call is told why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| service.can_call(&caller, tool) && tool.manifest.document().is_none())
-            .filter_map(|tool| {
-                Some(tools::tool(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool)))
-            })
+            .filter_map(|tool| Some(describe(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool))))
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         let shown = listed.iter().filter(|tool| !tool.manifest.hidden && service.can_call(&caller, tool));
-        let documents = Documents::of(shown, &names);
+        let documents = Documents::new(shown, &names);
         ToolList { snapshot, caller, names, tools, documents }
     }
 
@@ -119,15 +119,35 @@ fn cursor_name(cursor: &str) -> Option<String> {
     (cursor_for(name) == cursor).then(|| name.to_owned())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_comes_back_and_a_made_up_one_does_not() {
-        assert_eq!(cursor_name(&cursor_for("core__run-code")).as_deref(), Some("core__run-code"));
-        for made_up in ["x", "core__run-code", "core__run-code.00000000", "."] {
-            assert_eq!(cursor_name(made_up), None);
-        }
+/// A manifest as a tool that the strictest client and model API takes. The service also checks what is left out here.
+/// `effects`: what it may touch here, where that is known.
+fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
+    let mut tool = Tool::new(name.to_owned(), schemas::description(manifest), Arc::new(schemas::input(manifest)))
+        .with_title(text::printable(&manifest.display_name))
+        .with_meta(meta(manifest));
+    if let Some(schema) = schemas::output(manifest) {
+        tool = tool.with_raw_output_schema(Arc::new(schema));
     }
+    if let Some(effects) = effects {
+        tool = tool.with_annotations(annotations(effects));
+    }
+    tool
+}
+
+/// Hints that follow from what policy leaves of the tool's asks: it cannot do more than that.
+fn annotations(effects: Effects) -> ToolAnnotations {
+    let reads_only = !effects.writes && !effects.hosts;
+    let hints = ToolAnnotations::new().read_only(reads_only).open_world(effects.hosts);
+    if reads_only { hints.destructive(false) } else { hints }
+}
+
+fn meta(manifest: &Manifest) -> MetaObject {
+    let mut meta = MetaObject::new();
+    meta.insert("dev.toolhost/toolId".into(), json!(manifest.id));
+    meta.insert("dev.toolhost/version".into(), json!(manifest.version.to_string()));
+    meta.insert("dev.toolhost/digest".into(), json!(manifest.digest));
+    if !manifest.tags.is_empty() {
+        meta.insert("dev.toolhost/tags".into(), json!(manifest.tags));
+    }
+    meta
 }

@@ -506,16 +506,16 @@ async fn ids_that_the_registry_does_not_know_can_be_resolved() {
     let service = service(&playground, Methods::new());
     let from = || CallRequest::new(Caller::named("agent"), "", Arguments::Text(String::new()));
     let text = block("node:resize", &[("width", "3")]);
-    let answer = action::act_with(&service, &[&Nodes], from(), &text).await;
+    let answer = action::act(&service, &[&Nodes], from(), action::read(&text)).await;
     let observation = answer.observation.unwrap();
     let wanted = "<content>Tool node:resize executed successfully. Output: {\"node\":\"resize\",\"inputs\":{\"width\":\"3\"}}</content>";
     assert!(observation.contains(wanted) && observation.contains("<tool_id>node:resize</tool_id>"), "{observation}");
     assert_eq!(playground.records().pop().unwrap()["tool"], "act:free", "the record has what ran");
-    let answer = action::act_with(&service, &[&Nodes], from(), &block("node:taken", &[])).await;
+    let answer = action::act(&service, &[&Nodes], from(), action::read(&block("node:taken", &[]))).await;
     assert!(answer.observation.unwrap().contains("the registry"), "the registry comes first");
     // Without the resolver, and of what it does not know either.
     for (resolvers, id) in [(&[][..], "node:resize"), (&[&Nodes as &dyn Resolver][..], "odd:resize")] {
-        let answer = action::act_with(&service, resolvers, from(), &block(id, &[])).await;
+        let answer = action::act(&service, resolvers, from(), action::read(&block(id, &[]))).await;
         assert!(answer.observation.unwrap().contains("Error type: ToolNotFoundError. "), "{id}");
     }
 }

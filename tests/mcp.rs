@@ -26,8 +26,7 @@ impl Client {
         let server = mcp::Mcp::new(Arc::clone(&world.service));
         let client = mcp::Client { caller: toolhost::service::Caller::named("agent"), label: None };
         let stop = CancellationToken::new();
-        let server =
-            tokio::spawn(async move { mcp::serve(server, client, input, output, stop, mcp::HungUp::default).await });
+        let server = tokio::spawn(async move { mcp::serve(server, client, input, output, stop, || false).await });
         let lines = BufReader::new(from).lines();
         Client { lines, to: Some(to), server, modern, next: 0, raw: String::new() }
     }

@@ -57,7 +57,7 @@ async fn acted(start: Start, Action { reading, from, kept }: Action) -> Response
     let reply::Reader { payer, operator, .. } = start.reader(None);
     let face = start.face();
     let label = from.label.clone();
-    let acted = run_while_served(face, action::answer(&face.service, &[], from, reading)).await;
+    let acted = run_while_served(face, action::act(&face.service, &[], from, reading)).await;
     drop(kept);
     let Some(mut answer) = acted else { return reply::stopping() };
     let outcome = answer.outcome.take();

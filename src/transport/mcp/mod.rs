@@ -16,7 +16,7 @@ mod tasks;
 
 pub use http::{Replies, Streamable};
 pub use message::Message;
-pub use stdio::{HungUp, serve};
+pub use stdio::serve;
 
 use crate::manifest::TaskUse;
 use crate::service::{Caller, Service};

@@ -20,14 +20,13 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// So much is written at a time, bytes: few enough that the count of written bytes shows a slow reader's progress.
+/// So much is written at a time, bytes: few enough that a slow reader's progress is seen.
 const PIECE: usize = 16 * 1024;
 /// Longest line that is read, bytes.
 const LONGEST: usize = 8 * 1024 * 1024;
@@ -44,22 +43,15 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Which of its ends the client has closed, as far as that can be seen without reading.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HungUp {
-    pub input: bool,
-    pub output: bool,
-}
-
-/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `hung_up` is asked
-/// now and then, since reading meets the end of the input only after everything before it.
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` says whether the
+/// client can still be answered, which is looked at now and then.
 pub async fn serve<R, W>(
     mcp: Arc<Mcp>,
     client: Client,
     input: R,
     output: W,
     stop: CancellationToken,
-    hung_up: impl Fn() -> HungUp + Send + 'static,
+    is_gone: impl Fn() -> bool + Send + 'static,
 ) -> Result<(), String>
 where
     R: AsyncRead + Send + Unpin + 'static,
@@ -67,8 +59,6 @@ where
 {
     let connection = Arc::new(Connection {
         output: tokio::sync::Mutex::new(Patient::new(Box::new(output))),
-        written: AtomicUsize::new(0),
-        is_stalled: AtomicBool::new(false),
         open: Mutex::default(),
         closed: Notify::new(),
         calls: Arc::new(Semaphore::new(CALLS)),
@@ -81,7 +71,11 @@ where
     let _ends = closing.clone().drop_guard();
     let (sender, messages) = mpsc::channel(AHEAD);
     tokio::spawn(connection.clone().read_all(BufReader::new(input), sender));
-    tokio::spawn(connection.clone().watch(hung_up));
+    let watched = closing.clone();
+    tokio::spawn(async move {
+        while !is_gone() && tokio::time::timeout(LOOK, watched.cancelled()).await.is_err() {}
+        watched.cancel();
+    });
     let frontend = Frontend::new(mcp, &closing);
     let running = tokio::select! {
         started = frontend.serve(Lines { messages, connection: connection.clone() }) => match started {
@@ -114,10 +108,6 @@ type Writer = Patient<Box<dyn AsyncWrite + Send + Unpin>>;
 /// What both directions of a connection share.
 struct Connection {
     output: tokio::sync::Mutex<Writer>,
-    /// Bytes written so far.
-    written: AtomicUsize,
-    /// Reading waits because too many requests are open: the end of the input is not seen then.
-    is_stalled: AtomicBool,
     open: Mutex<HashMap<RequestId, OpenRequest>>,
     /// A request was closed.
     closed: Notify,
@@ -164,7 +154,6 @@ impl Connection {
                 }
                 Ok(None) | Err(_) => return,
             };
-            self.is_stalled.store(true, Ordering::Relaxed);
             let message = match received {
                 Ok(Some(received)) => self.open(received).await,
                 Ok(None) => Ok(None),
@@ -185,7 +174,6 @@ impl Connection {
             if !goes_on {
                 return;
             }
-            self.is_stalled.store(false, Ordering::Relaxed);
         }
     }
 
@@ -246,30 +234,8 @@ impl Connection {
             let written = async { output.write_all(part).await.and(output.flush().await) };
             // After a failed write nobody reads the answers of the calls that still run.
             written.await.inspect_err(|_| self.closing.cancel())?;
-            self.written.fetch_add(part.len(), Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// Ends the connection where reading does not meet its end: nobody can be answered, or the client's input is closed
-    /// and nothing is read or written any more.
-    async fn watch(self: Arc<Self>, hung_up: impl Fn() -> HungUp) {
-        let mut before = usize::MAX;
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
-                () = self.closing.cancelled() => return,
-            }
-            let HungUp { input, output } = hung_up();
-            let now = self.written.load(Ordering::Relaxed);
-            // A client that closed its input and still reads answers has all of its requests taken in first.
-            let is_still = self.is_stalled.load(Ordering::Relaxed) && now == before;
-            if output || (input && is_still) {
-                tokio::time::sleep(if output { Duration::ZERO } else { GRACE }).await;
-                return self.closing.cancel();
-            }
-            before = now;
-        }
     }
 }
 

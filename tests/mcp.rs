@@ -279,11 +279,14 @@ async fn requests_before_the_end_of_input_are_still_answered() {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
+async fn what_is_not_listed_answers_to_its_exact_name() {
     let world = crate::harness::fake::world_with(|root, _| {
         let hidden =
             manifest("fake:hidden", script("examples/echo.py", "python"), json!({"presentation": {"hidden": true}}));
         std::fs::write(root.join("tool-defs/hidden.tool.json"), hidden.to_string()).unwrap();
+        let mut early = manifest("fake:early", script("examples/echo.py", "python"), json!({}));
+        early["version"] = json!("2.0.0-beta.1");
+        std::fs::write(root.join("tool-defs/early.tool.json"), early.to_string()).unwrap();
     });
     let mut client = Client::start(&world, true).await;
     let tools = client.tools().await;
@@ -292,6 +295,10 @@ async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
     assert_eq!(answer["result"]["structuredContent"], json!({"received_message": "hi"}), "{answer}");
     let near = client.call("fake__hiddem", json!({})).await;
     assert!(!near.to_string().contains("fake__hidden"), "{near}");
+    // So is one of which only versions before a release are there.
+    let answer = client.call("fake__early", json!({})).await;
+    assert!(answer["result"]["isError"] == true && text(&answer).contains("VersionMismatchError"), "{answer}");
+    assert!(tools.iter().all(|tool| tool["name"] != "fake__early"));
 }
 
 /// A line before the handshake that asks for nothing, then the handshake.
@@ -499,20 +506,4 @@ async fn a_large_answer_is_whole() {
         assert!(answer["result"]["structuredContent"] == json!({"inputData": {"deep": deep}}));
         assert!(text(&answer).len() < 100_000, "{}", text(&answer).len());
     }
-}
-
-#[tokio::test]
-async fn a_tool_with_only_versions_before_a_release_says_so_when_it_is_called() {
-    let world = crate::harness::fake::world_with(|root, _| {
-        let early = json!({
-            "toolId": "fake:early", "displayName": "h", "description": "d", "version": "2.0.0-beta.1",
-            "handler": {"type": "external-script", "scriptPath": "examples/echo.py", "language": "python"},
-        });
-        std::fs::write(root.join("tool-defs/early.tool.json"), early.to_string()).unwrap();
-    });
-    let mut client = Client::start(&world, true).await;
-    let answer = client.call("fake__early", json!({})).await;
-    assert_eq!(answer["result"]["isError"], true, "{answer}");
-    assert!(text(&answer).contains("VersionMismatchError"), "{answer}");
-    assert!(client.tools().await.iter().all(|tool| tool["name"] != "fake__early"));
 }

@@ -7,7 +7,7 @@ mod read;
 mod tests;
 mod xml;
 
-pub use read::{Action, ActionError, Context, Reading, read};
+pub use read::{Action, ActionError, Context, Dialect, Reading, read};
 
 use crate::base::text;
 use crate::fault::Kind;
@@ -22,16 +22,6 @@ use serde_json::{Map, Value};
 const UNKNOWN: &str = "unknown";
 /// Longest id that an observation gives back, characters.
 const LONGEST_ID: usize = 200;
-
-/// The forms in which models write actions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dialect {
-    /// `<tool_id>` and `<inputs>`.
-    Canonical,
-    /// The tag names the tool, its children the parameters.
-    Legacy,
-}
 
 /// Says what ids stand for that the registry does not know: nodes of a platform, tools under other names. What they
 /// stand for is a tool of the registry, which runs like every call.

@@ -1,18 +1,28 @@
 //! Reads an action in either dialect: the text before it, the action or everything that is wrong with it, and warnings.
 //! Where two readings are possible it is refused. No warning shows a value, since that may be a secret.
 
-use super::Dialect;
 use super::xml::{self, Broken, Element};
 use crate::base::hidden::Hidden;
 use crate::base::json::line_and_column;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::quantity::{MAX_ACTION_INPUTS, MAX_ACTION_TEXT_BYTES, MAX_FAULTS_TOLD};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::ops::Range;
 
 /// The tag that begins a block.
 const NAME: &str = "ACTION";
+
+/// The forms in which models write actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// `<tool_id>` and `<inputs>`.
+    Canonical,
+    /// The tag names the tool, its children the parameters.
+    Legacy,
+}
 
 /// A text, read.
 #[derive(Debug, Default)]

@@ -1,9 +1,13 @@
-//! A tool's questions to its client, with whose answers the call is made again: by a result that asks, with a sealed state,
-//! or at once, where the client is of the older era. A question to a person says which tool asks it.
+//! Questions to a client: of a tool, with whose answers the call is made again, and to its person, whether a call may run. A
+//! newer client is asked by a result, with a sealed state; an older one while its request waits.
 
-use crate::base::{sha256_hex, text};
+use crate::base::{lock, sha256_hex, text};
+use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
 use crate::service::shapes::{Client, Questions};
+use crate::service::{self, Limiter, Question, Reservation, Resource};
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 use ring::rand::{SecureRandom, SystemRandom};
 use rmcp::model::{
     CancelledNotificationParam, ClientCapabilities, ClientResult, ErrorData, GetExtensions, InputRequest,
@@ -12,6 +16,8 @@ use rmcp::model::{
 use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a client may take to answer.
@@ -193,9 +199,145 @@ pub async fn ask_all(
     Ok((answers, questions.state))
 }
 
+/// The questions to persons that are open, by the call that was asked about: until when they are.
+pub struct OpenQuestions {
+    known: Mutex<HashMap<String, (Timestamp, Reservation)>>,
+    limiter: Arc<Limiter>,
+}
+
+impl OpenQuestions {
+    pub fn new(limiter: Arc<Limiter>) -> OpenQuestions {
+        OpenQuestions { known: Mutex::default(), limiter }
+    }
+
+    fn begin(&self, question: &Question) -> bool {
+        let (mut known, now) = (lock(&self.known), Timestamp::now());
+        known.retain(|_, (until, _)| *until > now);
+        let principal = question.through.as_ref().unwrap_or(&question.caller);
+        let kept = self.limiter.take(Resource::Questions, principal, 1);
+        let Some((kept, until)) = kept.zip(question.until.parse().ok()) else { return false };
+        known.insert(question.call.clone(), (until, kept));
+        true
+    }
+
+    /// True once for each question, in its time.
+    fn end(&self, call: &str) -> bool {
+        lock(&self.known).remove(call).is_some_and(|(until, _)| until > Timestamp::now())
+    }
+}
+
+/// The person at the client of this request, who says whether its call may run (docs/POLICY.md, "Confirm"). An answer counts
+/// once, for one caller, tool and set of arguments.
+pub struct Person {
+    /// The caller sees what is for operators.
+    pub operator: bool,
+    /// A client of the older era is asked while this request waits.
+    pub older: Option<(Peer<RoleServer>, RequestId)>,
+    pub open: Arc<OpenQuestions>,
+    /// What a newer client brought back of an earlier question.
+    pub answer: Mutex<Option<PersonAnswer>>,
+    /// The question that a newer client is sent away with, to make the call again with the answer.
+    pub question: Mutex<Option<Question>>,
+}
+
+impl Person {
+    /// The question that the client is sent away with: the call it is about, its digest, and itself.
+    pub fn take_question(&self) -> Option<(PersonAnswer, InputRequests)> {
+        let question = lock(&self.question).take()?;
+        let form = confirmation(&question, self.operator)?;
+        let answer = PersonAnswer { call: question.call, digest: question.digest, answer: Value::Null };
+        Some((answer, [(PERSON.to_owned(), form)].into_iter().collect()))
+    }
+
+    fn ask_newer(&self, question: &Question, by: String) -> service::Answer {
+        let Some(PersonAnswer { call, digest, answer }) = lock(&self.answer).take() else {
+            if !self.open.begin(question) {
+                return refuse(Kind::RateLimitError, "Too many calls wait for a person's answer.");
+            }
+            *lock(&self.question) = Some(question.clone());
+            return service::Answer::InputRequired;
+        };
+        if !self.open.end(&call) {
+            let message = "A person's answer counts once, and in its time: make the call again, without it.";
+            return refuse(Kind::AuthorizationError, message);
+        }
+        if digest != question.digest {
+            return service::Answer::Refused(service::changed_meanwhile());
+        }
+        judge(&answer, by)
+    }
+}
+
+impl service::Ask for Person {
+    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, service::Answer> {
+        let by = format!("{} (as the MCP client says)", question.caller);
+        Box::pin(async move {
+            let Some((peer, origin)) = &self.older else { return self.ask_newer(question, by) };
+            let answer = match confirmation(question, self.operator) {
+                Some(form) => elicit(peer, origin, form).await.unwrap_or_default(),
+                None => Value::Null,
+            };
+            judge(&answer, by)
+        })
+    }
+}
+
+fn refuse(kind: Kind, message: &str) -> service::Answer {
+    service::Answer::Refused(Fault::new(kind, message).retryable())
+}
+
+/// The answer of a form that a client brings back. Only what was ticked is a yes.
+fn judge(answer: &Value, by: String) -> service::Answer {
+    match answer["action"].as_str() {
+        Some("accept") if answer["content"]["approve"] == true => service::Answer::Approved { by },
+        Some("accept" | "decline") => service::Answer::Denied { by },
+        Some("cancel") => service::Answer::Dismissed { by },
+        _ => {
+            let message = "The client was to ask its person about this call, and did not.";
+            service::Answer::Refused(Fault::new(Kind::AuthorizationError, message))
+        }
+    }
+}
+
+/// The question as a form. What a call may touch names paths of this host, which are for operators.
+fn confirmation(question: &Question, operator: bool) -> Option<InputRequest> {
+    let tick = json!({"type": "boolean", "title": "Let this call run"});
+    let schema = json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
+    let params = json!({"message": question.told(operator), "requestedSchema": schema});
+    serde_json::from_value(json!({"method": "elicitation/create", "params": params})).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn question(call: usize, caller: &str, seconds: i64) -> Question {
+        let (now, text) = (Timestamp::now(), String::new);
+        Question {
+            call: call.to_string(),
+            tool: text(),
+            caller: caller.to_owned(),
+            through: None,
+            label: None,
+            why: Vec::new(),
+            arguments: text(),
+            not_shown: 0,
+            touches: Vec::new(),
+            digest: text(),
+            asked: now.to_string(),
+            until: (now + jiff::SignedDuration::from_secs(seconds)).to_string(),
+        }
+    }
+
+    #[test]
+    fn a_question_is_open_for_its_time_and_answered_once() {
+        let open = OpenQuestions::new(Arc::new(Limiter::new(1, 1)));
+        assert!(open.begin(&question(1, "a", 60)) && open.end("1") && !open.end("1"));
+        assert!(open.begin(&question(2, "a", -1)) && !open.end("2"), "too late");
+        assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), 32);
+        assert!(open.begin(&question(50, "b", 60)), "others have room");
+        assert!(open.end("3") && open.begin(&question(51, "a", 60)));
+    }
 
     #[test]
     fn a_form_has_known_members_alone() {

@@ -1,17 +1,17 @@
 //! MCP's requests, answered for one client, whichever way they come.
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
-use super::asking::{self, State};
-use super::listed::ToolList;
+use super::asking::{self, OpenQuestions, Person, Seal, State};
+use super::listed::{self, Lists, ToolList};
 use super::notify::{self, Notifier};
-use super::person::Person;
 use super::request::McpRequest;
-use super::{Mcp, documents, message, results, tasks};
+use super::tasks::Tasks;
+use super::{message, results};
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
-use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Reservation, Resource, Sink, shapes};
+use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Reservation, Resource, Service, Sink, shapes};
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -42,6 +42,34 @@ const LONGEST: usize = 1024;
 
 /// The state and the answers that a client brings back.
 type Again = (Option<String>, Option<InputResponses>);
+
+/// What all clients of one server share.
+pub struct Mcp {
+    pub service: Arc<Service>,
+    lists: Arc<Lists>,
+    seal: Seal,
+    /// Questions to the persons of clients that make a call again with the answer.
+    questions: Arc<OpenQuestions>,
+    tasks: Tasks,
+}
+
+impl Mcp {
+    pub fn new(service: Arc<Service>) -> Arc<Mcp> {
+        Arc::new(Mcp {
+            lists: Arc::default(),
+            seal: Seal::new(),
+            questions: Arc::new(OpenQuestions::new(service.limiter().clone())),
+            tasks: Tasks::default(),
+            service,
+        })
+    }
+
+    /// Whether calls of a tool are made tasks. Where a person must agree, the client waits, and is asked there.
+    fn task_use(&self, id: &str) -> Option<TaskUse> {
+        let tool = self.service.registry().snapshot().find(id).ok()?;
+        tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))
+    }
+}
 
 /// What a call led to.
 enum Answered {
@@ -121,8 +149,10 @@ impl Frontend {
             Ok(opened) => opened,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
-        let person =
-            can.contains(&Ask::Elicitation).then(|| Arc::new(Person::new(context, who, (&self.mcp.questions, person))));
+        let older = context.meta.protocol_version().is_none().then(|| (context.peer.clone(), context.id.clone()));
+        let (open, operator) = (self.mcp.questions.clone(), who.operator);
+        let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
+        let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
         let client = shapes::Client { can, answers, state };
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let approver = approver(asked, person.as_ref());
@@ -202,7 +232,9 @@ impl Frontend {
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let call = CallRequest { client, approver: approver(asked, None), ..call };
         let (user, payer) = (self.who(asked, context).user, asked.payer.clone());
-        Ok(CreateTaskResult::new(tasks::begin(&self.mcp, (user, kept), call, payer, self.closing.clone())).into())
+        let Mcp { service, lists, tasks, .. } = &*self.mcp;
+        let host = (service.clone(), lists.clone());
+        Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), (call, payer), self.closing.clone())).into())
     }
 
     /// The tasks, where this one is the caller's.
@@ -349,8 +381,8 @@ impl ServerHandler for Frontend {
         let again = (request.request_state, request.input_responses);
         match self.answer(&context, id.ok_or_else(unknown)?, arguments, again).await? {
             Answered::Asks(result) => Ok(result.into()),
-            Answered::Report(report) if report.error.is_some() => Err(documents::failed(&report)),
-            Answered::Report(report) => documents::prompt(&report).map(Into::into),
+            Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
+            Answered::Report(report) => listed::prompt(&report).map(Into::into),
         }
     }
 
@@ -377,12 +409,12 @@ impl ServerHandler for Frontend {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let offered = self.offered(&context)?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
-            return Err(documents::missing(&request.uri));
+            return Err(listed::missing(&request.uri));
         };
         let again = (request.request_state, request.input_responses);
         match self.answer(&context, id, Arguments::Value(arguments), again).await? {
-            Answered::Report(report) if report.error.is_none() => documents::content(&report).map(Into::into),
-            Answered::Report(report) => Err(documents::failed(&report)),
+            Answered::Report(report) if report.error.is_none() => listed::content(&report).map(Into::into),
+            Answered::Report(report) => Err(listed::failed(&report)),
             Answered::Asks(result) => Ok(result.into()),
         }
     }
@@ -393,7 +425,7 @@ impl ServerHandler for Frontend {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         if request.uri.len() > LONGEST || self.offered(&context)?.documents.resource(&request.uri).is_none() {
-            return Err(documents::missing(&request.uri));
+            return Err(listed::missing(&request.uri));
         }
         let mut subscribed = lock(&self.subscribed);
         if subscribed.len() >= SUBSCRIBED {

@@ -1,8 +1,7 @@
 //! MCP over HTTP: one request, one answer or stream of events; for older clients sessions between them. rmcp answers;
 //! this file says whose a request is, and how many are open.
 
-use super::Mcp;
-use super::frontend::{CALLER, Frontend};
+use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
 use super::sessions::{Refused, SessionLease, Sessions};

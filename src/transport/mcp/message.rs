@@ -169,14 +169,7 @@ mod tests {
         assert_eq!(id_of(&half), None, "perhaps not all of it");
         half.extend_from_slice(b" ,\xff}");
         assert_eq!(id_of(&half), Some(RequestId::Number(12)));
-        for id in ["null", "1.5", "true", "{}"] {
-            assert!(refused(&good.replace("\"id\":1", &format!("\"id\":{id}"))).contains("-32600"), "{id}");
-        }
         let many = good.replace("\"method\"", &format!("\"x\":[{}1],\"method\"", "1,".repeat(100_000)));
         assert!(refused(&many).contains("too many values"), "a tree is bounded");
-        assert!(refused("hello").contains("-32700"));
-        assert!(refused(r#"{"id":7}"#).contains("-32600"));
-        assert!(read(br#"{"jsonrpc":"2.0","method":"$/whatever"}"#).is_ok());
-        assert!(matches!(read(b"  \r\n"), Ok(None)));
     }
 }

@@ -136,15 +136,17 @@ impl Sessions {
 
     /// Keeps a response that is over and that nobody reads, where its principal has room for it: its oldest go first.
     fn settle(self: &Arc<Self>, response: &Arc<Recording>) {
-        let bytes = {
+        let (bytes, lasts) = {
             let mut state = lock(&response.state);
             if state.over.is_none() || state.reader.is_some() || state.kept.is_some() {
                 return;
             }
-            drop(state.lasts.take());
             state.events.iter_mut().for_each(|event| event.room = None);
-            state.bytes + response.request.answer().map_or(0, |answer| answer.text.len())
+            let content = response.request.answer().map_or(0, |answer| answer.text.len());
+            (state.bytes + content, state.lasts.take())
         };
+        // Its end needs the lock of the sessions.
+        drop(lasts);
         response.request.end_turn();
         let room = (bytes <= LARGEST).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
         let Some(room) = room.flatten() else { return self.forget_response(response) };
@@ -382,5 +384,41 @@ impl Drop for Reading {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Caller;
+    use crate::transport::answers::Payer;
+    use futures_util::StreamExt;
+    use http_body_util::Full;
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_for_each_principal_and_found_in_its_session_alone() {
+        let limiter = Arc::new(Limiter::new(1, 1));
+        let sessions = Sessions::new(limiter.clone());
+        for user in ["a", "b"] {
+            let kept = sessions.reserve(user).await.expect("room");
+            sessions.add(user, user, kept);
+            for number in 0..80 {
+                let lease = sessions.open(user, user, None).ok().expect("its own");
+                let request = Arc::new(McpRequest::new(Caller::named(user), Payer::new(&limiter, user)));
+                let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
+                let body = Full::new(Bytes::from(format!("data: {user}\nid: 1/{number}\n\n"))).boxed();
+                let events = lease.record((request, first, body), true, None).expect("recorded");
+                assert_eq!(events.count().await, 2);
+            }
+        }
+        assert!(sessions.open("a", "b", None).is_err(), "of another principal");
+        let lease = sessions.open("a", "a", None).ok().expect("its own");
+        let found: Vec<usize> = futures_util::future::join_all(
+            ["0/0", "0/79", "0/80"]
+                .map(|event| async { lease.resume(event).expect("an event of a response").count().await }),
+        )
+        .await;
+        assert_eq!(found, [0, 1, 0], "the oldest went first");
+        assert_eq!(["a", "b"].map(|session| lock(&sessions.known)[session].responses.len()), [64, 64]);
     }
 }

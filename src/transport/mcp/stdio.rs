@@ -2,14 +2,13 @@
 //!
 //! rmcp's own transport reads a message in its own way, with the arguments as a tree, and knows no requests that are open.
 
-use super::frontend::Frontend;
+use super::frontend::{Frontend, Mcp};
 use super::message::{self, Received, Refusal, id_of, message_of, refusal};
 use super::request::McpRequest;
 use super::results::Content;
-use super::{Client, Mcp};
 use crate::base::lock;
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service;
+use crate::service::{self, Caller};
 use crate::transport::answers::{Payer, visible};
 use crate::transport::patience::Patient;
 use rmcp::ServiceExt;
@@ -42,6 +41,14 @@ const GRACE: Duration = Duration::from_millis(500);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// Who speaks to us.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub caller: Caller,
+    /// On whose behalf its requests come, where they do not say so themselves.
+    pub label: Option<String>,
+}
 
 /// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` says whether the
 /// client can still be answered, which is looked at now and then.

@@ -208,23 +208,6 @@ async fn a_message_with_two_readings_is_refused_and_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_dropped_and_the_server_goes_on() {
-    let world = world();
-    for (n, modern) in [true, false].into_iter().enumerate() {
-        let mut client = Client::start(&world, modern).await;
-        let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
-        let runs = world.runs();
-        let id = client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
-        until("it runs", || world.runs() > runs).await;
-        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})).await;
-        let answer = client.call("fake__echo", json!({"message": 1})).await;
-        assert_eq!(answer["result"]["isError"], false);
-        assert_eq!(world.fake.dropped.load(Ordering::SeqCst), n + 1);
-        assert!(world.records().iter().any(|record| record["outcome"] == "CancelledError"));
-    }
-}
-
-#[tokio::test]
 async fn a_second_request_under_one_id_is_refused_and_the_first_keeps_its_end() {
     let world = world();
     for modern in [true, false] {

@@ -213,19 +213,6 @@ async fn a_broker_that_answers_slowly_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_started_anew_is_served_again() {
-    let Some(node) = Node::start() else { return };
-    let (playground, service) = (world(Who::ours()), unique("restart"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
-    Raw::to(&node.url(), &service).await.is_quiet().await;
-    node.stop();
-    host.says("is away", 1);
-    node.again();
-    host.says("is connected", 2);
-    Raw::to(&node.url(), &service).await.is_quiet().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
     let Some(node) = Node::start() else { return };
     node.stop();

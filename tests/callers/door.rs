@@ -176,7 +176,7 @@ fn what_lies_beside_a_withheld_tool_is_not_told() {
         let two = playground.path("user_scripts/alice/two");
         std::os::unix::fs::symlink("main.py", two.join("link.py")).unwrap();
         nix::unistd::mkfifo(&two.join("pipe.py"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        for (name, told) in [("link", "is a symbolic link"), ("pipe", "is a named pipe")] {
+        for (name, told) in [("link", "is a symbolic link"), ("pipe", "is a pipe")] {
             let input = |folder: &str| json!({"scriptPath": format!("alice/{folder}/{name}.py")});
             let run = |folder: &str| as_alice(&playground, "core:execute-python-script", &input(folder));
             let [there, missing] = ["two", "twx"].map(run);
@@ -206,9 +206,9 @@ fn agents_are_shown_what_their_caller_may_call() {
     assert_eq!(own(operator.names()), ["a__one", "a__two", "b__one"], "control");
     let mut alice = start(Some("alice"));
     assert_eq!(own(alice.names()), ["a__one"]);
-    let [hidden, missing] = ["b:one", "b:onx"].map(|tool| alice.called(tool, json!({}))["error"].to_string());
+    let [hidden, missing] = ["b:one", "c:one"].map(|tool| alice.called(tool, json!({}))["error"].to_string());
     assert!(hidden.contains("Unknown tool"), "{hidden}");
-    assert_eq!(hidden, missing.replace("b__onx", "b__one"));
+    assert_eq!(hidden, missing.replace("c__one", "b__one"));
     let refused = alice.called("a:one", json!({"n": 7}));
     let words = refused["result"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(words.contains("AuthorizationError") && words.contains("'n'") && !words.contains("policy.toml"), "{words}");

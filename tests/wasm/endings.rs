@@ -17,7 +17,7 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
     let tool = Tool::new(command("", "(call $exit (i32.const 3))"));
     assert_eq!(tool.ending(json!({})).await, Ending::Exited { code: 3 });
     assert_eq!(tool.ending(json!({})).await, Ending::Exited { code: 3 });
-    assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 1, "an exit code harms no worker");
+    assert_eq!(tool.idle(), 1, "an exit code harms no worker");
     let tool = Tool::new(command("", "(call $echo) (call $exit (i32.const 0))"));
     assert_eq!(tool.ending(json!(7)).await, Ending::answer(&json!(7)));
 

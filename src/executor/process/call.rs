@@ -103,7 +103,9 @@ impl Ready {
     /// Waits for the end of the call, and ends it where its output or its network passes a limit.
     async fn wait(&self, over: &Notify, traffic: &Mutex<Traffic>) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
         let mut killed = false;
-        let over = async { tokio::select! { () = over.notified() => {}, () = self.attend(traffic) => {} } };
+        let over = async {
+            tokio::select! { () = over.notified() => {}, () = self.attend(traffic) => {} }
+        };
         tokio::pin!(over);
         loop {
             tokio::select! {

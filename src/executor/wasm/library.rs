@@ -7,12 +7,12 @@ use super::cache::{Cache, Code, sum};
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
 use super::engine;
 use super::session::unable;
-use super::starter::Workers;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
+use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use nix::fcntl::OFlag;
@@ -52,13 +52,13 @@ pub struct Prepared {
 pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<u64, String>>,
-    /// File as it was seen → SHA-256 of its content.
-    files: Mutex<HashMap<PathBuf, (Stamp, String)>>,
+    /// File as it was seen → what it holds.
+    files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
     opened: Mutex<HashMap<String, Code>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (Refusal, Instant)>>,
     compiling: Arc<Shared<Result<Prepared, Fault>>>,
-    reading: Arc<Shared<Result<String, Fault>>>,
+    reading: Arc<Shared<Result<SourceModule, Fault>>>,
     /// Each tool has one module compiled at a time.
     tools: Arc<Places>,
     compilers: Arc<Places>,
@@ -114,7 +114,7 @@ impl Library {
     /// that the next caller finds the result.
     pub async fn prepare(
         self: &Arc<Self>,
-        workers: &Arc<dyn Workers>,
+        launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
     ) -> Result<Prepared, Fault> {
@@ -127,17 +127,17 @@ impl Library {
         {
             return Err(refusal.fault());
         }
-        let (this, workers, shape) = (Arc::clone(self), Arc::clone(workers), shape.clone());
+        let (this, launchers, shape) = (Arc::clone(self), Arc::clone(launchers), shape.clone());
         let work = || {
             let name = name.clone();
-            async move { this.obtain(&*workers, &shape, found, &name).await }
+            async move { this.obtain(&launchers, &shape, found, &name).await }
         };
         self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
     }
 
     async fn obtain(
         self: &Arc<Self>,
-        workers: &dyn Workers,
+        launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
         name: &str,
@@ -162,14 +162,14 @@ impl Library {
         let place = self.compilers.enter(&shape.tool).await;
         let key = found.key.clone();
         let again = found.clone();
-        let mut compiling = Box::pin(self.compile(workers, shape, found));
+        let mut compiling = Box::pin(self.compile(launchers, shape, found));
         let compiled = match tokio::time::timeout(QUICK, &mut compiling).await {
             Ok(compiled) => compiled,
             Err(_) => {
                 let free = self.slow_compilers.try_enter(&shape.tool);
                 if free.is_none() {
                     // Begun anew once there is a place: dropping the future ends its compiler.
-                    compiling = Box::pin(self.compile(workers, shape, again));
+                    compiling = Box::pin(self.compile(launchers, shape, again));
                 }
                 drop(place);
                 let _place = match free {
@@ -213,7 +213,7 @@ impl Library {
     /// Compiles, stores and remembers.
     async fn compile(
         self: &Arc<Self>,
-        workers: &dyn Workers,
+        launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
     ) -> Result<Code, Failure> {
@@ -224,7 +224,7 @@ impl Library {
         };
         let module = file.and_then(|file| Ok(Module { bytes: Stamp::of(&file)?.size, file, digest }));
         let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
-        let new = compile::ask(workers, shape, module.map_err(Failure::Unreadable)?, into).await?;
+        let new = compile::ask(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
         let finished = tokio::task::spawn_blocking(move || new.finish(&this.cache, &name)).await;
         let code = finished.map_err(io::Error::other).flatten().map_err(|e| not_stored(&e))?;
@@ -234,23 +234,18 @@ impl Library {
 
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
     pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<SourceModule, Fault> {
-        let (digest, text) = match (source, &shape.script) {
-            (Some(source), _) => (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
-            (None, Some(script)) => (self.digest(shape, script).await?, None),
-            (None, None) => {
-                return Err(Fault::new(Kind::InternalError, "a wasm tool without a module"));
-            }
-        };
-        Ok(SourceModule { key: self.key(&digest)?, digest, text })
-    }
-
-    async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, Fault> {
+        if let Some(source) = source {
+            let (digest, text) = (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec()));
+            return Ok(SourceModule { key: self.key(&digest)?, digest, text });
+        }
+        let script = shape.script.as_ref();
+        let script = script.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
         // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
         let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
-        if let Some((_, digest)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
-            return Ok(digest.clone());
+        if let Some((_, module)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
+            return Ok(module.clone());
         }
-        let (this, script, tool) = (Arc::clone(self), script.to_owned(), shape.tool.clone());
+        let (this, script, tool) = (Arc::clone(self), script.clone(), shape.tool.clone());
         let name = format!("{now:?} {}", script.display());
         let work = || async move {
             let place = this.readers.enter(&tool).await;
@@ -258,8 +253,9 @@ impl Library {
             // The place is held until the file is read, also if nobody waits any more.
             let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
             let (stamp, digest) = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
-            put(&this.files, script, (stamp, digest.clone()));
-            Ok(digest)
+            let module = SourceModule { key: this.key(&digest)?, digest, text: None };
+            put(&this.files, script, (stamp, module.clone()));
+            Ok(module)
         };
         self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
     }

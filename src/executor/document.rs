@@ -117,11 +117,5 @@ mod tests {
         assert_eq!(filled("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
         assert_eq!(filled("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
         assert_eq!(filled("open {{a", "{{", "}}", &input, false), "open {{a");
-        let ask = json!({"who": {"method": "elicitation/create"}});
-        let messages = [json!({"role": "user", "content": {"type": "text", "text": "Hi {{who.name}}"}})];
-        let of = |input: &Value| prompt(&messages, ask.as_object().unwrap(), input);
-        assert_eq!(of(&json!({}))["$ask"], ask);
-        let answered = of(&json!({"$client": {"answers": {"who": {"action": "accept", "content": {"name": "Al"}}}}}));
-        assert_eq!(answered["messages"][0]["content"]["text"], "Hi Al");
     }
 }

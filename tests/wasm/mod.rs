@@ -71,13 +71,6 @@ impl Tool {
         self.shape.folder.clone()
     }
 
-    /// A folder in which no code lies, so that it may be written.
-    fn out(&self) -> PathBuf {
-        let out = self.shape.folder.join("out");
-        std::fs::create_dir_all(&out).expect("folder");
-        out
-    }
-
     async fn call(&self, input: Value) -> Result<Outcome, Fault> {
         self.call_for(input, 10_000).await
     }

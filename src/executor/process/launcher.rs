@@ -189,6 +189,11 @@ impl Process {
 }
 
 impl Launcher {
+    pub fn new(process: Process, setup: Setup) -> Launcher {
+        let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
+        Launcher { process, walls, setup, before, sockets, last: false }
+    }
+
     /// Makes a process that waits a launcher for this set-up.
     pub async fn prepare(
         mut process: Process,
@@ -198,34 +203,27 @@ impl Launcher {
     ) -> Result<Launcher, LauncherError> {
         process.group = group;
         let mut launcher = Launcher::new(process, setup);
-        launcher.set_up(own).await?;
-        Ok(launcher)
-    }
-
-    pub fn new(process: Process, setup: Setup) -> Launcher {
-        let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
-        Launcher { process, walls, setup, before, sockets, last: false }
-    }
-
-    async fn set_up(&mut self, own: &OwnedFd) -> Result<(), LauncherError> {
-        let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
-        let text = messages::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
+        let text = serde_json::to_vec(&launcher.setup).map_err(io::Error::from);
+        let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
-        files.extend(self.process.group.iter().flat_map(cgroup::Group::descriptors));
+        files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
         // What it was refused before it was told comes first.
-        let said = self.say(&ToLauncher::Setup, &files);
-        match tokio::time::timeout(START, self.first_answer()).await {
-            Ok(Ok((FromLauncher::Ready { walls }, sockets))) => {
-                if sockets.len() != self.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
+        let said = launcher.say(&ToLauncher::Setup, &files);
+        let answer = tokio::time::timeout(START, launcher.first_answer()).await;
+        match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok((FromLauncher::Ready { walls }, sockets)) => {
+                if sockets.len() != launcher.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
                     return Err(broken("the sockets of its network", &io::ErrorKind::InvalidData.into()).into());
                 }
-                (self.walls, self.sockets) = (walls.into(), sockets);
-                Ok(())
+                (launcher.walls, launcher.sockets) = (walls.into(), sockets);
+                Ok(launcher)
             }
-            Ok(Ok((FromLauncher::Refused(refused), _))) => Err(self.refusal(refused)),
-            Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
-            Ok(Err(e)) => Err(said.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
-            Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable().into()),
+            Ok((FromLauncher::Refused(refused), _)) => Err(launcher.refusal(refused)),
+            Ok(_) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                Err(broken("it was not ready in time", &e).retryable().into())
+            }
+            Err(e) => Err(said.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
         }
     }
 
@@ -238,11 +236,16 @@ impl Launcher {
     }
 
     /// What a refusal means, in words that fit what it is about.
-    pub fn refusal(&self, problem: Problem) -> LauncherError {
+    fn refusal(&self, problem: Problem) -> LauncherError {
         let fault = match problem.about() {
-            ProblemKind::Wall => {
-                return self.lost_interpreter().map_or_else(|| LauncherError::wall(problem), LauncherError::Fault);
-            }
+            ProblemKind::Wall => match &self.setup.program {
+                Executable::Path(program) if !program.exists() => {
+                    let person = format!("{} is gone: put it back, or have a server read anew (HUP)", path(program));
+                    let message = "the interpreter of this tool is not there any more, so nothing was run";
+                    return Fault::new(Kind::DependencyError, message).person(person).into();
+                }
+                _ => return LauncherError::wall(problem),
+            },
             ProblemKind::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);
                 let message = format!(
@@ -262,17 +265,6 @@ impl Launcher {
             }
         };
         fault.person(format!("{}: {}", printable(&problem.what), io::Error::from(problem.errno))).into()
-    }
-
-    /// The fault where the interpreter was removed since it was found.
-    fn lost_interpreter(&self) -> Option<Fault> {
-        let Executable::Path(program) = &self.setup.program else { return None };
-        if program.exists() {
-            return None;
-        }
-        let person = format!("{} is gone: put it back, or have a server read anew (HUP)", path(program));
-        let message = "the interpreter of this tool is not there any more, so nothing was run";
-        Some(Fault::new(Kind::DependencyError, message).person(person))
     }
 
     /// Whether it still waits for a call. It sends nothing unasked, so anything to read is the end of the connection.

@@ -45,7 +45,7 @@ impl Launchers {
             own,
             pool,
             groups: cgroup::Cgroups::find(),
-            idle: Idle::new(MOST_IDLE),
+            idle: Arc::new(Idle::new(MOST_IDLE)),
             ahead: Mutex::default(),
             one_call: false,
             proxy: None,

@@ -89,7 +89,7 @@ impl Wasm {
         Wasm {
             launchers,
             library: Arc::new(library::Library::new(cache)),
-            idle: Idle::new(most),
+            idle: Arc::new(Idle::new(most)),
             // The service limits how many calls run in all.
             places: Places::new(usize::MAX, most),
             waits: None,

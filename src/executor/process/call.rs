@@ -2,16 +2,18 @@
 
 use super::launcher::{CallInput, Launcher, LauncherError, Pipes, lost};
 use super::relay::Relay;
+use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::clock::Clock;
 use crate::executor::output::{Log, Output, OutputReader};
 use crate::executor::{Artifact, Events};
 use crate::policy::{Limits, Shape};
-use crate::quantity::Limit;
+use crate::quantity::{Limit, SAMPLE_MS};
 use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
@@ -52,11 +54,22 @@ impl Ready {
         begun.map_err(|_| LauncherError::Gone)
     }
 
-    /// Dials for the call for as long as it is polled; returns only where the call passed a limit of its network.
-    pub async fn attend(&self, traffic: &Mutex<Traffic>) {
-        match &self.relay {
-            Some(relay) => relay.lease.attend(traffic).await,
-            None => std::future::pending().await,
+    /// Dials for the call for as long as it is polled; returns only where the call passed a limit of its network, or
+    /// together with its relay `cpu_limit`.
+    pub async fn attend(&self, traffic: &Mutex<Traffic>, cpu_limit: u64) {
+        let Some(relay) = &self.relay else { return std::future::pending().await };
+        tokio::select! {
+            () = relay.lease.attend(traffic) => {}
+            () = self.over_cpu(relay, cpu_limit) => lock(traffic).over = Some(Limit::CpuMs),
+        }
+    }
+
+    /// Where no groups count, each of the two is held to the limit by itself, and both at the end of the call.
+    async fn over_cpu(&self, relay: &Relay, limit: u64) {
+        let used = || Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?);
+        let Some(before) = used() else { return std::future::pending().await };
+        while used().is_none_or(|now| now.saturating_sub(before) <= limit) {
+            tokio::time::sleep(Duration::from_millis(SAMPLE_MS)).await;
         }
     }
 
@@ -91,7 +104,7 @@ impl Ready {
         let over = Notify::new();
         let reading = async { Ok(capture(pipes, input, stdout, log, &over).await) };
         // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
-        let both = async { tokio::try_join!(reading, self.wait(&over, traffic)) };
+        let both = async { tokio::try_join!(reading, self.wait(&over, traffic, limits.get(Limit::CpuMs))) };
         let ended = tokio::time::timeout(clock.overdue(), both).await;
         let (captured, (exited, staged)) = ended.unwrap_or_else(|_| {
             let killed = Exited { status: 9, killed: Some(Killed::Deadline), ..Exited::default() };
@@ -101,10 +114,15 @@ impl Ready {
     }
 
     /// Waits for the end of the call, and ends it where its output or its network passes a limit.
-    async fn wait(&self, over: &Notify, traffic: &Mutex<Traffic>) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
+    async fn wait(
+        &self,
+        over: &Notify,
+        traffic: &Mutex<Traffic>,
+        cpu_limit: u64,
+    ) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
         let mut killed = false;
         let over = async {
-            tokio::select! { () = over.notified() => {}, () = self.attend(traffic) => {} }
+            tokio::select! { () = over.notified() => {}, () = self.attend(traffic, cpu_limit) => {} }
         };
         tokio::pin!(over);
         loop {

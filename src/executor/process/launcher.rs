@@ -273,6 +273,11 @@ impl Launcher {
         poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
     }
 
+    /// CPU time of its calls until now, ms; `None` where no group counts.
+    pub fn cpu_ms(&self) -> Option<u64> {
+        self.process.group.as_ref()?.cpu_ms()
+    }
+
     /// Has it start a call.
     pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;

@@ -29,7 +29,7 @@ pub static LEASES: AtomicUsize = AtomicUsize::new(0);
 pub struct Relay {
     pub lease: Lease,
     pub served: protocol::Served,
-    _process: Launcher,
+    pub process: Launcher,
     _counted: Counted,
 }
 
@@ -92,6 +92,6 @@ impl Relay {
         let (grants, headers) = (served.grants.clone(), served.headers.clone());
         let dialler = Dialler { payer: [String::new(), tool], grants, headers, proxy };
         let lease = Lease::serve(control, &served, &sockets, dialler).await.map_err(broken)?;
-        Ok(Relay { lease, served, _process: process, _counted: Counted::by(&LEASES) })
+        Ok(Relay { lease, served, process, _counted: Counted::by(&LEASES) })
     }
 }

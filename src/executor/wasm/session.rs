@@ -41,6 +41,7 @@ pub struct Session {
     child: Child,
     calls: u64,
     most: FrameLimits,
+    cpu_limit: u64,
     walls: Walls,
     fit: bool,
 }
@@ -85,7 +86,8 @@ impl Session {
         });
         let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
         let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload };
-        let mut session = Session { child, calls: 0, most, walls: walls.into(), fit: true };
+        let cpu_limit = shape.limits.get(Limit::CpuMs);
+        let mut session = Session { child, calls: 0, most, cpu_limit, walls: walls.into(), fit: true };
         let code = FilePart { offset: code.offset, bytes: code.bytes };
         let ready = async {
             session.child.say(&Order::Init(init(shape, code)), &[]).await?;
@@ -131,10 +133,11 @@ impl Session {
             Err(_) => return Err(SessionError::Late),
         }
         let (from, network) = self.child.split();
+        let cpu_limit = self.cpu_limit;
         let answered = async {
             tokio::select! {
                 answered = answer(from, self.calls, self.most, heard) => answered,
-                () = network.attend(traffic) => Err(io::ErrorKind::QuotaExceeded.into()),
+                () = network.attend(traffic, cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
             }
         };
         let answered = timeout_at(deadline, answered).await;

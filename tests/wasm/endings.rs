@@ -67,8 +67,8 @@ async fn a_blocked_module_keeps_its_log() {
     let tool = Tool::new(command(r#"(data (i32.const 1024) "pipe") (data (i32.const 1030) "started\n")"#, body));
     nix::unistd::mkfifo(&tool.folder().join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
     let folder = tool.folder();
-    let outcome = tool.grant(Access::Read, &folder).call_for(json!({}), 300).await.expect("an outcome");
-    assert_eq!((outcome.ending, outcome.logs), (Ending::TimedOut { limit_ms: 300 }, vec!["started".into()]));
+    let outcome = tool.grant(Access::Read, &folder).call_for(json!({}), 5000).await.expect("an outcome");
+    assert_eq!((outcome.ending, outcome.logs), (Ending::TimedOut { limit_ms: 5000 }, vec!["started".into()]));
 }
 
 /// The same of a part of its answer, and of one that cannot be read.

@@ -2,10 +2,11 @@
 //!
 //! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
-use super::cache::{MAX_CODE_BYTES, New};
+use super::cache::MAX_CODE_BYTES;
 use super::child::{Child, Role};
 use super::frame::{self, FilePart, FrameLimits, Order, Report, invalid};
 use super::{adapt, engine, guest, trusted_code};
+use crate::base::store::Writer;
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
@@ -125,7 +126,7 @@ pub struct Refusal {
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
-pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, into: New) -> Result<New, Failure> {
+pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, into: Writer) -> Result<Writer, Failure> {
     let Module { file, bytes, digest } = module;
     let allowed = Allowed::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
@@ -162,7 +163,11 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
 }
 
 /// What the child says; an error where it stops or says what is no answer.
-async fn receive(from: &mut (impl AsyncBufRead + Unpin), mut into: New, most: u64) -> io::Result<Result<New, Failure>> {
+async fn receive(
+    from: &mut (impl AsyncBufRead + Unpin),
+    mut into: Writer,
+    most: u64,
+) -> io::Result<Result<Writer, Failure>> {
     let mut left = most;
     loop {
         let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload: left.min(frame::PIECE as u64) };

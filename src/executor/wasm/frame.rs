@@ -285,16 +285,6 @@ mod tests {
 
     const MOST: FrameLimits = FrameLimits { head: 100, payload: 1000 };
 
-    #[test]
-    fn a_frame_survives_the_pipe() {
-        let bytes = encode(&Order::Call { id: 7, timeout_ms: 100, env: Hidden::default() }, b"{}\nx").expect("short");
-        let mut from = bytes.as_slice();
-        let (order, payload) = read::<Order>(&mut from, MOST).expect("valid").expect("one");
-        assert!(matches!(order, Order::Call { id: 7, timeout_ms: 100, .. }));
-        assert_eq!(payload, b"{}\nx");
-        assert!(read::<Order>(&mut from, MOST).expect("closed").is_none());
-    }
-
     #[tokio::test]
     async fn announced_lengths_are_not_believed() {
         let endless = [b' '; 200];

@@ -68,11 +68,11 @@ impl Guest {
         };
         let writes = doing != Doing::Reads;
         let whole = |(handle, path): &(u32, &str)| below(self.names.get(handle).map_or("", String::as_str), path);
-        let mut paths = paths.iter().map(whole);
-        let Some(path) = paths.find(|path| !self.granted.holds(path, writes)).or_else(|| paths.next_back()) else {
+        let paths: Vec<String> = paths.iter().map(whole).collect();
+        let Some(path) = paths.iter().find(|path| !self.granted.holds(path, writes)).or(paths.last()) else {
             return Ok((Err(error),));
         };
-        let holds = |writes| self.granted.holds(&path, writes);
+        let holds = |writes| self.granted.holds(path, writes);
         let denied = match error {
             ErrorCode::Access if doing == Doing::Links => Some(Denied::WriteWithin),
             ErrorCode::NotPermitted => Some(match (writes, holds(false)) {
@@ -82,11 +82,11 @@ impl Guest {
                 (true, false) => Denied::Write,
                 (false, false) => Denied::Read,
             }),
-            ErrorCode::NoEntry if self.granted.hides(&path) => Some(if writes { Denied::Write } else { Denied::Read }),
+            ErrorCode::NoEntry if self.granted.hides(path) => Some(if writes { Denied::Write } else { Denied::Read }),
             _ => None,
         };
         if let Some(denied) = denied {
-            self.watch.saw(denied, path);
+            self.watch.saw(denied, path.clone());
         }
         Ok((Err(error),))
     }

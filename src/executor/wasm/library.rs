@@ -3,7 +3,7 @@
 //! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not tried
 //! again soon, and no tool keeps a compiler from all others.
 
-use super::cache::{Cache, Code, sum};
+use super::cache::Cache;
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
 use super::engine;
 use super::session::unable;
@@ -12,6 +12,7 @@ use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
+use crate::base::store::{self, Content};
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
@@ -46,7 +47,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(330);
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub key: String,
-    pub code: Code,
+    pub code: Content,
 }
 
 pub struct Library {
@@ -54,13 +55,12 @@ pub struct Library {
     fingerprint: OnceLock<Result<u64, String>>,
     /// File as it was seen → what it holds.
     files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
-    opened: Mutex<HashMap<String, Code>>,
+    opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (Refusal, Instant)>>,
     compiling: Arc<Shared<Result<Prepared, Fault>>>,
     reading: Arc<Shared<Result<SourceModule, Fault>>>,
     /// Each tool has one module compiled at a time.
-    tools: Arc<Places>,
     compilers: Arc<Places>,
     slow_compilers: Arc<Places>,
     readers: Arc<Places>,
@@ -103,7 +103,6 @@ impl Library {
             refused: Mutex::default(),
             compiling: Shared::new(UNDER_WAY),
             reading: Shared::new(UNDER_WAY),
-            tools: Places::new(usize::MAX, 1),
             compilers: Places::new(COMPILERS, 1),
             slow_compilers: Places::new(SLOW_COMPILERS, 1),
             readers: Places::new(READERS, 1),
@@ -158,7 +157,6 @@ impl Library {
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
-        let _tool = self.tools.enter(&shape.tool).await;
         let place = self.compilers.enter(&shape.tool).await;
         let key = found.key.clone();
         let again = found.clone();
@@ -185,7 +183,7 @@ impl Library {
             Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
             Err(Failure::Refused(refusal)) => {
                 // If it cannot be kept, another process tries for itself.
-                if let Ok(text) = serde_json::to_string(&refusal) {
+                if let Ok(text) = serde_json::to_vec(&refusal) {
                     let _ = self.cache.refuse(name, &text);
                 }
                 put(&self.refused, name.to_owned(), (refusal.clone(), Instant::now()));
@@ -204,7 +202,7 @@ impl Library {
                 return Some(Ok(Prepared { key, code }));
             }
             let (text, since) = this.cache.refused(&name)?;
-            let refusal: Refusal = serde_json::from_str(&text).ok()?;
+            let refusal: Refusal = serde_json::from_slice(&text).ok()?;
             refusal.holds(since).then(|| Err(refusal.fault()))
         };
         tokio::task::spawn_blocking(look).await.ok().flatten()
@@ -216,7 +214,7 @@ impl Library {
         launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
-    ) -> Result<Code, Failure> {
+    ) -> Result<Content, Failure> {
         let SourceModule { digest, key, text } = found;
         let file = match &text {
             Some(text) => memory_file(text).map(File::from),
@@ -226,7 +224,7 @@ impl Library {
         let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
         let new = compile::ask(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
-        let finished = tokio::task::spawn_blocking(move || new.finish(&this.cache, &name)).await;
+        let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;
         let code = finished.map_err(io::Error::other).flatten().map_err(|e| not_stored(&e))?;
         put(&self.opened, key, code.clone());
         Ok(code)
@@ -303,7 +301,7 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     file.rewind()?;
-    let (digest, bytes) = sum((&file).take(stamp.size))?;
+    let (digest, bytes) = store::digest((&file).take(stamp.size))?;
     if bytes != stamp.size || Stamp::of(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }

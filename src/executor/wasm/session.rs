@@ -1,12 +1,12 @@
 //! The host's end of one worker. What comes back is parsed as hostile.
 
-use super::cache::Code;
 use super::child::{Child, Role};
 use super::denials::WorkerDenials;
 use super::frame::{self, Answer, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid};
 use super::worker::LOOKUPS;
 use crate::base::hidden::Hidden;
 use crate::base::lock;
+use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
 use crate::executor::process::Launchers;
@@ -71,7 +71,12 @@ pub struct CallSinks<'a, 'events> {
 
 impl Session {
     /// Starts a worker for `shape` and has it load `code`.
-    pub async fn open(launchers: &Launchers, shape: &Shape, grants: Resolved, code: &Code) -> Result<Session, Fault> {
+    pub async fn open(
+        launchers: &Launchers,
+        shape: &Shape,
+        grants: Resolved,
+        code: &Content,
+    ) -> Result<Session, Fault> {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
         // Compiled code is read and then copied once while loading.
         let memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));

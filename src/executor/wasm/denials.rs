@@ -181,37 +181,3 @@ pub fn not_observed(more: u64) -> Vec<String> {
     let more = (more > 0).then(|| format!("{more} more refusals of the host functions, past the first {MAX_REPORTED}"));
     [UNASKED.to_owned()].into_iter().chain(more).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn grants_hold_paths_and_the_folders_above_them() {
-        let granted = Granted::new(
-            Path::new("/t"),
-            &[
-                (Access::Read, Opening::Live { path: "/t/data".into() }),
-                (Access::Read, Opening::Snapshot { folder: "/t/deep".into(), names: "*.csv".into() }),
-                (Access::Write, Opening::Staged { folder: "/t/out".into(), names: "*.csv".into() }),
-            ],
-        );
-        for (path, read, written, hidden) in [
-            ("data/x", true, false, false),
-            ("data/../data/x", true, false, false),
-            ("data/../x", false, false, true),
-            ("deep/a.csv", true, false, false),
-            ("deep/a.txt", false, false, true),
-            ("deep", false, false, false),
-            (".", false, false, false),
-            ("out/a.txt", true, true, false),
-            ("/tmp/x", true, true, false),
-            ("/etc/passwd", false, false, true),
-        ] {
-            let found = (granted.holds(path, false), granted.holds(path, true), granted.hides(path));
-            assert_eq!(found, (read, written, hidden), "{path}");
-        }
-        let long = (0..100).fold("out".to_owned(), |folder, _| below(&folder, &"x".repeat(200)));
-        assert!(long.len() < 2 * MAX_TEXT_BYTES, "{}", long.len());
-    }
-}

@@ -278,27 +278,3 @@ pub fn invalid(why: &str) -> io::Error {
 pub fn short(message: &str) -> String {
     message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOST: FrameLimits = FrameLimits { head: 100, payload: 1000 };
-
-    #[tokio::test]
-    async fn announced_lengths_are_not_believed() {
-        let endless = [b' '; 200];
-        for (bytes, kind) in [
-            (endless.as_slice(), io::ErrorKind::InvalidData),
-            (b"{\"message\":\"ready\",\"bytes\":1001}\n", io::ErrorKind::InvalidData),
-            (b"{\"message\":\"ready\",\"bytes\":-1}\n", io::ErrorKind::InvalidData),
-            (b"{\"message\":\"other\",\"bytes\":0}\n", io::ErrorKind::InvalidData),
-            (b"\n", io::ErrorKind::InvalidData),
-            (b"{\"message\":\"ready\"", io::ErrorKind::UnexpectedEof),
-            (b"{\"message\":\"ready\",\"bytes\":3}\nab", io::ErrorKind::UnexpectedEof),
-        ] {
-            assert_eq!(read::<Report>(&mut &bytes[..], MOST).expect_err("bad").kind(), kind);
-            assert_eq!(read_async::<Report>(&mut &bytes[..], MOST).await.expect_err("bad").kind(), kind);
-        }
-    }
-}

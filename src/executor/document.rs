@@ -23,7 +23,7 @@ impl Executor for Documents {
         Box::pin(async move {
             let started = Instant::now();
             let Handler::Document(document) = &call.manifest.handler else {
-                return Err(Fault::new(Kind::InternalError, "This tool is no document."));
+                return Err(Fault::new(Kind::InternalError, "This tool is not a document."));
             };
             let answer = match document {
                 Document::Prompt { messages, ask } => prompt(messages, ask, &call.input),

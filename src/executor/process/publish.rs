@@ -24,30 +24,30 @@ const ABANDONED: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
 
 /// Why a file is not published: by a rule, or because this host could not write it.
-struct Refusal {
+struct PublishRefusal {
     text: String,
     failed: bool,
 }
 
-impl From<&str> for Refusal {
-    fn from(rule: &str) -> Refusal {
-        Refusal { text: rule.to_owned(), failed: false }
+impl From<&str> for PublishRefusal {
+    fn from(rule: &str) -> PublishRefusal {
+        PublishRefusal { text: rule.to_owned(), failed: false }
     }
 }
 
-impl From<std::io::Error> for Refusal {
-    fn from(error: std::io::Error) -> Refusal {
-        Refusal { text: error.to_string(), failed: true }
+impl From<std::io::Error> for PublishRefusal {
+    fn from(error: std::io::Error) -> PublishRefusal {
+        PublishRefusal { text: error.to_string(), failed: true }
     }
 }
 
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Refusal {
-        Refusal { text: errno.desc().to_owned(), failed: true }
+impl From<Errno> for PublishRefusal {
+    fn from(errno: Errno) -> PublishRefusal {
+        PublishRefusal { text: errno.desc().to_owned(), failed: true }
     }
 }
 
-fn artifact(path: String, bytes: u64, why: Option<Refusal>) -> Artifact {
+fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
     let (published, failed) = (why.is_none(), why.as_ref().is_some_and(|why| why.failed));
     Artifact { path, bytes, published, dropped_because: why.map(|why| why.text), failed, over: None }
 }
@@ -59,7 +59,7 @@ pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Art
     let own = &shape.folder;
     let shown = |stage: &Stage| stage.folder.strip_prefix(own).unwrap_or(&stage.folder).to_owned();
     let failed = |why: &str| {
-        let why = || Some(Refusal { text: why.to_owned(), failed: true });
+        let why = || Some(PublishRefusal { text: why.to_owned(), failed: true });
         stages.iter().map(|stage| artifact(shown(stage).display().to_string(), 0, why())).collect()
     };
     let staged = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), shown(stage), copy.try_clone()?)));
@@ -109,10 +109,10 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
 }
 
 /// `most`: bytes of a file.
-fn one(stage: &Stage, copy: &OwnedFd, shown: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), Refusal> {
+fn one(stage: &Stage, copy: &OwnedFd, shown: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), PublishRefusal> {
     let to = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.into(),
-        e => Refusal::from(e),
+        e => PublishRefusal::from(e),
     })?;
     let stat = fstat(&to)?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
@@ -150,12 +150,12 @@ fn file(
     stage: &Stage,
     most: u64,
     owner: (u32, u32),
-) -> Result<Option<u64>, Refusal> {
+) -> Result<Option<u64>, PublishRefusal> {
     let text = name.to_str().ok().filter(|text| crate::base::text::is_printable(text));
     let text = text.ok_or("its name is not UTF-8, or holds characters that do not print")?;
     let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
         Errno::ELOOP => "it is a symbolic link".into(),
-        e => Refusal { failed: false, ..e.into() },
+        e => PublishRefusal { failed: false, ..e.into() },
     })?;
     let stat = fstat(&source)?;
     // Mount points, where the neighbours of the staged files are shown, and files that were not copied.

@@ -1,4 +1,4 @@
-//! What a launcher is told, made from a shape and its resolved grants.
+//! The set-up of a launcher, made from a shape and its resolved grants.
 
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;

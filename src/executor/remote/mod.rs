@@ -135,7 +135,7 @@ impl Remote {
                     break Ending::Raised { message: text::head(said, LONGEST_ERROR) };
                 }
                 ServiceMessage::Unreadable(why) => {
-                    let message = format!("The service answered what is no reply: {}.", text::head(&why, 300));
+                    let message = format!("The service sent an invalid reply: {}.", text::head(&why, 300));
                     break Ending::Raised { message };
                 }
                 ServiceMessage::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },

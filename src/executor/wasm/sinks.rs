@@ -15,9 +15,9 @@ const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
 
 /// One output of a guest. Clones are the same output.
 #[derive(Clone)]
-pub struct Sink(Arc<Mutex<State>>);
+pub struct Sink(Arc<Mutex<SinkState>>);
 
-struct State {
+struct SinkState {
     to: ToHost,
     /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are sent, and
     /// whatever lines follow them.
@@ -40,7 +40,7 @@ impl Sink {
 
     fn new(to: &ToHost, is_log: bool, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
-        Sink(Arc::new(Mutex::new(State { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
+        Sink(Arc::new(Mutex::new(SinkState { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
     }
 
     /// Takes bytes. An error ends the call.
@@ -76,7 +76,7 @@ impl Sink {
     }
 }
 
-impl State {
+impl SinkState {
     fn send(&mut self, length: usize) -> io::Result<()> {
         let report = if self.is_log { Report::Log } else { Report::Output };
         self.pending[..length].chunks(CHUNK).try_for_each(|piece| self.to.send(&report, piece))?;

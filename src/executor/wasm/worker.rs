@@ -93,14 +93,14 @@ enum Cut {
     Cpu,
 }
 
-enum Entry {
+enum GuestEntry {
     Typed(InstancePre<Guest>, ComponentExportIndex),
     Command(CommandPre<Guest>),
 }
 
 /// A component that is ready for calls.
 pub struct Loaded {
-    entry: Entry,
+    entry: GuestEntry,
     init: Init,
     folders: Folders,
     granted: Arc<Granted>,
@@ -121,9 +121,9 @@ impl Loaded {
         let entry = match contract {
             Contract::Typed(name) => {
                 let index = component.get_export_index(None, &name).ok_or("the typed export is gone")?;
-                Entry::Typed(ready, index)
+                GuestEntry::Typed(ready, index)
             }
-            Contract::Command => Entry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?),
+            Contract::Command => GuestEntry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?),
         };
         let ticker = Ticker::start(&engine).map_err(|e| format!("no thread for the timer: {e}"))?;
         let folders =
@@ -189,7 +189,7 @@ impl Loaded {
     pub fn bare(&self, input: &str) -> wasmtime::Result<()> {
         let out = Sink::answer(&ToHost::new(std::io::sink()), u64::MAX);
         let mut wasi = WasiCtxBuilder::new();
-        if let Entry::Command(_) = self.entry {
+        if let GuestEntry::Command(_) = self.entry {
             wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
         }
         let granted = Arc::clone(&self.granted);
@@ -201,7 +201,7 @@ impl Loaded {
 
     async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Sink) -> wasmtime::Result<End> {
         match &self.entry {
-            Entry::Typed(ready, export) => {
+            GuestEntry::Typed(ready, export) => {
                 let instance = ready.instantiate_async(&mut *store).await?;
                 let run = instance.get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
                 let input = String::from_utf8(input)?;
@@ -214,7 +214,7 @@ impl Loaded {
                 let _ = out.take(text.as_bytes());
                 Ok(end)
             }
-            Entry::Command(ready) => {
+            GuestEntry::Command(ready) => {
                 let command = ready.instantiate_async(&mut *store).await?;
                 let ok = command.wasi_cli_run().call_run(&mut *store).await?;
                 Ok(End::Exit { code: i32::from(ok.is_err()) })
@@ -254,8 +254,8 @@ impl Loaded {
         }
         match self.entry {
             // What a typed export prints goes to the log: its answer is what it returns.
-            Entry::Typed(..) => wasi.stdout(log.clone()),
-            Entry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
+            GuestEntry::Typed(..) => wasi.stdout(log.clone()),
+            GuestEntry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
         let memory = self.init.limits.get(Limit::MemoryBytes);
         let (folders, granted) = (Some(self.folders.clone()), Arc::clone(&self.granted));

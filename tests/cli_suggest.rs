@@ -63,8 +63,8 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
     };
     host.rule("mine.policy.toml", &at("user_scripts/old"));
     let scripts = host.folder.path().canonicalize().unwrap().join("user_scripts");
-    let mend = format!("this one's manifest lies in {}", scripts.join("moved").display());
-    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &mend, "add that folder to `folders` there"];
+    let folder = scripts.join("moved").display().to_string();
+    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &folder, "to `folders` there"];
     let (_, audit, _) = host.run(&["audit", "t:moved"]);
     let (code, _, refusal) = host.run(&["call", "t:moved"]);
     let suggested = host.suggested("t:moved");

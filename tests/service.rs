@@ -647,8 +647,8 @@ async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
     let of = |id: &str| listed.iter().find(|tool| tool["toolId"] == id).unwrap_or_else(|| panic!("{id}"));
     for (id, need) in [
         ("fake:greedy", "a policy that allows what it asks: see `toolhost audit fake:greedy`"),
-        ("u:bun", "the runtime 'bun', which was not found on this host's PATH"),
-        ("core:execute-nodejs-script", "the runtime 'nodejs', which was not found on this host's PATH"),
+        ("u:bun", "the runtime 'bun': not found on this host's PATH"),
+        ("core:execute-nodejs-script", "the runtime 'nodejs': not found on this host's PATH"),
     ] {
         assert_eq!((&of(id)["available"], &of(id)["needs"]), (&json!(false), &json!([need])), "{id}");
     }

@@ -4,7 +4,7 @@
 //! In: absolute, lexically clean paths. Out: areas. Never: looks at the file system, compares
 //! paths as strings (`/data/pub` does not hold `/data/public`).
 
-use super::Opening;
+use super::confinement::Opening;
 use crate::base::text;
 use std::path::{Component, Path, PathBuf};
 

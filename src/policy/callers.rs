@@ -1,28 +1,26 @@
 //! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no entry
 //! names calls nothing.
 
-mod callbacks;
-mod read;
-
-pub use callbacks::{CallbackGrant, CallbackRule, CallbackUrl};
-pub(super) use read::parse;
-pub use read::schema;
-
-use super::SecretSource;
-use super::document::At;
-use super::file::Selector;
-use super::grantable::Grantable;
+use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
+use super::confinement::SecretSource;
+use super::document::{At, Document, Schema};
+use super::files::plain_path;
+use super::grantable::{Grantable, Origin};
+use super::secrets;
+use super::selector::Selector;
 use crate::base::text::printable;
+use crate::manifest::Problem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub const CALLERS_FILE: &str = "callers.policy.toml";
 /// Every caller that no other entry names, every tool, every name in `act_as`.
 pub const EVERYBODY: &str = "*";
 /// Longest name of a caller, bytes.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
 /// The file as read.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +39,7 @@ pub struct CallerRule {
     /// As it authenticated, or `*`.
     pub name: String,
     pub why: String,
-    #[serde(skip)]
+    #[serde(default)]
     pub tools: Vec<Selector>,
     #[serde(skip)]
     pub parameters: Vec<ParameterRule>,
@@ -66,7 +64,6 @@ pub struct CallerRule {
 /// What one parameter of a tool may be. Of several rules for one parameter one must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterRule {
-    #[serde(skip_deserializing, default = "any")]
     pub tool: Selector,
     pub name: String,
     #[serde(flatten)]
@@ -92,7 +89,6 @@ pub enum AllowedValue {
 /// One `[[limit]]`: of each tool that it names, all callers together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ToolLimit {
-    #[serde(skip)]
     pub tools: Vec<Selector>,
     pub why: String,
     pub calls_per_minute: Option<u32>,
@@ -187,7 +183,7 @@ impl Callers {
 
     /// Where an entry is written.
     pub fn place(&self, at: At) -> String {
-        format!("{}:{}", crate::base::text::path(&self.file), at.line)
+        Origin { name: CALLERS_FILE, file: &self.file }.place(at)
     }
 }
 
@@ -328,10 +324,106 @@ impl Grantable for CallerGrant {
 
 /// What a caller can be called.
 fn is_name(name: &str) -> bool {
-    let plain = !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_whitespace);
+    let plain = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_whitespace);
     plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
 }
 
-fn any() -> Selector {
-    Selector::Any
+/// JSON Schema (2020-12) of the file, read as TOML.
+pub fn schema() -> &'static Value {
+    static PUBLISHED: LazyLock<Value> =
+        LazyLock::new(|| serde_json::from_str(include_str!("callers.schema.json")).expect("the schema is JSON"));
+    &PUBLISHED
+}
+
+#[jsonschema::validator(path = "src/policy/callers.schema.json", methods = { is_valid = false, validate = false })]
+struct Shape;
+
+/// One of a caller's `parameters`.
+#[derive(Deserialize)]
+struct ParameterLine {
+    tool: Selector,
+    name: String,
+    why: String,
+    values: Option<Vec<Value>>,
+    prefix: Option<String>,
+    under: Option<String>,
+    min: Option<f64>,
+    max: Option<f64>,
+}
+
+/// Reads the file.
+pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
+    let mut document =
+        Document::parse(source, &Schema { published: schema, errors: |value| Shape::iter_errors(value) })?;
+    let it = &mut document;
+    let mut list: Vec<CallerRule> = Vec::new();
+    for (pointer, entry) in it.list("/caller") {
+        let rule = caller(it, &pointer, entry, file.parent().unwrap_or(Path::new("")));
+        if list.iter().any(|other| other.name == rule.name) {
+            it.conflict(&format!("{pointer}/name"), "another entry names this caller: write one");
+        }
+        list.push(rule);
+    }
+    let mut limits: Vec<ToolLimit> = Vec::new();
+    for (pointer, limit) in it.list::<ToolLimit>("/limit") {
+        if limits.iter().any(|other| other.tools.iter().any(|tool| limit.tools.contains(tool))) {
+            it.conflict(&format!("{pointer}/tools"), "another entry limits one of these: write one");
+        }
+        limits.push(limit);
+    }
+    let usual = Breaker::default();
+    let breaker = Breaker {
+        failures: it.get("/breaker/failures").unwrap_or(usual.failures),
+        wait: it.get("/breaker/wait_seconds").map_or(usual.wait, Duration::from_secs),
+    };
+    let source = std::mem::take(&mut it.value);
+    let problems = document.finish();
+    match problems.is_empty() {
+        true => Ok(Callers { file: file.to_path_buf(), list, limits, breaker, source }),
+        false => Err(problems),
+    }
+}
+
+/// `folder`: of the file, where relative paths start.
+fn caller(document: &mut Document<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
+    let at = |key: &str| format!("{pointer}/{key}");
+    let names = rule.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
+    for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
+        if !is_name(name) {
+            document.fault(&pointer, "the name of a caller is as it authenticates (alice, uid:1000), or \"*\"");
+        }
+    }
+    let mut parameters = Vec::new();
+    for (pointer, line) in document.list::<ParameterLine>(&at("parameters")) {
+        // A misspelt id would leave the tool that is meant without its rule.
+        if !rule.tools.iter().any(|own| own.meets(&line.tool)) {
+            document
+                .fault(&format!("{pointer}/tool"), "none of this caller's `tools`: write the same id here and there");
+        }
+        let (tool, name, why) = (line.tool.clone(), line.name.clone(), line.why.clone());
+        let Some(takes) = allowed_value(document, &pointer, line) else { continue };
+        parameters.push(ParameterRule { tool, name, takes, why, at: document.at(&format!("{pointer}/name")) });
+    }
+    let callbacks = callbacks::read(document, &at("callbacks"));
+    let secret = document.get(&at("callback_secret")).map(|secret: String| secrets::source(&secret, folder));
+    let callback_secret = secret.and_then(|secret| document.parsed(&at("callback_secret"), secret));
+    let operator = document.value.pointer(&at("role")).is_some();
+    CallerRule { parameters, callbacks, callback_secret, operator, at: document.at(&at("name")), ..rule }
+}
+
+fn allowed_value(document: &mut Document<'_>, pointer: &str, line: ParameterLine) -> Option<AllowedValue> {
+    Some(match line {
+        ParameterLine { values: Some(values), .. } => AllowedValue::Values(values),
+        ParameterLine { prefix: Some(prefix), .. } => AllowedValue::Prefix(prefix),
+        ParameterLine { under: Some(folder), .. } => {
+            let path = document.parsed(&format!("{pointer}/under"), plain_path(folder.trim_end_matches('/')))?;
+            AllowedValue::Under(path.to_string_lossy().into_owned())
+        }
+        ParameterLine { min, max, .. } => {
+            if min.zip(max).is_some_and(|(min, max)| min > max) {
+                document.fault(&format!("{pointer}/min"), "`min` is above `max`: no number fits");
+            }
+            AllowedValue::Range { min, max }
+        }
+    })
 }

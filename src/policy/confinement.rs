@@ -3,15 +3,15 @@
 //! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
 //! because it is this value in both places.
 
-use super::packages::PackageGrant;
-use super::{Variable, WrittenTree};
+use super::versions::Ecosystem;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
 use crate::quantity::Limit;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -99,11 +99,19 @@ pub struct Grant {
     pub why: String,
 }
 
+impl Grant {
+    /// The tree that is read by `base:`.
+    pub fn base_tree(&self) -> Option<&Path> {
+        (self.access == Access::Read && self.asked.starts_with("base:")).then(|| self.opening.folder())
+    }
+}
+
 /// What a call reaches over a network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
     /// Nothing: an empty network namespace and no sockets.
+    #[default]
     None,
     /// These hosts, through the stub and relay of `egress`, which are all that its network namespace holds. Never empty.
     Hosts(Vec<HostGrant>),
@@ -210,6 +218,51 @@ impl HeaderRule {
     }
 }
 
+/// One file that says what is required.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    pub path: PathBuf,
+    pub sha256: String,
+}
+
+/// The packages that a call has, and where that comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageGrant {
+    pub ecosystem: Ecosystem,
+    #[serde(flatten)]
+    pub rules: PackageRules,
+    /// `policy-name: python`
+    pub rule: String,
+    pub locked: bool,
+    pub sources: Vec<Source>,
+}
+
+/// What a policy allows for one ecosystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageRules {
+    /// The name of an index in the host's configuration.
+    pub index: String,
+    /// A lock with hashes is required; else what the first call resolves is kept.
+    pub lock_required: bool,
+    /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
+    pub builds: bool,
+    pub deny: Vec<Denied>,
+    /// A version must have been published this many days ago.
+    pub min_age_days: Option<u32>,
+    pub why: String,
+}
+
+/// Versions that are never installed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Denied {
+    pub name: String,
+    /// A range, as the ecosystem writes it; `None`: all.
+    pub versions: Option<String>,
+    pub why: String,
+}
+
 /// All limits, filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -236,6 +289,61 @@ pub struct Built {
     /// A link in the view: where it lies, and where it leads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<(PathBuf, PathBuf)>,
+}
+
+/// A tree in which a script would find the code that some tool wrote: it is looked at before the call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WrittenTree {
+    pub tree: PathBuf,
+    pub writer: String,
+}
+
+/// The text of one environment variable, and where it comes from. The host's own may be a secret: no record, digest, report or
+/// debug line shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Variable {
+    /// From the manifest, which everybody may read.
+    Literal(String),
+    /// The host's own, granted as `env:NAME`.
+    Host(String),
+}
+
+impl Variable {
+    /// What the tool gets.
+    pub fn text(&self) -> &str {
+        match self {
+            Variable::Literal(text) | Variable::Host(text) => text,
+        }
+    }
+
+    /// The text, if it is the host's own.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Variable::Host(text) => Some(text),
+            Variable::Literal(_) => None,
+        }
+    }
+
+    /// The text for reports: only a literal is shown.
+    fn shown(&self) -> &str {
+        match self {
+            Variable::Literal(text) => text,
+            Variable::Host(_) => "(the host's own)",
+        }
+    }
+}
+
+impl Serialize for Variable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.shown())
+    }
+}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.shown())
+    }
 }
 
 /// The part that is the same for every call: a launcher is made for one shape, and audit prints it.

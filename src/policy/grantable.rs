@@ -1,12 +1,54 @@
-//! What every kind of grant can answer: files, hosts, secrets, packages, services, callers.
+//! What every kind of grant can answer, and the one intersection by which everything narrows.
 
 use super::document::At;
+use super::verdict::Narrower;
+use crate::base::text;
+use std::path::Path;
 
 /// One entry of a policy: the most that it grants, and where it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<G> {
     pub grant: G,
     pub at: At,
+}
+
+/// How verdicts name a policy.
+#[derive(Clone, Copy)]
+pub struct Origin<'p> {
+    pub name: &'p str,
+    /// Empty for the built-in default.
+    pub file: &'p Path,
+}
+
+impl Origin<'_> {
+    /// Where something of it is written: `file:line`, or the policy's name.
+    pub fn place(self, at: At) -> String {
+        match text::path(self.file) {
+            file if file.is_empty() => self.name.to_owned(),
+            file if at.line == 0 => file,
+            file => format!("{file}:{}", at.line),
+        }
+    }
+
+    /// The policy's name, with its file if it has one.
+    pub fn called(self) -> String {
+        match text::path(self.file) {
+            file if file.is_empty() => format!("`{}`", self.name),
+            file => format!("`{}` ({file})", self.name),
+        }
+    }
+
+    /// Why it does not grant something.
+    pub fn lacks(self, table: &str, what: &str) -> String {
+        format!("no entry of {table} in policy {} covers {what}", self.called())
+    }
+}
+
+/// What one policy allows at most of one kind: the policy of a tool, or the cap of the host.
+pub struct Layer<'p, E: ?Sized> {
+    pub origin: Origin<'p>,
+    pub narrower: Narrower,
+    pub entries: &'p E,
 }
 
 /// One grant of one kind.
@@ -37,8 +79,9 @@ pub trait Narrowing: Sized {
 
 /// The parts of these grants that some bound grants too. This is how everything narrows: a policy, the host's cap, and each
 /// manifest that names a script.
-pub fn narrowed<G: Narrowing>(grants: &[G], bounds: &[G]) -> Vec<G> {
-    let parts = |grant: &G| bounds.iter().filter_map(|bound| grant.intersection(bound)).collect::<Vec<_>>();
+pub fn narrowed<'b, G: Narrowing + 'b>(grants: &[G], bounds: impl IntoIterator<Item = &'b G> + Clone) -> Vec<G> {
+    let parts =
+        |grant: &G| bounds.clone().into_iter().filter_map(|bound| grant.intersection(bound)).collect::<Vec<_>>();
     grants.iter().flat_map(parts).collect()
 }
 

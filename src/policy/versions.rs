@@ -3,9 +3,39 @@
 //! For: `[packages]` of a policy, and who reads requirements. In: text. Out: whether it is one; whether a version lies in
 //! a range. Never: a name or version that an installer could take for an option, a path or an address.
 
-use super::packages::Ecosystem;
+use crate::manifest::Language;
 use pep440_rs::{Operator, VersionSpecifiers};
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
+
+/// Where packages come from, and who installs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ecosystem {
+    Python,
+    Node,
+}
+
+impl Ecosystem {
+    pub const ALL: [Ecosystem; 2] = [Ecosystem::Python, Ecosystem::Node];
+
+    /// The key of a policy, and of an index in the host's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ecosystem::Python => "python",
+            Ecosystem::Node => "node",
+        }
+    }
+
+    /// `None`: scripts of this language have no packages.
+    pub fn of(language: Language) -> Option<Ecosystem> {
+        match language {
+            Language::Python => Some(Ecosystem::Python),
+            Language::Nodejs | Language::Bun => Some(Ecosystem::Node),
+            Language::Wasm => None,
+        }
+    }
+}
 
 /// Longest name, version or range, bytes (npm's own bound for names).
 const LONGEST: usize = 214;

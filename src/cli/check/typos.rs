@@ -141,7 +141,7 @@ fn folders(policy: &Policy) -> Vec<Problem> {
 fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
     let own = tools.governed.get(&policy.file).map(Vec::as_slice).unwrap_or_default();
     let mut found = Vec::new();
-    for (key, rules) in [("read", &policy.read), ("write", &policy.write)] {
+    for (key, rules) in [("read", &policy.files.read), ("write", &policy.files.write)] {
         for (index, rule) in rules.iter().enumerate() {
             let areas: Vec<policy::Area> = match rule.relative {
                 true => own.iter().map(|folder| rule.area_at(folder)).collect(),

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Longest URL, bytes.
 const MAX_URL_BYTES: usize = 2000;
 
 #[derive(Deserialize)]
@@ -18,7 +17,6 @@ struct CallbackLine {
     why: String,
 }
 
-/// The entries of a caller.
 pub(super) fn read(document: &mut Document<'_>, list: &str) -> Vec<CallbackRule> {
     let mut found: Vec<CallbackRule> = Vec::new();
     for (entry, CallbackLine { url, why }) in document.list(list) {
@@ -51,7 +49,6 @@ pub struct CallbackRule {
     pub why: String,
 }
 
-/// What a caller may be told where, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackGrant {
     pub url: String,
@@ -117,7 +114,6 @@ impl CallbackUrl {
         HostPattern { host: self.host.clone(), port }.to_string()
     }
 
-    /// As a certificate names it.
     pub fn name(&self) -> String {
         match &self.host {
             Host::Address(IpAddr::V6(address)) => address.to_string(),

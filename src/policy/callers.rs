@@ -19,24 +19,19 @@ use std::time::Duration;
 pub const CALLERS_FILE: &str = "callers.policy.toml";
 /// Every caller that no other entry names, every tool, every name in `act_as`.
 pub const EVERYBODY: &str = "*";
-/// Longest name of a caller, bytes.
 const MAX_NAME_BYTES: usize = 200;
 
-/// The file as read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Callers {
     pub file: PathBuf,
     pub list: Vec<CallerRule>,
     pub limits: Vec<ToolLimit>,
     pub breaker: Breaker,
-    /// The file as it is written.
     pub source: Value,
 }
 
-/// One `[[caller]]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CallerRule {
-    /// As it authenticated, or `*`.
     pub name: String,
     pub why: String,
     #[serde(default)]
@@ -54,7 +49,6 @@ pub struct CallerRule {
     /// Where it may be told that calls in the background ended.
     #[serde(skip)]
     pub callbacks: Vec<CallbackRule>,
-    /// What those messages are signed with.
     #[serde(skip)]
     pub callback_secret: Option<SecretSource>,
     #[serde(skip)]
@@ -76,14 +70,15 @@ pub struct ParameterRule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AllowedValue {
-    /// Exactly one of these.
     Values(Vec<Value>),
-    /// A text that begins so.
     Prefix(String),
     /// A path of plain parts below this folder.
     Under(String),
     /// A number, both ends included.
-    Range { min: Option<f64>, max: Option<f64> },
+    Range {
+        min: Option<f64>,
+        max: Option<f64>,
+    },
 }
 
 /// One `[[limit]]`: of each tool that it names, all callers together.
@@ -109,7 +104,7 @@ impl Default for Breaker {
 }
 
 /// What one caller may do with one tool, as reports show it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallerGrant {
     pub name: String,
@@ -120,7 +115,6 @@ pub struct CallerGrant {
     pub parameters: Vec<ParameterRule>,
     pub calls_per_minute: Option<u32>,
     pub at_once: Option<u32>,
-    /// Where the ends of its calls in the background may be told.
     #[serde(default)]
     pub callbacks: Vec<CallbackGrant>,
     pub rule: String,
@@ -128,7 +122,6 @@ pub struct CallerGrant {
 }
 
 impl Callers {
-    /// The entry that speaks for a caller.
     pub fn of(&self, name: &str) -> Option<&CallerRule> {
         let named = |name: &str| self.list.iter().find(|rule| rule.name == name);
         // A caller that calls itself `*` is one of everybody.
@@ -181,7 +174,6 @@ impl Callers {
         }
     }
 
-    /// Where an entry is written.
     pub fn place(&self, at: At) -> String {
         Origin { name: CALLERS_FILE, file: &self.file }.place(at)
     }
@@ -226,7 +218,6 @@ impl AllowedValue {
         }
     }
 
-    /// What may stand there, for the operator.
     pub fn text(&self) -> String {
         let end = |number: &Option<f64>| number.map_or_else(|| "…".to_owned(), |number| number.to_string());
         match self {
@@ -258,16 +249,12 @@ fn is_below(path: &str, folder: &str) -> bool {
 impl CallerGrant {
     /// What holds where there is no file.
     pub fn anybody() -> CallerGrant {
+        let why = format!("there is no {CALLERS_FILE}");
         CallerGrant {
-            name: "anybody whom this host serves".to_owned(),
-            except: Vec::new(),
-            through: Vec::new(),
-            parameters: Vec::new(),
-            calls_per_minute: None,
-            at_once: None,
-            callbacks: Vec::new(),
-            rule: "house".to_owned(),
-            why: format!("there is no {CALLERS_FILE}"),
+            name: "anybody whom this host serves".into(),
+            rule: "house".into(),
+            why,
+            ..CallerGrant::default()
         }
     }
 }
@@ -281,38 +268,28 @@ impl Grantable for CallerGrant {
             true => String::new(),
             false => format!("{before}{}", names.join(", ")),
         };
-        let mut held: Vec<String> =
-            self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text())).collect();
-        held.extend(self.calls_per_minute.map(|calls| format!("{calls} calls a minute")));
-        held.extend(self.at_once.map(|calls| format!("{calls} at once")));
-        held.extend(self.callbacks.iter().map(CallbackGrant::text));
-        format!(
-            "{}{}{}{}",
-            self.name,
-            list(" but not ", &self.except),
-            list(", also through ", &self.through),
-            list(": ", &held)
-        )
+        let rules = self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text()));
+        let rate = self.calls_per_minute.map(|calls| format!("{calls} calls a minute"));
+        let at_once = self.at_once.map(|calls| format!("{calls} at once"));
+        let conditions: Vec<String> =
+            rules.chain(rate).chain(at_once).chain(self.callbacks.iter().map(CallbackGrant::text)).collect();
+        let (except, through) = (list(" but not ", &self.except), list(", also through ", &self.through));
+        format!("{}{except}{through}{}", self.name, list(": ", &conditions))
     }
-    /// True if whoever calls by `other` could make the same calls by this.
     fn covers(&self, other: &CallerGrant) -> bool {
-        let named = *self == CallerGrant::anybody() || self.name == other.name;
-        let except = self.except.iter().all(|name| other.except.contains(name));
-        let through = other.through.iter().all(|name| self.through.contains(name)) || *self == CallerGrant::anybody();
+        let anybody = *self == CallerGrant::anybody();
         let wide = |ours: Option<u32>, theirs: Option<u32>| ours.is_none_or(|o| theirs.is_some_and(|t| t <= o));
         // A parameter that has rules here has the same ones there, or some of them.
         let parameters = self.parameters.iter().all(|rule| {
             let theirs: Vec<_> = other.parameters.iter().filter(|their| their.name == rule.name).collect();
-            let known = |their: &&ParameterRule| {
+            let is_ours = |their: &&ParameterRule| {
                 self.parameters.iter().any(|our| our.name == their.name && our.takes == their.takes)
             };
-            !theirs.is_empty() && theirs.iter().all(known)
+            !theirs.is_empty() && theirs.iter().all(is_ours)
         });
-        let told = other.callbacks.iter().all(|their| self.callbacks.iter().any(|our| our.covers(their)));
-        named
-            && except
-            && told
-            && through
+        (anybody || self.name == other.name && other.through.iter().all(|name| self.through.contains(name)))
+            && self.except.iter().all(|name| other.except.contains(name))
+            && other.callbacks.iter().all(|their| self.callbacks.iter().any(|our| our.covers(their)))
             && parameters
             && wide(self.calls_per_minute, other.calls_per_minute)
             && wide(self.at_once, other.at_once)
@@ -322,7 +299,6 @@ impl Grantable for CallerGrant {
     }
 }
 
-/// What a caller can be called.
 fn is_name(name: &str) -> bool {
     let plain = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_whitespace);
     plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
@@ -338,7 +314,6 @@ pub fn schema() -> &'static Value {
 #[jsonschema::validator(path = "src/policy/callers.schema.json", methods = { is_valid = false, validate = false })]
 struct Shape;
 
-/// One of a caller's `parameters`.
 #[derive(Deserialize)]
 struct ParameterLine {
     tool: Selector,
@@ -351,7 +326,6 @@ struct ParameterLine {
     max: Option<f64>,
 }
 
-/// Reads the file.
 pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     let mut document =
         Document::parse(source, &Schema { published: schema, errors: |value| Shape::iter_errors(value) })?;

@@ -2,7 +2,7 @@
 
 use super::confinement::Variable;
 use super::document::{At, Document};
-use super::grantable::Layer;
+use super::grantable::{Layer, granted};
 use super::machine::Machine;
 use super::needs::Need;
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
@@ -25,7 +25,6 @@ pub enum Kind<'a> {
     Ask(Ask),
     /// What this host's configuration says that the machine has (`capabilities`). It opens nothing.
     Declared,
-    /// Known, not built yet.
     Later,
     Unknown,
 }
@@ -45,11 +44,8 @@ const KNOWN: [&str; 9] = [
 /// What a tool may ask of the client that called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// A form for the person behind the client.
     Elicitation,
-    /// An answer of the client's model.
     Sampling,
-    /// The folders that the client works in.
     Roots,
 }
 
@@ -117,12 +113,10 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
     later.into_iter().chain(unknown).collect()
 }
 
-/// May a config name this word?
 pub fn offerable(word: &str) -> Result<(), String> {
     if kind(word) == Kind::Declared { Ok(()) } else { grantable(word) }
 }
 
-/// May a policy grant this word?
 pub fn grantable(word: &str) -> Result<(), String> {
     let why = match kind(word) {
         Kind::Free | Kind::Env(_) | Kind::Ask(_) => return Ok(()),
@@ -134,7 +128,6 @@ pub fn grantable(word: &str) -> Result<(), String> {
     Err(format!("`{}` {why}", printable(word)))
 }
 
-/// One entry of `[capabilities] grant`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Capability {
     pub name: String,
@@ -186,11 +179,8 @@ pub(super) fn judge(
         if let Kind::Secret(_) = kind {
             continue;
         }
-        let entry =
-            |layer: &Layer<'_, Vec<Capability>>| layer.entries.iter().find(|entry| entry.name == *word).cloned();
-        let refusing = layers.iter().find(|layer| entry(layer).is_none());
-        let granted = layers.first().and_then(|policy| Some((policy.origin, entry(policy)?)));
-        verdicts.push(match (missing(machine, manifest, word), kind, refusing, granted) {
+        let granted = granted(layers, "[capabilities] grant", word, |entry| entry.name == *word);
+        verdicts.push(match (missing(machine, manifest, word), kind, granted) {
             (Some(reason), ..) => {
                 // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
                 if kind != Kind::Unknown {
@@ -209,7 +199,7 @@ pub(super) fn judge(
                 let met = Verdict::met(RequestKind::Capability, word, word, &[]);
                 met.because("this host's configuration", why, "configuration")
             }
-            (None, _, None, Some((origin, entry))) => {
+            (None, _, Ok((entry, origin))) => {
                 let (effective, walls): (_, &[&str]) = match kind {
                     Kind::Env(name) => {
                         (format!("{name}, with the host's own text (never shown)"), &[wall::ENVIRONMENT])
@@ -217,18 +207,10 @@ pub(super) fn judge(
                     Kind::Ask(ask) => (format!("{} of the client that called it", ask.word()), &[]),
                     _ => (word.clone(), &[wall::ENVIRONMENT]),
                 };
-                let rule = format!("{}: {}", origin.name, entry.name);
-                Verdict::met(RequestKind::Capability, word, effective, walls).because(
-                    rule,
-                    &entry.why,
-                    origin.place(entry.at),
-                )
+                let (rule, place) = (format!("{}: {}", origin.name, entry.name), origin.place(entry.at));
+                Verdict::met(RequestKind::Capability, word, effective, walls).because(rule, &entry.why, place)
             }
-            (None, _, refusing, _) => {
-                let refusing = refusing.map(|layer| (layer.narrower, layer.origin.lacks("[capabilities] grant", word)));
-                let (narrower, reason) = refusing.unwrap_or((Narrower::Policy, String::new()));
-                Verdict::denied(RequestKind::Capability, word, narrower, reason, &[])
-            }
+            (None, _, Err((narrower, reason))) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &[]),
         });
     }
     (verdicts, lacks)

@@ -1,7 +1,5 @@
-//! The confinement: manifest ∩ policy on this machine. Everything one call may touch.
-//!
-//! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
-//! because it is this value in both places.
+//! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit prints is what the
+//! walls enforce, because it is this value in both places.
 
 use super::versions::Ecosystem;
 use crate::base::hidden::Hidden;
@@ -26,12 +24,10 @@ pub struct Runtime {
     /// Files and folders that are bound read-only at their own paths (never idmapped).
     pub roots: Vec<PathBuf>,
     pub version: String,
-    /// How it was found: `PATH`, or the policy that names it.
     pub found: String,
 }
 
 impl Runtime {
-    /// This binary, in a role.
     pub fn ourselves(role: &str) -> Runtime {
         Runtime {
             language: Language::Wasm,
@@ -47,10 +43,11 @@ impl Runtime {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Program {
-    /// One of this machine.
     Path(PathBuf),
     /// This binary, executed from a descriptor: the wasm worker and the audit probe.
-    Ourselves { role: String },
+    Ourselves {
+        role: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -64,17 +61,23 @@ pub enum Access {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Opening {
-    /// A folder and everything below it; changes show at once.
-    Live { path: PathBuf },
+    Live {
+        path: PathBuf,
+    },
     /// Files in one folder whose names match, bound read-only at call start.
     /// `names` is a glob over one path component (a literal name is escaped).
-    Snapshot { folder: PathBuf, names: String },
+    Snapshot {
+        folder: PathBuf,
+        names: String,
+    },
     /// A private copy of the folder's matching files; published after success, only what matches.
-    Staged { folder: PathBuf, names: String },
+    Staged {
+        folder: PathBuf,
+        names: String,
+    },
 }
 
 impl Opening {
-    /// The folder that is opened or holds the matched files.
     pub fn folder(&self) -> &Path {
         match self {
             Opening::Live { path } => path,
@@ -86,15 +89,12 @@ impl Opening {
 /// Placeholder for the script's folder where a service method gets its script with the call.
 pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
-/// One grant with where it came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
     pub access: Access,
     pub opening: Opening,
-    /// The pattern in the manifest, or `(default)`.
     pub asked: String,
-    /// `policy-name: ./out/**`
     pub rule: String,
     pub why: String,
 }
@@ -125,7 +125,6 @@ impl Network {
         }
     }
 
-    /// All ports at which some host is granted, in order.
     pub fn ports(&self) -> Vec<u16> {
         let ports: BTreeSet<u16> = self.hosts().iter().flat_map(|grant| grant.pattern.ports()).collect();
         ports.into_iter().collect()
@@ -141,9 +140,7 @@ pub struct HostGrant {
     /// Addresses that are not public, and that these hosts may have all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<IpNet>,
-    /// The pattern in the manifest.
     pub asked: String,
-    /// `policy-name: api.example.com`
     pub rule: String,
     pub why: String,
 }
@@ -155,7 +152,6 @@ impl HostGrant {
     }
 }
 
-/// A secret that a call may use, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretGrant {
@@ -164,7 +160,6 @@ pub struct SecretGrant {
     /// Added by the relay; `None`: a variable of the tool, by the secret's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<HeaderRule>,
-    /// `policy-name: WEATHER_KEY`
     pub rule: String,
     pub why: String,
 }
@@ -173,9 +168,7 @@ pub struct SecretGrant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SecretSource {
-    /// A variable of the host.
     Env(String),
-    /// A file, absolute.
     File(PathBuf),
     /// A file for each caller, absolute; `{caller}` stands once, in its name.
     #[serde(rename = "callerFile")]
@@ -188,11 +181,9 @@ pub enum SecretSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderRule {
-    /// A canonical name.
     pub host: String,
     /// Where that host speaks TLS.
     pub port: u16,
-    /// In lower case.
     pub name: String,
     /// With `{}` where the secret stands.
     pub value: String,
@@ -218,7 +209,6 @@ impl HeaderRule {
     }
 }
 
-/// One file that says what is required.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     pub path: PathBuf,
@@ -232,13 +222,11 @@ pub struct PackageGrant {
     pub ecosystem: Ecosystem,
     #[serde(flatten)]
     pub rules: PackageRules,
-    /// `policy-name: python`
     pub rule: String,
     pub locked: bool,
     pub sources: Vec<Source>,
 }
 
-/// What a policy allows for one ecosystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageRules {
@@ -254,7 +242,6 @@ pub struct PackageRules {
     pub why: String,
 }
 
-/// Versions that are never installed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Denied {
     pub name: String,
@@ -263,13 +250,11 @@ pub struct Denied {
     pub why: String,
 }
 
-/// All limits, filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Limits(pub BTreeMap<Limit, u64>);
 
 impl Limits {
-    /// House defaults for all.
     pub fn house() -> Limits {
         Limits(Limit::ALL.into_iter().map(|l| (l, l.house_default())).collect())
     }
@@ -310,7 +295,6 @@ pub enum Variable {
 }
 
 impl Variable {
-    /// What the tool gets.
     pub fn text(&self) -> &str {
         match self {
             Variable::Literal(text) | Variable::Host(text) => text,
@@ -325,12 +309,9 @@ impl Variable {
         }
     }
 
-    /// The text for reports: only a literal is shown.
+    /// For reports.
     fn shown(&self) -> &str {
-        match self {
-            Variable::Literal(text) => text,
-            Variable::Host(_) => "(the host's own)",
-        }
+        if self.host().is_some() { "(the host's own)" } else { self.text() }
     }
 }
 
@@ -350,7 +331,6 @@ impl fmt::Debug for Variable {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
-    /// `id@version`
     pub tool: String,
     pub runtime: Runtime,
     /// The script as seen by the tool, absolute. `None` when the source comes with the call (run-code).
@@ -360,13 +340,10 @@ pub struct Shape {
     pub folder: PathBuf,
     pub grants: Vec<Grant>,
     pub network: Network,
-    /// Secrets that the call may use, by name and source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
-    /// Packages that are installed for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageGrant>,
-    /// Where those lie that were built for this call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub built: Option<Built>,
     pub limits: Limits,
@@ -374,10 +351,8 @@ pub struct Shape {
     pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
-    /// What the call asks for and is refused is kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe: bool,
-    /// Any text on stderr fails the call (manifest or policy).
     pub stderr_is_error: bool,
     /// Output that is not one JSON value is the answer as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

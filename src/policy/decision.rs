@@ -21,9 +21,7 @@ use std::sync::Arc;
 /// Everything decided about one tool on this machine.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// `id@version`
     pub tool: String,
-    /// The name of the policy that governs.
     pub policy: String,
     /// That policy's file; empty for the built-in default.
     pub policy_file: PathBuf,
@@ -35,11 +33,8 @@ pub struct Decision {
     pub limits: Vec<LimitVerdict>,
     /// The files that a call gets, also where the shape is refused for another reason.
     pub grants: Vec<Grant>,
-    /// The hosts, likewise.
     pub hosts: Vec<HostGrant>,
-    /// The secrets, likewise, in order of name.
     pub secrets: Vec<SecretGrant>,
-    /// The tool service that it may call.
     pub service: Option<ServiceGrant>,
     /// The packages, likewise; `None`: its files require none.
     pub packages: Option<PackageGrant>,
@@ -51,27 +46,21 @@ pub struct Decision {
     pub script: Option<PathBuf>,
     pub folder: PathBuf,
     pub notes: Notes,
-    /// Policies that name the tool, but whose `folders` do not hold its manifest.
     pub passed_over: Vec<PassedOver>,
     /// It runs source text, for which a policy must name it by its exact id, and none does.
     pub unnamed: bool,
     /// `metadata.permissions`: words of the author, which nothing enforces.
     pub labels: Vec<String>,
-    /// What this machine lacks for the tool.
     pub lacks: Vec<Need>,
     /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
     pub lacks_below: Vec<Need>,
     /// Who may call it; `None`: whoever this host serves.
     pub callers: Option<Vec<CallerGrant>>,
-    /// A policy demands exact accounting.
     pub require_cgroup: bool,
-    /// A policy wants refusals kept.
     pub observe: bool,
     /// Not empty: a person agrees to each call before anything of it runs.
     pub confirm: Vec<Confirm>,
-    /// Any text on stderr fails the call.
     pub stderr_is_error: bool,
-    /// Output that is not one JSON value is the answer as text.
     pub text_output: bool,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.
     pub in_process: bool,
@@ -80,7 +69,6 @@ pub struct Decision {
     pub shape: Result<Arc<Shape>, Fault>,
     /// Its variables: literals of the manifest, and the host's own that were granted.
     pub(super) env: BTreeMap<String, Variable>,
-    /// SHA-256 over the policy files that were used, hex.
     pub digest: String,
 }
 
@@ -89,7 +77,6 @@ impl Decision {
         self.limits.iter().find(|l| l.limit == limit)
     }
 
-    /// What the tool may ask of its client.
     pub fn asks(&self) -> Vec<Ask> {
         let granted = self.verdicts.iter().filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
         let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
@@ -129,7 +116,6 @@ impl Decision {
         self.shape.as_ref().err().filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
     }
 
-    /// Asks that were not met in full.
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| !v.allowed)
     }

@@ -63,7 +63,6 @@ pub(super) struct Schema {
     pub errors: for<'v> fn(&'v Value) -> ErrorIterator<'v>,
 }
 
-/// One file with its faults so far.
 pub(super) struct Document<'t> {
     text: &'t str,
     /// Where each line starts, so that a long file is not counted through for every value.
@@ -107,7 +106,6 @@ impl<'t> Document<'t> {
         self.place(self.find(pointer).1.start)
     }
 
-    /// The spans of a member's name and of its value.
     fn find(&self, pointer: &str) -> (Range<usize>, Range<usize>) {
         let mut found = (0..0, 0..0);
         let (mut table, mut value) = (Some(&self.table), None);
@@ -147,7 +145,6 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// A fault of two entries that do not go together.
     pub fn conflict(&mut self, pointer: &str, message: impl Into<String>) {
         self.add(Code::Conflict, pointer, self.at(pointer), message);
     }
@@ -184,12 +181,10 @@ impl<'t> Document<'t> {
         read.map_err(|message| self.fault(pointer, message)).ok()
     }
 
-    /// Whether something at or below a pointer is wrong.
     pub fn is_faulty(&self, pointer: &str) -> bool {
         self.problems.iter().any(|problem| is_below(&problem.pointer, pointer))
     }
 
-    /// All faults by their place.
     pub fn finish(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| (problem.line, problem.column));
         self.problems

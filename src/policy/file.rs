@@ -22,16 +22,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The name of the file that caps every tool.
 pub const HOST_FILE: &str = "host.policy.toml";
-/// The ending of every policy file's name.
 pub const SUFFIX: &str = ".policy.toml";
 
 pub fn is_policy_file(name: &str) -> bool {
     name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
 }
 
-/// The built-in default, as a policy file.
 pub const DEFAULT_POLICY: &str = r#"name  = "default"
 why   = "A tool reads its own folder, has scratch, and nothing else."
 tools = ["*"]
@@ -44,7 +41,6 @@ read = [{ path = "./**", why = "its own folder" }]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The call is refused.
     #[default]
     Reject,
     /// The call runs with less, and its notes say so.
@@ -63,10 +59,8 @@ pub struct Tools {
     pub at: At,
 }
 
-/// One entry of `folders`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
-    /// Absolute.
     pub path: PathBuf,
     pub at: At,
 }
@@ -100,9 +94,7 @@ pub struct Policy {
     pub secrets: Vec<Entry<SecretGrant>>,
     pub packages: BTreeMap<Ecosystem, Entry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
-    /// The file as it is written.
     pub source: Value,
-    /// SHA-256 of the file's text, hex.
     pub digest: String,
     /// What is wrong with the file: its tools are refused.
     pub fault: Option<String>,
@@ -120,12 +112,10 @@ impl Policy {
         Origin { name: &self.name, file: &self.file }
     }
 
-    /// Where a rule is written: `file:line`, or the policy's name.
     pub fn place(&self, at: At) -> String {
         self.origin().place(at)
     }
 
-    /// True if it allows more than the built-in default does.
     pub fn is_wider_than_default(&self) -> bool {
         !self.files.write.is_empty()
             || self.files.read.iter().any(|rule| !rule.relative)
@@ -151,7 +141,6 @@ impl<'p> Bounds<'p> {
         std::iter::once(self.policy).chain(self.cap)
     }
 
-    /// What they say of one kind.
     pub fn layers<E>(self, entries: fn(&Policy) -> &E) -> Vec<Layer<'p, E>> {
         let narrowers = [Narrower::Policy, Narrower::Host];
         let layer =
@@ -298,11 +287,16 @@ fn folders(document: &mut Document<'_>, root: &Path) -> Vec<Folder> {
     found
 }
 
-/// Whether a cgroup is required, and which permissions.
 fn require(document: &mut Document<'_>) -> (bool, BTreeSet<String>) {
-    let words: Vec<String> = document.list("/require").into_iter().map(|(_, word)| word).collect();
-    let permissions = words.iter().filter_map(|word| word.strip_prefix("permission:").map(str::to_owned));
-    (words.iter().any(|word| word == "cgroup"), permissions.collect())
+    let (mut cgroup, mut permissions) = (false, BTreeSet::new());
+    for (pointer, word) in document.list::<String>("/require") {
+        match word.strip_prefix("permission:") {
+            Some(label) => _ = permissions.insert(label.to_owned()),
+            None if word == "cgroup" => cgroup = true,
+            None => document.fault(&pointer, "`require` takes \"cgroup\" and \"permission:NAME\""),
+        }
+    }
+    (cgroup, permissions)
 }
 
 fn limits(document: &mut Document<'_>) -> BTreeMap<Limit, Ceiling> {

@@ -13,10 +13,8 @@ use crate::manifest::{Pattern, PatternShape, Site};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// One line of `[files]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// As written.
     pub text: String,
     /// The path is below the tool's own folder.
     pub relative: bool,
@@ -27,7 +25,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule for a tool that lies in `folder`.
     pub fn area_at(&self, folder: &Path) -> Area {
         match (&self.area, self.relative) {
             (Area::Tree(path), true) if path.as_os_str().is_empty() => Area::Tree(folder.to_path_buf()),
@@ -38,7 +35,6 @@ impl Rule {
     }
 }
 
-/// The rules of one policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileRules {
     pub read: Vec<Rule>,
@@ -82,7 +78,6 @@ fn list(document: &mut Document<'_>, pointer: &str) -> Vec<Rule> {
     found
 }
 
-/// Whether the path of a rule is relative, and its area.
 fn rule_area(text: &str) -> Result<(bool, Area), String> {
     let area = match text.strip_suffix("/**").or((text == "**").then_some(".")) {
         Some(".") => Area::Tree(PathBuf::new()),
@@ -116,7 +111,6 @@ pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
 const SCRATCH: &str = "/tmp";
 const WALLS: [&str; 2] = [wall::VIEW, wall::LANDLOCK];
 
-/// What is needed to judge the requests of one tool.
 pub(super) struct Judge<'a> {
     pub site: &'a Site,
     /// The script lies among other tools' scripts and the manifest does not: nothing relative to its folder is granted.
@@ -269,7 +263,6 @@ impl Judge<'_> {
         self.guest || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
     }
 
-    /// Which layer refuses the request, and why.
     fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
         let folder = &self.site.folder;
         let allows = |layer: &Layer<'_, FileRules>| {

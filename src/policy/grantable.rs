@@ -16,7 +16,6 @@ pub struct Entry<G> {
 #[derive(Clone, Copy)]
 pub struct Origin<'p> {
     pub name: &'p str,
-    /// Empty for the built-in default.
     pub file: &'p Path,
 }
 
@@ -30,7 +29,6 @@ impl Origin<'_> {
         }
     }
 
-    /// The policy's name, with its file if it has one.
     pub fn called(self) -> String {
         match text::path(self.file) {
             file if file.is_empty() => format!("`{}`", self.name),
@@ -38,7 +36,6 @@ impl Origin<'_> {
         }
     }
 
-    /// Why it does not grant something.
     pub fn lacks(self, table: &str, what: &str) -> String {
         format!("no entry of {table} in policy {} covers {what}", self.called())
     }
@@ -51,9 +48,23 @@ pub struct Layer<'p, E: ?Sized> {
     pub entries: &'p E,
 }
 
-/// One grant of one kind.
+/// Of grants that go by a name: the entry of the policy that allows something, where every layer has one; else who
+/// refuses, and why.
+pub fn granted<'p, E>(
+    layers: &[Layer<'p, Vec<E>>],
+    table: &str,
+    what: &str,
+    allows: impl Fn(&&E) -> bool,
+) -> Result<(&'p E, Origin<'p>), (Narrower, String)> {
+    let entry = |layer: &Layer<'p, Vec<E>>| {
+        let entry = layer.entries.iter().find(&allows).map(|entry| (entry, layer.origin));
+        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks(table, what)))
+    };
+    let entries: Vec<_> = layers.iter().map(entry).collect::<Result<_, _>>()?;
+    entries.into_iter().next().ok_or((Narrower::Policy, String::new()))
+}
+
 pub trait Grantable: Sized {
-    /// The word for it in reports.
     fn kind(&self) -> &'static str;
 
     /// What it lets a tool do, for people; without where it comes from.

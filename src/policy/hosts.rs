@@ -67,7 +67,6 @@ pub(super) fn vouch(document: &mut Document<'_>, secrets: &mut [Entry<SecretGran
     }
 }
 
-/// The `ranges` of an entry.
 pub(super) fn ranges(document: &mut Document<'_>, entry: &str) -> Vec<IpNet> {
     let mut found = Vec::new();
     for (pointer, written) in document.list::<String>(&format!("{entry}/ranges")) {
@@ -134,7 +133,6 @@ const THIS_MACHINE: [&str; 9] = [
     "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fe80::/10",
 ];
 
-/// Ranges, or ports, with commas between.
 fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -151,7 +149,6 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>]) -> (Vec<
         if requests[..index].contains(request) {
             continue;
         }
-        // Whatever addresses its hosts have.
         let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         let (rule, why) = (String::new(), String::new());
         let whole = [HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why }];
@@ -204,7 +201,6 @@ impl Narrowing for HostGrant {
     }
 }
 
-/// The addresses that are in both.
 fn common(ours: &[IpNet], theirs: &[IpNet]) -> Vec<IpNet> {
     let mut both = Vec::new();
     for (our, their) in ours.iter().flat_map(|our| theirs.iter().map(move |their| (our, their))) {

@@ -21,7 +21,6 @@ pub struct PassedOver {
     pub file: PathBuf,
     /// It names the tool by its exact id: a second policy that does would not load.
     pub exact: bool,
-    /// Which one, why, and the fix.
     pub words: String,
 }
 
@@ -59,7 +58,6 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// The policies of a host without a policies folder.
     pub fn built_in() -> Policies {
         Policies { list: vec![Policy::built_in()], ..Policies::default() }
     }
@@ -118,7 +116,7 @@ impl Policies {
         if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
             self.list.push(Policy::built_in());
         }
-        let warnings: Vec<_> = self.all().flat_map(warnings).collect();
+        let warnings: Vec<_> = self.list.iter().flat_map(warnings).chain(self.host.iter().flat_map(clamped)).collect();
         self.notes.extend(warnings);
         let secrets = || self.list.iter().flat_map(|policy| &policy.secrets).map(|entry| &entry.grant);
         let callers = self.callers.iter().flat_map(|callers| &callers.list);
@@ -234,24 +232,28 @@ impl Policies {
         Arc::make_mut(&mut self.protected).records = records;
     }
 
-    /// The policies, host cap last.
     pub fn all(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().chain(&self.host)
     }
 }
 
-/// What is unwise about a policy.
-fn warnings(policy: &Policy) -> Vec<FileProblem> {
-    let mut found = Vec::new();
-    let mut warn = |pointer: &str, at, message: String| {
-        let problem = FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message);
-        found.push(problem);
-    };
-    for (limit, ceiling) in policy.limits.iter().filter(|(limit, ceiling)| ceiling.value > limit.most()) {
+fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
+    FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message)
+}
+
+fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
+    let beyond = policy.limits.iter().filter(|(limit, ceiling)| ceiling.value > limit.most());
+    beyond.map(|(limit, ceiling)| {
         let (name, most) = (limit.policy_name(), limit.most());
-        warn(&format!("/limits/{name}"), ceiling.at, format!("`{name}` is clamped to {most}, the largest response"));
-    }
-    let wide = policy.tools.iter().find(|tool| !matches!(tool.selector, Selector::Exact(_)) && tool.at.line > 0);
+        let message = format!("`{name}` is clamped to {most}, the largest response");
+        warning(policy, &format!("/limits/{name}"), ceiling.at, message)
+    })
+}
+
+fn warnings(policy: &Policy) -> Vec<FileProblem> {
+    let mut found: Vec<FileProblem> = clamped(policy).collect();
+    let mut warn = |pointer: &str, at, message: String| found.push(warning(policy, pointer, at, message));
+    let wide = policy.tools.iter().find(|tool| !matches!(tool.selector, Selector::Exact(_)));
     if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default()) {
         let message = format!(
             "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; name exact ids, or the `folders` those tools lie in",

@@ -23,7 +23,6 @@ pub struct Machine {
     pub homes: BTreeSet<PathBuf>,
     /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
     pub environment: BTreeMap<String, Variable>,
-    /// The capabilities that this host's configuration declares.
     pub declared: BTreeSet<String>,
     /// The indexes that the host's configuration names, and where each leads, in words.
     pub indexes: BTreeMap<(Ecosystem, String), String>,
@@ -33,7 +32,6 @@ pub struct Machine {
     pub cgroup: bool,
 }
 
-/// An interpreter that a policy names.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NamedRuntime {
     pub path: PathBuf,
@@ -42,7 +40,6 @@ pub struct NamedRuntime {
     pub at: At,
 }
 
-/// What a build without the feature `wasi` says.
 const WITHOUT_WASI: &str = "this toolhost was built without WASI (its cargo feature `wasi`)";
 
 /// The interpreter of a language, by the policy if that names one; `Err`: why there is none.

@@ -1,6 +1,5 @@
 //! What a tool needs and does not have here, whatever a policy says, in words for anybody.
 
-/// One thing that a tool needs and does not have here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The words after "it needs".

@@ -49,20 +49,16 @@ impl PackageRequirements {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Required {
-    /// As its index spells it when it compares names.
     pub name: String,
     /// The versions that fit, as the ecosystem writes it; empty: any.
     pub versions: String,
-    /// Exactly one version fits.
     pub pinned: bool,
     /// Where it stands: `requirements.txt:3`.
     pub place: String,
 }
 
-/// One package that a lock holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Package {
-    /// As its index spells it when it compares names.
     pub name: String,
     pub version: String,
     /// `sha256:…` in hexadecimal digits, or `sha512-…` in Base64 (Subresource Integrity).
@@ -134,15 +130,12 @@ pub fn index_name(name: &str) -> Result<(), String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackagesAllowed {
     pub rules: PackageRules,
-    /// `policy-name: python`
     pub rule: String,
-    /// `file:line`, or the policy's name.
     pub place: String,
     /// The lock beside the policy, for what has none beside its script.
     pub lock_file: Option<PathBuf>,
 }
 
-/// Or who allows none, and why.
 pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
 
 /// The ages of packages in whole days, by name and version; one that is missing is not known.
@@ -195,7 +188,6 @@ pub(super) fn narrow(ours: &mut BTreeMap<Ecosystem, Allowance>, tool: &str, thei
 
 /// Why a script gets no packages.
 pub(super) enum Refusal {
-    /// What the tool needs, in words.
     Lacks(String),
     /// What policy never installs, a sentence each.
     Denied(Vec<String>),
@@ -284,7 +276,6 @@ fn denies(denied: &Denied, ecosystem: Ecosystem, package: &Package) -> bool {
     same && range.is_none_or(|range| versions::may_hold(ecosystem, range, &package.version))
 }
 
-/// The name of a file, for people.
 pub(super) fn name(path: &Path) -> String {
     printable(&path.file_name().unwrap_or_default().to_string_lossy())
 }

@@ -23,11 +23,8 @@ use std::path::Path;
 const HTTPS: u16 = 443;
 /// The port at which the relay adds headers.
 const HTTP: u16 = 80;
-/// Most words of a command.
 const MAX_WORDS: usize = 64;
-/// Longest name of a file, bytes.
 const MAX_FILE_NAME_BYTES: usize = 255;
-/// Longest name or text of a header, bytes.
 const MAX_HEADER_BYTES: usize = 1000;
 /// Stands for the name of the caller.
 pub const CALLER: &str = "{caller}";
@@ -141,7 +138,6 @@ pub fn header_value(written: String) -> Result<String, String> {
     }
 }
 
-/// One name, and the port of TLS there.
 fn exact(written: &str) -> Result<(String, u16), String> {
     let HostPattern { host, port } = host::pattern(written)?;
     match host {
@@ -233,7 +229,6 @@ pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Secret {
     pub name: String,
-    /// As a policy says it.
     pub from: String,
     pub header: Option<HeaderRule>,
 }

@@ -1,15 +1,14 @@
 //! Tool services elsewhere: which ones the tools of a policy may call, over which queues.
 
 use super::document::{At, Document};
-use super::grantable::{Grantable, Layer};
+use super::grantable::{Grantable, Layer, granted};
 use super::machine::Machine;
 use super::needs::Need;
-use super::verdict::{Narrower, RequestKind, Verdict};
+use super::verdict::{RequestKind, Verdict};
 use crate::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One entry of `[services] call`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ServiceRule {
     pub service: String,
@@ -34,13 +33,11 @@ pub struct ServiceGrant {
     pub broker: Option<String>,
     pub config: Map<String, Value>,
     pub user: bool,
-    /// `policy-name: service`
     pub rule: String,
     pub why: String,
 }
 
 impl ServiceGrant {
-    /// Where its requests go.
     pub fn place(&self) -> String {
         let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
         format!("{} at {to} of {broker}", self.service)
@@ -108,24 +105,23 @@ pub(super) fn judge(
         let named = service.requests.iter().all(|queue| rule.request.contains(queue));
         rule.service == service.id && rule.response == service.response && named
     };
-    let rules: Vec<Option<&ServiceRule>> = layers.iter().map(|layer| layer.entries.iter().find(allows)).collect();
-    let refusing = layers.iter().zip(&rules).rev().find(|(_, rule)| rule.is_none());
-    let (None, Some(policy), Some(Some(rule))) = (refusing, layers.first(), rules.first()) else {
-        let reason = |layer: &Layer<'_, _>| (layer.narrower, layer.origin.lacks("[services] call", &queues));
-        let refusal = refusing.map(|(layer, _)| reason(layer));
-        let (narrower, reason) = refusal.unwrap_or((Narrower::Policy, String::new()));
-        return (Some(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[])), None, need);
+    let (rule, policy) = match granted(layers, "[services] call", &queues, allows) {
+        Ok(granted) => granted,
+        Err((narrower, reason)) => {
+            return (Some(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[])), None, need);
+        }
     };
+    let mut rules = layers.iter().flat_map(|layer| layer.entries.iter().find(allows));
     let grant = ServiceGrant {
         service: service.id.clone(),
         request: service.requests.clone(),
         response: service.response.clone(),
         broker,
         config: remote.sent(),
-        user: rules.iter().flatten().all(|rule| rule.user),
-        rule: format!("{}: {}", policy.origin.name, service.id),
+        user: rules.all(|rule| rule.user),
+        rule: format!("{}: {}", policy.name, service.id),
         why: rule.why.clone(),
     };
     let verdict = Verdict::met(RequestKind::Service, queues, grant.text(), &[]);
-    (Some(verdict.because(&grant.rule, &rule.why, policy.origin.place(rule.at))), Some(grant), need)
+    (Some(verdict.because(&grant.rule, &rule.why, policy.place(rule.at))), Some(grant), need)
 }

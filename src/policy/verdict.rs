@@ -43,7 +43,6 @@ pub enum RequestKind {
     Env,
     Runtime,
     Package,
-    /// A tool service elsewhere.
     Service,
 }
 
@@ -87,7 +86,6 @@ impl Narrower {
     }
 }
 
-/// One ask and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
@@ -103,7 +101,6 @@ pub struct Verdict {
     pub why: String,
     /// `file:line` of the rule, or the policy's name.
     pub place: String,
-    /// Why not, or why less.
     pub reason: Option<String>,
     pub narrower: Option<Narrower>,
     /// Walls; empty for what is checked before a call starts.
@@ -120,19 +117,10 @@ impl Verdict {
         effective: impl Into<String>,
         walls: &[&str],
     ) -> Verdict {
-        Verdict {
-            what,
-            asked: asked.into(),
-            effective: Some(effective.into()),
-            allowed: true,
-            rule: String::new(),
-            why: String::new(),
-            place: String::new(),
-            reason: None,
-            narrower: None,
-            enforced_by: walls.iter().map(|w| w.to_string()).collect(),
-            area: None,
-        }
+        let (asked, effective) = (asked.into(), Some(effective.into()));
+        let enforced_by = walls.iter().map(|wall| wall.to_string()).collect();
+        let (rule, why, place, reason, narrower, area) = Default::default();
+        Verdict { what, asked, effective, allowed: true, rule, why, place, reason, narrower, enforced_by, area }
     }
 
     pub(super) fn denied(
@@ -142,12 +130,8 @@ impl Verdict {
         reason: impl Into<String>,
         walls: &[&str],
     ) -> Verdict {
-        let mut verdict = Verdict::met(what, asked, "", walls);
-        verdict.effective = None;
-        verdict.allowed = false;
-        verdict.reason = Some(reason.into());
-        verdict.narrower = Some(narrower);
-        verdict
+        let (reason, narrower) = (Some(reason.into()), Some(narrower));
+        Verdict { effective: None, allowed: false, reason, narrower, ..Verdict::met(what, asked, "", walls) }
     }
 
     /// Not granted in full, so a call is refused (or narrowed). A missing runtime, packages that it may not have or another
@@ -164,18 +148,13 @@ impl Verdict {
     }
 
     /// The same where only a part of what was asked is granted.
-    pub(super) fn only_in_part(mut self, narrower: Narrower, reason: &str) -> Verdict {
-        self.allowed = false;
-        self.narrower = Some(narrower);
-        self.reason = Some(format!("only a part is allowed: {reason}"));
-        self
+    pub(super) fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
+        let reason = Some(format!("only a part is allowed: {reason}"));
+        Verdict { allowed: false, narrower: Some(narrower), reason, ..self }
     }
 
-    pub(super) fn because(mut self, rule: impl Into<String>, why: impl Into<String>, at: impl Into<String>) -> Verdict {
-        self.rule = rule.into();
-        self.why = why.into();
-        self.place = at.into();
-        self
+    pub(super) fn because(self, rule: impl Into<String>, why: impl Into<String>, at: impl Into<String>) -> Verdict {
+        Verdict { rule: rule.into(), why: why.into(), place: at.into(), ..self }
     }
 }
 
@@ -184,9 +163,7 @@ impl Verdict {
 #[serde(rename_all = "camelCase")]
 pub struct LimitVerdict {
     pub limit: Limit,
-    /// By the manifest.
     pub asked: Option<u64>,
-    /// The most that any call gets.
     pub ceiling: u64,
     /// What a call gets that asks for nothing itself (a call can ask for `timeoutMs` only).
     pub effective: u64,
@@ -194,13 +171,11 @@ pub struct LimitVerdict {
     pub clamped: bool,
     /// Who set the ceiling: `file:line`, a policy's name, or `house default`.
     pub from: String,
-    /// The wall.
     pub enforced_by: String,
     /// Summed up over the call every few milliseconds: CPU and memory for want of a cgroup, what it writes live always.
     pub sampled: bool,
 }
 
-/// Remarks about a decision or a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// For the person and the record: clamps, narrowings, policies passed over, a folder that is shared.

@@ -93,14 +93,17 @@ fn a_diff_lists_what_could_newly_be_done_and_nothing_else() {
         .replace("[files]", "[limits]\ntimeout_ms = 60000\n[files]");
     let (before, after) = (asking(Some(&["./*"]), &["out/*.csv"]), asking(Some(&["./*", "/data/x/**"]), &["out/**"]));
     let (old, new) = ([powers(&before, &set(&small))], [powers(&after, &set(&wide))]);
-    let lines = |changes: &[Change]| changes.iter().map(|c| format!("{} {}", c.kind, c.now)).collect::<Vec<_>>();
+    let lines = |changes: &[Change]| {
+        changes.iter().map(|c| format!("{} {}", c.kind, c.now.clone().unwrap_or_default())).collect::<Vec<_>>()
+    };
     let more = ["read read /data/x/**", "write write /t/user_scripts/demo/out/**", "limit timeoutMs up to 60000"];
     let there = between(&old, &new);
     assert_eq!(lines(&there.newly), more, "{there:?}");
     assert!(there.no_longer.is_empty(), "{there:?}");
     let back = between(&new, &old);
     assert!(back.newly.is_empty(), "{back:?}");
-    let lost: Vec<String> = back.no_longer.iter().map(|l| format!("{} {}", l.kind, l.before)).collect();
+    let lost: Vec<String> =
+        back.no_longer.iter().map(|l| format!("{} {}", l.kind, l.before.clone().unwrap_or_default())).collect();
     assert_eq!(lost, more, "{back:?}");
     let only = text(&Diff { different: Vec::new(), ..back.clone() });
     assert!(only.starts_with("Nothing new can be done.") && only.contains("timeoutMs up to 60000"), "{only}");

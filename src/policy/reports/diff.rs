@@ -25,15 +25,6 @@ const MEANT: [&str; 18] = [
     "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError",
     "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS, super::audit::KEPT_PACKAGES,
 ];
-/// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
-const REPORTED: [(&str, &[&str]); 5] = [
-    ("/manifest/securityContext/fileAccess", &["read", "write"]),
-    ("/manifest/securityContext/networkAccess", &["reach"]),
-    ("/highRisks", &["reach"]),
-    ("/manifest/securityContext/requiredCapabilities", &["capability", "secret"]),
-    ("/manifest/limits", &["limit"]),
-];
-
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some members.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,25 +73,13 @@ struct Digests {
     confinement: Option<String>,
 }
 
+/// A power that is new, or was taken away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     pub subject: String,
     pub kind: &'static str,
-    /// What can be done now.
-    pub now: String,
-    /// What could be done before.
-    pub before: Option<String>,
-}
-
-/// A power that was taken away.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Loss {
-    pub subject: String,
-    pub kind: &'static str,
-    /// What could be done before.
-    pub before: String,
-    /// What is left of it.
     pub now: Option<String>,
+    pub before: Option<String>,
 }
 
 /// A difference that may allow more or less.
@@ -113,17 +92,15 @@ pub struct Difference {
     pub before: Option<Value>,
 }
 
-/// All that differs between two sides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
     pub newly: Vec<Change>,
-    pub no_longer: Vec<Loss>,
+    pub no_longer: Vec<Change>,
     pub different: Vec<Difference>,
 }
 
 impl Powers {
-    /// From one entry of `audit --json`.
     pub fn from_json(mut entry: Value) -> Result<Powers, String> {
         let Value::Object(facts) = &mut entry else { return Err("not an audit: an entry is not an object".to_owned()) };
         let mut powers = Powers::deserialize(&*facts).map_err(|why| format!("not an audit: {why}"))?;
@@ -145,7 +122,6 @@ impl Powers {
         Ok(powers)
     }
 
-    /// A call is not refused.
     fn runs(&self) -> bool {
         self.refused.is_none()
     }
@@ -154,7 +130,6 @@ impl Powers {
         self.callers.clone().unwrap_or_else(|| vec![CallerGrant::anybody()])
     }
 
-    /// The most that a call can get.
     fn limit(&self, limit: Limit) -> u64 {
         let found = self.limits.iter().find(|it| it.limit == limit);
         found.map_or(0, |it| if limit == Limit::TimeoutMs { it.ceiling } else { it.effective })
@@ -222,13 +197,14 @@ fn keyed(value: &Value) -> Value {
 /// What NEW can do and OLD could not, what OLD could do and NEW cannot, and all other differences.
 pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     let newly = beyond(old, new, ["could not run before", "did not exist before"]);
-    let lost = beyond(new, old, ["cannot run now", "is not there now"]);
-    let loss = |c: Change| Loss { subject: c.subject, kind: c.kind, before: c.now, now: c.before };
-    let mut diff = Diff { newly, no_longer: lost.into_iter().map(loss).collect(), different: Vec::new() };
+    let mut no_longer = beyond(new, old, ["cannot run now", "is not there now"]);
+    no_longer.iter_mut().for_each(|change| std::mem::swap(&mut change.now, &mut change.before));
+    let mut diff = Diff { newly, no_longer, different: Vec::new() };
     for powers in new {
         if let Some(before) = counterpart(powers, old, new.len() == 1) {
-            let found = different(before, powers, &diff);
-            diff.different.extend(found);
+            let is_about = |change: &Change| [&before.subject, &powers.subject].contains(&&change.subject);
+            let is_known = diff.newly.iter().chain(&diff.no_longer).any(is_about);
+            diff.different.extend(different(before, powers, is_known));
         }
     }
     diff
@@ -267,7 +243,7 @@ fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
 }
 
 fn push(changes: &mut Vec<Change>, powers: &Powers, kind: &'static str, now: String, before: Option<String>) {
-    changes.push(Change { subject: powers.subject.clone(), kind, now, before });
+    changes.push(Change { subject: powers.subject.clone(), kind, now: Some(now), before });
 }
 
 fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
@@ -299,32 +275,22 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
     }
 }
 
-/// Every fact that differs, without those that a change reported already; where there is neither and the digests of the
-/// confinements differ, the digests.
-fn different(old: &Powers, new: &Powers, diff: &Diff) -> Vec<Difference> {
-    let newly = diff.newly.iter().filter(|c| c.subject == new.subject).map(|c| c.kind);
-    let lost = diff.no_longer.iter().filter(|l| l.subject == old.subject).map(|l| l.kind);
-    let kinds: BTreeSet<&str> = newly.chain(lost).collect();
+/// Every fact that differs; where none does, no change is known, and the digests of the confinements differ, the digests.
+fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
+    let subject = &new.subject;
     walk(Some(&old.facts), Some(&new.facts), String::new(), &mut |place, before, now| {
-        let known =
-            REPORTED.iter().any(|(part, by)| place.starts_with(part) && by.iter().any(|kind| kinds.contains(kind)));
-        if !known {
-            let subject = new.subject.clone();
-            found.push(Difference { subject, place, now: now.cloned(), before: before.cloned() });
-        }
+        let (now, before) = (now.cloned(), before.cloned());
+        found.push(Difference { subject: subject.clone(), place, now, before });
     });
-    if let (Some(before), Some(now), true) =
-        (&old.digests.confinement, &new.digests.confinement, kinds.is_empty() && found.is_empty())
-        && before != now
-    {
-        let (subject, place) = (new.subject.clone(), "/digests/confinement".to_owned());
+    let (before, now) = (&old.digests.confinement, &new.digests.confinement);
+    if !is_known && found.is_empty() && before != now && before.is_some() && now.is_some() {
+        let (subject, place) = (subject.clone(), "/digests/confinement".to_owned());
         found.push(Difference { subject, place, now: Some(json!(now)), before: Some(json!(before)) });
     }
     found
 }
 
-/// Reports the innermost places where two values differ.
 fn walk(
     old: Option<&Value>,
     new: Option<&Value>,

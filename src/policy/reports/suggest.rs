@@ -3,7 +3,8 @@
 use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
-use crate::manifest::{Manifest, Pattern, PatternShape, Site};
+use crate::manifest::{Manifest, Site};
+use crate::policy::area::Area;
 use crate::policy::capability::{self, Kind};
 use crate::policy::decision::Decision;
 use crate::policy::file::{HOST_FILE, SUFFIX};
@@ -21,7 +22,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path
     let lacks = decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
     let why = quoted(&format!("{} asks for it", manifest.id));
     let body = [
-        files(manifest, site, decision, &why),
+        files(decision, &why),
         hosts(manifest, &why),
         limits(manifest),
         words(manifest, decision, &why),
@@ -93,61 +94,32 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(one).collect::<String>())
 }
 
-/// A list of a table; empty where there is nothing in it.
 fn list(head: &str, key: &str, lines: &[String]) -> String {
     let lines: String = lines.iter().map(|line| format!("  {line},\n")).collect();
     if lines.is_empty() { String::new() } else { format!("{head}{key} = [\n{lines}]\n") }
 }
 
-fn files(manifest: &Manifest, site: &Site, decision: &Decision, why: &str) -> String {
-    let mut left_out = String::new();
-    let mut lines = |what: RequestKind, patterns: &[Pattern]| -> Vec<String> {
-        let never = |p: &Pattern| decision.denied().any(|v| v.never() && v.what == what && v.asked == p.text);
-        let mut found: Vec<String> = Vec::new();
-        // `refusals` names what no policy can give.
-        for pattern in patterns.iter().filter(|pattern| !never(pattern)) {
-            match path(pattern, site) {
-                Ok(path) => found.push(format!("{{ path = {}, why = {why} }}", quoted(&path))),
-                Err(why) => {
-                    let text = printable(&pattern.text);
-                    left_out.push_str(&format!("# {} {text} needs no rule: {why}.\n", what.name()));
-                }
+/// The narrowest paths that a policy can name and that hold the requests; a policy names no pattern, but its folder.
+fn files(decision: &Decision, why: &str) -> String {
+    let lines = |what: RequestKind| -> Vec<String> {
+        // `refusals` names what no policy can give; a script and /tmp need no rule and have no area.
+        let wanted = decision.verdicts.iter().filter(|v| v.what == what && !v.never());
+        let mut lines: Vec<String> = Vec::new();
+        for area in wanted.filter_map(|verdict| verdict.area.as_ref()) {
+            let own = area.path().strip_prefix(&decision.folder);
+            let path = own.map_or(area.path().to_path_buf(), |below| Path::new(".").join(below));
+            let path = path.to_string_lossy();
+            let tree = if matches!(area, Area::File(_)) { "" } else { "/**" };
+            let line =
+                format!("{{ path = {}, why = {why} }}", quoted(&format!("{}{tree}", path.trim_end_matches('/'))));
+            if !lines.contains(&line) {
+                lines.push(line);
             }
         }
-        let mut seen = BTreeSet::new();
-        found.retain(|line| seen.insert(line.clone()));
-        found
+        lines
     };
-    let read = match &manifest.asks.read {
-        Some(patterns) => lines(RequestKind::Read, patterns),
-        None if site.folder == site.base => Vec::new(),
-        None => vec![format!("{{ path = \"./**\", why = {why} }}")],
-    };
-    let write = lines(RequestKind::Write, &manifest.asks.write);
-    match read.is_empty() && write.is_empty() {
-        true => String::new(),
-        false => format!("\n[files]\n{left_out}{}{}", list("", "read", &read), list("", "write", &write)),
-    }
-}
-
-/// The narrowest path a policy can name that holds the request, or why it needs none.
-fn path(pattern: &Pattern, site: &Site) -> Result<String, &'static str> {
-    let (path, tree) = match &pattern.shape {
-        PatternShape::SelfScript => return Err("a tool can always read its own script"),
-        PatternShape::Tree { path } if path == Path::new("/tmp") => return Err("every call has its own /tmp"),
-        PatternShape::Tree { path } => (path, true),
-        PatternShape::File { path } => (path, false),
-        // A policy cannot name a pattern: it names the folder, and the overlap with the request is the pattern.
-        PatternShape::Names { folder, .. } => (folder, true),
-    };
-    let from = if pattern.from_base { site.base.join(path) } else { path.clone() };
-    let (path, text) = (&from, from.to_string_lossy());
-    let text = match text.trim_end_matches('/').trim_start_matches("./") {
-        "" | "." => ".".to_owned(),
-        text if path.is_absolute() => text.to_owned(),
-        text => format!("./{text}"),
-    };
-    Ok(if tree { format!("{text}/**") } else { text })
+    let text = list("", "read", &lines(RequestKind::Read)) + &list("", "write", &lines(RequestKind::Write));
+    if text.is_empty() { text } else { format!("\n[files]\n{text}") }
 }
 
 fn hosts(manifest: &Manifest, why: &str) -> String {
@@ -176,7 +148,6 @@ fn limits(manifest: &Manifest) -> String {
     if lines.is_empty() { lines } else { format!("\n[limits]\n{lines}") }
 }
 
-/// Capabilities and secrets.
 fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     let never: BTreeSet<&str> = decision.denied().filter(|v| v.never()).map(|v| v.asked.as_str()).collect();
     let words: BTreeSet<&str> = manifest.asks.capabilities.iter().map(String::as_str).collect();

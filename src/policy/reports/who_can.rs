@@ -23,11 +23,8 @@ pub enum Question {
     Write(PathBuf),
     /// Without a port: at any.
     Reach(HostPattern),
-    /// By its name.
     Secret(String),
-    /// By its id.
     Call(String),
-    /// A tool service, by its id.
     Service(String),
     /// By its name, and its version or a range of them.
     Package(String, Option<String>),
@@ -39,7 +36,6 @@ pub struct Answer {
     pub tool: String,
     /// `all of it`, `a part of it`, `if the script it is told to run lies in a folder above it`, …
     pub how: String,
-    /// What is granted.
     pub grant: String,
     pub rule: String,
     pub why: String,

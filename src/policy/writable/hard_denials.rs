@@ -148,7 +148,6 @@ pub struct Protected {
     paths: BTreeSet<PathBuf>,
     /// The folder and the ending of each name on the way to them, if it has one.
     endings: BTreeSet<(PathBuf, String)>,
-    /// The folders of the scripts among them.
     pub scripts: BTreeSet<PathBuf>,
     /// Trees that manifests read by `base:`, as far as policy grants them.
     pub shared: Arc<BTreeSet<PathBuf>>,
@@ -182,7 +181,6 @@ impl Protected {
     }
 }
 
-/// The first path at or below a folder.
 fn first_below<'p>(paths: &'p BTreeSet<PathBuf>, folder: &Path) -> Option<&'p Path> {
     paths.range(folder.to_path_buf()..).next().filter(|path| path.starts_with(folder)).map(PathBuf::as_path)
 }

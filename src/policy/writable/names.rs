@@ -6,9 +6,7 @@ use std::path::Path;
 /// Endings of files that an interpreter loads by name.
 const LOADED_ENDINGS: [&str; 14] =
     [".py", ".pyc", ".so", ".pth", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".node", ".wasm"];
-/// Whole names that an interpreter looks for.
 const LOADED_NAMES: [&str; 5] = ["package.json", "node_modules", "__pycache__", "tsconfig.json", "jsconfig.json"];
-/// Endings of manifests and policies.
 const DEFINITIONS: [&str; 5] = [".tool.json", ".tool-service.json", ".prompt.json", ".resource.json", ".policy.toml"];
 /// Folders of packages; the last file makes its folder a virtual environment.
 const PACKAGES: [&str; 6] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__", "pyvenv.cfg"];
@@ -37,7 +35,6 @@ pub(super) fn ending(names: &str) -> String {
     tail.rfind('.').map_or_else(String::new, |dot| tail[dot..].to_owned())
 }
 
-/// The same of one file's name.
 pub(super) fn ending_of(path: &Path) -> String {
     ending(&escape(&path.file_name().unwrap_or_default().to_string_lossy()))
 }

@@ -13,12 +13,10 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     pub tree: PathBuf,
-    /// `id@version`
     pub tool: String,
     /// Only files directly in the folder whose names match: a staged pattern that no name of code can match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<String>,
-    /// Policy grants it now.
     #[serde(skip)]
     pub granted: bool,
 }

@@ -113,7 +113,7 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
             return match machine(of, variable)? {
                 // The public one has other hosts for its files; of another, the operator names them.
                 Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
-                    Index::new(name, of, &url, &[], &[], None)
+                    Index::new(name, of, &url, &[], &[], None, None)
                 }
                 _ => Ok(Index { name: name.to_owned(), ..usual }),
             };
@@ -126,11 +126,6 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
         Ok(Credential { from, header, value })
     });
     let credential = credential.transpose().map_err(|why: String| format!("credential: {why}"))?;
-    if ca.is_some() && credential.is_some() {
-        return Err(
-            "ca: not beside a credential, which the relay adds: it trusts the machine's authorities alone".to_owned()
-        );
-    }
     let ca = ca.map(|path| folder.join(path)).map(|path| {
         let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
         match text.contains("-----BEGIN CERTIFICATE-----") {
@@ -138,8 +133,7 @@ fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Var
             false => Err(format!("ca {}: it holds no certificate in PEM", path.display())),
         }
     });
-    let index = Index::new(name, of, &url, &hosts, &ranges, credential)?;
-    Ok(Index { ca: ca.transpose()?, ..index })
+    Index::new(name, of, &url, &hosts, &ranges, credential, ca.transpose()?)
 }
 
 /// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the machine.

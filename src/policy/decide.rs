@@ -1,23 +1,19 @@
 //! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument of a call is read.
 
 use super::area::Area;
-use super::capability;
 use super::confinement::{Runtime, SCRIPT_FOLDER, Shape};
 use super::decision::Decision;
 use super::file::{Bounds, Mode, Policy};
 use super::files::Judge;
-use super::hosts;
-use super::limits;
 use super::load::Policies;
 use super::machine::{self, Machine};
 use super::narrow::narrow_by_owner;
 use super::needs::Need;
 use super::packages::{self, Ecosystem};
-use super::secrets;
 use super::selector::Selector;
-use super::services;
 use super::verdict::{Confirm, Notes, RequestKind, Verdict};
 use super::writable::{HardDenials, written_trees};
+use super::{capability, hosts, limits, secrets, services};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};

@@ -2,13 +2,12 @@
 
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::confinement::{HeaderRule, SecretGrant, SecretSource};
-use super::disk;
 use super::document::{At, FileProblem};
 use super::file::{self, Folder, HOST_FILE, Policy};
 use super::grantable::Entry;
-use super::hosts;
 use super::selector::Selector;
 use super::writable::Protected;
+use super::{disk, hosts};
 use crate::base::text;
 use crate::manifest::{Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,10 +3,9 @@
 use super::area::Area;
 use super::confinement::{Confinement, Grant, HostGrant, PerCall, Variable};
 use super::decision::Decision;
-use super::files;
 use super::grantable::{Grantable, least, narrowed};
-use super::packages;
 use super::verdict::{LimitVerdict, Narrower, Notes, RequestKind};
+use super::{files, packages};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use std::collections::BTreeMap;

@@ -223,11 +223,11 @@ async fn listening(
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     let refuse = |why: String| Refusal::new(Exit::Host, why);
     let told = &settings.http;
-    let tokens = told.token_file.as_deref().map(http::Tokens::of).transpose().map_err(refuse)?;
+    let tokens = told.token_file.as_deref().map(http::Tokens::open).transpose().map_err(refuse)?;
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;
-        http::Jwt::of(terms, &keys).map_err(at)
+        http::Jwt::new(terms, &keys).map_err(at)
     });
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
@@ -269,7 +269,7 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
         words::complain(&format!("toolhost: others can put a socket of theirs in the place of this one: {why}"));
     }
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.told()));
+    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
     Ok(())
 }
 

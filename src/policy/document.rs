@@ -92,8 +92,9 @@ impl<'t> Document<'t> {
             return Err(document.finish());
         }
         document.value = table_value(&document.table);
-        let found = shape::violations((schema.errors)(&document.value).take(MAX_PROBLEMS), (schema.published)());
-        for Violation { pointer, is_name, message, .. } in found {
+        let errors = (schema.errors)(&document.value).take(MAX_PROBLEMS);
+        for Violation { pointer, is_name, message, .. } in shape::violations(errors, (schema.published)(), &shape::TOML)
+        {
             let spans = document.find(&pointer);
             let at = document.place(if is_name { spans.0.start } else { spans.1.start });
             document.add(Code::Schema, &pointer, at, message);

@@ -154,7 +154,7 @@ pub const REFUSALS: &[Case] = &[
         name: "modules to write",
         promises: "P3",
         manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["node_modules/**"]}}}"#,
-        held: Refused("SecurityError", 3, "what lies in `node_modules` is run later"),
+        held: Refused("SecurityError", 3, "what lies in `node_modules`"),
         ..TOO_MUCH
     },
     Case {

@@ -118,15 +118,19 @@ impl<'a> HardDenials<'a> {
         let records = records.filter(|folder| !matches!(request, Area::Tree(_)) && request.folder() == *folder);
         let own = self.own.iter().copied().filter(is_own).min();
         let path = own.or_else(|| self.protected.touched(request, tree)).or(records)?;
-        let what = "a script, a manifest, a policy or a file of this host could be written";
-        Some(format!("{what}: {}", path.display()))
+        let what = match path {
+            path if Some(path) == self.site.script.as_deref() => "the tool's own script",
+            path if path == self.site.manifest => "the tool's own manifest",
+            _ => "a policy, a manifest, a script or a file of this host",
+        };
+        Some(format!("{what} could be written: {}", path.display()))
     }
 
     /// A tool cannot make tools, packages, or what other programs obey.
     fn run_later(&self, request: &Area) -> Option<String> {
         let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
         if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(|name| names::run_later(name)) {
-            return Some(format!("other programs run or obey what lies in `{name}`"));
+            return Some(format!("what lies in `{name}` other programs run or obey"));
         }
         let pattern = match request {
             Area::Tree(_) => return None,
@@ -138,7 +142,10 @@ impl<'a> HardDenials<'a> {
         }
         let has_script = |folder: &&Path| *folder == self.site.folder || self.protected.scripts.contains(*folder);
         let beside = request.folder().ancestors().find(has_script).filter(|_| names::spells_loaded(&pattern))?;
-        Some(format!("`{pattern}` could be written below {}, where a script lies", beside.display()))
+        Some(format!(
+            "`{pattern}` could be written below {}, where a script lies, and would be run later",
+            beside.display()
+        ))
     }
 }
 

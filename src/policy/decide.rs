@@ -1,7 +1,7 @@
 //! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument of a call is read.
 
 use super::area::Area;
-use super::confinement::{Runtime, SCRIPT_FOLDER, Shape};
+use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, Shape, Variable};
 use super::decision::Decision;
 use super::file::{Bounds, Mode, Policy};
 use super::files::Judge;
@@ -11,12 +11,14 @@ use super::narrow::narrow_by_owner;
 use super::needs::Need;
 use super::packages::{self, Ecosystem};
 use super::selector::Selector;
+use super::services::ServiceGrant;
 use super::verdict::{Confirm, Notes, RequestKind, Verdict};
 use super::writable::{HardDenials, written_trees};
 use super::{capability, hosts, limits, secrets, services};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site, StderrRule};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -98,12 +100,20 @@ fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &
     judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
 }
 
-fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
+/// The answer to every request, and what they grant.
+struct Answers {
+    verdicts: Vec<Verdict>,
+    grants: Vec<Grant>,
+    hosts: Vec<HostGrant>,
+    secrets: Vec<SecretGrant>,
+    service: Option<ServiceGrant>,
+    env: BTreeMap<String, Variable>,
+    runtime: Option<Runtime>,
+    lacks: Vec<Need>,
+}
+
+fn answer(subject: &Subject<'_>, bounds: Bounds<'_>, policies: &Policies, machine: &Machine) -> Answers {
     let Subject { manifest, site, runs, .. } = subject;
-    let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let bounds = Bounds { policy, cap: policies.host.as_ref() };
-    let narrow = subject.narrow || policy.mode == Mode::Narrow;
-    let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
     let namers = subject.namers.iter().map(|(_, namer)| namer.manifest.as_path());
     let denials = HardDenials::new(site, namers, &policies.protected, machine);
     let denial = |access, area: &Area| denials.reason(access, area);
@@ -126,10 +136,22 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
     let env = capability::env(manifest, machine, &mut verdicts);
     let mut runtime: Option<Runtime> = None;
     if let Some((language, _)) = runs {
+        let policy = bounds.policy;
         let (verdict, found) = machine::runtime(*language, policy.runtimes.get(language), policy.origin(), machine);
         verdicts.push(verdict);
         found.map_or_else(|need| lacks.push(need), |found| runtime = Some(found));
     }
+    Answers { verdicts, grants, hosts, secrets, service, env, runtime, lacks }
+}
+
+fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
+    let Subject { manifest, site, runs, .. } = subject;
+    let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
+    let bounds = Bounds { policy, cap: policies.host.as_ref() };
+    let narrow = subject.narrow || policy.mode == Mode::Narrow;
+    let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
+    let Answers { verdicts, grants, hosts, secrets, service, env, runtime, mut lacks } =
+        answer(subject, bounds, policies, machine);
     let require_cgroup = bounds.policies().any(|policy| policy.require_cgroup);
     let uncounted = require_cgroup && !machine.cgroup && runs.is_some();
     lacks.extend(uncounted.then(|| Need::new("", "exact accounting by a cgroup, which the policy requires")));

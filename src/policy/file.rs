@@ -225,32 +225,26 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     };
     let (tools_are_faulty, folders_are_faulty) = (it.is_faulty("/tools"), it.is_faulty("/folders"));
     let problems = document.finish();
-    let Some(first) = problems.first() else { return (Some(policy), problems) };
     // Of so many faults some are not listed, perhaps one of `tools`.
-    if host || problems.len() >= MAX_PROBLEMS || tools_are_faulty {
+    if !problems.is_empty() && (host || problems.len() >= MAX_PROBLEMS || tools_are_faulty) {
         return (None, problems);
     }
-    let fault = Some(FileProblem { path: file.to_path_buf(), problem: first.clone() }.to_string());
     // With a folder that cannot be read the policy governs its tools wherever they lie.
-    let folders = if folders_are_faulty { Vec::new() } else { policy.folders };
-    // Where its secrets and interpreters lie stays protected.
-    let Policy { name, why, file, tools, runtimes, secrets, source, digest, .. } = policy;
-    let files = FileRules::default();
-    let bare = Policy {
-        files,
-        name,
-        why,
-        file,
-        tools,
-        folders,
-        runtimes,
-        secrets,
-        source,
-        digest,
-        fault,
-        ..Policy::built_in()
+    let folders = if folders_are_faulty { Vec::new() } else { policy.folders.clone() };
+    let policy = match problems.first() {
+        Some(first) => without_grants(Policy { folders, ..policy }, first.clone()),
+        None => policy,
     };
-    (Some(bare), problems)
+    (Some(policy), problems)
+}
+
+/// What is left of a policy with a fault: which tools it governs, and where its secrets and interpreters lie, which stays
+/// protected.
+fn without_grants(policy: Policy, problem: Problem) -> Policy {
+    let fault = Some(FileProblem { path: policy.file.clone(), problem }.to_string());
+    let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;
+    let (files, built_in) = (FileRules::default(), Policy::built_in());
+    Policy { files, name, why, file, tools, folders, runtimes, secrets, source, digest, fault, ..built_in }
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.

@@ -94,7 +94,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
-        let entries = entries(&settings)?;
+        let entries: Vec<Entry> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
         let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
         let service = host::service(&settings, &host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
@@ -152,12 +152,6 @@ async fn killed(kill: &CancellationToken) -> Infallible {
     process::stopped().await;
     kill.cancel();
     std::future::pending().await
-}
-
-/// What is served over brokers, with the certificates as they are now.
-fn entries(settings: &Settings) -> anyhow::Result<Vec<Entry>> {
-    let entries = settings.brokers.iter().map(|broker| broker.ready()).collect::<Result<_, _>>();
-    Ok(entries.map_err(|why| Refusal::new(Exit::Host, why))?)
 }
 
 type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
@@ -332,7 +326,7 @@ async fn kept_up(
         });
         let (again, snapshot) = (settings.clone(), service.registry().snapshot());
         let looking = tokio::task::spawn_blocking(move || {
-            let missed = watch.look_at(&again, snapshot, since);
+            let missed = watch.follow(&again, snapshot, since);
             tracing::info!("{}", watch.describe());
             (watch, missed)
         });

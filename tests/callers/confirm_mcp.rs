@@ -1,7 +1,7 @@
 //! `confirm` over MCP: the person at the client that calls, asked by a form, where policy says so.
 
 use super::me;
-use crate::harness::{Playground, Who, as_everyone_with, has, wait_for};
+use crate::harness::{Playground, Who, as_ours_with, has, wait_for};
 use crate::http::mcp::{Client, messages};
 use crate::http::{Web, bearer, private, request, token};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ fn words(answer: &Value) -> String {
 
 #[test]
 fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
-    as_everyone_with("python", "confirm over MCP", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
         let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
@@ -330,7 +330,7 @@ fn stdio(playground: &Playground) -> (Child, Line) {
 
 #[test]
 fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
-    as_everyone_with("python", "confirm over stdio", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         let (mut server, mut line) = stdio(&playground);
         let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}});
@@ -372,41 +372,6 @@ fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
         line.next();
         line.send(&call(2));
         assert!(words(&line.next()).contains("nobody can be asked"));
-        drop(line);
-        server.wait().unwrap();
-        assert_eq!(ran(&playground), 1);
-    });
-}
-
-#[test]
-fn over_stdio_a_client_of_the_newer_era_calls_again_with_the_answer() {
-    as_everyone_with("python", "confirm over stdio in the newer era", |who| {
-        let playground = playground(who);
-        let (mut server, mut line) = stdio(&playground);
-        let mut id = 0;
-        let mut call = |can: &Value, back: &Value| {
-            id += 1;
-            let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": can});
-            let mut params = json!({"name": "esc__pay", "arguments": {"to": "Eve"}, "_meta": meta});
-            params.as_object_mut().unwrap().extend(back.as_object().cloned().unwrap());
-            line.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
-            let answer = line.next();
-            assert_eq!(answer["id"], id, "{answer}");
-            answer
-        };
-        let (form, nothing) = (json!({ FORM: {} }), json!({}));
-        let asked = call(&form, &nothing);
-        let question = &asked["result"]["inputRequests"][KEY]["params"]["message"];
-        assert!(question.as_str().is_some_and(|shown| shown.contains("it spends money")), "{asked}");
-        let back =
-            |answer: &Value| json!({"requestState": asked["result"]["requestState"], "inputResponses": {KEY: answer}});
-        assert_eq!(ran(&playground), 0, "nothing ran before");
-        let paid = call(&form, &back(&yes()));
-        assert_eq!(paid["result"]["structuredContent"], json!({"paid": 1}), "{paid}");
-        let by = format!("{} (as the MCP client says)", me(who));
-        assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
-        assert!(words(&call(&form, &back(&yes()))).contains("counts once"));
-        assert!(words(&call(&nothing, &nothing)).contains("nobody can be asked"));
         drop(line);
         server.wait().unwrap();
         assert_eq!(ran(&playground), 1);

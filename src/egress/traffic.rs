@@ -33,14 +33,7 @@ impl Traffic {
 
     /// What was refused before it came to a relay, or where there is none.
     pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: Refusal) {
-        let count = match what {
-            TrafficKind::Lookup => &mut self.totals.lookups_refused,
-            TrafficKind::Request => &mut self.totals.requests_refused,
-            TrafficKind::Connection | TrafficKind::Listener | TrafficKind::Replaced => {
-                &mut self.totals.connections_refused
-            }
-        };
-        *count += 1;
+        self.totals.refuse(what);
         self.saw(Event { what, target: target.to_owned(), refused: Some(refusal) });
     }
 

@@ -20,7 +20,7 @@ mod wall_tests;
 mod walls;
 
 pub use account::written;
-use account::{freeze, held, processes, sampler};
+use account::{held, processes, sampler};
 pub use child::launcher;
 use child::{idmap, init};
 pub use host::grants;

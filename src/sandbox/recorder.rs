@@ -83,7 +83,7 @@ impl Recorder {
 
     /// CPU time that it used so far, which is the call's.
     pub fn cpu_ms(&self) -> u64 {
-        processes::cpu_ms(self.pid.unsigned_abs()).unwrap_or(0)
+        processes::process(self.pid.unsigned_abs()).ok().flatten().map_or(0, |(_, process)| process.own_ms)
     }
 
     /// What was kept of a call that has ended.
@@ -153,7 +153,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         };
         match (errno, init) {
             // The first call starts the tool. It and the one that starts the init (pid 1 of the call) are our own.
-            (_, None) => init = Some(processes::parent(heard.thread)?),
+            (_, None) => init = Some(processes::process(heard.thread)?.ok_or(Errno::ESRCH)?.1.parent),
             (Some(errno), _) => entries.call(heard.number, errno),
             (None, Some(init)) if heard.thread != init && !entries.full => {
                 inside = inside || enter(&proc, heard.thread)?;
@@ -289,9 +289,4 @@ fn opens(flags: u64) -> (Operation, LinkHandling) {
         () => LinkHandling::Followed,
     };
     (if changes { Operation::Write } else { Operation::Read }, last)
-}
-
-/// Whether a process in the launcher's /proc is a recorder: the only child of the launcher that leads a session.
-pub fn is_one(pid: u32, process: &processes::Process) -> bool {
-    process.parent == 1 && process.session == pid
 }

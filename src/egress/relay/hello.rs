@@ -1,8 +1,7 @@
 //! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the connection, and so must
 //! the second one that a host may ask for.
 
-use super::call::quoted;
-use super::stream::Stream;
+use super::stream::{Stream, quoted};
 use crate::egress::protocol::Refusal;
 use crate::manifest::host::Host;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -85,7 +84,7 @@ async fn asks_again(tool: &mut Stream, upstream: &mut Stream) -> Result<bool, St
         tokio::select! {
             _ = upstream.ended() => {}
             // It cannot send another one.
-            () = tool.closed() => return Ok(false),
+            true = tool.ended() => return Ok(false),
         }
         let answer = record(upstream, "ServerHello").await?;
         match (answer[0], answer.get(HEADER), answer.get(RANDOM)) {

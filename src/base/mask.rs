@@ -22,7 +22,7 @@ pub const SHORTEST: usize = 8;
 pub const CUT: &str = "[…]";
 const ELLIPSIS: char = '…';
 /// Most bytes of all patterns of secrets: beyond it, whole texts are hidden.
-const MOST_BYTES: usize = 1 << 19;
+const MOST_BYTES: usize = 1 << 20;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
 const LONGEST_CODE: usize = 12;
 /// Bytes of a text for each character of a secret that was encoded twice.

@@ -26,7 +26,6 @@ use child::{idmap, init};
 pub use host::grants;
 use host::inspect;
 pub use host::inspect::Totals;
-use problem::moved;
 pub use problem::{Problem, ProblemKind, WallState};
 pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;

@@ -19,7 +19,8 @@ use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::View;
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{
-    Problem, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys, view,
+    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys,
+    view,
 };
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -60,7 +61,7 @@ fn invalid() -> std::io::Error {
 }
 
 fn unruled(what: String) -> Problem {
-    Problem { wall: "landlock".into(), what, errno: Errno::EINVAL }
+    Problem::of("landlock", what)(Errno::EINVAL)
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
@@ -159,11 +160,14 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
 }
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
-    let failed = |errno| Problem { wall: "scratch".into(), what: format!("opening {}", stage.folder.display()), errno };
-    let opening = |errno| Problem { errno: crate::sandbox::moved(errno), ..failed(errno) };
-    let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(opening)?;
-    let stat = fstat(&folder).map_err(failed)?;
-    if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
+    let what = || format!("opening {}", stage.folder.display());
+    let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
+    let folder = opened.map_err(Problem::of_path("scratch", what()))?;
+    let stat = fstat(&folder).map_err(Problem::of("scratch", what()))?;
+    if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
+        return Err(Problem::new(ProblemKind::Changed, "scratch", what(), Errno::ESTALE));
+    }
+    Ok(folder)
 }
 
 /// What is remembered between the looks at one call.

@@ -5,7 +5,7 @@
 
 use crate::base::lock;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
+use crate::sandbox::problem::{Problem, ProblemKind};
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
@@ -377,7 +377,7 @@ impl Counters {
 
     /// An unreadable counter is an error, since a limit that is not read holds nobody.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
-        let unread = |errno| Problem { wall: "cgroup".into(), what: "reading the group's counters".into(), errno };
+        let unread = |errno| Problem::new(ProblemKind::Wall, "cgroup", "reading the group's counters", errno);
         let field = |file: &OwnedFd, name: &str| {
             let text = read(file).map_err(unread)?;
             let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());

@@ -13,7 +13,7 @@ use crate::quantity::MIB;
 use crate::sandbox::idmap::Users;
 use crate::sandbox::landlock::Right;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
+use crate::sandbox::problem::{Problem, ProblemKind};
 use crate::sandbox::protocol::{Identity, Mount, Setup};
 use crate::sandbox::sys;
 use nix::errno::Errno;
@@ -208,15 +208,12 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 /// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
 fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
-    let opened = files::without_links(&wanted.path, OFlag::O_PATH).map_err(crate::sandbox::moved);
-    let file = opened.map_err(problem(format!("opening {name}")))?;
+    let opened = files::without_links(&wanted.path, OFlag::O_PATH);
+    let file = opened.map_err(Problem::of_path("view", format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
-        return Err(Problem {
-            wall: "view".into(),
-            what: format!("{name} changed since it was checked"),
-            errno: Errno::ESTALE,
-        });
+        let what = format!("{name} changed since it was checked");
+        return Err(Problem::new(ProblemKind::Changed, "view", what, Errno::ESTALE));
     }
     let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
     let mut attributes = NOSUID | NODEV;
@@ -363,7 +360,6 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::ProblemKind;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
@@ -375,7 +371,7 @@ mod tests {
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
         let wanted = Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid };
         let mut users = Users::of(Identity { id: uid, pooled: false }, None);
-        let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.about());
+        let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.kind);
         fs::rename(&path, folder.path().join("old")).expect("moved");
         assert_eq!(about(), Some(ProblemKind::Changed), "gone");
         fs::write(&path, "new").expect("made");

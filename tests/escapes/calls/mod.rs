@@ -142,14 +142,6 @@ fn calls_as_an_ordinary_user() {
     calls(Who::User, "/var/tmp");
 }
 
-#[test]
-fn calls_as_root_of_a_user_namespace() {
-    if !is_root() {
-        return skipped(all().count(), "the suite as mapped root needs root to become an ordinary user first");
-    }
-    calls(Who::MappedRoot, "/tmp");
-}
-
 /// Without walls the same scripts do what inside was refused.
 #[test]
 fn calls_outside_reach_their_goal() {

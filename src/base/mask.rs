@@ -149,19 +149,24 @@ impl Mask {
 
     /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
-        if self.secrets.is_empty() && stream.search.is_none() {
-            return piece.unwrap_or_default().to_owned();
-        }
-        let Some(finder) = self.finder() else {
-            stream.hid = true;
-            return HIDDEN.to_owned();
+        let shown = match (piece, &mut stream.search, self.finder()) {
+            (None, search, _) => search.take().map_or(Vec::new(), |mut search| {
+                let rest = search.finish();
+                stream.hid |= search.hid;
+                rest
+            }),
+            (Some(piece), None, _) if self.secrets.is_empty() => return piece.to_owned(),
+            (Some(_), _, None) => {
+                stream.hid = true;
+                return HIDDEN.to_owned();
+            }
+            (Some(piece), search, Some(finder)) => {
+                let search = search.get_or_insert_with(|| Search::new(finder, false));
+                let shown = search.push(piece.as_bytes());
+                stream.hid |= search.hid;
+                shown
+            }
         };
-        let search = stream.search.get_or_insert_with(|| Search::new(finder, false));
-        let shown = match piece {
-            Some(piece) => search.push(piece.as_bytes()),
-            None => search.finish(),
-        };
-        stream.hid |= search.hid;
         text_of(&shown)
     }
 }
@@ -292,8 +297,9 @@ impl Search {
         self.text.extend_from_slice(bytes);
         let mut to = self.read.saturating_sub(self.finder.reach()).max(self.from);
         // Characters stay whole.
-        while to > self.from && self.text.get(to - self.from).is_some_and(|byte| byte & 0xC0 == 0x80) {
-            to -= 1;
+        let is_inside = |at: usize| self.text.get(at - self.from).is_some_and(|byte| byte & 0xC0 == 0x80);
+        for _ in 0..3 {
+            to -= usize::from(to > self.from && is_inside(to));
         }
         self.release(to)
     }

@@ -80,13 +80,13 @@ impl Lease {
                     Err(error) => Err(error),
                 },
                 Some(done) = dials.join_next() => match done {
-                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| None),
+                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| false),
                     Err(failed) => Err(io::Error::other(failed)),
                 },
             };
             match done {
-                Ok(None) => {}
-                Ok(Some(_)) => return,
+                Ok(false) => {}
+                Ok(true) => return,
                 Err(_) => {
                     // Its connections fail from here on, instead of waiting for nobody.
                     let _ = self.control.shutdown(std::net::Shutdown::Both);
@@ -98,13 +98,14 @@ impl Lease {
         }
     }
 
+    /// Whether the call passed a limit.
     async fn take(
         &self,
         message: FromRelay,
         dials: &mut JoinSet<Dialled>,
         next: &mut Instant,
         traffic: &Mutex<Traffic>,
-    ) -> io::Result<Option<Limit>> {
+    ) -> io::Result<bool> {
         match message {
             FromRelay::Dial { id, host, port } => {
                 let target = HostPattern { host: host.clone(), port: Some(port) };
@@ -127,18 +128,18 @@ impl Lease {
                             tokio::time::sleep_until(start).await;
                             Dialled { id, target, socket: dialler.dial(&host, port).await }
                         });
-                        return Ok(None);
+                        return Ok(false);
                     }
                 };
-                self.answer(id, &target, Err(refusal), traffic).await.map(|()| None)
+                self.answer(id, &target, Err(refusal), traffic).await.map(|()| false)
             }
             FromRelay::Saw(event) => {
                 lock(traffic).told(event);
-                Ok(None)
+                Ok(false)
             }
             FromRelay::Over { limit } if LIMITS.contains(&limit) => {
                 lock(traffic).over = Some(limit);
-                Ok(Some(limit))
+                Ok(true)
             }
             FromRelay::Ready | FromRelay::Ended(_) | FromRelay::Over { .. } => Err(io::ErrorKind::InvalidData.into()),
         }

@@ -18,8 +18,6 @@ const PAGE: u64 = 4096;
 /// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process that may share it.
 const AREA: u64 = 256;
 const LINK: u64 = 64;
-/// Most mappings of one process (vm.max_map_count).
-const MAPPINGS: u64 = 65_530;
 /// Kernel memory of a thread, bytes: its kernel stack and what describes it.
 const THREAD: u64 = 32 << 10;
 /// Most sessions of a call at a time. Where no group shares out the CPU, each session has its own share (sched(7)).
@@ -39,7 +37,7 @@ pub struct Sampler {
     waited_ms: u64,
     /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
     counted: Option<(u64, u64)>,
-    descriptors: DescriptorMemory,
+    pub descriptors: DescriptorMemory,
     /// Most bytes of file pages that one process was seen to have mapped.
     files: u64,
     pub peak: u64,
@@ -63,7 +61,7 @@ impl Sampler {
             let memory = processes::resident(*pid)?;
             sum.pages += memory.pages;
             sum.own += memory.own + process.threads * THREAD;
-            addresses += MAPPINGS.min(memory.addresses / PAGE);
+            addresses += memory.addresses / PAGE;
             self.files = self.files.max(memory.files);
         }
         // The room does not subtract pages: their quick sum may be far too high.
@@ -134,10 +132,10 @@ impl Sampler {
         Ok(pages)
     }
 
-    /// Kernel memory for mappings. They are counted only where as many as there are `addresses` for would pass `room`.
+    /// Kernel memory for mappings. They are counted only where one for each page of the `addresses` would pass `room`.
     fn mapped(&self, addresses: u64, room: u64) -> Result<u64, Errno> {
         let each = AREA + LINK * self.seen.processes.len() as u64;
-        if addresses * each <= room {
+        if addresses.saturating_mul(each) <= room {
             return Ok(0);
         }
         let mut bytes = 0;

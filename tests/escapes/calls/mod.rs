@@ -8,7 +8,7 @@ mod scratch;
 mod streams;
 mod time;
 
-use crate::harness::{Ended, PYTHON, Playground, Who, finish, is_root, skipped};
+use crate::harness::{Ended, PYTHON, Playground, Who, finish, skipped};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Masks secrets in what leaves this host: answers of hosts, output, logs, records and reports.
 //!
 //! A text has three readings: as it is, decoded character by character, and decoded so once more. Each is searched for
-//! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. A search that
-//! streams holds back a constant number of bytes, and as many are hidden beside a cut. That number depends on the length
-//! of the longest secret and never on how a text compares with one, which would confirm a guess.
+//! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. A search
+//! that streams holds back a constant number of bytes, and as many are hidden beside a cut. That number depends on the
+//! length of the longest secret and never on how a text compares with one, which would confirm a guess.
 
 use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
@@ -397,8 +397,9 @@ fn mask(text: &[u8], from: usize, found: &[Range<usize>], piece: Range<usize>, e
     shown
 }
 
-/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for itself,
-/// and so does a longer one than `LONGEST_CODE`. A line break and blanks after it are skipped: base64 is broken into lines.
+/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for
+/// itself, and so does a longer one than `LONGEST_CODE`. A line break and blanks after it are skipped: base64 is
+/// broken into lines.
 #[derive(Default)]
 struct Decoder {
     /// From the first byte on that may begin an encoded character.

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 const ROUTE: usize = 12;
 const KIND: usize = 7;
 
-/// Why packets for this address would not leave for one host elsewhere; `None`: they would, or there is no route at all.
+/// Why packets for this address would not leave for one host elsewhere; `None`: they would, or there is no route at
+/// all.
 pub fn inward(address: IpAddr) -> Option<&'static str> {
     match kind(address) {
         Ok(libc::RTN_LOCAL) => Some("an address of this machine"),

@@ -1,5 +1,5 @@
-//! Layers behind which others stand, each raised by itself: it still stops its own attack, which succeeds without it. Only
-//! these tests can do that: the product has no way to leave a layer out. (tests/escapes attacks the others.)
+//! Layers behind which others stand, each raised by itself: it still stops its own attack, which succeeds without it.
+//! Only these tests can do that: the product has no way to leave a layer out. (tests/escapes attacks the others.)
 
 use super::plan::{Plan, Program, Step};
 use super::{cgroup, identity, landlock, privileges, seccomp, spawn, sys};

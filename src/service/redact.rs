@@ -1,5 +1,5 @@
-//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden where they
-//! stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
+//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden where
+//! they stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
 use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};

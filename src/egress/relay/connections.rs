@@ -1,8 +1,8 @@
 //! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
 
-use super::call::{BACK_OFF, Call, Connection};
+use super::call::{BACK_OFF, Call, Connection, synthetic};
 use super::stream::{BUFFER, Stream, target};
-use super::{hello, http, names, secrets};
+use super::{hello, http, secrets};
 use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +42,7 @@ fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (St
     let localhost = Host::Name("localhost".to_owned());
     let host = match call.state().names.name(address) {
         Some(name) => Host::Name(name.to_owned()),
-        None if names::synthetic(address) => {
+        None if synthetic(address) => {
             return Err((SocketAddr::new(address, port).to_string(), Refusal::NoName));
         }
         // What the tool's own hosts file calls localhost is this machine's.

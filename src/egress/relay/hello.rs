@@ -53,9 +53,9 @@ async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Ve
     Ok(bytes)
 }
 
-/// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool sends
-/// is passed on up to that, only if it names the host, and the host is watched again. An error is the host's (TLS), or
-/// the tool's (content).
+/// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool
+/// sends is passed on up to that, only if it names the host, and the host is watched again. An error is the host's
+/// (TLS), or the tool's (content).
 pub async fn watch(tool: &mut Stream, upstream: &mut Stream, host: &Host) -> Result<(), Refusal> {
     let of_host = |why: String| Refusal::Tls { why };
     while asks_again(tool, upstream).await.map_err(of_host)? {

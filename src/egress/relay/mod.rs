@@ -1,5 +1,5 @@
-//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time. It makes
-//! no socket itself. A panic in one connection resets that connection; anywhere else it ends the process.
+//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time. It
+//! makes no socket itself. A panic in one connection resets that connection; anywhere else it ends the process.
 
 mod answers;
 mod call;
@@ -7,7 +7,6 @@ mod connections;
 mod hello;
 mod http;
 mod message;
-mod names;
 mod secrets;
 mod stream;
 mod stub;

@@ -1,7 +1,6 @@
 //! The name server of a call (RFC 1035), which knows the granted names and no others, and asks no other server.
 
-use super::call::{BACK_OFF, Call};
-use super::names::NAMES;
+use super::call::{BACK_OFF, Call, NAMES};
 use super::stream::Stream;
 use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::manifest::host::{self, Host};

@@ -1,5 +1,5 @@
-//! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file locks are
-//! counted here, which the kernel charges to no group.
+//! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file locks
+//! are counted here, which the kernel charges to no group.
 //!
 //! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however many processes
 //! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)).

@@ -1,7 +1,7 @@
 //! What /proc tells the launcher about the processes of a call.
 //!
-//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the recorder
-//! of a recorded call.
+//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the
+//! recorder of a recorded call.
 
 use crate::sandbox::sys::errno;
 use nix::errno::Errno;
@@ -79,7 +79,8 @@ impl ProcessSnapshot {
         self.processes.values().map(|process| process.faults).sum()
     }
 
-    /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in /proc.
+    /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in
+    /// /proc.
     pub fn of_the_tool(&self) -> Vec<u32> {
         self.processes.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect()
     }

@@ -101,8 +101,8 @@ impl Sampler {
         own + self.gone_ms.max(self.waited_ms)
     }
 
-    /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`. Where
-    /// the call does not stay stopped, the quick sum decides.
+    /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`.
+    /// Where the call does not stay stopped, the quick sum decides.
     fn counted_once(&mut self, quick: u64, room: u64, mut must_end: impl FnMut() -> bool) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
             let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);

@@ -1,8 +1,7 @@
 //! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the wall `view`, for real root), so
 //! that 0600 files of a granted folder stay readable and new files belong to the folder's owner.
 
-use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::Identity;
+use crate::sandbox::protocol::{Identity, Problem};
 use crate::sandbox::sys;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};

@@ -82,8 +82,9 @@ pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Res
 /// Longest look at one tree.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Looks at every entry below a folder before a call, in bounded number and time. What vanished meanwhile is passed over.
-/// `message`: the refusal where not all could be looked at; `closed`: folders that are closed to us are passed over.
+/// Looks at every entry below a folder before a call, in bounded number and time. What vanished meanwhile is passed
+/// over. `message`: the refusal where not all could be looked at; `closed`: folders that are closed to us are passed
+/// over.
 fn walk(
     folder: &OwnedFd,
     path: &Path,
@@ -216,8 +217,8 @@ fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
 }
 
-/// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an interpreter
-/// loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
+/// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an
+/// interpreter loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
 pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
     let tree = &written.tree;
     let folder = match without_links(tree, OFlag::O_PATH) {

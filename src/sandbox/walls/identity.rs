@@ -6,8 +6,7 @@
 
 use crate::base::files::{self, Folder};
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::Identity;
+use crate::sandbox::protocol::{Identity, Problem};
 use nix::fcntl::OFlag;
 use nix::sys::statfs::PROC_SUPER_MAGIC;
 use std::ffi::CString;
@@ -50,8 +49,10 @@ pub struct Lease {
 /// Why a tool may not run as this id: it is uid 0 of the machine, or this cannot be told.
 fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
-    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
-    const UNKNOWN: &str = "whether our id is uid 0 of the machine cannot be told: not every id is mapped here, and /proc/sys, whose owner would tell, is missing or is no procfs; mount a whole /proc";
+    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start \
+                        toolhost as root outside of it, or as an ordinary user";
+    const UNKNOWN: &str = "whether our id is uid 0 of the machine is not known: not every id is mapped here, and \
+                           /proc/sys, whose owner would show it, is missing or not a procfs; mount a whole /proc";
     if files::every_id_is_mapped() == Some(true) {
         return (id == 0).then_some(ROOT);
     }

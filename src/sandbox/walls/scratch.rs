@@ -5,8 +5,7 @@
 use crate::base::files;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
-use crate::sandbox::problem::{Problem, ProblemKind};
-use crate::sandbox::protocol::{Identity, Mount, Setup, Stage};
+use crate::sandbox::protocol::{Identity, Mount, Problem, ProblemKind, Setup, Stage};
 use crate::sandbox::sys;
 use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};

@@ -13,8 +13,7 @@ use crate::quantity::MIB;
 use crate::sandbox::idmap::Users;
 use crate::sandbox::landlock::Right;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::{Problem, ProblemKind};
-use crate::sandbox::protocol::{Identity, Mount, Setup};
+use crate::sandbox::protocol::{Identity, Mount, Problem, ProblemKind, Setup};
 use crate::sandbox::sys;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -99,8 +98,8 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 }
 
 /// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then
-/// leads. Called before the view is raised, while the program can be reached by its path. Where another file lies at that
-/// path by now, the mount holds a copy of what was opened.
+/// leads. Called before the view is raised, while the program can be reached by its path. Where another file lies at
+/// that path by now, the mount holds a copy of what was opened.
 pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
     let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));

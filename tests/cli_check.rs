@@ -152,25 +152,19 @@ fn a_policy_that_names_what_is_not_there_is_told() {
         gone.display()
     ));
     let (code, problems) = host.problems("x.policy.toml");
-    let told: Vec<(&str, u64, bool)> = problems
-        .iter()
-        .map(|p| {
-            (
-                p["pointer"].as_str().unwrap(),
-                p["line"].as_u64().unwrap(),
-                p["message"].as_str().unwrap().contains("did you mean"),
-            )
-        })
-        .collect();
+    let place = |p: &Value| (p["pointer"].as_str().unwrap().to_owned(), p["line"].as_u64().unwrap());
+    let mut told: Vec<(String, u64)> = problems.iter().map(place).collect();
+    told.sort_by_key(|(_, line)| *line);
     let wanted = [
-        ("/tools/0", 3, true),
-        ("/tools/1", 3, true),
-        ("/folders/0", 4, true),
-        ("/files/read/1/path", 8, false),
-        ("/files/read/2/path", 9, true),
-        ("/files/write/1/path", 11, false),
-        ("/runtimes/python/path", 13, false),
+        ("/tools/0", 3),
+        ("/tools/1", 3),
+        ("/folders/0", 4),
+        ("/files/read/1/path", 8),
+        ("/files/read/2/path", 9),
+        ("/files/write/1/path", 11),
+        ("/runtimes/python/path", 13),
     ];
+    let wanted = wanted.map(|(pointer, line)| (pointer.to_owned(), line));
     assert_eq!((code, told), (0, wanted.to_vec()), "{problems:#?}");
     assert!(problems.iter().all(|p| p["severity"] == "warning"));
     // The same for one file, named.
@@ -349,9 +343,9 @@ fn a_secret_that_no_call_could_have_is_told_at_its_place() {
         problems.iter().map(|p| (p["pointer"].as_str().unwrap(), p["message"].as_str().unwrap())).collect();
     let wanted = [
         (2, "(mode 0640): chmod 600"),
-        (3, "fine.keys is not there: did you mean"),
+        (3, "fine.keys does not exist"),
         (4, "no regular file"),
-        (6, "/no/sh is not there"),
+        (6, "/no/sh does not exist"),
     ];
     assert_eq!((code, told.len()), (0, wanted.len()), "{told:?}");
     for ((pointer, message), (index, words)) in told.iter().zip(wanted) {

@@ -163,9 +163,9 @@ fn a_caller_without_an_entry_hears_why_the_list_is_empty() {
     let entry = "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"t:*\"]\n";
     fs::write(host.path("sandbox-policies/callers.policy.toml"), entry).unwrap();
     let (_, out, err) = host.run(&["list"]);
-    assert!(out == "No tool.\n" && err.contains("callers.policy.toml gives") && err.contains("no tool"), "{out}{err}");
+    assert!(out == "No tool.\n" && err.contains("callers.policy.toml grants") && err.contains("no tool"), "{out}{err}");
     let (_, out, err) = host.run(&["list", "--caller", "alice"]);
-    assert!(out.contains("t:one") && !err.contains("gives"), "{out}{err}");
+    assert!(out.contains("t:one") && !err.contains("grants"), "{out}{err}");
 }
 
 #[test]

@@ -77,31 +77,24 @@ fn each_failure_says_its_thing_once_and_its_mend() {
 }
 
 #[test]
-fn a_missed_file_is_told_as_an_if_and_the_same_whether_it_is_there_or_not() {
+fn nothing_says_whether_a_file_that_was_not_granted_exists() {
     let playground = playground();
     let there = playground.path("home/real.txt");
     std::fs::write(&there, "x").unwrap();
     let gone = playground.path("home/none.txt");
-    let asks = json!({ "securityContext": {
-        "fileAccess": { "allowRead": ["self"] } } });
-    let mut heard = Vec::new();
     for (name, path) in [("real", &there), ("none", &gone)] {
-        playground.tool(name, "python", &format!("open({:?})\n", path.display().to_string()), asks.clone());
+        playground.tool(name, "python", &format!("open({:?})\n", path.display().to_string()), json!({}));
     }
-    playground.tool("other", "python", "1 / 0\n", asks);
     playground.settle();
-    for name in ["real", "none"] {
+    let heard = ["real", "none"].map(|name| {
         let (code, words) = told(&playground, &format!("esc:{name}"), &[]);
         assert_eq!(code, Some(1), "{words}");
-        assert!(words.contains("if it needs a file or folder that it was not granted"), "{words}");
-        assert!(words.contains(&format!("{name}.tool.json:")), "the place to ask at: {words}");
-        let mend = words.split("if it needs").nth(1).unwrap().split("call 0").next().unwrap();
-        heard.push(mend.replace(name, "NAME"));
-        let outcome = String::from_utf8_lossy(&playground.call(&format!("esc:{name}"), "{}").stdout).into_owned();
-        assert!(!outcome.contains("if it needs") && !outcome.contains(".tool.json"), "an agent reads: {outcome}");
-    }
+        assert!(words.contains("--explain` what it was refused"), "{words}");
+        let outcome = playground.call(&format!("esc:{name}"), "{}");
+        assert!(!outcome.text().contains("--explain"), "an agent reads: {outcome:?}");
+        outcome.out["error"]["details"].to_string().replace(name, "NAME")
+    });
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");
-    assert!(!told(&playground, "esc:other", &[]).1.contains("if it needs"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub mod places;
 pub mod problem;
 pub mod shared;
 pub mod shares;
+pub mod store;
 pub mod suggest;
 pub mod text;
 

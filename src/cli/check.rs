@@ -97,7 +97,9 @@ fn unreadable(path: PathBuf, why: String) -> File {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| names_a_policy(path));
+    let names_policy =
+        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(policy::is_policy_file);
+    let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(names_policy);
     // Policies that cannot be used are reported with the files; what they would forbid is then not known.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
@@ -112,16 +114,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         // Only policies were named: the tools were loaded to compare the policies with, and are not reported.
         files.clear();
     }
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let mut policies = match &settings.policies {
         Some(path) if args.paths.is_empty() => vec![path.clone()],
-        Some(path) => policy_paths.into_iter().chain(paths.into_iter().filter(|p| holds(p, path))).collect(),
+        // Also a folder around the configured policies.
+        Some(path) => {
+            policy_paths.into_iter().chain(paths.into_iter().filter(|p| real(path).starts_with(real(p)))).collect()
+        }
         None => policy_paths,
     };
     // A folder of policies comes before its files, so that conflicts between files are found and each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
-    let mut told = BTreeSet::new();
-    let found = policies.iter().flat_map(|path| of_policies(path, settings, &launchers, &tools));
-    files.extend(found.filter(|file| told.insert(file.path.clone())));
+    let mut reported = BTreeSet::new();
+    let found = policies.iter().flat_map(|path| policy_files(path, settings, &launchers, &tools));
+    files.extend(found.filter(|file| reported.insert(file.path.clone())));
     if args.strict {
         strict(&mut files);
     }
@@ -134,19 +140,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     Ok(if good(&files) { Exit::Ok } else { Exit::Caller }.into())
 }
 
-fn names_a_policy(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(policy::is_policy_file)
-}
-
-/// Is this the configured policies folder, or one around it?
-fn holds(folder: &Path, policies: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    real(policies).starts_with(real(folder))
-}
-
-/// What is found about the policy files of a path, one entry for each file.
-fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
-    // The others are looked at also where one cannot be read.
+/// The policy files of a path with their problems, one entry for each file.
+fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: &[Arc<registry::Tool>]) -> Vec<File> {
+    // One file that cannot be read does not keep the others from being checked.
     let (policies, mut problems) = host::look_at_policies(settings, path);
     problems.extend(policies.faults().iter().cloned());
     let machine = host::machine(settings, &policies, launchers.counted());
@@ -156,16 +152,8 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
         |from: &policy::SecretSource| from.file().or_else(|| Some(from.own_file("any")?.0)).map(Path::to_path_buf);
     let keys: BTreeSet<PathBuf> = sources.filter_map(named).collect();
     problems.extend(policies.notes().iter().filter(|note| !keys.contains(&note.path)).cloned());
-    let mut good = Vec::new();
-    for (path, found) in typos::find(&policies, tools, &machine) {
-        problems.extend(found.into_iter().map(|problem| policy::FileProblem { path: path.clone(), problem }));
-        good.push(path);
-    }
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
     let loaded = |path: &PathBuf| File::loaded(path.clone(), None, Vec::new());
-    for path in good {
-        files.entry(path.clone()).or_insert_with(|| loaded(&path));
-    }
     for policy::FileProblem { path, problem } in problems {
         let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
         // Ignored, or broken.
@@ -173,6 +161,9 @@ fn of_policies(path: &Path, settings: &Settings, launchers: &Launchers, tools: &
             file.status = registry::Status::Skipped;
         }
         file.problems.push(problem);
+    }
+    for (path, found) in typos::find(&policies, tools, &machine) {
+        files.entry(path.clone()).or_insert_with(|| loaded(&path)).problems.extend(found);
     }
     files.into_values().collect()
 }
@@ -196,30 +187,27 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     if json {
         return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
     }
-    let (mut good, mut skipped, mut refused) = (0, 0, 0);
+    // Good, skipped, refused.
+    let mut counts = [0; 3];
     for file in files {
-        let tool = file.tool.as_ref().map_or_else(String::new, |tool| format!(", {}", printable(tool)));
-        let status = match (file.status, file.has_errors()) {
-            (registry::Status::Skipped, _) => {
-                skipped += 1;
-                "skipped".to_owned()
-            }
-            (registry::Status::Loaded, true) => {
-                refused += 1;
-                format!("REFUSED{tool}")
-            }
-            (registry::Status::Loaded, false) => {
-                good += 1;
-                format!("ok{tool}")
-            }
+        let (kind, status) = match (file.status, file.has_errors()) {
+            (registry::Status::Loaded, false) => (0, "ok"),
+            (registry::Status::Skipped, _) => (1, "skipped"),
+            (registry::Status::Loaded, true) => (2, "REFUSED"),
         };
-        if file.problems.is_empty() {
-            continue;
+        counts[kind] += 1;
+        if !file.problems.is_empty() {
+            let tool = file
+                .tool
+                .as_ref()
+                .filter(|_| kind != 1)
+                .map_or_else(String::new, |tool| format!(", {}", printable(tool)));
+            writeln!(out, "{}: {status}{tool}", text::path(&file.path))?;
+            file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
         }
-        writeln!(out, "{}: {status}", text::path(&file.path))?;
-        file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
     }
     let count = |severity| files.iter().flat_map(|file| &file.problems).filter(|p| p.severity == severity).count();
+    let [good, skipped, refused] = counts;
     let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     writeln!(out, "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")

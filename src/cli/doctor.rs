@@ -1,4 +1,4 @@
-//! `toolhost doctor`: what this machine can enforce, by doing it, and the command that mends what it cannot.
+//! `toolhost doctor`: what this machine can enforce, tried by doing it, and the command that fixes what it cannot.
 //!
 //! Exit code 0 where every wall stands and the policies load, 4 without the walls, 3 without the policies.
 
@@ -47,8 +47,8 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     launchers.close();
     settle(process::FAREWELL);
     let head = match report["tier"].is_null() {
-        true => "Nothing runs on this machine until this is mended.",
-        false => "Every wall stands.",
+        true => "Nothing runs on this machine until this is fixed.",
+        false => "Every sandbox layer is active.",
     };
     match args.json {
         true => words::show_json(&report),
@@ -66,7 +66,7 @@ fn outcome(result: &Result<String, String>) -> Value {
 }
 
 /// The report, and the exit code that it means. Its tier is `A` where every wall stands; without one nothing runs here
-/// until a fix of `mends` is made.
+/// until a fix of `mends` is applied.
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
     let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
     let around = examine::Surroundings {
@@ -80,16 +80,16 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         Err(error) => (Vec::new(), Vec::new(), Some(refused(error))),
     };
     let stands = refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said);
-    let mut mends = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
+    let mut fixes = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
     let loaded = host::policies(settings);
     if loaded.is_err() {
-        mends.push(hint("the policies do not load, so nothing runs (they are told below)", "toolhost check"));
+        fixes.push(hint("the policies do not load, so nothing runs (see below)", "toolhost check"));
     }
     let audit_log = host::audit_log(settings).map_err(|why| why.to_string());
     let audit_log = audit_log.and_then(|log| log.open().map_err(|fault| fault.person.unwrap_or(fault.message)));
     if audit_log.is_err() {
-        let why = "the audit log cannot be opened, so every call is refused (it is told below)";
-        mends.push(hint(why, "toolhost --audit-log FILE …"));
+        let why = "the audit log cannot be opened, so every call is refused (see below)";
+        fixes.push(hint(why, "toolhost --audit-log FILE …"));
     }
     let exit = match (stands, &loaded, &audit_log) {
         (false, ..) => Exit::Host,
@@ -107,7 +107,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         "walls": walls,
         "refused": refused,
         "tried": tried,
-        "mends": mends,
+        "mends": fixes,
         "facts": facts,
         "runtimes": runtimes,
         "passedOver": passed_over,
@@ -344,8 +344,8 @@ struct Hint {
     command: String,
 }
 
-fn hint(why: &str, command: &str) -> Hint {
-    Hint { why: why.to_owned(), command: command.to_owned() }
+fn hint(why: impl Into<String>, command: impl Into<String>) -> Hint {
+    Hint { why: why.into(), command: command.into() }
 }
 
 const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost /etc/apparmor.d/toolhost && \
@@ -354,19 +354,11 @@ const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccom
                       --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
 const DELEGATE: &str = "systemd-run --user --scope -p Delegate=yes toolhost …";
 
-/// No command of ours: which one fits depends on the container's own manager.
-const CONTAINER_GROUP: &str =
-    "run toolhost outside of the container, or give the container a writable cgroup v2 of its own (docs/SETUP.md)";
-const UNIFIED: &str = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, start the machine anew, then \
-                       systemd-run --user --scope -p Delegate=yes toolhost …";
-const MOUNT: &str =
-    "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in a group that is its user's)";
-
-/// `refused`: the wall that could not be raised.
+/// `refused`: the layer that could not be set up.
 fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Hint> {
-    let mut mends = match refused {
+    let mut hints = match refused {
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
-        Some("landlock") => landlock(facts),
+        Some("landlock") => vec![landlock(facts)],
         Some("seccomp") if facts.architecture != "x86_64" => {
             vec![hint("the filter is made for x86_64", "run toolhost on an x86_64 machine")]
         }
@@ -375,71 +367,77 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Hint> {
         }
         None | Some(_) => Vec::new(),
     };
-    if !facts.counted {
-        mends.push(exact(facts));
-    }
-    mends
+    hints.extend((!facts.counted).then(|| exact(facts)));
+    hints
 }
 
 /// How to have memory and CPU counted exactly where they are sampled.
 fn exact(facts: &Facts) -> Hint {
-    match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
-        _ if facts.delegable && facts.container.is_none() => {
-            hint("limits are sampled; a delegated control group makes them exact", DELEGATE)
-        }
-        (Some(name), ..) => {
-            hint(&format!("limits are sampled; {name} gives this process no control group to use"), CONTAINER_GROUP)
-        }
-        (None, true, _) if !facts.real_root => hint(
-            "limits are sampled; control groups of version 1 are root's alone, cgroup v2 can be delegated",
-            UNIFIED,
+    let container = format!("{} gives this process no control group to use", facts.container.unwrap_or_default());
+    let (why, command) = match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
+        (None, ..) if facts.delegable => ("a delegated control group makes them exact", DELEGATE),
+        // Which command fits depends on the container's own manager.
+        (Some(_), ..) => (
+            container.as_str(),
+            "run toolhost outside of the container, or give the container a writable cgroup v2 of its own (docs/SETUP.md)",
         ),
-        (None, true, _) => hint(
-            "limits are sampled; toolhost may not make groups where memory, pids and cpuacct are mounted",
+        (None, true, _) if !facts.real_root => (
+            "only root may use control groups of version 1; cgroup v2 can be delegated",
+            "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, restart the machine, then \
+             systemd-run --user --scope -p Delegate=yes toolhost …",
+        ),
+        (None, true, _) => (
+            "toolhost may not make groups where memory, pids and cpuacct are mounted",
             "mount them writable for root, or use cgroup v2 (docs/SETUP.md)",
         ),
-        (None, false, true) => hint(
-            "limits are sampled; toolhost may not make groups below its own",
-            "sudo systemd-run --scope -p Delegate=yes toolhost …",
+        (None, false, true) => {
+            ("toolhost may not make groups below its own", "sudo systemd-run --scope -p Delegate=yes toolhost …")
+        }
+        (None, false, false) => (
+            "no control groups are mounted",
+            "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in a group that is its user's)",
         ),
-        (None, false, false) => hint("limits are sampled; no control groups are mounted", MOUNT),
-    }
+    };
+    hint(format!("limits are sampled; {why}"), command)
 }
 
 fn namespaces(facts: &Facts) -> Vec<Hint> {
-    let mut mends = Vec::new();
-    if facts.max_user_namespaces == Some(0) {
-        mends.push(hint("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
-    }
-    if facts.unprivileged_userns_off && !facts.real_root {
-        let command = "sudo sysctl -w kernel.unprivileged_userns_clone=1";
-        mends.push(hint("kernel.unprivileged_userns_clone is 0", command));
-    }
-    if facts.apparmor_restricts_userns && !facts.real_root {
-        let why = "AppArmor lets only programs with a profile make user namespaces \
-                   (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
-        mends.push(hint(why, APPARMOR));
-    }
-    if facts.already_filtered || (facts.container.is_some() && mends.is_empty()) {
+    let apparmor = "AppArmor lets only programs with a profile make user namespaces \
+                    (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
+    let causes = [
+        (
+            facts.max_user_namespaces == Some(0),
+            "user.max_user_namespaces is 0",
+            "sudo sysctl -w user.max_user_namespaces=15000",
+        ),
+        (
+            facts.unprivileged_userns_off && !facts.real_root,
+            "kernel.unprivileged_userns_clone is 0",
+            "sudo sysctl -w kernel.unprivileged_userns_clone=1",
+        ),
+        (facts.apparmor_restricts_userns && !facts.real_root, apparmor, APPARMOR),
+    ];
+    let mut hints: Vec<Hint> =
+        causes.into_iter().filter(|(holds, ..)| *holds).map(|(_, why, command)| hint(why, command)).collect();
+    if facts.already_filtered || (facts.container.is_some() && hints.is_empty()) {
         let name = facts.container.unwrap_or("a container or service manager");
-        mends.push(hint(&format!("{name} filters the system calls that raise walls, or masks /proc"), DOCKER));
+        hints.push(hint(format!("{name} filters the system calls that set up the layers, or masks /proc"), DOCKER));
     }
-    if mends.is_empty() {
-        let why = "the kernel refused, and nothing this program can read says why";
-        mends.push(hint(why, "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces"));
+    if hints.is_empty() {
+        let fix = "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces";
+        hints.push(hint("the kernel refused for a reason that toolhost cannot read", fix));
     }
-    mends
+    hints
 }
 
-fn landlock(facts: &Facts) -> Vec<Hint> {
-    let listed = facts.security_modules.as_deref();
+fn landlock(facts: &Facts) -> Hint {
+    let listed = facts.security_modules.as_deref().filter(|list| !list.is_empty());
     let why = match listed {
         Some(list) if !list.split(',').any(|name| name == "landlock") => "Landlock is not among the security modules",
         _ => "Landlock is off, missing (Linux < 5.13), or filtered by a container",
     };
-    let order = listed.filter(|list| !list.is_empty()).unwrap_or("capability");
-    let command = format!("add `lsm=landlock,{order}` to the kernel's command line and start the machine anew");
-    vec![Hint { why: why.to_owned(), command }]
+    let order = listed.unwrap_or("capability");
+    hint(why, format!("add `lsm=landlock,{order}` to the kernel's command line and restart the machine"))
 }
 
 #[cfg(test)]
@@ -473,9 +471,9 @@ mod tests {
             (sampled(|_| ()), None, "mount -t cgroup2"),
         ];
         for (facts, wall, command) in cases {
-            let mends = hints(&facts, wall);
-            assert_eq!(mends.len(), 1, "{mends:?}");
-            assert!(mends[0].command.contains(command), "{mends:?}");
+            let fixes = hints(&facts, wall);
+            assert_eq!(fixes.len(), 1, "{fixes:?}");
+            assert!(fixes[0].command.contains(command), "{fixes:?}");
         }
         assert_eq!(hints(&facts(|_| ()), None), []);
         // AppArmor's restriction is not for real root.

@@ -1,4 +1,4 @@
-//! `list`: the tools there are, and what keeps one from being called, as a table or as JSON.
+//! `list`: the tools, and what keeps one from being called. `prompt`: the same as text for a model.
 
 use super::refusal::Exit;
 use super::settings::Settings;
@@ -36,8 +36,22 @@ pub struct Args {
     pub format: Option<export::Format>,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct PromptArgs {
+    /// Only tools of this namespace (the part before ':')
+    #[arg(long, value_name = "N")]
+    pub namespace: Option<String>,
+    /// Only tools with this tag (may be given several times: any of them)
+    #[arg(long = "tag", value_name = "T")]
+    pub tags: Vec<String>,
+}
+
 /// Widest description in the table, characters.
 const WIDE: usize = 60;
+
+pub fn prompt(settings: &Settings, PromptArgs { namespace, tags }: PromptArgs) -> anyhow::Result<ExitCode> {
+    run(settings, Args { namespace, tags, format: Some(export::Format::Prompt), ..Args::default() })
+}
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::of(settings)?;
@@ -54,14 +68,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     Ok(Exit::Ok.into())
 }
 
-/// That a file of callers gives this one nothing, which is why nothing is shown.
+/// Why nothing is shown: `callers.policy.toml` grants this caller no tool.
 fn withheld(host: &host::Tools, args: &Args) -> Option<String> {
     let callers = host.policies.callers()?;
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let tools = host.tools();
     let none = !tools.is_empty() && !tools.iter().any(|tool| callers.may_call(&caller, &tool.manifest.id));
     let (shown, file) = (printable(&caller), path(&callers.file));
-    none.then(|| format!("toolhost: {file} gives {shown} no tool: `--caller NAME` shows what another one has"))
+    none.then(|| format!("toolhost: {file} grants {shown} no tool; `--caller NAME` shows another caller's tools"))
 }
 
 pub fn show(

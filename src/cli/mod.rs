@@ -1,7 +1,6 @@
 //! The command line: one file per verb, and one match that knows them all.
 
 pub mod act;
-pub mod approvals;
 pub mod audit;
 pub mod call;
 pub mod check;
@@ -10,18 +9,15 @@ pub mod deps;
 pub mod diff;
 pub mod doctor;
 pub mod host;
-pub mod kill;
 pub mod list;
 pub mod new;
+pub mod operate;
 mod process;
-pub mod prompt;
-pub mod ps;
 pub mod refusal;
 pub mod remote;
 pub mod schema;
 pub mod serve;
 pub mod settings;
-pub mod status;
 pub mod test;
 pub mod token;
 pub mod trustgraph;
@@ -55,7 +51,7 @@ enum Verb {
     /// List the tools
     List(list::Args),
     /// Print the tools as text for a model's prompt
-    Prompt(prompt::Args),
+    Prompt(list::PromptArgs),
     /// Check every manifest and policy: what is wrong, where, and the mend
     Check(check::Args),
     /// Show what a tool may touch, without running it
@@ -71,13 +67,13 @@ enum Verb {
     /// Serve the tools to agents and programs: MCP, HTTP, message brokers
     Serve(serve::Args),
     /// Show the calls of a running server
-    Ps(ps::Args),
+    Ps(operate::PsArgs),
     /// End a call of a running server
-    Kill(kill::Args),
+    Kill(operate::KillArgs),
     /// Show the calls of a running server that wait for a person, and answer them
-    Approvals(approvals::Args),
+    Approvals(operate::ApprovalsArgs),
     /// Show how a running server is
-    Status(status::Args),
+    Status(operate::StatusArgs),
     /// Make a token for a caller of `serve --http`
     Token(token::Args),
     /// What TrustGraph is told, so that its agents call a tool of this host
@@ -136,7 +132,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Call(args) => call::run(&settings, args),
         Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
-        Verb::Prompt(args) => prompt::run(&settings, args),
+        Verb::Prompt(args) => list::prompt(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
         Verb::Audit(audit::Args { diff: Some(sides), json, .. }) => {
             let mut sides = sides.into_iter();
@@ -149,10 +145,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
         Verb::Serve(args) => serve::run(settings, args),
-        Verb::Ps(args) => ps::run(&args),
-        Verb::Kill(args) => kill::run(&args),
-        Verb::Approvals(args) => approvals::run(&args),
-        Verb::Status(args) => status::run(&args),
+        Verb::Ps(args) => operate::ps(&args),
+        Verb::Kill(args) => operate::kill(&args),
+        Verb::Approvals(args) => operate::approvals(&args),
+        Verb::Status(args) => operate::status(&args),
         Verb::Token(args) => token::run(&args),
         Verb::Trustgraph(args) => trustgraph::run(&settings, args),
         Verb::Doctor(args) => doctor::run(&settings, &args),

@@ -109,55 +109,49 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
         bail!("the namespace 'core' is compiled into toolhost: choose another, for example custom:{name}");
     }
     let parameters = Parameter::read(&args.parameters)?;
-    let made = match &args.script {
-        Some(script) => from_script(scripts_folder, &id, name, script, args.entry.as_deref(), &parameters)?,
-        None => from_template(scripts_folder, &id, name, args.language.as_deref().unwrap_or("python"), &parameters)?,
+    let (file, source, document) = match &args.script {
+        Some(script) => from_script(&id, name, script, args.entry.as_deref(), &parameters)?,
+        None => from_template(&id, name, args.language.as_deref().unwrap_or("python"), &parameters)?,
     };
-    let (script, file) = (text::path(&made.script), text::path(&made.manifest));
-    writeln!(out, "Made {script} and {file}.")?;
+    let made = write(scripts_folder, &id, name, &file, &source, &document)?;
+    writeln!(out, "Made {} and {}.", text::path(&made.script), text::path(&made.manifest))?;
+    let language = &document["handler"]["language"];
+    match (&args.script, &args.entry) {
+        (None, _) => {}
+        // A module says by its shape how it is run.
+        _ if language == Language::Wasm.name() => {}
+        (_, Some(entry)) => {
+            writeln!(out, "entryPoint: {entry} is called with the arguments; what it returns is the result.")?
+        }
+        (_, None) => writeln!(
+            out,
+            "The script reads its arguments as JSON from stdin and prints one JSON value. To have a function called \
+             instead, write \"entryPoint\": \"NAME\" into \"handler\" (`--entry NAME` does)."
+        )?,
+    }
+    if args.script.is_some() && parameters.is_empty() {
+        writeln!(
+            out,
+            "The manifest names no parameters, so any are accepted, and NAME=VALUE arrives as text: \
+             `--parameter NAME:integer` (string, number, boolean, array, object) declares one."
+        )?;
+    }
     let example = match args.script.is_some() || !parameters.is_empty() {
         true => example(&parameters),
         false => "text='hello world'".to_owned(),
     };
-    // A module says by its shape how it is run.
-    let module = made.script.extension().is_some_and(|ending| ending == "wasm" || ending == "wat");
-    if args.script.is_some() && !module {
-        writeln!(out, "{}", how_it_is_run(args.entry.as_deref()))?;
-    }
-    if args.script.is_some() && parameters.is_empty() {
-        let untyped = "No parameters are written into the manifest, so any are taken, and NAME=VALUE arrives as text";
-        writeln!(
-            out,
-            "{untyped}: `--parameter NAME:integer` (string, number, boolean, array, object) says what one is."
-        )?;
-    }
     let again = text::printable(again);
-    writeln!(out, "Next: {again} call {id} {example}")?;
-    writeln!(out, "What it may touch: {again} audit {id}")?;
+    writeln!(out, "Next: {again} call {id} {example}\nWhat it may touch: {again} audit {id}")?;
     Ok(made)
-}
-
-/// Which way of running was chosen, and how to have the other one.
-fn how_it_is_run(entry: Option<&str>) -> String {
-    let stdin = "the script reads its arguments as JSON from stdin and prints one JSON value";
-    match entry {
-        Some(entry) => format!(
-            "entryPoint: {entry} is called with the arguments, and what it returns is the result. Without the line \"entryPoint\" {stdin}."
-        ),
-        None => format!(
-            "No entryPoint: {stdin}. To have a function called instead, write \"entryPoint\": \"NAME\" into \"handler\" (`--entry NAME` does)."
-        ),
-    }
 }
 
 /// A tool that works at once: it counts the words of a text, or gives back the arguments that are named.
 fn from_template(
-    scripts_folder: &Path,
     id: &str,
     name: &str,
     word: &str,
     parameters: &[Parameter],
-) -> anyhow::Result<NewTool> {
+) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let Some(language) = Language::from_word(word) else {
         let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
         bail!("'{}' is not a language: choose one of {}", text::printable(word), known.join(", "));
@@ -175,57 +169,51 @@ fn from_template(
     };
     let file = format!("{name}.{ending}");
     let mut document = document(id, name, &file, language);
-    let own = !parameters.is_empty();
-    document["parameters"] = match own {
-        true => schema(parameters),
-        false => json!({
-            "type": "object",
-            "properties": { "text": { "type": "string", "description": "The text to look at." } },
-            "required": ["text"],
-        }),
-    };
-    let (integer, text) = (json!({ "type": "integer" }), json!({ "type": "string" }));
-    let (description, output, answer) = match language {
-        _ if own => ("Gives back its input.", json!({}), Value::Null),
-        Language::Wasm => ("Gives back its input.", json!({ "text": text }), json!({ "text": "hello world" })),
-        _ => (
-            "Counts the characters and words of a text.",
-            json!({ "characters": integer, "words": integer }),
-            json!({ "characters": 11, "words": 2 }),
-        ),
-    };
-    document["description"] = json!(description);
     if language != Language::Wasm {
         document["handler"]["entryPoint"] = json!("run");
     }
-    let names: Vec<&String> = output.as_object().into_iter().flat_map(serde_json::Map::keys).collect();
-    document["output"] = json!({ "type": "object", "properties": output, "required": names });
-    if !own {
-        document["examples"] = json!([
-            { "description": "Two words.", "input": { "text": "hello world" }, "expectedOutput": answer }
-        ]);
-    }
     document["tags"] = json!([language.name()]);
-    write(scripts_folder, id, name, &file, if own { echo } else { source }.as_bytes(), &document)
+    if !parameters.is_empty() || language == Language::Wasm {
+        document["description"] = json!("Gives back its input.");
+        document["output"] = json!({ "type": "object" });
+    }
+    if !parameters.is_empty() {
+        document["parameters"] = schema(parameters);
+        return Ok((file, echo.into(), document));
+    }
+    document["parameters"] = json!({
+        "type": "object",
+        "properties": { "text": { "type": "string", "description": "The text to look at." } },
+        "required": ["text"],
+    });
+    let input = json!({ "text": "hello world" });
+    let mut answer = input.clone();
+    if language != Language::Wasm {
+        let integer = json!({ "type": "integer" });
+        document["description"] = json!("Counts the characters and words of a text.");
+        document["output"] = json!({
+            "type": "object",
+            "properties": { "characters": integer, "words": integer },
+            "required": ["characters", "words"],
+        });
+        answer = json!({ "characters": 11, "words": 2 });
+    }
+    document["examples"] = json!([{ "description": "Two words.", "input": input, "expectedOutput": answer }]);
+    Ok((file, source.into(), document))
 }
 
 fn from_script(
-    scripts_folder: &Path,
     id: &str,
     name: &str,
     script: &Path,
     entry: Option<&str>,
     parameters: &[Parameter],
-) -> anyhow::Result<NewTool> {
+) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let shown = text::path(script);
-    let file = script
-        .file_name()
-        .and_then(|file| file.to_str())
-        .with_context(|| format!("{shown} has no usable file name"))?;
+    let file = script.file_name().and_then(|file| file.to_str());
+    let file = file.with_context(|| format!("{shown} has no usable file name"))?;
     let language = Language::of_file_name(file).first().copied().with_context(|| {
-        format!(
-            "{shown}: its language must show in its name; rename it to end in .py, .js, .mjs, .cjs, .ts, .wasm or .wat"
-        )
+        format!("{shown}: the ending must show the language: .py, .js, .mjs, .cjs, .ts, .wasm or .wat")
     })?;
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, which says by its own shape how it is run: leave --entry out");
@@ -238,7 +226,7 @@ fn from_script(
     if let Some(entry) = entry {
         document["handler"]["entryPoint"] = json!(entry);
     }
-    write(scripts_folder, id, name, file, &source, &document)
+    Ok((file.to_owned(), source, document))
 }
 
 /// What every manifest has, in the order in which a person reads it.

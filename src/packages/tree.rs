@@ -1,17 +1,15 @@
 //! What a build left, read as hostile and made the host's own; the same tree is looked at again before each use.
 
 use crate::base::files::{self, is, names_in, open_at};
-use crate::base::text;
-use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat2};
-use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmod, fchmodat, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use crate::base::{store, text};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 /// Deepest folder, and longest path from the root, bytes.
@@ -128,13 +126,13 @@ impl Taking {
 
     fn file(&mut self, folder: BorrowedFd, name: &CString, path: String, stat: &FileStat) -> Result<(), TreeError> {
         plain(&path, stat)?;
-        let mut file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
+        let file = File::from(open_at(folder, name.as_c_str(), OFlag::O_RDONLY)?);
         let stat = fstat(&file)?;
         // Nobody is left who could have put another file there; this is the one that is read.
         plain(&path, &stat)?;
         let runs = stat.st_mode & 0o111 != 0;
         fchmod(&file, Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }))?;
-        let (sha256, bytes) = digest(&mut file, self.most.bytes.saturating_sub(self.bytes))?;
+        let (sha256, bytes) = digest(file, self.most.bytes.saturating_sub(self.bytes))?;
         self.bytes += bytes;
         if self.bytes > self.most.bytes {
             return hostile(
@@ -181,18 +179,9 @@ fn named(at: &str, name: &CString) -> Result<String, TreeError> {
 }
 
 /// SHA-256 in hex, and how many bytes that was; stops beyond `most`.
-fn digest(file: &mut File, most: u64) -> io::Result<(String, u64)> {
-    let (mut sum, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 256 << 10]);
-    while bytes <= most {
-        match file.read(&mut piece)? {
-            0 => break,
-            length => {
-                sum.update(&piece[..length]);
-                bytes += length as u64;
-            }
-        }
-    }
-    Ok((crate::base::hex(&sum.finalize()), bytes))
+fn digest(file: File, most: u64) -> io::Result<(String, u64)> {
+    let (sum, bytes) = store::digest(file.take(most.saturating_add(1)))?;
+    Ok((crate::base::hex(&sum), bytes))
 }
 
 /// The items with their stamps as they lie now, and the bytes that they occupy.
@@ -238,56 +227,10 @@ pub fn altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
         None => true,
         Some(sha256) => {
             let file = open_at(root, item.path.as_str(), OFlag::O_RDONLY).map(File::from);
-            file.is_ok_and(|mut file| digest(&mut file, item.bytes).is_ok_and(|(now, _)| now == *sha256))
+            file.is_ok_and(|file| digest(file, item.bytes).is_ok_and(|(now, _)| now == *sha256))
         }
     };
     items.iter().find(|item| !same(item)).map(|item| item.path.as_str())
-}
-
-/// Removes a tree that a build left, however deep: every folder below is first moved up to the top.
-pub fn remove(parent: BorrowedFd, name: &str) -> io::Result<()> {
-    // A build may take away the rights to its own folders. Nobody is left who could put a link there meanwhile.
-    let ours = |folder: BorrowedFd, name: &std::ffi::CStr| {
-        let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        if is(stat.st_mode, SFlag::S_IFDIR) {
-            fchmodat(folder, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
-        }
-        Ok::<_, nix::errno::Errno>(())
-    };
-    let open = |folder: BorrowedFd, name: &std::ffi::CStr| -> nix::Result<OwnedFd> {
-        ours(folder, name)?;
-        open_at(folder, name, OFlag::O_DIRECTORY)
-    };
-    let top = open(parent, &CString::new(name)?)?;
-    let mut moved = 0_u64;
-    loop {
-        let names: Vec<CString> = names_in(&top)?.collect::<nix::Result<_>>()?;
-        if names.is_empty() {
-            break;
-        }
-        for name in names {
-            if unlinkat(&top, name.as_c_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
-                continue;
-            }
-            let below = open(top.as_fd(), &name)?;
-            for inner in names_in(&below)?.collect::<nix::Result<Vec<_>>>()? {
-                if unlinkat(&below, inner.as_c_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
-                    continue;
-                }
-                ours(below.as_fd(), &inner)?;
-                loop {
-                    moved += 1;
-                    let aside = CString::new(format!(".{moved}"))?;
-                    match renameat2(&below, inner.as_c_str(), &top, aside.as_c_str(), RenameFlags::RENAME_NOREPLACE) {
-                        Err(nix::errno::Errno::EEXIST) => {}
-                        done => break done?,
-                    }
-                }
-            }
-            unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
-        }
-    }
-    Ok(unlinkat(parent, name, UnlinkatFlags::RemoveDir)?)
 }
 
 /// Paths at which an interpreter runs code before the script: `.pth` files and the customisation modules.
@@ -344,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_seen_and_everything_is_removed() {
+    fn every_change_is_seen() {
         let folder = tempfile::tempdir().expect("a folder");
         let top = folder.path().join("top");
         std::fs::create_dir_all(top.join("a/b")).expect("made");
@@ -362,16 +305,6 @@ mod tests {
         let items = now();
         std::fs::write(top.join("a/b/more"), "").expect("written");
         assert_eq!(changed(root.as_fd(), &items), Some("a/b"), "a folder tells what came");
-        // Deeper than any path may be long, and closed.
-        let mut at = top.clone();
-        for _ in 0..40 {
-            at = at.join("d".repeat(90));
-            std::fs::create_dir(&at).expect("made");
-        }
-        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o000)).expect("set");
-        let parent = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        remove(parent.as_fd(), "top").expect("removed");
-        assert!(!top.exists());
     }
 
     #[test]

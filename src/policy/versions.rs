@@ -1,10 +1,9 @@
-//! Versions: names, versions and ranges of packages, as each ecosystem writes them.
-//!
-//! For: `[packages]` of a policy, and who reads requirements. In: text. Out: whether it is one; whether a version lies in
-//! a range. Never: a name or version that an installer could take for an option, a path or an address.
+//! Names, versions and ranges of packages, as each ecosystem writes them. No name or version that is read here can be
+//! taken for an option, a path or an address by an installer.
 
 use super::packages::Ecosystem;
 use pep440_rs::{Operator, VersionSpecifiers};
+use pep508_rs::PackageName;
 use std::str::FromStr;
 
 /// Longest name, version or range, bytes (npm's own bound for names).
@@ -15,21 +14,10 @@ const LARGEST: u64 = (1 << 53) - 1;
 /// The name as its index spells it when it compares names; `None`: it is none.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
     match ecosystem {
-        Ecosystem::Python => python_name(text),
+        Ecosystem::Python if text.len() > LONGEST => None,
+        Ecosystem::Python => PackageName::from_str(text).ok().map(|name| name.to_string()),
         Ecosystem::Node => node_name(text).then(|| text.to_owned()),
     }
-}
-
-/// PEP 503: lower case, runs of `-`, `_` and `.` as one `-`.
-fn python_name(text: &str) -> Option<String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-    let ends = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
-    let bytes = || text.bytes();
-    if text.len() > LONGEST || !bytes().all(plain) || !ends(bytes().next()) || !ends(bytes().last()) {
-        return None;
-    }
-    let parts = text.split(['-', '_', '.']).filter(|part| !part.is_empty());
-    Some(parts.collect::<Vec<_>>().join("-").to_ascii_lowercase())
 }
 
 /// `name` or `@scope/name`; capitals stand in old names.

@@ -63,7 +63,7 @@ impl DecisionCache {
 
     fn kept(&self, tool: &Arc<Tool>) -> Option<Arc<Decided>> {
         let known = lock(&self.decided).get(&(Arc::as_ptr(tool) as usize)).cloned();
-        known.filter(|(seen, _)| seen.still()).map(|(_, decided)| decided)
+        known.filter(|(seen, _)| seen.is_unchanged()).map(|(_, decided)| decided)
     }
 
     fn found(&self, tool: &Arc<Tool>, seen: FileStamps) -> Arc<Decided> {

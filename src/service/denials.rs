@@ -1,12 +1,13 @@
 //! Denials: what a call was refused, and what failed on its way to a host, as data and in words.
 //!
 //! Nothing is said of a host or a file that the tool did not name itself. Whether a file exists on this machine is looked
-//! up for the person who asks for an explanation, and for nobody else.
+//! up only for the person who asks for an explanation.
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
 use crate::egress::protocol::{Event, Refusal, TrafficKind};
-use crate::executor::{Attempt, Denial, NEVER, Operation};
+use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
+use crate::fault::{Fault, Kind};
 use crate::manifest::Site;
 use crate::manifest::host::{self, HostPattern};
 use crate::policy::base_view::KERNEL;
@@ -118,19 +119,42 @@ fn reaches(ask: &HostPattern, target: &HostPattern) -> bool {
     ask.host.covers(&target.host) && port
 }
 
+/// The limit that ended a call, and its value.
+pub(super) fn limit_of(ending: &Ending) -> Option<(Limit, u64)> {
+    match ending {
+        Ending::TimedOut { limit_ms } => Some((Limit::TimeoutMs, *limit_ms)),
+        Ending::OverLimit { limit, allowed } => Some((*limit, *allowed)),
+        _ => None,
+    }
+}
+
+/// Who set a limit, and the most that may be asked for. `requested_ms`: the call's own time limit.
+pub(super) fn set_by(limit: Limit, decision: &policy::Decision, requested_ms: Option<u64>) -> Option<String> {
+    let verdict = decision.limit(limit)?;
+    let name = limit.name();
+    let policy = match verdict.from.as_str() {
+        "house default" => "house default, which a policy may raise ([limits])".to_owned(),
+        from => format!("policy {from}"),
+    };
+    let field = if limit == Limit::TimeoutMs { "execution.timeoutMs".to_owned() } else { format!("limits.{name}") };
+    let by_call = limit == Limit::TimeoutMs && requested_ms.is_some_and(|asked| asked <= verdict.ceiling);
+    let setter = match verdict.asked {
+        _ if by_call => "this call".to_owned(),
+        Some(asked) if verdict.clamped => format!("{policy} (the manifest asks for {asked})"),
+        Some(_) => format!("manifest ({field})"),
+        None => format!("{policy}; a manifest asks for more by {field}"),
+    };
+    let the = if by_call { "" } else { "the " };
+    Some(format!("{name} was set by {the}{setter}; the most is {}, set by the {policy}", verdict.ceiling))
+}
+
 /// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.
 pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, ask: Option<String>) -> Option<Denial> {
     let verdict = decided.limit(limit)?;
     // More than the ceiling is the policy's to allow; up to it the manifest asks.
     let narrower = if verdict.effective < verdict.ceiling { Narrower::Manifest } else { Narrower::Policy };
-    Some(Denial {
-        operation: LIMIT.to_owned(),
-        target: limit.name().to_owned(),
-        rule: format!("at most {allowed}"),
-        narrower: narrower.name().to_owned(),
-        ask,
-        ..Denial::default()
-    })
+    let (operation, target, rule) = (LIMIT.to_owned(), limit.name().to_owned(), format!("at most {allowed}"));
+    Some(Denial { operation, target, rule, narrower: narrower.name().to_owned(), ask, ..Denial::default() })
 }
 
 /// What a mechanism that sees files and system calls refused the call.
@@ -203,26 +227,60 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
     (!lines.is_empty()).then(|| format!("The network said: {}.", lines.join("; ")))
 }
 
-/// Refused files and system calls among these denials: of which a script's own words speak, and the others.
-pub(super) fn spoken_of<'d>(denials: &'d [Denial], words: &str) -> (Vec<&'d Denial>, Vec<&'d Denial>) {
+/// What is said beside a failure: for whoever called, and for the person.
+pub(super) type Hints = (Option<String>, Option<String>);
+
+/// For a failure of the tool's own. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long texts
+/// cut.
+pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[Denial], tool: &str) -> Hints {
+    match fault.kind {
+        Kind::TimeoutError if printed > 0 => {
+            let left = "if that was its answer, a thread or timer that it left running kept it from ending";
+            return (Some(format!("It had printed {printed} bytes by then: {left}.")), None);
+        }
+        Kind::ScriptError | Kind::TimeoutError => {}
+        _ => return (None, None),
+    }
+    let words = format!("{}\n{}", fault.message, fault.details.as_deref().unwrap_or_default());
     let operations = [Operation::Read, Operation::Write, Operation::Run, Operation::Call].map(verb);
     let files = denials.iter().filter(|denial| operations.contains(&denial.operation.as_str()));
-    files.partition(|denial| words.contains(denial.target.as_str()))
+    let (spoken_of, others): (Vec<&Denial>, Vec<&Denial>) =
+        files.partition(|denial| words.contains(denial.target.as_str()));
+    let said = match (&spoken_of[..], &others[..]) {
+        ([], []) => None,
+        ([], others) => Some(format!("Also refused, perhaps unrelated: {}.", few(others))),
+        (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
+    };
+    let join = |all: String, more: String| all + "\n" + &more;
+    let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words)).flatten();
+    let anyone = [self::words(traffic), said, package].into_iter().flatten().reduce(join);
+    let asks = asks(if spoken_of.is_empty() { &others } else { &spoken_of });
+    let person = [mend(traffic, denials), asks].into_iter().flatten().reduce(join);
+    let look =
+        || format!("`toolhost audit {tool}` shows what it has, `toolhost call {tool} --explain` what it was refused");
+    (anyone, person.or_else(|| (fault.kind == Kind::ScriptError).then(look)))
+}
+
+/// For the first package that an interpreter did not find. What begins with a dot or a slash is a file.
+fn missing_package(words: &str) -> Option<String> {
+    let before = ["No module named '", "Cannot find package '", "Cannot find module '", "Cannot find module \""];
+    let rest = before.iter().find_map(|before| Some(words.split_once(before)?.1))?;
+    let name =
+        rest.split(['\'', '"']).next().filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
+    let how =
+        "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)";
+    Some(format!("The package '{}' is not there: {how}.", printable(name)))
 }
 
 /// A few of these denials in words, the last of those that say most: what the script names, then other files, then
 /// system calls, which libraries often only try.
-pub(super) fn few(denials: &[&Denial]) -> String {
-    let mut told = denials.to_vec();
-    told.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
-    let more = told.len().saturating_sub(TOLD);
-    let told: Vec<String> = told
-        .split_off(more)
-        .into_iter()
-        .map(|denial| format!("{} {} ({})", denial.operation, denial.target, denial.rule))
-        .chain((more > 0).then(|| format!("and {more} more")))
-        .collect();
-    told.join(", ")
+fn few(denials: &[&Denial]) -> String {
+    let mut last = denials.to_vec();
+    last.sort_by_key(|denial| (denial.named, denial.operation != verb(Operation::Call)));
+    let more = last.len().saturating_sub(TOLD);
+    let last = last.split_off(more).into_iter();
+    let last = last.map(|denial| format!("{} {} ({})", denial.operation, denial.target, denial.rule));
+    last.chain((more > 0).then(|| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
 }
 
 /// What failed in detail on the network, and the lines that would ask for what was not granted, for the person.
@@ -242,7 +300,7 @@ pub(super) fn mend(traffic: &Traffic, denials: &[Denial]) -> Option<String> {
 }
 
 /// The lines that would ask for a few of these, the last ones.
-pub(super) fn asks(denials: &[&Denial]) -> Option<String> {
+fn asks(denials: &[&Denial]) -> Option<String> {
     let mut last: Vec<&Denial> = denials.iter().rev().copied().collect();
     last.sort_by_key(|denial| !denial.named);
     let lines: Vec<String> = last.into_iter().filter_map(|denial| denial.ask.clone()).take(TOLD).collect();

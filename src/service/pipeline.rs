@@ -15,7 +15,7 @@ use super::request::{CallRequest, Event, Stream};
 use super::shapes::{self, Shape};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
-use super::{Service, blocking, denials, format, hints, idempotency, ledger, packages, redact, secrets};
+use super::{Service, blocking, denials, format, idempotency, ledger, packages, redact, secrets};
 use crate::base::hidden::Hidden;
 use crate::base::json::{self, Text, TooMuch};
 use crate::base::{files, lock};
@@ -588,18 +588,13 @@ fn judged(
     let texts =
         if outcome.attempts.is_empty() { String::new() } else { script_text(target) + &record.shown_arguments() };
     let about = denials::DenialContext { site: &target.site, decision, texts, own };
-    let reached = hints::limit_of(&outcome.ending);
-    let set = reached.and_then(|(limit, _)| hints::limit(limit, decision, target.asked_ms));
+    let reached = denials::limit_of(&outcome.ending);
+    let set = reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.asked_ms));
     let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
     let mut observed: Vec<_> = reached.into_iter().collect();
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
     record.decent_denials(&mut observed);
-    let refused = hints::Refused {
-        network: denials::words(&traffic),
-        network_mend: denials::mend(&traffic, &observed),
-        denials: observed,
-    };
-    outcome.denials.observed.extend(refused.denials.iter().cloned());
+    outcome.denials.observed.extend(observed.iter().cloned());
     record.crashed = matches!(outcome.ending, Ending::Signalled { .. } | Ending::Trapped { .. });
     let (logs, printed_lines) = record.took(&mut outcome);
     let (printed, parts) = (outcome.usage.output_bytes, outcome.parts);
@@ -610,10 +605,9 @@ fn judged(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let hints = hints::of_failure(&fault, printed, &refused, tool, decision);
-        let details =
-            [fault.details.clone(), hints.anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
-        let person = fault.person.clone().or(set).or(hints.person);
+        let (anyone, person) = denials::hints(&fault, printed, &traffic, &observed, &tool.manifest.id);
+        let details = [fault.details.clone(), anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
+        let person = fault.person.clone().or(set).or(person);
         let message = match (fault.kind, &decision.service) {
             (Kind::TimeoutError, Some(_)) => late_service(record.parts_came),
             _ => fault.message.clone(),

@@ -246,7 +246,7 @@ fn a_bad_entry_of_the_store_stops_nobody_and_is_removed() {
     let shop = Shop::new(Who::ours());
     shop.python("one", &["plain==1.0"], "print(1)\n");
     assert_eq!(fits("ok 1", &shop.call("esc:one")), Ok(()));
-    let [text, folder] = ["a", "b"].map(|digit| shop.store().join(format!("{}.json", digit.repeat(32))));
+    let [text, folder] = ["a", "b"].map(|digit| shop.store().join(format!("{}.entry", digit.repeat(32))));
     fs::write(&text, "no list").unwrap();
     fs::create_dir(&folder).unwrap();
     assert_eq!(fits("ok 1", &shop.call("esc:one")), Ok(()));
@@ -375,6 +375,7 @@ fn what_was_resolved_is_counted_bounded_and_removed() {
     }
     // Longer than any lock that is written: it is as none, and resolved anew.
     let lock = names(".resolved").remove(0);
+    fs::remove_file(&lock).unwrap();
     fs::write(&lock, "#".repeat(5 << 20)).unwrap();
     fs::write(shop.store().join(&shop.trees()[0]).join("changed"), "").unwrap();
     loose(&shop, "other", "plain==2.0\n");

@@ -50,8 +50,10 @@ pub fn tell(
         found.extend(repositories(tool, &decision));
         found.extend(no_folder(tool));
         found.extend(script(tool));
-        found.extend(not_here(tool, &decision));
-        found.extend(packages(&decision));
+        found.extend(typescript(tool, &decision));
+        // What is not pinned, and other remarks about packages.
+        let warnings = decision.notes.all.iter().filter_map(|note| note.strip_prefix("warning: "));
+        found.extend(warnings.map(|words| Problem::new(Severity::Warning, Code::Dependency, "", words)));
         registry::locate(&mut found, &tool.site.manifest);
         report.problems.append(&mut found);
     }
@@ -159,9 +161,9 @@ fn no_module(text: &[u8]) -> Option<String> {
     }
     // A text begins with a parenthesis or, in a comment, with a semicolon (webassembly.github.io/spec/core/text).
     if !matches!(first, Some(b'(' | b';')) {
-        let begins = "this file is not a WebAssembly module: it begins neither with \\0asm nor like the text form (a \
-                      download that went wrong, or a Git LFS pointer?)";
-        return Some(begins.to_owned());
+        return Some(
+            "this file is not a WebAssembly module: it begins neither with \\0asm nor like the text form".to_owned(),
+        );
     }
     #[cfg(feature = "wasi")]
     if (text.len() as u64) < LONGEST_TEXT {
@@ -170,38 +172,35 @@ fn no_module(text: &[u8]) -> Option<String> {
     None
 }
 
-/// What the script seems to rely on and this machine does not provide.
-fn not_here(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
+/// TypeScript needs a Node that strips types.
+fn typescript(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
     let (runtime, script) = (decision.runtime.as_ref()?, tool.site.script.as_deref()?);
-    let typed = Language::of_file_name(script.to_str()?) == [Language::Bun];
-    if runtime.language == Language::Nodejs && typed && !service::strips_types(&runtime.version) {
-        let version = &runtime.version;
-        let message = format!(
-            "Node {version} does not run TypeScript (22.18 and 23.6 do), so calls fail here: \"language\": \"bun\" runs it"
-        );
-        return Some(Problem::new(Severity::Warning, Code::Dependency, "/handler/language", message));
-    }
-    None
+    let is_typescript = Language::of_file_name(script.to_str()?) == [Language::Bun];
+    let fails = runtime.language == Language::Nodejs && is_typescript && !strips_types(&runtime.version);
+    let message = format!(
+        "Node {} does not run TypeScript, so calls fail here: use Node 22.18, 23.6 or later, or \"language\": \"bun\"",
+        runtime.version
+    );
+    fails.then(|| Problem::new(Severity::Warning, Code::Dependency, "/handler/language", message))
 }
 
-/// What is not pinned, and what else is remarkable about the packages.
-fn packages(decision: &policy::Decision) -> Vec<Problem> {
-    let told = decision.notes.all.iter().filter_map(|note| note.strip_prefix("warning: "));
-    told.map(|words| Problem::new(Severity::Warning, Code::Dependency, "", words)).collect()
+/// Whether this Node runs TypeScript by itself (nodejs.org/api/typescript.html, "Type stripping").
+fn strips_types(version: &str) -> bool {
+    let version = semver::Version::parse(version.trim_start_matches('v'));
+    version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18))
 }
 
 fn verdict_in_words(verdict: &Verdict, decision: &policy::Decision, refused: bool) -> (Severity, String) {
     let reason = verdict.reason.as_deref().unwrap_or("not allowed");
     let asked = format!("{} {}: {reason}", verdict.what.name(), verdict.asked);
-    if !verdict.never() {
-        let id = decision.tool.rsplit_once('@').map_or(decision.tool.as_str(), |(id, _)| id);
-        let mend = format!("`toolhost audit {id} --suggest-policy` prints what would grant it");
-        let message = format!("every call is refused by policy '{}': {asked}; {mend}", decision.policy);
-        return (Severity::Warning, message);
-    }
-    match refused {
-        true => (Severity::Error, format!("every call is refused, and no policy can change that: {asked}")),
-        false => (Severity::Warning, format!("never granted, whatever a policy says: {asked}")),
+    match (verdict.never(), refused) {
+        (false, _) => {
+            let id = decision.tool.split('@').next().unwrap_or_default();
+            let fix = format!("`toolhost audit {id} --suggest-policy` prints what would grant it");
+            (Severity::Warning, format!("every call is refused by policy '{}': {asked}; {fix}", decision.policy))
+        }
+        (true, true) => (Severity::Error, format!("every call is refused, and no policy can change that: {asked}")),
+        (true, false) => (Severity::Warning, format!("never granted, whatever a policy says: {asked}")),
     }
 }
 

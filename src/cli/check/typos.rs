@@ -1,4 +1,4 @@
-//! What a policy names and is not there: a tool, a folder, a file, an interpreter, a secret. Such a policy still loads.
+//! What a policy names that does not exist: a tool, folder, file, interpreter, index or secret. Such a policy still loads.
 
 use crate::base::text::{self, printable};
 use crate::base::{files, mask, suggest};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 struct Tools<'t> {
     by_id: BTreeMap<&'t str, Vec<&'t Arc<registry::Tool>>>,
     namespaces: BTreeSet<&'t str>,
-    /// By the file of a policy, the folders of the tools with a script that it governs.
+    /// The folders of the tools with a script, by the policy file that governs them.
     governed: BTreeMap<PathBuf, Vec<&'t PathBuf>>,
 }
 
@@ -33,12 +33,17 @@ impl<'t> Tools<'t> {
         found
     }
 
-    fn named(&self, selector: &Selector) -> bool {
-        match selector {
-            Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
-            Selector::Namespace(namespace) => self.namespaces.contains(namespace.as_str()),
-            Selector::Any => !self.by_id.is_empty(),
-        }
+    /// A warning where no loaded tool is named by this selector.
+    fn stray(&self, selector: &Selector, pointer: String, at: At) -> Option<Problem> {
+        let (is_known, near) = match selector {
+            Selector::Exact(id) => {
+                (self.by_id.contains_key(id.as_str()), suggest::hint(id, self.by_id.keys().copied()))
+            }
+            Selector::Namespace(namespace) => (self.namespaces.contains(namespace.as_str()), String::new()),
+            Selector::Any => (true, String::new()),
+        };
+        let message = || format!("no loaded tool is named by '{}'{near}", printable(&selector.text()));
+        (!is_known).then(|| warning(Code::Dependency, pointer, at, message()))
     }
 }
 
@@ -46,162 +51,117 @@ impl<'t> Tools<'t> {
 pub fn find(policies: &Policies, tools: &[Arc<registry::Tool>], machine: &Machine) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
     let tools = Tools::index(policies, tools);
-    let callers = policies.callers().map(|callers| (callers.file.clone(), callers_of(callers, &tools)));
-    files
-        .map(|policy| {
-            let mut found = names(policy, &tools);
-            found.extend(elsewhere(policy, &tools));
-            found.extend(folders(policy));
-            found.extend(indexes(policy, machine));
-            found.extend(paths(policy, &tools));
-            found.extend(interpreters(policy, machine));
-            found.extend(secrets(policy));
-            (policy.file.clone(), found)
-        })
-        .chain(callers)
-        .collect()
-}
-
-/// `callers.policy.toml`: tools that are none, and parameters that a tool does not have.
-fn callers_of(callers: &policy::Callers, tools: &Tools) -> Vec<Problem> {
-    let mut found = Vec::new();
-    for (index, rule) in callers.list.iter().enumerate() {
-        let pointer = |key: &str, at: usize| format!("/caller/{index}/{key}/{at}");
-        for (at, selector) in rule.tools.iter().enumerate().filter(|(_, selector)| !tools.named(selector)) {
-            found.push(stray_name(selector, pointer("tools", at), rule.at, tools));
-        }
-        for (at, parameter) in rule.parameters.iter().enumerate() {
-            let Selector::Exact(id) = &parameter.tool else { continue };
-            let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
-            let lacks = |tool: &&&Arc<registry::Tool>| {
-                let schema = tool.manifest.parameters.as_ref().map(|schema| &schema.raw["properties"]);
-                schema.and_then(|known| known.as_object()).is_some_and(|known| !known.contains_key(&parameter.name))
-            };
-            if let Some(tool) = versions.rfind(lacks) {
-                let (name, tool) = (printable(&parameter.name), tool.reference());
-                let message = format!("{tool} has no parameter `{name}`, so this caller can never call it");
-                found.push(warning(Code::Dependency, pointer("parameters", at), parameter.at, message));
-            }
-        }
-    }
-    found
+    let callers = policies.callers().map(|callers| (callers.file.clone(), unknown_in_callers(callers, &tools)));
+    files.map(|policy| (policy.file.clone(), unknown(policy, &tools, machine))).chain(callers).collect()
 }
 
 fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
     Problem { severity: Severity::Warning, code, pointer, line: at.line, column: at.column, message }
 }
 
-/// Exact ids of tools of which no version lies in the policy's `folders`: it governs none of them.
-fn elsewhere(policy: &Policy, tools: &Tools) -> Vec<Problem> {
-    let told = |(index, named): (usize, &policy::Tools)| {
-        let Selector::Exact(id) = &named.selector else { return None };
-        let meant = tools.by_id.get(id.as_str())?.iter();
-        let words = meant.map(|tool| policy.passed_over(&tool.site.manifest)).collect::<Option<Vec<_>>>()?.pop()?;
-        Some(warning(Code::Security, format!("/tools/{index}"), named.at, words))
-    };
-    policy.tools.iter().enumerate().filter_map(told).collect()
-}
-
-/// `tools`: exact ids that are no tool, and namespaces without one.
-fn names(policy: &Policy, tools: &Tools) -> Vec<Problem> {
-    let stray = policy.tools.iter().enumerate().filter(|(_, named)| !tools.named(&named.selector));
-    stray.map(|(index, named)| stray_name(&named.selector, format!("/tools/{index}"), named.at, tools)).collect()
-}
-
-/// That a word names no tool, and what may be meant.
-fn stray_name(selector: &Selector, pointer: String, at: At, tools: &Tools) -> Problem {
-    let near = match selector {
-        Selector::Exact(id) => suggest::hint(id, tools.by_id.keys().copied()),
-        Selector::Namespace(ns) => {
-            let near = suggest::nearest(ns, tools.namespaces.iter().copied());
-            near.map_or_else(String::new, |near| format!(": did you mean '{near}:*'?"))
-        }
-        Selector::Any => String::new(),
-    };
-    let message = format!("no tool that is loaded is named by '{}'{near}", printable(&selector.text()));
-    warning(Code::Dependency, pointer, at, message)
-}
-
-fn folders(policy: &Policy) -> Vec<Problem> {
-    let missing = policy.folders.iter().enumerate().filter(|(_, folder)| !folder.path.is_dir());
-    missing
-        .map(|(index, folder)| {
-            let message = format!(
-                "there is no folder {}, so no tool can lie there{}",
-                text::path(&folder.path),
-                near(&folder.path)
-            );
-            warning(Code::Dependency, format!("/folders/{index}"), folder.at, message)
-        })
-        .collect()
-}
-
-/// `[files]`: granted paths that are not there. A relative path is looked for in the folder of every tool that the
-/// policy governs. To be written, a relative path need not be there yet, nor a file whose folder is there.
-fn paths(policy: &Policy, tools: &Tools) -> Vec<Problem> {
-    let own = tools.governed.get(&policy.file).map(Vec::as_slice).unwrap_or_default();
+/// `callers.policy.toml`: unknown tools, and parameters that a tool does not have.
+fn unknown_in_callers(callers: &policy::Callers, tools: &Tools) -> Vec<Problem> {
     let mut found = Vec::new();
-    for (key, rules) in [("read", &policy.read), ("write", &policy.write)] {
-        for (index, rule) in rules.iter().enumerate() {
-            let areas: Vec<policy::Area> = match rule.relative {
-                true => own.iter().map(|folder| rule.area_at(folder)).collect(),
-                false => vec![rule.area.clone()],
+    for (index, rule) in callers.list.iter().enumerate() {
+        let named = rule.tools.iter().enumerate();
+        found.extend(named.filter_map(|(at, it)| tools.stray(it, format!("/caller/{index}/tools/{at}"), rule.at)));
+        for (at, parameter) in rule.parameters.iter().enumerate() {
+            let Selector::Exact(id) = &parameter.tool else { continue };
+            let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
+            let lacks = |tool: &&&Arc<registry::Tool>| {
+                let known = tool.manifest.parameters.as_ref().and_then(|schema| schema.raw["properties"].as_object());
+                known.is_some_and(|known| !known.contains_key(&parameter.name))
             };
-            let there = |area: &policy::Area| match (key, rule.relative, area) {
-                ("write", true, _) => true,
-                ("write", false, policy::Area::File(file)) => file.parent().is_some_and(Path::exists),
-                _ => area.path().exists(),
-            };
-            let Some(missing) = areas.first().filter(|_| !areas.iter().any(there)) else { continue };
-            let path = missing.path();
-            let message =
-                format!("'{}' is granted, and {} is not there{}", printable(&rule.text), text::path(path), near(path));
-            found.push(warning(Code::Dependency, format!("/files/{key}/{index}/path"), rule.at, message));
+            if let Some(tool) = versions.rfind(lacks) {
+                let (name, tool) = (printable(&parameter.name), tool.reference());
+                let message = format!("{tool} has no parameter `{name}`, so this caller can never call it");
+                found.push(warning(
+                    Code::Dependency,
+                    format!("/caller/{index}/parameters/{at}"),
+                    parameter.at,
+                    message,
+                ));
+            }
         }
     }
     found
 }
 
-fn interpreters(policy: &Policy, machine: &Machine) -> Vec<Problem> {
-    let unusable = policy.runtimes.iter().filter_map(|(language, named)| {
-        let why = machine.named_runtimes.get(&named.path)?.as_ref().err()?;
-        let message = format!("{} cannot be used here: {}", text::path(&named.path), printable(why));
-        Some(warning(Code::Dependency, format!("/runtimes/{}/path", language.name()), named.at, message))
-    });
-    unusable.collect()
-}
-
-/// `[packages]`: indexes that the host's configuration does not name.
-fn indexes(policy: &Policy, machine: &Machine) -> Vec<Problem> {
-    let unknown = policy.packages.iter().filter_map(|(ecosystem, entry)| {
+/// What one policy names and this host does not have.
+fn unknown(policy: &Policy, tools: &Tools, machine: &Machine) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for (index, named) in policy.tools.iter().enumerate() {
+        found.extend(tools.stray(&named.selector, format!("/tools/{index}"), named.at));
+        // An exact id of which no version lies in the policy's `folders`: the policy governs none of them.
+        let versions = match &named.selector {
+            Selector::Exact(id) => tools.by_id.get(id.as_str()),
+            _ => None,
+        };
+        let elsewhere =
+            versions.and_then(|all| all.iter().map(|tool| policy.passed_over(&tool.site.manifest)).collect());
+        let words = elsewhere.and_then(|mut words: Vec<_>| words.pop());
+        found.extend(words.map(|words| warning(Code::Security, format!("/tools/{index}"), named.at, words)));
+    }
+    let mut missing = |pointer: String, at: At, message: String| {
+        found.push(warning(Code::Dependency, pointer, at, message));
+    };
+    for (index, folder) in policy.folders.iter().enumerate().filter(|(_, folder)| !folder.path.is_dir()) {
+        let message = format!("the folder {} does not exist, so no tool lies there", text::path(&folder.path));
+        missing(format!("/folders/{index}"), folder.at, message);
+    }
+    for (language, named) in &policy.runtimes {
+        if let Some(Err(why)) = machine.named_runtimes.get(&named.path) {
+            let message = format!("{} cannot be used here: {}", text::path(&named.path), printable(why));
+            missing(format!("/runtimes/{}/path", language.name()), named.at, message);
+        }
+    }
+    for (ecosystem, entry) in &policy.packages {
+        let (index, name) = (&entry.grant.rules.index, ecosystem.name());
         let known = machine.indexes.keys().filter(|(of, _)| of == ecosystem).map(|(_, name)| name.as_str());
         let known: Vec<&str> = known.collect();
-        let index = &entry.grant.rules.index;
-        if known.contains(&index.as_str()) {
-            return None;
+        if !known.contains(&index.as_str()) {
+            let message = format!(
+                "this host's configuration has no [indexes.{index}] {name}, so tools that require packages are \
+                 unavailable; known: {}",
+                known.join(", ")
+            );
+            missing(format!("/packages/{name}/index"), entry.at, message);
         }
-        let name = ecosystem.name();
-        let message = format!(
-            "this host's configuration has no [indexes.{index}] {name}, so tools that require packages are unavailable; known: {}",
-            known.join(", ")
-        );
-        Some(warning(Code::Dependency, format!("/packages/{name}/index"), entry.at, message))
-    });
-    unknown.collect()
-}
-
-/// `[secrets]`: files that a call would not read the secret from, programs that are not there, and values too short to
-/// be hidden.
-fn secrets(policy: &Policy) -> Vec<Problem> {
-    let unusable = policy.secrets.iter().enumerate().filter_map(|(index, entry)| {
-        let (code, why) = unusable(&entry.grant.from)?;
+    }
+    for (key, rules) in [("read", &policy.read), ("write", &policy.write)] {
+        for (index, rule) in rules.iter().enumerate() {
+            if let Some(path) = missing_path(key, rule, tools.governed.get(&policy.file)) {
+                let message =
+                    format!("'{}' is granted, and {} does not exist", printable(&rule.text), text::path(&path));
+                missing(format!("/files/{key}/{index}/path"), rule.at, message);
+            }
+        }
+    }
+    for (index, entry) in policy.secrets.iter().enumerate() {
+        let Some((code, why)) = unusable(&entry.grant.from) else { continue };
         let name = &entry.grant.name;
-        let message = format!("the secret {name} cannot be had, so every call that uses it is refused: {why}");
-        Some(warning(code, format!("/secrets/grant/{index}/from"), entry.at, message))
-    });
-    unusable.collect()
+        let message = format!("the secret {name} cannot be read, so every call that uses it is refused: {why}");
+        found.push(warning(code, format!("/secrets/grant/{index}/from"), entry.at, message));
+    }
+    found
 }
 
+/// The path of a file rule if it exists for none of the tools in `folders`, which the policy governs. A path that may be
+/// written need not exist yet.
+fn missing_path(key: &str, rule: &policy::Rule, folders: Option<&Vec<&PathBuf>>) -> Option<PathBuf> {
+    let areas: Vec<policy::Area> = match rule.relative {
+        true => folders.into_iter().flatten().map(|folder| rule.area_at(folder)).collect(),
+        false => vec![rule.area.clone()],
+    };
+    let exists = |area: &policy::Area| match (key, rule.relative, area) {
+        ("write", true, _) => true,
+        ("write", false, policy::Area::File(file)) => file.parent().is_some_and(Path::exists),
+        _ => area.path().exists(),
+    };
+    areas.first().filter(|_| !areas.iter().any(exists)).map(|area| area.path().to_path_buf())
+}
+
+/// Why a call could not read a secret from here, or could not hide it.
 fn unusable(from: &SecretSource) -> Option<(Code, String)> {
     let short = |value: &[u8]| value.trim_ascii_end().len() < mask::SHORTEST;
     let words = |shown: &str| (Code::Schema, format!("{shown}: {}", service::TOO_SHORT));
@@ -209,13 +169,12 @@ fn unusable(from: &SecretSource) -> Option<(Code, String)> {
         let value = std::env::var(name).ok()?;
         return short(value.as_bytes()).then(|| words(&format!("the host's variable {}", text::printable(name))));
     }
-    let folder = from.own_file("any").map(|(folder, _)| folder);
-    let path = from.file().or(folder)?;
+    let path = from.file().or_else(|| Some(from.own_file("any")?.0))?;
     let shown = text::path(path);
     Some(match (std::fs::symlink_metadata(path), from) {
-        (Err(_), _) => (Code::Dependency, format!("{shown} is not there{}", near(path))),
+        (Err(_), _) => (Code::Dependency, format!("{shown} does not exist")),
         (Ok(facts), SecretSource::CallerFile(_)) if !facts.is_dir() => {
-            (Code::Dependency, format!("{shown} is no folder"))
+            (Code::Dependency, format!("{shown} is not a folder"))
         }
         (Ok(facts), SecretSource::CallerFile(_)) => {
             let open = files::others_may_write(facts.mode(), facts.uid(), facts.gid());
@@ -228,17 +187,4 @@ fn unusable(from: &SecretSource) -> Option<(Code, String)> {
             None => words(&shown),
         },
     })
-}
-
-/// A name that lies where the first missing part of a path should, if it is nearly the same.
-fn near(path: &Path) -> String {
-    let there = path.ancestors().skip(1).find(|above| above.is_dir());
-    let Some((above, name)) = there.and_then(|above| Some((above, path.strip_prefix(above).ok()?.iter().next()?)))
-    else {
-        return String::new();
-    };
-    let entries = std::fs::read_dir(above).into_iter().flatten().flatten().take(1000);
-    let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    suggest::nearest(&name.to_string_lossy(), names.iter().map(String::as_str))
-        .map_or_else(String::new, |near| format!(": did you mean '{}'?", text::path(&above.join(near))))
 }

@@ -1,88 +1,109 @@
-//! Runs pip or npm twice in the sandbox: once with only the index in reach and no package code running, once without a
-//! network. An installer gets no file of the tool and no setting of this machine's user.
+//! Runs pip or npm in the sandbox, each run recorded like a call: once with only the index in reach and no package code
+//! running, once without a network. An installer gets no file of the tool and no setting of this machine's user.
 
-use super::runs::{Recorder, Run};
-use super::{Need, locks, program};
-use crate::base::text;
+use super::{Need, program, unusable};
+use crate::base::mask::Mask;
+use crate::base::{lock, text};
+use crate::broker::Trace;
+use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
+use crate::manifest::{self, Manifest, Site};
 use crate::packages::Index;
 use crate::packages::installed::Vendored;
 use crate::packages::store::Layout;
 use crate::policy::packages::Ecosystem;
-use crate::policy::{Access, Grant, Network, Opening, Runtime, Shape};
-use crate::quantity::{GIB, Limit, MIB};
+use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Runtime, Shape};
+use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
+use crate::service::record::CallRecord;
+use crate::service::redact::RecordArguments;
+use crate::service::traces::CallSpan;
+use crate::service::{Arguments, CallRequest, Caller, audit, denials, format, secrets};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
+/// Who is said to have called, and what.
+const CALLER: &str = "toolhost";
+const TOOL: &str = "toolhost:packages";
 /// Longest run, milliseconds.
 const LONGEST_MS: u64 = 15 * 60 * 1000;
+/// Last lines of an installer that a fault shows, and longest of them, characters.
+const LAST_LINES: usize = 12;
+const LONGEST_LINE: usize = 300;
+/// How often it is looked whether a connection was refused.
+const LOOK: Duration = Duration::from_millis(100);
 const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
 
-pub struct Installer<'a> {
+/// Gets the lines that an installer prints.
+pub(super) type Report<'a> = &'a (dyn Fn(&str) + Sync);
+/// When packages were published (`name version`), RFC 3339.
+type Published = BTreeMap<String, String>;
+
+/// What runs and records.
+pub(super) struct Recorder {
+    pub process: Option<Arc<dyn Executor>>,
+    pub audit: audit::Log,
+}
+
+pub(super) struct Installer<'a> {
     pub need: &'a Need,
     pub index: &'a Index,
     pub runtime: Runtime,
     pub npm: Option<&'a Path>,
+    pub recorder: &'a Recorder,
+    /// The folder of the build, which no word of the installer names.
+    pub work: &'a Path,
+    pub report: Report<'a>,
 }
-
-pub(super) type Tell<'a> = &'a (dyn Fn(&str) + Sync);
 
 impl Installer<'_> {
     /// Fetches what the lock names. Answers when each was published, as far as that was asked for and is known.
-    pub async fn fetch(&self, runs: &Recorder, work: &Path, tell: Tell<'_>) -> Result<BTreeMap<String, String>, Fault> {
-        let into = work.join("fetched");
-        let answer = self.run("fetch", runs, &into, None, true, json!({}), tell).await?;
+    pub async fn fetch(&self) -> Result<Published, Fault> {
+        let answer = self.run("fetch", "fetched", None, true, json!({})).await?;
         Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
     }
 
     /// Installs what was fetched into `built`. `place`: where the environment will lie.
-    pub async fn install(&self, runs: &Recorder, work: &Path, place: &Path, tell: Tell<'_>) -> Result<(), Fault> {
-        let (into, from) = (work.join("built"), work.join("fetched"));
+    pub async fn install(&self, place: &Path) -> Result<(), Fault> {
         let shown = match self.need.wanted.ecosystem {
             Ecosystem::Python => place.join(self.site()?),
             Ecosystem::Node => place.to_path_buf(),
         };
-        self.run("install", runs, &into, Some(&from), false, json!({"shown": shown}), tell).await.map(drop)
+        self.run("install", "built", Some("fetched"), false, json!({"shown": shown})).await.map(drop)
     }
 
     /// When the copies of packages that lie inside others were published, as far as the index knows.
-    pub async fn ages(
-        &self,
-        runs: &Recorder,
-        work: &Path,
-        copies: &[Vendored],
-        tell: Tell<'_>,
-    ) -> Result<BTreeMap<String, String>, Fault> {
-        let into = work.join("resolving");
-        std::fs::create_dir_all(&into).map_err(|e| super::broken(&e))?;
+    pub async fn ages(&self, copies: &[Vendored]) -> Result<Published, Fault> {
         let packages: Vec<_> = copies.iter().map(Vendored::package).collect();
-        let answer = self.run("ages", runs, &into, None, true, json!({ "packages": packages }), tell).await?;
+        let answer = self.run("ages", "resolving", None, true, json!({ "packages": packages })).await?;
         Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
     }
 
-    /// Resolves requirements, or translates the lock of another format that lies beside them; the answer is the installer's.
-    pub async fn resolve(&self, runs: &Recorder, work: &Path, tell: Tell<'_>) -> Result<Value, Fault> {
-        let into = work.join("resolving");
-        std::fs::create_dir_all(&into).map_err(|e| super::broken(&e))?;
+    /// Resolves requirements to a lock, or translates the lock of another format that lies beside them. `before`: the
+    /// latest moment at which a version may have been published.
+    pub async fn resolve(&self, before: Option<String>) -> Result<String, Fault> {
         let what = if self.need.wanted.inputs.len() > 1 { "translate" } else { "resolve" };
-        let before = json!({"before": locks::latest(self.need)});
-        self.run(what, runs, &into, None, what == "resolve", before, tell).await
+        let answer = self.run(what, "resolving", None, what == "resolve", json!({ "before": before })).await?;
+        let lock = answer["lock"].as_str().ok_or_else(|| failed(what, "the installer named no lock"))?;
+        Ok(self.index.with_own_addresses(lock))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one run has that many parts")]
+    /// One run, which may write the folder `into` of the work.
     async fn run(
         &self,
         what: &str,
-        runs: &Recorder,
-        into: &Path,
-        from: Option<&Path>,
+        into: &str,
+        from: Option<&str>,
         network: bool,
         more: Value,
-        tell: Tell<'_>,
     ) -> Result<Value, Fault> {
         let wanted = &self.need.wanted;
+        let (into, from) = (self.work.join(into), from.map(|from| self.work.join(from)));
+        std::fs::create_dir_all(&into).map_err(|e| unusable(&e))?;
         let mut order = json!({
             "do": what,
             "inputs": wanted.inputs,
@@ -98,14 +119,13 @@ impl Installer<'_> {
         if let (Value::Object(order), Value::Object(more)) = (&mut order, more) {
             order.extend(more);
         }
-        let source = match wanted.ecosystem {
-            Ecosystem::Python => PYTHON,
-            Ecosystem::Node => NODE,
-        };
-        let shape = self.shape(into, from, network);
-        let hidden = into.parent().unwrap_or(into);
-        let run = Run { hidden, what, tool: &self.need.tool, shape, source, order, timeout_ms: LONGEST_MS };
-        runs.run(run, tell).await
+        let shape = self.shape(&into, from.as_deref(), network);
+        let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
+        let mut record = CallRecord::begin(&request, CallSpan::none());
+        let result = self.recorded(what, shape, order, &mut record).await;
+        let output = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
+        // A run that left no record counts as failed.
+        record.finish(output).report.error.map_or(result, Err)
     }
 
     /// What a run may touch: its interpreter, one folder to write, one to read, and the index or nothing.
@@ -172,6 +192,105 @@ impl Installer<'_> {
             }
         }
     }
+
+    async fn recorded(&self, what: &str, shape: Shape, order: Value, record: &mut CallRecord) -> Result<Value, Fault> {
+        let audit = &self.recorder.audit;
+        record.entry = Some(audit.open()?);
+        record.given((Mask::default(), RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}))));
+        let process = self.recorder.process.as_ref().ok_or_else(|| {
+            Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
+        })?;
+        let source = match self.need.wanted.ecosystem {
+            Ecosystem::Python => PYTHON,
+            Ecosystem::Node => NODE,
+        };
+        let mut per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
+        let values = secrets::values(&shape.secrets, "", Duration::from_secs(10)).await?;
+        for (grant, value) in shape.secrets.iter().zip(values) {
+            record.hide(&value);
+            per_call.secrets.0.insert(grant.name.clone(), value);
+        }
+        let shape = Arc::new(shape);
+        let digest = shape.digest();
+        audit.keep(&shape, &digest)?;
+        let confinement = Confinement { shape, per_call };
+        record.confined(&confinement, digest, None);
+        let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
+        let (input, confinement) = (order, Some(confinement));
+        let call =
+            executor::Call { manifest: no_manifest(), site, input, confinement, service: None, output_bytes: u64::MAX };
+        let cancel = CancellationToken::new();
+        let _cancels = cancel.clone().drop_guard();
+        let context = executor::Context {
+            id: record.id.clone(),
+            user: CALLER.to_owned(),
+            cancel,
+            came: Instant::now(),
+            ran: Arc::default(),
+            traffic: record.traffic(),
+            trace: Trace::default(),
+            // What a build can write is looked at before anything uses it, and is written by no other run.
+            ledger: None,
+            gate: executor::Gate::default(),
+        };
+        record.running()?;
+        let ended = self.watched(process.as_ref(), &context, call, record).await;
+        let traffic = lock(&record.traffic()).clone();
+        let failed = |words: &str| {
+            let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
+            Fault { person: denials::mend(&traffic, &[]), ..failed(what, &words.join("\n")) }
+        };
+        let mut outcome = ended?.ok_or_else(|| failed(""))?;
+        let hidden = self.work.display().to_string();
+        outcome.logs.iter_mut().for_each(|line| *line = line.replace(&hidden, ""));
+        let (logs, _) = record.took(&mut outcome);
+        match outcome.ending {
+            Ending::Answered(answer) => answer.tree(MAX_TREE_BYTES).map_err(|_| failed("its answer is too long")),
+            Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } => Err(failed(&last(logs))),
+            ending => {
+                let why = format::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
+                Err(failed(&format!("{why}\n{}", last(logs))))
+            }
+        }
+    }
+
+    /// One run, with its lines as they come; `None` if it was ended because a connection was refused.
+    async fn watched(
+        &self,
+        process: &dyn Executor,
+        context: &executor::Context,
+        call: executor::Call,
+        record: &mut CallRecord,
+    ) -> Result<Option<executor::Outcome>, Fault> {
+        let (events, mut heard) = executor::events();
+        let (mut refused, mut looks) = (false, tokio::time::interval(LOOK));
+        let hidden = self.work.display().to_string();
+        let ended = {
+            let mut running = process.run(context, call, &events);
+            loop {
+                tokio::select! {
+                    // An installer would try again for minutes: it learns that a connection was reset, and not why.
+                    _ = looks.tick(), if !refused => {
+                        refused = lock(&context.traffic).events.iter().any(|event| event.refused.is_some());
+                        if refused {
+                            context.cancel.cancel();
+                        }
+                    }
+                    Some(event) = heard.next() => {
+                        if let Event::Log(line) = event {
+                            (self.report)(&record.log(&line.replace(&hidden, "")));
+                        }
+                    }
+                    ended = &mut running => break ended,
+                }
+            }
+        };
+        record.ended(&ended, heard.lost(), None);
+        match ended {
+            Err(_) if refused => Ok(None),
+            ended => ended.map(Some),
+        }
+    }
 }
 
 /// `3.11` of `3.11.7`.
@@ -189,4 +308,30 @@ fn minor(runtime: &Runtime) -> Result<String, Fault> {
 /// The folder of npm, from its program in `bin`.
 fn installation(npm: &Path) -> Option<PathBuf> {
     npm.parent()?.parent().map(Path::to_path_buf)
+}
+
+/// The end of a log, bounded.
+fn last(logs: &[String]) -> String {
+    let lines = logs.iter().skip(logs.len().saturating_sub(LAST_LINES));
+    lines.map(|line| text::printable(&text::head(line, LONGEST_LINE))).collect::<Vec<_>>().join("\n")
+}
+
+fn failed(what: &str, why: &str) -> Fault {
+    let message = match what {
+        "fetch" => "this tool's packages could not be fetched, so nothing was run",
+        "resolve" | "translate" => "this tool's requirements could not be resolved, so nothing was run",
+        _ => "this tool's packages could not be installed, so nothing was run",
+    };
+    Fault::new(Kind::DependencyError, message).details(why.trim().to_owned())
+}
+
+/// The executor of scripts looks at no manifest.
+fn no_manifest() -> Arc<Manifest> {
+    static MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
+        let handler = json!({ "type": "definition-only" });
+        let words =
+            json!({ "toolId": TOOL, "displayName": TOOL, "description": TOOL, "version": "1.0.0", "handler": handler });
+        Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
+    });
+    Arc::clone(&MANIFEST)
 }

@@ -4,11 +4,8 @@
 
 mod deps;
 mod installer;
-mod locks;
-mod runs;
 
 pub use deps::{PackageState, PackageStatus, value};
-pub use runs::Recorder;
 
 use crate::base::files::{self, Lock};
 use crate::base::places::Places;
@@ -21,6 +18,7 @@ use crate::packages::tree::TreeError;
 use crate::packages::{Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::{Built, Program, Runtime, Shape};
+use installer::{Installer, Report};
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -84,7 +82,7 @@ pub struct Packages {
     parts: Parts,
     store: Mutex<Option<Arc<Store>>>,
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
-    recorder: Recorder,
+    recorder: installer::Recorder,
     building: Arc<Shared<Result<(), Fault>>>,
     fetchers: Arc<Places>,
     /// Without build steps, and with them.
@@ -118,7 +116,7 @@ impl Packages {
             parts,
             store: Mutex::default(),
             npm: OnceLock::new(),
-            recorder: Recorder { process, audit },
+            recorder: installer::Recorder { process, audit },
             building: Shared::new(UNDER_WAY),
             fetchers: Places::new(FETCHERS, FETCHERS_OF_ONE),
             builders: [Places::new(BUILDERS, 1), Places::new(BUILDERS, 1)],
@@ -158,13 +156,13 @@ impl Packages {
         })
     }
 
-    /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `tell` hears what
+    /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `report` gets what
     /// the installer prints meanwhile.
     pub async fn ready(
         self: &Arc<Self>,
         need: Need,
         within: Duration,
-        mut tell: impl FnMut(String),
+        mut report: impl FnMut(String),
     ) -> Result<Ready, Fault> {
         if need.rules.lock_required && !need.wanted.locked {
             return Err(no_lock(&need));
@@ -172,10 +170,10 @@ impl Packages {
         let key = self.key(&need)?;
         if let Some(held) = self.held(&key).await? {
             // The policy may be another than when it was built.
-            locks::allows(&need, &held.entry.about)?;
+            deps::allows(&need, &held.entry.about)?;
             return Ok(Ready { held, built: false });
         }
-        let mut progress = self.hears(&key);
+        let mut progress = self.progress_of(&key);
         let work = || {
             let (this, key, need) = (Arc::clone(self), key.clone(), need.clone());
             async move {
@@ -195,7 +193,7 @@ impl Packages {
         let built = loop {
             tokio::select! {
                 built = &mut building => break built,
-                Ok(()) = progress.changed() => tell(progress.borrow_and_update().clone()),
+                Ok(()) = progress.changed() => report(progress.borrow_and_update().clone()),
             }
         };
         drop(progress);
@@ -209,7 +207,7 @@ impl Packages {
                     let message = "this tool's packages were built, and are gone already; try again";
                     Fault::new(Kind::ServiceError, message).retryable()
                 })?;
-                locks::allows(&need, &held.entry.about)?;
+                deps::allows(&need, &held.entry.about)?;
                 Ok(Ready { held, built: true })
             }
         }
@@ -225,14 +223,14 @@ impl Packages {
     }
 
     /// The lines of a build, from now on.
-    fn hears(&self, key: &str) -> watch::Receiver<String> {
+    fn progress_of(&self, key: &str) -> watch::Receiver<String> {
         let mut progress = lock(&self.progress);
         progress.entry(key.to_owned()).or_insert_with(|| watch::channel(String::new()).0).subscribe()
     }
 
-    fn tells(&self, key: &str, line: &str) {
-        if let Some(hear) = lock(&self.progress).get(key) {
-            hear.send_replace(text::printable(line));
+    fn report(&self, key: &str, line: &str) {
+        if let Some(line_of_key) = lock(&self.progress).get(key) {
+            line_of_key.send_replace(text::printable(line));
         }
     }
 
@@ -244,14 +242,14 @@ impl Packages {
                 tracing::warn!(target: "toolhost::packages", "an environment was changed since it was built, and is built anew: {what}");
             })
         };
-        tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other).flatten().map_err(|e| broken(&e))
+        tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other).flatten().map_err(|e| unusable(&e))
     }
 
     /// The digest of everything that an environment is built from.
     pub fn key(&self, need: &Need) -> Result<String, Fault> {
         let runtime = self.installs(need)?;
         let file = program(&runtime)?;
-        let stamp = |file: &Path| files::Stamp::at(file).map(|stamp| format!("{stamp:?}")).map_err(|e| broken(&e));
+        let stamp = |file: &Path| files::Stamp::at(file).map(|stamp| format!("{stamp:?}")).map_err(|e| unusable(&e));
         let platform = (std::env::consts::OS, std::env::consts::ARCH);
         let installer = match need.wanted.ecosystem {
             Ecosystem::Python => stamp(&file)?,
@@ -304,11 +302,11 @@ impl Packages {
     async fn locked<'s>(&self, store: &'s Store, key: &str) -> Result<Lock<'s>, Fault> {
         let until = Instant::now() + LONGEST_WAIT;
         loop {
-            match store.lock(key).map_err(|e| broken(&e))? {
+            match store.lock(key).map_err(|e| unusable(&e))? {
                 Some(lock) => return Ok(lock),
                 None if Instant::now() > until => return Err(under_way()),
                 None => {
-                    self.tells(key, "another process of this host builds the packages");
+                    self.report(key, "another process of this host builds the packages");
                     tokio::time::sleep(LOOK).await;
                 }
             }
@@ -327,24 +325,24 @@ impl Packages {
         let began = Instant::now();
         let tidied = Arc::clone(&store);
         let tidied = tokio::task::spawn_blocking(move || tidied.tidy()).await.map_err(std::io::Error::other).flatten();
-        tidied.map_err(|e| broken(&e))?;
-        let work = Arc::new(store.begin(key).map_err(|e| broken(&e))?);
-        let tell = |line: &str| self.tells(key, line);
+        tidied.map_err(|e| unusable(&e))?;
+        let work = Arc::new(store.begin(key).map_err(|e| unusable(&e))?);
+        let report = |line: &str| self.report(key, line);
         let wanted = match need.wanted.locked {
             true => Arc::clone(&need.wanted),
-            false => Arc::new(self.resolved(need, &work.path, &tell).await?.wanted),
+            false => Arc::new(self.resolved(need, &work.path, &report).await?.wanted),
         };
         let need = Need { wanted, ..need.clone() };
-        locks::allowed(&need, &need.wanted.packages, None)?;
-        let installer = self.installer(&need)?;
-        let published = installer.fetch(&self.recorder, &work.path, &tell).await?;
-        locks::allowed(&need, &need.wanted.packages, Some(&published))?;
+        deps::allowed(&need, &need.wanted.packages, None)?;
+        let installer = self.installer(&need, &work.path, &report)?;
+        let published = installer.fetch().await?;
+        deps::allowed(&need, &need.wanted.packages, Some(&published))?;
         drop(fetching);
         let _alone = self.tools.enter(&need.tool).await;
         let building = self.builders[usize::from(need.rules.builds)].enter(&need.tool).await;
         {
             let place = store.place(&work);
-            let mut installing = std::pin::pin!(installer.install(&self.recorder, &work.path, &place, &tell));
+            let mut installing = std::pin::pin!(installer.install(&place));
             let early = tokio::time::timeout(LONG_BUILD, &mut installing).await;
             drop(building);
             match early {
@@ -364,7 +362,7 @@ impl Packages {
             published,
             made: jiff::Timestamp::now().to_string(),
         };
-        tell("looking at what the build left");
+        report("looking at what the build left");
         let look = {
             let (store, work, layout) = (Arc::clone(&store), Arc::clone(&work), Arc::clone(&layout));
             let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
@@ -373,9 +371,9 @@ impl Packages {
         let examined = apart(look).await?;
         about.vendored.clone_from(&examined.vendored);
         if need.rules.min_age_days.is_some() && !about.vendored.is_empty() {
-            about.published.extend(installer.ages(&self.recorder, &work.path, &about.vendored, &tell).await?);
+            about.published.extend(installer.ages(&about.vendored).await?);
         }
-        locks::allows(&need, &about)?;
+        deps::allows(&need, &about)?;
         let (kept, key) = (Arc::clone(&store), key.to_owned());
         apart(move || kept.keep(&work, &key, about, &layout, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
@@ -383,12 +381,13 @@ impl Packages {
         Ok(())
     }
 
-    fn installer<'a>(&'a self, need: &'a Need) -> Result<installer::Installer<'a>, Fault> {
+    fn installer<'a>(&'a self, need: &'a Need, work: &'a Path, report: Report<'a>) -> Result<Installer<'a>, Fault> {
         let npm = match need.wanted.ecosystem {
             Ecosystem::Python => None,
             Ecosystem::Node => Some(self.npm()?.1.as_path()),
         };
-        Ok(installer::Installer { need, index: self.index(need)?, runtime: self.installs(need)?, npm })
+        let (index, runtime) = (self.index(need)?, self.installs(need)?);
+        Ok(Installer { need, index, runtime, npm, recorder: &self.recorder, work, report })
     }
 }
 
@@ -397,7 +396,7 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + 
     let done = tokio::task::spawn_blocking(work).await.map_err(|e| TreeError::Io(std::io::Error::other(e))).flatten();
     done.map_err(|wrong| match wrong {
         TreeError::Hostile(what) => hostile(&what),
-        TreeError::Io(e) => broken(&e),
+        TreeError::Io(e) => unusable(&e),
     })
 }
 
@@ -451,7 +450,7 @@ fn hostile(what: &str) -> Fault {
     Fault::new(Kind::DependencyError, message).details(what.to_owned())
 }
 
-fn broken(error: &std::io::Error) -> Fault {
+fn unusable(error: &std::io::Error) -> Fault {
     Fault::new(Kind::InternalError, "this host's store of packages cannot be used, so nothing was run")
         .person(format!("the store of packages: {}", text::printable(&error.to_string())))
         .retryable()

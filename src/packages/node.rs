@@ -1,7 +1,6 @@
 //! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
 
-use super::files::{Folder, MOST, Text, shown};
-use super::misfit;
+use super::files::{Folder, MOST, Text, misfit, shown};
 use crate::base::json::{self, Dialect, Document, escape_segment};
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
 use crate::policy::{FileProblem, versions};
@@ -30,9 +29,6 @@ const REFUSED: [&str; 10] = [
     "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies", "bundledDependencies",
     "patchedDependencies", "trustedDependencies",
 ];
-/// Scripts that an installer would run for the folder itself.
-const HOOKS: [&str; 7] = ["preinstall", "install", "postinstall", "preprepare", "prepare", "postprepare", "prepublish"];
-
 /// One place of a lock, as the installer is given it.
 #[derive(Clone, Debug, Serialize)]
 struct Entry {
@@ -164,15 +160,13 @@ fn asked(file: &Text, document: &Document<'_>) -> Result<Dependencies, FileProbl
     let is_filled = |value: &Value| {
         !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]) && *value != json!({})
     };
-    let refused = |pointer: String, why: &str| {
-        Err(file.problem(document.place_of_key(&pointer).0, format!("`{}` {why}: take it out", &pointer[1..])))
-    };
-    if let Some(field) = REFUSED.iter().find(|field| is_filled(&document.value[**field])) {
-        return refused(format!("/{field}"), "changes what is installed, and only names and versions count here");
-    }
-    match HOOKS.iter().find(|hook| document.value["scripts"].get(hook).is_some()) {
-        Some(hook) => refused(format!("/scripts/{hook}"), "would be run by an installer, and nothing here runs it"),
+    match REFUSED.iter().find(|field| is_filled(&document.value[**field])) {
         None => Ok(asked),
+        Some(field) => {
+            let line = document.place_of_key(&format!("/{field}")).0;
+            let why = "changes what is installed, and only names and versions count here: take it out";
+            Err(file.problem(line, format!("`{field}` {why}")))
+        }
     }
 }
 
@@ -240,21 +234,12 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String
         .ok_or_else(|| format!("`{}` is not the name of a package", shown(name)))?;
     let version = said["version"].as_str().unwrap_or_default();
     let version = versions::version(Ecosystem::Node, version).ok_or_else(|| no_range(version))?;
-    let is_plain = |word: &Value| {
-        word.as_str().is_some_and(|word| word.bytes().all(|b| b.is_ascii_alphanumeric() || b"!_-".contains(&b)))
-    };
-    let mut only = BTreeMap::new();
-    for field in ONLY {
-        let words = match &said[field] {
-            Value::Null => continue,
-            Value::Array(words) => words.clone(),
-            word => vec![word.clone()],
-        };
-        if !words.iter().all(is_plain) {
-            return Err(format!("`{field}` is not a list of short words"));
-        }
-        only.insert(field, Value::Array(words));
-    }
+    let lists = ONLY.iter().map(|field| (*field, &said[*field])).filter(|(_, words)| !words.is_null());
+    let only = lists.map(|(field, words)| match words {
+        Value::Array(_) => (field, words.clone()),
+        word => (field, json!([word])),
+    });
+    let only = only.collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
     Ok(Some(Entry { package: Package { name, version, hashes }, bundled, optional, only }))
 }
@@ -300,10 +285,8 @@ fn no_range(text: &str) -> String {
     let what = if text.starts_with("npm:") {
         "an alias"
     } else {
-        "not a version or a set of them (a tag, a URL, a git or file reference)"
+        "not a version or a range (a tag, a URL, a git or file reference)"
     };
-    format!(
-        "`{}` is {what}, and packages come from the policy's index by name and version alone: write for example `^1.2.0`",
-        shown(text)
-    )
+    let how = "packages come from the policy's index by name and version alone: write for example `^1.2.0`";
+    format!("`{}` is {what}, and {how}", shown(text))
 }

@@ -1,10 +1,9 @@
 //! The files beside a script, opened and read in bounded memory: never a link, a pipe, or what a tool can write.
 
-use super::Place;
 use crate::base::{files, text};
-use crate::manifest::{Code, Severity};
-use crate::policy::packages::Source;
-use crate::policy::{At, FileProblem};
+use crate::manifest::{Code, Language, Severity};
+use crate::policy::packages::{Ecosystem, Package, Source};
+use crate::policy::{At, FileProblem, versions};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
@@ -20,6 +19,20 @@ const LARGEST_WRITTEN: u64 = 1 << 20;
 const WRITTEN: [&str; 2] = ["package.json", "pyproject.toml"];
 /// The most packages of one lock, and the most requirements of one file.
 pub(super) const MOST: usize = 5000;
+
+/// Where a script lies.
+pub struct Place<'a> {
+    pub script: &'a Path,
+    pub language: Language,
+    /// The version of the interpreter, with which markers are compared.
+    pub python: Option<&'a str>,
+    /// Only the script itself speaks for it: it lies directly in a base folder, or in a folder of other tools.
+    pub alone: bool,
+    /// As if the lock that toolhost writes were not there.
+    pub anew: bool,
+    /// Who may write a file, or could in an earlier call: such a file is refused.
+    pub writer: &'a dyn Fn(&Path) -> Option<String>,
+}
 
 /// The folder of a script, held open.
 pub(super) struct Folder<'a> {
@@ -39,7 +52,7 @@ pub(super) struct Text {
 }
 
 impl<'a> Folder<'a> {
-    pub fn of(place: &Place<'a>) -> Result<Folder<'a>, FileProblem> {
+    pub fn open(place: &Place<'a>) -> Result<Folder<'a>, FileProblem> {
         let path = place.script.parent().unwrap_or(Path::new("/"));
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let at = opened.map_err(|errno| closed(path, "opened", errno))?;
@@ -75,14 +88,14 @@ impl<'a> Folder<'a> {
         let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
         let text = std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
-        Ok(Some(Text::of(path.clone(), &bytes, text)))
+        Ok(Some(Text::read(path.clone(), &bytes, text)))
     }
 
     /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
     pub fn script(&self, name: &str) -> Option<Text> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), LARGEST).ok()??;
-        Some(Text::of(self.path.join(name), &bytes, &String::from_utf8_lossy(&bytes)))
+        Some(Text::read(self.path.join(name), &bytes, &String::from_utf8_lossy(&bytes)))
     }
 
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
@@ -97,10 +110,10 @@ impl<'a> Folder<'a> {
 impl Text {
     /// A text that lies nowhere yet.
     pub fn new(name: &str, text: &str) -> Text {
-        Text::of(PathBuf::from(name), text.as_bytes(), text)
+        Text::read(PathBuf::from(name), text.as_bytes(), text)
     }
 
-    fn of(path: PathBuf, bytes: &[u8], text: &str) -> Text {
+    fn read(path: PathBuf, bytes: &[u8], text: &str) -> Text {
         Text { path, text: text.to_owned(), sha256: crate::base::sha256_hex(bytes), lines: OnceLock::new() }
     }
 
@@ -146,4 +159,13 @@ fn closed(path: &Path, what: &str, errno: Errno) -> FileProblem {
 /// A part of a file in a message: printable, and not long.
 pub(super) fn shown(part: &str) -> String {
     text::printable(&text::head(part, 80))
+}
+
+/// Why what a lock holds of a package does not fit a requirement.
+pub(super) fn misfit(ecosystem: Ecosystem, range: &str, held: Option<&Package>) -> Option<String> {
+    match held {
+        None => Some("does not hold it".to_owned()),
+        Some(package) if versions::holds(ecosystem, range, &package.version) == Some(true) => None,
+        Some(package) => Some(format!("holds {}", package.version)),
+    }
 }

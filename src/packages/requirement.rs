@@ -71,10 +71,6 @@ impl Environment {
         Environment { here, markers: RefCell::default() }
     }
 
-    fn holds(&self, marker: &MarkerTree) -> bool {
-        self.here.as_ref().is_none_or(|environment| marker.evaluate(environment, &[]))
-    }
-
     /// Whether a marker holds; `None`, there is none.
     pub fn marker(&self, text: Option<&str>) -> Result<bool, String> {
         let Some(text) = text else { return Ok(true) };
@@ -82,6 +78,10 @@ impl Environment {
         let marker =
             MarkerTree::from_str(text).map_err(|error| format!("its marker: {}", shown(&error.message.to_string())))?;
         Ok(self.holds(&marker))
+    }
+
+    fn holds(&self, marker: &MarkerTree) -> bool {
+        self.here.as_ref().is_none_or(|environment| marker.evaluate(environment, &[]))
     }
 
     pub fn requirement(&self, text: &str, line: usize) -> Result<Requirement, String> {
@@ -102,7 +102,7 @@ impl Environment {
         let bad = |why: &str| format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`");
         let read = pep508_rs::Requirement::<pep508_rs::VerbatimUrl>::from_str(text)
             .map_err(|error| bad(&shown(&error.message.to_string())))?;
-        let name = versions::name(Ecosystem::Python, read.name.as_ref()).ok_or_else(|| bad("its name"))?;
+        let name = read.name.to_string();
         let range: Vec<String> = match &read.version_or_url {
             Some(VersionOrUrl::VersionSpecifier(range)) => range.iter().map(ToString::to_string).collect(),
             Some(VersionOrUrl::Url(_)) => return Err(bad("it is a URL")),

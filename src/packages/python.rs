@@ -1,15 +1,15 @@
-//! Python: which files beside a script say what it requires, and the locks that hold it: `pylock.toml` (PEP 751) and a
-//! `requirements.txt` of which every entry has a hash.
+//! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and the
+//! locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
 
-use super::files::{Folder, MOST, Text, shown};
+use super::files::{Folder, MOST, Place, Text, misfit, shown};
 use super::requirement::{Environment, Requirement};
-use super::{Place, misfit, pyproject};
 use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required};
 use crate::policy::{FileProblem, versions};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
-use toml::Value;
+use toml::{Spanned, Value};
 
 /// All names that say something, beside the script's own.
 pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", FOREIGN, LOCK, "pip.conf", "uv.toml"];
@@ -37,8 +37,7 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
     let (own, is_python) = (own_lock(name), place.language == Language::Python);
     let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
-    let block =
-        script.map(|file| Ok(pyproject::block(&file, &environment)?.map(|requirements| Asks { file, requirements })));
+    let block = script.map(|file| Ok(block(&file, &environment)?.map(|requirements| Asks { file, requirements })));
     match block.transpose()?.flatten() {
         // The script says it itself: what the folder's project requires is for others.
         Some(block) => {
@@ -60,11 +59,11 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
                 lock = pylock(folder, LOCK, &environment)?;
             }
             if let Some(file) = folder.read("pyproject.toml")?
-                && let Some(asked) = pyproject::read(&file, &environment)?
+                && let Some((name, requirements)) = project(&file, &environment)?
             {
-                asks.push(Asks { file, requirements: asked.requirements });
+                asks.push(Asks { file, requirements });
                 if lock.is_none() {
-                    foreign = folder.read(FOREIGN)?.map(|file| (file, Some(asked.name.unwrap_or_default())));
+                    foreign = folder.read(FOREIGN)?.map(|file| (file, Some(name)));
                 }
             }
             if let Some(file) = folder.read("requirements.txt")? {
@@ -217,9 +216,9 @@ struct Locked {
     name: String,
     version: Option<String>,
     marker: Option<String>,
-    vcs: Option<Value>,
-    directory: Option<Value>,
-    archive: Option<Value>,
+    vcs: Option<IgnoredAny>,
+    directory: Option<IgnoredAny>,
+    archive: Option<IgnoredAny>,
     sdist: Option<Hashed>,
     #[serde(default)]
     wheels: Vec<Hashed>,
@@ -316,20 +315,124 @@ fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requir
         let text = match word.strip_prefix("--hash") {
             Some("") => words.next().unwrap_or_default(),
             Some(joined) if joined.starts_with('=') => &joined[1..],
-            _ => return Err(option(word.split('=').next().unwrap_or_default())),
+            _ => {
+                let option = shown(word.split('=').next().unwrap_or_default());
+                return Err(format!("`{option}` is not read: only names, versions and hashes count here; take it out"));
+            }
         };
         hashes.push(hash(text)?);
     }
     Ok((environment.requirement(&line[..at], number)?, hashes))
 }
 
-fn option(name: &str) -> String {
-    let why = match name {
-        "-e" | "--editable" => "installs a folder in place: name a package of the index instead",
-        _ if name.starts_with("-r") || name.starts_with("-c") || ["--requirement", "--constraint"].contains(&name) => {
-            "reads another file: write its lines here (`uv pip compile` does)"
+#[derive(Deserialize)]
+struct Document {
+    project: Option<Project>,
+    /// Of a block in a script.
+    dependencies: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    tool: Tool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Tool {
+    uv: Settings,
+    poetry: Settings,
+    pdm: Settings,
+}
+
+type Settings = BTreeMap<String, Spanned<Value>>;
+
+#[derive(Deserialize, Default)]
+struct Project {
+    name: Option<String>,
+    dependencies: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    dynamic: Vec<String>,
+}
+
+/// Keys of `[tool.uv]` that change nothing of what is required; every other one is refused.
+#[rustfmt::skip]
+const HARMLESS: [&str; 17] = [
+    "build-backend", "cache-keys", "compile-bytecode", "default-groups", "dependency-groups", "dev-dependencies",
+    "environments", "exclude-newer", "fork-strategy", "link-mode", "managed", "package", "preview",
+    "python-downloads", "python-preference", "required-environments", "required-version",
+];
+
+/// The name of the project of a pyproject.toml, and what it requires; `None`: nothing.
+fn project(file: &Text, environment: &Environment) -> Result<Option<(String, Vec<Requirement>)>, FileProblem> {
+    let Document { project, tool, .. } = file.toml(&file.text, 0)?;
+    let Project { name, dependencies, dynamic } = project.unwrap_or_default();
+    if dynamic.iter().any(|word| word == "dependencies") {
+        let why = "`dependencies` is dynamic, so a build would say what is required: list them in [project]";
+        return Err(file.problem(0, why));
+    }
+    let listed = dependencies.unwrap_or_default();
+    match tool.poetry.get("dependencies").filter(|_| listed.is_empty()) {
+        Some(value) => {
+            let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
+            Err(file.problem(file.line(value.span().start), why))
         }
-        _ => "says where packages come from or how they are installed, which policy and configuration do: take it out",
+        None if listed.is_empty() => Ok(None),
+        None => {
+            let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
+            let line = |offset| file.line(offset);
+            Ok(Some((name, asked(file, &listed, &tool, line, environment)?)))
+        }
+    }
+}
+
+fn asked<'t>(
+    file: &Text,
+    listed: &[Spanned<String>],
+    tool: &'t Tool,
+    line: impl Fn(usize) -> usize,
+    environment: &Environment,
+) -> Result<Vec<Requirement>, FileProblem> {
+    let uv = tool.uv.iter().find(|(key, _)| !HARMLESS.contains(&key.as_str())).map(|found| ("uv", found));
+    let source = |name, table: &'t Settings| Some((name, table.get_key_value("source")?));
+    if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
+        let why = format!(
+            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the index, and \
+             this host's configuration its address; take it out"
+        );
+        return Err(file.problem(line(value.span().start), why));
+    }
+    if listed.len() > MOST {
+        return Err(file.problem(0, format!("more than {MOST} requirements")));
+    }
+    let one = |written: &Spanned<String>| {
+        let line = line(written.span().start);
+        environment.requirement(written.get_ref(), line).map_err(|why| file.problem(line, why))
     };
-    format!("`{}` {why}", shown(name))
+    listed.iter().map(one).collect()
+}
+
+/// The block of a script, `# /// script` to `# ///`; `None`: it has none.
+fn block(script: &Text, environment: &Environment) -> Result<Option<Vec<Requirement>>, FileProblem> {
+    let lines: Vec<&str> = script.text.lines().collect();
+    let (mut found, mut number): (Option<(usize, String)>, usize) = (None, 0);
+    while number < lines.len() {
+        if lines[number].trim_end() != "# /// script" {
+            number += 1;
+            continue;
+        }
+        let rest = lines[number + 1..].iter();
+        let body: Vec<&str> = rest.take_while(|line| **line == "#" || line.starts_with("# ")).copied().collect();
+        // The last closing line of the comment counts (PEP 723).
+        let Some(end) = body.iter().rposition(|line| line.trim_end() == "# ///") else {
+            return Err(script.problem(number + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
+        };
+        if found.is_some() {
+            return Err(script.problem(number + 1, "a second block `# /// script`: keep one"));
+        }
+        let text: Vec<&str> = body[..end].iter().map(|line| line.strip_prefix("# ").unwrap_or_default()).collect();
+        found = Some((number + 1, text.join("\n")));
+        number += end + 2;
+    }
+    let Some((line, text)) = found else { return Ok(None) };
+    let document: Document = script.toml(&text, line)?;
+    let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
+    asked(script, &listed, &document.tool, |_| line, environment).map(Some)
 }

@@ -1,0 +1,108 @@
+//! `ps`, `kill`, `approvals` and `status`: an operator's view of a running server.
+
+use super::refusal::Exit;
+use super::{remote, words};
+use crate::service::Question;
+use http::Method;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+const COLUMNS: [&str; 6] = ["id", "phase", "outcome", "caller", "tool", "began"];
+
+#[derive(Debug, clap::Args)]
+pub struct PsArgs {
+    /// Also the calls that ended lately
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub server: remote::Server,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct KillArgs {
+    /// The call's id, as `toolhost ps` shows it
+    #[arg(value_name = "CALL")]
+    pub call: String,
+    #[command(flatten)]
+    pub server: remote::Server,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ApprovalsArgs {
+    /// Answer this call
+    #[arg(value_name = "CALL", requires = "answer")]
+    pub call: Option<String>,
+    /// It may run
+    #[arg(long, group = "answer", requires = "call")]
+    pub yes: bool,
+    /// It may not
+    #[arg(long, group = "answer", requires = "call")]
+    pub no: bool,
+    #[command(flatten)]
+    pub server: remote::Server,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub server: remote::Server,
+    /// For a program
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints an answer: JSON for a program, else its text.
+fn show(answer: &Value, json: bool, text: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
+    match json {
+        true => words::show_json(answer),
+        false => words::say(text().trim_end()),
+    }
+    Ok(Exit::Ok.into())
+}
+
+pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
+    let answer = args.server.ask(Method::GET, "/v1/calls", None, "calls")?;
+    let mut calls = answer["calls"].as_array().cloned().unwrap_or_default();
+    calls.retain(|call| args.all || call["phase"] != "ended");
+    show(&json!(calls), args.json, || match calls.is_empty() {
+        true => "No call runs.".to_owned(),
+        false => words::table(&calls, &COLUMNS, &[]),
+    })
+}
+
+pub fn kill(args: &KillArgs) -> anyhow::Result<ExitCode> {
+    let path = format!("/v1/calls/{}", remote::call_id(&args.call)?);
+    let answer = args.server.ask(Method::DELETE, &path, None, "cancelled")?;
+    show(&answer, false, || format!("{} is being killed", args.call))
+}
+
+pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let status = args.server.ask(Method::GET, "/v1/status", None, "running")?;
+    show(&status, args.json, || words::render(&status, &[]))
+}
+
+pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
+    if let Some(call) = &args.call {
+        let path = format!("/v1/approvals/{}", remote::call_id(call)?);
+        let answer = args.server.ask(Method::POST, &path, Some(&json!({ "approve": args.yes })), "approved")?;
+        let state = if args.yes { "runs" } else { "does not run" };
+        return show(&answer, args.json, || format!("{call}: it {state}"));
+    }
+    let answer = args.server.ask(Method::GET, "/v1/approvals", None, "approvals")?;
+    let open: Vec<Question> = serde_json::from_value(answer["approvals"].clone())?;
+    let text = |question: &Question| {
+        let (until, call) = (&question.until, &question.call);
+        let words = question.told(true);
+        format!("{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or --no)\n")
+    };
+    show(&answer["approvals"], args.json, || match open.is_empty() {
+        true => "No call waits for an answer.".to_owned(),
+        false => open.iter().map(text).collect(),
+    })
+}

@@ -209,7 +209,7 @@ impl Listener {
             }
             standing.last = time;
         }
-        let is_other = known.source.says(&descriptors)?;
+        let is_other = known.source.update(&descriptors)?;
         let until = Timestamp::from_millisecond(until).map_err(|why| why.to_string())?;
         lock(&known.standing).until = (!descriptors.is_empty()).then(|| (Instant::now() + left, until));
         if is_other {
@@ -222,7 +222,7 @@ impl Listener {
         for known in self.from.values() {
             let is_over = |until: &mut (Instant, Timestamp)| until.0 <= Instant::now();
             let over = lock(&known.standing).until.take_if(is_over).is_some();
-            if over && known.source.says(&Map::new()) == Ok(true) {
+            if over && known.source.update(&Map::new()) == Ok(true) {
                 self.changed(known).await;
             }
         }

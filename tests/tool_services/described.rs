@@ -86,7 +86,7 @@ fn a_fault_of_a_descriptor_is_told_with_its_mend() {
         (
             "styel",
             json!("pun"),
-            "/styel: 'styel' is no parameter of the service 'rag', and is not sent: did you mean 'style'?",
+            "/styel: 'styel' is not a parameter of the service 'rag', and is not sent: did you mean 'style'?",
         ),
         ("arguments", json!([{"name": "a", "type": "strin", "description": "d"}]), "not a type of JSON Schema"),
     ] {

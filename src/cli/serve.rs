@@ -183,7 +183,8 @@ async fn over_stdio(
         stop.cancelled().await;
         return Ok(());
     }
-    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), tokio::io::stdout(), stop, hung_up);
+    let is_gone = || transport::takes_no_more(std::io::stdout().as_fd());
+    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), tokio::io::stdout(), stop, is_gone);
     served.await.map_err(|words| Refusal::new(Exit::Host, words).into())
 }
 
@@ -299,12 +300,6 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
         }
         words::complain(&format!("toolhost: serving {} at {}", entry.request, entry.terms));
     }
-}
-
-/// Which of our ends the client has closed.
-fn hung_up() -> mcp::HungUp {
-    let (input, output) = (std::io::stdin(), std::io::stdout());
-    mcp::HungUp { input: transport::sends_no_more(input.as_fd()), output: transport::takes_no_more(output.as_fd()) }
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.

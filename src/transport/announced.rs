@@ -3,6 +3,7 @@
 //! Only announcers that the operator lists count, for the time that they say. A right to call comes from policy alone.
 
 use super::broker;
+pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
 use crate::broker::{Announcement, AnnouncerKey, Link, Sealed, Secret, Source, State, Terms, Topic};
@@ -47,15 +48,6 @@ pub struct Announcer {
     /// The first part of the ids of its services.
     pub namespace: String,
     pub key: Secret,
-}
-
-/// `announce` of a `[[broker]]`.
-#[derive(Clone, Debug)]
-pub struct Announcing {
-    pub name: String,
-    pub topic: Topic,
-    pub key: Secret,
-    pub ttl: i64,
 }
 
 /// What this host hears while it serves.

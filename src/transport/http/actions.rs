@@ -56,7 +56,7 @@ async fn read(start: &Start, body: Body) -> Result<Action, Refusal> {
 async fn run(start: Start, Action { reading, request, charge }: Action) -> Response {
     let reader = start.reader(request.label.clone());
     let server = &start.known.server;
-    let answer = request::run_while_served(server, action::answer(&server.service, &[], request, reading)).await;
+    let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
     drop(charge);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
     let outcome = answer.outcome.take();

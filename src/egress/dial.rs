@@ -55,7 +55,7 @@ impl Dialler {
         if granted.is_empty() || !canonical {
             return Err(Refusal::NotGranted);
         }
-        let _place = DIALS.enter_as(self.claim()).await;
+        let _place = DIALS.enter_as(self.claim(), 1).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }

@@ -120,7 +120,7 @@ pub enum LauncherError {
 impl LauncherError {
     /// A wall that could not be raised, unless this host itself is the reason.
     pub fn wall(problem: Problem) -> LauncherError {
-        let ours = failure_of_host(&problem.what, &problem.errno.into());
+        let ours = failure_of_host(&problem.what, &problem.error());
         ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
     }
 }
@@ -135,8 +135,8 @@ impl From<LauncherError> for Fault {
     /// For anybody the name of the wall, for the person the cause and the way out.
     fn from(error: LauncherError) -> Fault {
         match error {
-            LauncherError::Wall(Problem { wall, what, errno }) => {
-                let (what, error) = (printable(&what), io::Error::from(errno));
+            LauncherError::Wall(problem) => {
+                let (wall, what, error) = (&problem.wall, printable(&problem.what), problem.error());
                 let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
                 Fault::new(Kind::CapabilityError, message).person(format!(
                     "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
@@ -237,7 +237,7 @@ impl Launcher {
 
     /// What a refusal means, in words that fit what it is about.
     fn refusal(&self, problem: Problem) -> LauncherError {
-        let fault = match problem.about() {
+        let fault = match problem.kind {
             ProblemKind::Wall => match &self.setup.program {
                 Executable::Path(program) if !program.exists() => {
                     let person = format!("{} is gone: put it back, or have a server read anew (HUP)", path(program));
@@ -264,7 +264,7 @@ impl Launcher {
                 Fault::new(Kind::InternalError, message).retryable()
             }
         };
-        fault.person(format!("{}: {}", printable(&problem.what), io::Error::from(problem.errno))).into()
+        fault.person(format!("{}: {}", printable(&problem.what), problem.error())).into()
     }
 
     /// Whether it still waits for a call. It sends nothing unasked, so anything to read is the end of the connection.

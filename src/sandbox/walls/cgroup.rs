@@ -5,7 +5,7 @@
 
 use crate::base::lock;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
+use crate::sandbox::protocol::{Problem, ProblemKind};
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
@@ -344,10 +344,10 @@ impl Counters {
         let mut files = files.into_iter();
         let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
         let joins: Vec<OwnedFd> = files.by_ref().take(3).collect();
-        // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU however
-        // many sessions it makes (sched(7), autogroups). By itself: to move another process, the kernel waits for
-        // milliseconds. It refuses this to what a host with real-time priority starts, which then has no share, but
-        // keeps its priority.
+        // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU
+        // however many sessions it makes (sched(7), autogroups). By itself: to move another process, the kernel waits
+        // for milliseconds. It refuses this to what a host with real-time priority starts, which then has no share,
+        // but keeps its priority.
         let _ = files.next().map(|share| pwrite(share, b"0", 0));
         (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: CgroupUsage::default() })
     }
@@ -382,7 +382,7 @@ impl Counters {
 
     /// An unreadable counter is an error, since a limit that is not read holds nobody.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
-        let unread = |errno| Problem { wall: "cgroup".into(), what: "reading the group's counters".into(), errno };
+        let unread = |errno| Problem::new(ProblemKind::Wall, "cgroup", "reading the group's counters", errno);
         let cpu_ms = cpu_ms(self.version, &self.cpu).map_err(unread)?;
         let oom_kills = field(&self.oom, "oom_kill ").map_err(unread)?;
         let refused_processes = field(&self.pids, "max").map_err(unread)?;

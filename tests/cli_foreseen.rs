@@ -10,7 +10,7 @@ const CAPABILITY: &str = "/securityContext/requiredCapabilities/0";
 const REFUSED: &str = "
 method NoSuch run|ServiceError|warning|Service 'NoSuch' is not registered in this host.
 method ExternalScriptExecutionService no|ServiceError|warning|'ExternalScriptExecutionService' has no method 'no'.
-needs frobnicate|CapabilityError|warning|'frobnicate' (requiredCapabilities)
+needs frobnicate|CapabilityError|warning|unknown capability 'frobnicate'
 needs env:PATH|CapabilityError|warning|may not be set: it changes how the interpreter starts
 needs env:LD_PRELOAD|CapabilityError|warning|may not be set: it changes how the interpreter starts
 needs env:1X|CapabilityError|warning|is not a variable name

@@ -1,5 +1,5 @@
-//! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses that
-//! were checked are connected to.
+//! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses
+//! that were checked are connected to.
 
 use super::protocol::Refusal;
 use super::{resolver, route};

@@ -73,7 +73,7 @@ impl Ledger {
 
     /// Adds the places that a call of this shape can write, unless they are known.
     pub fn add(&self, shape: &policy::Shape) -> io::Result<()> {
-        let mut places = Place::of(shape);
+        let mut places = Place::of_grants(&shape.grants, &shape.tool);
         if places.is_empty() {
             return Ok(());
         }
@@ -101,7 +101,7 @@ pub fn look_back(
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<Place>) {
         let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
-        let folders = shape.module_folders().into_iter();
+        let folders = policy::writable::module_folders(shape).into_iter();
         (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
     };
     let (mut writer, mut places) = near(written);
@@ -113,7 +113,7 @@ pub fn look_back(
     if let Some(who) = writer {
         return Err(planted(&who));
     }
-    let trees = shape.written_trees(&places);
+    let trees = policy::writable::written_trees(shape, &places);
     if trees != shape.written {
         Arc::make_mut(shape).written = trees;
     }

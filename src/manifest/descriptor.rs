@@ -2,6 +2,7 @@
 //!
 //! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
 
+use super::file::Reading;
 use super::reader::{Reader, below};
 use super::schema::{Schema, SchemaFault};
 use super::types::{Asks, Execution, Handler, Manifest, Metadata, Remote, ServiceDescriptor, id_fault};
@@ -73,10 +74,7 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 }
 
 /// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is a manifest.
-pub(super) fn tool_file(
-    document: &Document<'_>,
-    bytes: &[u8],
-) -> Option<Result<(Manifest, Vec<Problem>), Vec<Problem>>> {
+pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<Reading> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::new(document);
     // TrustGraph keeps it under its key: { "tool/NAME": … }.

@@ -37,8 +37,11 @@ struct Shape;
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
 
+/// A manifest with its warnings, or why there is none.
+pub type Reading = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
+
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
-pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
+pub fn read(bytes: &[u8]) -> Reading {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     if let Some(read) = descriptor::tool_file(&document, bytes) {
         return read;

@@ -16,5 +16,5 @@ mod traffic;
 
 pub use dial::Dialler;
 pub use lease::Lease;
-pub use post::{PostError, Receiver, post};
+pub use post::{PostError, post};
 pub use traffic::Traffic;

@@ -316,7 +316,7 @@ impl Background {
         JobCounts {
             open: count(&|job| job.ended.is_none()),
             ended: count(&|job| job.ended.is_some()),
-            untold: count(&Job::is_told),
+            untold: count(&Job::has_pending_callback),
         }
     }
 

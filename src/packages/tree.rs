@@ -248,79 +248,57 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    const MOST: TreeLimits = TreeLimits { files: 100, bytes: 1000 };
-
-    fn looked(folder: &Path) -> Result<Vec<Item>, TreeError> {
+    fn read(folder: &Path, files: u64) -> Result<Vec<Item>, TreeError> {
         let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        taken(root.as_fd(), MOST)
-    }
-
-    fn refused(make: impl Fn(&Path), words: &str) {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("a")).expect("made");
-        std::fs::write(folder.path().join("a/good.py"), "1").expect("made");
-        assert!(looked(folder.path()).is_ok(), "the control of {words}");
-        make(&folder.path().join("a"));
-        match looked(folder.path()) {
-            Err(TreeError::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
-            other => panic!("{other:?} instead of {words}"),
-        }
+        let built = taken(root.as_fd(), TreeLimits { files, bytes: 10_000 })?;
+        Ok(stamped(root.as_fd(), built)?.0)
     }
 
     #[test]
     fn only_plain_files_and_folders_are_taken() {
-        let file = |path: std::path::PathBuf| std::fs::write(path, "1").expect("made");
-        refused(|at| symlink("good.py", at.join("link")).expect("made"), "is a link");
-        refused(|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made"), "has more than one name");
-        let pipe = |at: &Path| nix::unistd::mkfifo(&at.join("pipe"), Mode::S_IRUSR).expect("made");
-        refused(pipe, "is neither a file nor a folder");
-        refused(|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket"))), "is neither a file nor a folder");
+        let file = |path: PathBuf| std::fs::write(path, "1").expect("made");
         let special = std::fs::Permissions::from_mode(0o4755);
-        refused(|at| std::fs::set_permissions(at.join("good.py"), special.clone()).expect("set"), "has a set-id mode");
-        refused(|at| file(at.join("GOOD.py")), "differ in case alone");
-        refused(|at| file(at.join("a\u{202e}b")), "characters that no package needs");
-        refused(|at| file(at.join("a\nb")), "characters that no package needs");
-        refused(|at| (0..100).for_each(|n| file(at.join(n.to_string()))), "more than 100 files");
-        refused(|at| std::fs::write(at.join("big"), [0; 1001]).expect("made"), "more than 1000 bytes");
-        let deep = |at: &Path| std::fs::create_dir_all(at.join("d/".repeat(70))).expect("made");
-        refused(deep, "deeper than 64");
-    }
-
-    #[test]
-    fn every_change_is_seen() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let top = folder.path().join("top");
-        std::fs::create_dir_all(top.join("a/b")).expect("made");
-        std::fs::write(top.join("a/b/file"), "one").expect("made");
-        std::fs::set_permissions(top.join("a/b/file"), std::fs::Permissions::from_mode(0o777)).expect("set");
-        let root = files::without_links(&top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let now = || stamped(root.as_fd(), looked(&top).expect("taken")).expect("stamped").0;
-        let items = now();
-        assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
-        let mode = std::fs::metadata(top.join("a/b/file")).expect("there").permissions().mode();
-        assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
-        std::fs::write(top.join("a/b/file"), "two").expect("written");
-        assert_eq!(changed(root.as_fd(), &items), Some("a/b/file"));
-        assert_eq!(altered(root.as_fd(), &items), Some("a/b/file"));
-        let items = now();
-        std::fs::write(top.join("a/b/more"), "").expect("written");
-        assert_eq!(changed(root.as_fd(), &items), Some("a/b"), "a folder tells what came");
-    }
-
-    #[test]
-    fn a_change_is_seen_in_every_part_of_a_large_tree() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = |n: usize| folder.path().join(n.to_string());
-        (0..3 * LEAST_PART).for_each(|n| std::fs::write(file(n), "1").expect("made"));
-        let root = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let most = TreeLimits { files: 10_000, bytes: 10_000 };
-        let items = || stamped(root.as_fd(), taken(root.as_fd(), most).expect("taken")).expect("stamped").0;
-        assert_eq!(changed(root.as_fd(), &[]), None);
-        for n in [0, LEAST_PART, 3 * LEAST_PART - 1] {
-            let items = items();
-            assert_eq!(changed(root.as_fd(), &items), None, "the control of {n}");
-            std::fs::write(file(n), "22").expect("written");
-            assert_eq!(changed(root.as_fd(), &items), Some(n.to_string().as_str()));
+        let cases: [(&str, &dyn Fn(&Path)); 11] = [
+            ("is a link", &|at| symlink("good.py", at.join("link")).expect("made")),
+            ("has more than one name", &|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")),
+            ("neither a file nor a folder", &|at| nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")),
+            ("neither a file nor a folder", &|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket")))),
+            ("a set-id mode", &|at| std::fs::set_permissions(at.join("good.py"), special.clone()).expect("set")),
+            ("differ in case alone", &|at| file(at.join("GOOD.py"))),
+            ("characters that no package needs", &|at| file(at.join("a\u{202e}b"))),
+            ("characters that no package needs", &|at| file(at.join("a\nb"))),
+            ("more than 100 files", &|at| (0..100).for_each(|n| file(at.join(n.to_string())))),
+            ("more than 10000 bytes", &|at| std::fs::write(at.join("big"), [0; 10_001]).expect("made")),
+            ("deeper than 64", &|at| std::fs::create_dir_all(at.join("d/".repeat(70))).expect("made")),
+        ];
+        for (words, make) in cases {
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::create_dir(folder.path().join("a")).expect("made");
+            file(folder.path().join("a/good.py"));
+            assert!(read(folder.path(), 100).is_ok(), "the control of {words}");
+            make(&folder.path().join("a"));
+            match read(folder.path(), 100) {
+                Err(TreeError::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
+                other => panic!("{other:?} instead of {words}"),
+            }
         }
+    }
+
+    #[test]
+    fn every_change_is_seen_in_every_part_of_a_tree() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path();
+        (0..3 * LEAST_PART).for_each(|n| std::fs::write(top.join(n.to_string()), "one").expect("made"));
+        std::fs::set_permissions(top.join("0"), std::fs::Permissions::from_mode(0o777)).expect("set");
+        let root = files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        for n in [0, LEAST_PART, 3 * LEAST_PART - 1].map(|n| n.to_string()) {
+            let items = read(top, 10_000).expect("taken");
+            assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
+            std::fs::write(top.join(&n), "two").expect("written");
+            assert_eq!(changed(root.as_fd(), &items), Some(n.as_str()));
+            assert_eq!(altered(root.as_fd(), &items), Some(n.as_str()));
+        }
+        let mode = std::fs::metadata(top.join("0")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
     }
 }

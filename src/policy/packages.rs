@@ -7,43 +7,15 @@ use super::file::Policy;
 use super::grantable::{Entry, Grantable};
 use super::needs::Need;
 use super::verdict::{Decision, Narrower, RequestKind, Verdict, wall};
+pub use super::versions::Ecosystem;
 use super::{Machine, versions};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Code, Language};
+use crate::manifest::Code;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Where packages come from, and who installs them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ecosystem {
-    Python,
-    Node,
-}
-
-impl Ecosystem {
-    pub const ALL: [Ecosystem; 2] = [Ecosystem::Python, Ecosystem::Node];
-
-    /// The key of a policy, and of an index in the host's configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Ecosystem::Python => "python",
-            Ecosystem::Node => "node",
-        }
-    }
-
-    /// `None`: scripts of this language have no packages.
-    pub fn of(language: Language) -> Option<Ecosystem> {
-        match language {
-            Language::Python => Some(Ecosystem::Python),
-            Language::Nodejs | Language::Bun => Some(Ecosystem::Node),
-            Language::Wasm => None,
-        }
-    }
-}
 
 /// What a script requires, as its files say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,15 +1,45 @@
 //! Names, versions and ranges of packages, as each ecosystem writes them. No name or version that is read here can be
 //! taken for an option, a path or an address by an installer.
 
-use super::packages::Ecosystem;
+use crate::manifest::Language;
 use pep440_rs::{Operator, VersionSpecifiers};
 use pep508_rs::PackageName;
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
 /// Longest name, version or range, bytes (npm's own bound for names).
 const LONGEST: usize = 214;
 /// The largest part of a version of Node (`Number.MAX_SAFE_INTEGER`).
 const LARGEST: u64 = (1 << 53) - 1;
+
+/// Where packages come from, and who installs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ecosystem {
+    Python,
+    Node,
+}
+
+impl Ecosystem {
+    pub const ALL: [Ecosystem; 2] = [Ecosystem::Python, Ecosystem::Node];
+
+    /// The key of a policy, and of an index in the host's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ecosystem::Python => "python",
+            Ecosystem::Node => "node",
+        }
+    }
+
+    /// `None`: scripts of this language have no packages.
+    pub fn of(language: Language) -> Option<Ecosystem> {
+        match language {
+            Language::Python => Some(Ecosystem::Python),
+            Language::Nodejs | Language::Bun => Some(Ecosystem::Node),
+            Language::Wasm => None,
+        }
+    }
+}
 
 /// The name as its index spells it when it compares names; `None`: it is none.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {

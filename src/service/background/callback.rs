@@ -3,8 +3,9 @@
 //! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the id of the first
 //! one. The number of attempts is bounded.
 
+use super::calls::Background;
 use super::jobs::{Callback, Delivery, Job};
-use super::{Background, Change, new_id};
+use super::store::Change;
 use crate::base::lock;
 use crate::base::places::Places;
 use crate::base::text;
@@ -12,7 +13,6 @@ use crate::egress::{self, Dialler, PostError};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant, SecretGrant};
-use crate::service::callers::Rights;
 use crate::service::{Caller, secrets};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -38,17 +38,6 @@ const LARGEST: usize = 256 * 1024;
 const SHORTEST: usize = 16;
 /// How often results are looked at that were kept for their time.
 const LOOK: Duration = Duration::from_secs(600);
-
-/// What is owed to a caller that names this URL, if it may.
-pub(super) fn owed(rights: &Rights, written: &str) -> Result<Callback, Fault> {
-    let url = CallbackUrl::parse(written).map_err(|why| {
-        let message = "The callback is no URL that can be used.";
-        Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
-    })?;
-    rights.callback(&url)?;
-    let (next, state) = (Timestamp::now(), Delivery::Pending);
-    Ok(Callback { url: url.to_string(), event: new_id(), state, attempts: 0, next, error: None })
-}
 
 /// Sends what is due, and forgets what was kept for its time, until the host stops.
 pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {

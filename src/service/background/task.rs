@@ -1,6 +1,6 @@
 //! The tool `core:task-status`, by which an agent asks for its own calls in the background and for their results.
 
-use super::Background;
+use super::calls::Background;
 use crate::base::json::{self, Text};
 use crate::executor::method::CALL_STATUS;
 use crate::executor::{self, Ending, Executor, Outcome};

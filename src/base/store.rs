@@ -63,17 +63,21 @@ pub struct Content {
 impl Content {
     /// Whether the content is as its digest says.
     pub fn is_intact(&self) -> bool {
-        let mut stated = [0; 32];
-        let read = self.file.read_exact_at(&mut stated, HEADER_BYTES - 32);
-        let found = read.and_then(|()| digest(self.reader()?));
-        found.is_ok_and(|found| found == (stated, self.bytes))
+        let found = self.reader().and_then(digest);
+        found.is_ok_and(|(found, bytes)| bytes == self.bytes && self.stated().is_ok_and(|stated| stated == found))
     }
 
     /// The whole content, if it is intact.
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         self.reader().ok()?.read_to_end(&mut bytes).ok()?;
-        self.is_intact().then_some(bytes)
+        (digest(&*bytes).ok()? == (self.stated().ok()?, self.bytes)).then_some(bytes)
+    }
+
+    /// The digest that the record begins with.
+    fn stated(&self) -> io::Result<[u8; 32]> {
+        let mut stated = [0; 32];
+        self.file.read_exact_at(&mut stated, HEADER_BYTES - 32).map(|()| stated)
     }
 
     fn reader(&self) -> io::Result<impl Read> {

@@ -80,8 +80,8 @@ fn hostile<T>(path: &str, what: &str) -> Result<T, TreeError> {
     Err(TreeError::Hostile(format!("{}: {what}", text::printable(&text::head(path, 200)))))
 }
 
-/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `stamped`.
-pub fn taken(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, TreeError> {
+/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `add_stamps`.
+pub fn read_tree(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, TreeError> {
     let mut taking = Taking { items: Vec::new(), bytes: 0, most };
     taking.folder(root, "", 0)?;
     Ok(taking.items)
@@ -102,7 +102,7 @@ impl Taking {
         let mut folded = HashSet::new();
         for name in names_in(folder)? {
             let name = name?;
-            let path = named(at, &name)?;
+            let path = printable_path(at, &name)?;
             if !folded.insert(path.to_lowercase()) {
                 return hostile(&path, "two names differ in case alone");
             }
@@ -166,7 +166,7 @@ fn plain(path: &str, stat: &FileStat) -> Result<(), TreeError> {
 }
 
 /// The path of a name in a folder of the tree, if the name is one that can be shown and listed.
-fn named(at: &str, name: &CString) -> Result<String, TreeError> {
+fn printable_path(at: &str, name: &CString) -> Result<String, TreeError> {
     let shown = String::from_utf8_lossy(name.as_bytes());
     let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
     if name.to_str().is_err() || !text::is_printable(&shown) {
@@ -185,7 +185,7 @@ fn digest(file: File, most: u64) -> io::Result<(String, u64)> {
 }
 
 /// The items with their stamps as they lie now, and the bytes that they occupy.
-pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
+pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
     let mut disk = 0;
     let now = |item: Item| -> io::Result<Item> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
@@ -197,7 +197,7 @@ pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64
 }
 
 /// The first path that is not as its stamp says: a folder's stamp moves with each name that comes or goes in it.
-pub fn changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
+pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| Stamp::of(&stat) == item.stamp)
@@ -221,7 +221,7 @@ pub fn changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
 }
 
 /// The first path whose content is not what its digest says.
-pub fn altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
+pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| match &item.sha256 {
         // Folders, and what the host added: their stamps were compared.
         None => true,
@@ -250,8 +250,8 @@ mod tests {
 
     fn read(folder: &Path, files: u64) -> Result<Vec<Item>, TreeError> {
         let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let built = taken(root.as_fd(), TreeLimits { files, bytes: 10_000 })?;
-        Ok(stamped(root.as_fd(), built)?.0)
+        let built = read_tree(root.as_fd(), TreeLimits { files, bytes: 10_000 })?;
+        Ok(add_stamps(root.as_fd(), built)?.0)
     }
 
     #[test]
@@ -293,10 +293,14 @@ mod tests {
         let root = files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         for n in [0, LEAST_PART, 3 * LEAST_PART - 1].map(|n| n.to_string()) {
             let items = read(top, 10_000).expect("taken");
-            assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
+            assert_eq!(
+                (first_changed(root.as_fd(), &items), first_altered(root.as_fd(), &items)),
+                (None, None),
+                "the control"
+            );
             std::fs::write(top.join(&n), "two").expect("written");
-            assert_eq!(changed(root.as_fd(), &items), Some(n.as_str()));
-            assert_eq!(altered(root.as_fd(), &items), Some(n.as_str()));
+            assert_eq!(first_changed(root.as_fd(), &items), Some(n.as_str()));
+            assert_eq!(first_altered(root.as_fd(), &items), Some(n.as_str()));
         }
         let mode = std::fs::metadata(top.join("0")).expect("there").permissions().mode();
         assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");

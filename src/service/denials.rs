@@ -49,7 +49,7 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
             found.push(denial);
         }
     }
-    let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| self::attempted(attempt, about)).collect();
+    let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| denial_of(attempt, about)).collect();
     let mut hosts = Vec::new();
     if attempts.iter().any(|attempt| attempt.operation == Operation::Call && attempt.target == SOCKET) {
         hosts.extend(hosts_in(&about.texts).map(|host| no_network(host, about)));
@@ -72,7 +72,8 @@ fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
 
 /// A host that the script names, where it was refused the socket that a connection takes.
 fn no_network(host: &str, about: &DenialContext) -> Denial {
-    let narrower = asked(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
+    let narrower =
+        verdict_on(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
     Denial {
         operation: operation(TrafficKind::Connection).to_owned(),
         target: host.to_owned(),
@@ -96,7 +97,7 @@ fn operation(what: TrafficKind) -> &'static str {
 
 fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> String {
     let narrower = match refusal {
-        Refusal::NotGranted => match asked(&event.target, decision) {
+        Refusal::NotGranted => match verdict_on(&event.target, decision) {
             Some(verdict) => verdict.narrower.unwrap_or(Narrower::Policy),
             None => Narrower::Manifest,
         },
@@ -107,7 +108,7 @@ fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> St
 }
 
 /// What was decided about this target, where the manifest asks for it.
-fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
+fn verdict_on<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
     let target = host::pattern(target).ok()?;
     let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::RequestKind::Host);
     hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
@@ -158,7 +159,7 @@ pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, 
 }
 
 /// What a mechanism that sees files and system calls refused the call.
-fn attempted(attempt: &Attempt, about: &DenialContext) -> Denial {
+fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     let what = match attempt.operation {
         Operation::Read | Operation::Run => policy::RequestKind::Read,
         Operation::Write => policy::RequestKind::Write,
@@ -337,7 +338,7 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
     };
     let ranges = range.map(|range| format!("ranges = [\"{range}\"], ")).unwrap_or_default();
     let allow = format!("[network] hosts = [{{ host = \"{shown}\", {ranges}why = \"…\" }}] in {}", about.policy_file());
-    if let Some(verdict) = asked(target, about.decision) {
+    if let Some(verdict) = verdict_on(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
             _ => format!("{shown} is asked for and not allowed: {allow}"),

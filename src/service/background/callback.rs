@@ -82,7 +82,7 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
 }
 
 /// Why an attempt failed. After an AuthorizationError there is no use in another one.
-fn failed(words: impl Into<String>, person: impl Into<String>) -> Fault {
+fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault {
     Fault::new(Kind::ServiceError, words).person(person)
 }
 
@@ -105,7 +105,7 @@ impl Background {
         let Some(mut callback) = job.callback.take() else { return };
         callback.attempts += 1;
         let tried = tokio::time::timeout(PATIENCE, self.send(&job, &callback)).await;
-        let late = || Err(failed("the receiver did not answer in time", ""));
+        let late = || Err(delivery_fault("the receiver did not answer in time", ""));
         let (id, event, trace) = (&job.id, &callback.event, job.trace.as_deref());
         let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| WAITS.get(at));
         match tried.unwrap_or_else(|_| late()) {
@@ -140,7 +140,7 @@ impl Background {
     }
 
     async fn send(&self, job: &Job, callback: &Callback) -> Result<(), Fault> {
-        let url = CallbackUrl::parse(&callback.url).map_err(|why| failed("its URL cannot be used", why))?;
+        let url = CallbackUrl::parse(&callback.url).map_err(|why| delivery_fault("its URL cannot be used", why))?;
         let (dialler, key) = {
             let decisions = self.service.decisions()?;
             let rights = decisions.rights(&Caller::named(&job.caller), None);
@@ -154,7 +154,7 @@ impl Background {
             (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
         };
         let values = secrets::values(std::slice::from_ref(&key), &job.caller, PATIENCE).await;
-        let unsigned = |person: String| failed("this host cannot sign it now", person);
+        let unsigned = |person: String| delivery_fault("this host cannot sign it now", person);
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
         let who = Caller::named(&job.caller);
@@ -164,16 +164,18 @@ impl Background {
             false => self.result(&who, &job.id).await?,
         };
         let body = message(job, result.as_deref());
-        let headers = signed(&key, &callback.event, Timestamp::now().as_second(), &body)
-            .map_err(|e| failed("its message cannot be made", e.to_string()))?;
+        let headers = sign(&key, &callback.event, Timestamp::now().as_second(), &body)
+            .map_err(|e| delivery_fault("its message cannot be made", e.to_string()))?;
         match egress::post(&dialler, &url, headers, body.into()).await {
             Ok(status) if status.is_success() => Ok(()),
             Ok(status) => {
                 let also = if status.is_redirection() { ": redirects are not followed" } else { "" };
-                Err(failed(format!("the receiver answered {}{also}", status.as_u16()), ""))
+                Err(delivery_fault(format!("the receiver answered {}{also}", status.as_u16()), ""))
             }
-            Err(PostError::Refused(refusal)) => Err(failed(refusal.to_string(), refusal.detail().unwrap_or_default())),
-            Err(PostError::Broken(why)) => Err(failed("the receiver did not answer as HTTP does", why)),
+            Err(PostError::Refused(refusal)) => {
+                Err(delivery_fault(refusal.to_string(), refusal.detail().unwrap_or_default()))
+            }
+            Err(PostError::Broken(why)) => Err(delivery_fault("the receiver did not answer as HTTP does", why)),
         }
     }
 }
@@ -204,7 +206,7 @@ fn signing_key(secret: &str) -> Result<hmac::Key, String> {
     }
 }
 
-fn signed(key: &hmac::Key, event: &str, seconds: i64, body: &str) -> Result<HeaderMap, http::Error> {
+fn sign(key: &hmac::Key, event: &str, seconds: i64, body: &str) -> Result<HeaderMap, http::Error> {
     let tag = hmac::sign(key, format!("{event}.{seconds}.{body}").as_bytes());
     let signature = format!("v1,{}", STANDARD.encode(tag));
     let mut headers = HeaderMap::new();
@@ -229,7 +231,7 @@ mod tests {
         // Made with another implementation (Python's hmac module).
         let key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("a key");
         let headers =
-            signed(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, "{\"test\": 2432232314}").expect("plain");
+            sign(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, "{\"test\": 2432232314}").expect("plain");
         assert_eq!(headers["webhook-signature"], "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
         assert_eq!(
             (&headers["webhook-id"], &headers["webhook-timestamp"]),

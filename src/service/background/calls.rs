@@ -127,7 +127,7 @@ impl Background {
             alive: Mutex::new(Some(alive)),
             over: tokio::sync::Mutex::new(over),
         });
-        let opened = background.opened(PATIENCE).await.map(drop);
+        let opened = background.open_or_get(PATIENCE).await.map(drop);
         (background, opened)
     }
 
@@ -144,7 +144,7 @@ impl Background {
         callback: Option<String>,
         held: impl Send + 'static,
     ) -> Result<Receipt, Fault> {
-        let job = self.asked(&mut request, callback)?;
+        let job = self.new_job(&mut request, callback)?;
         self.store().await.map_err(|why| {
             Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
         })?;
@@ -168,7 +168,7 @@ impl Background {
     }
 
     /// What is refused now is refused without a receipt. The call pipeline decides again when the call runs.
-    fn asked(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
+    fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
         let charge = rights.charge(&[]);
@@ -176,7 +176,7 @@ impl Background {
         self.service.limiter.arrives(&charge, charge.entries.get(counted..).unwrap_or_default())?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
-        let callback = callback.map(|url| owed(&rights, &url)).transpose()?;
+        let callback = callback.map(|url| new_callback(&rights, &url)).transpose()?;
         Ok(Job {
             id: request.id.get_or_insert_with(new_id).clone(),
             caller: rights.caller.user.clone(),
@@ -198,12 +198,12 @@ impl Background {
             () = cancel.cancelled() => ended(format::cancelled()),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
-        self.ended(job, &report, label.as_deref()).await;
+        self.keep_end(job, &report, label.as_deref()).await;
     }
 
     /// Keeps how a call ended.
-    async fn ended(&self, mut job: Job, report: &Report, label: Option<&str>) {
-        let mut text = shown(report, label);
+    async fn keep_end(&self, mut job: Job, report: &Report, label: Option<&str>) {
+        let mut text = render(report, label);
         let mut fault = report.error.clone();
         let gone = {
             let mut jobs = lock(&self.jobs);
@@ -211,7 +211,7 @@ impl Background {
             if room.is_err() {
                 let words = "This call ended, and its outcome was too large to be kept.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
-                text = shown(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
+                text = render(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
                 fault = Some(large);
             }
             job.bytes = text.len();
@@ -328,7 +328,7 @@ impl Background {
     }
 
     async fn store(&self) -> Result<Arc<Store>, String> {
-        self.opened(Duration::ZERO).await
+        self.open_or_get(Duration::ZERO).await
     }
 
     /// A store that cannot be written is closed, and opened again at its next use.
@@ -341,7 +341,7 @@ impl Background {
         written
     }
 
-    async fn opened(&self, patience: Duration) -> Result<Arc<Store>, String> {
+    async fn open_or_get(&self, patience: Duration) -> Result<Arc<Store>, String> {
         let mut store = self.store.lock().await;
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
@@ -349,7 +349,7 @@ impl Background {
         let (log, loaded) = (self.service.parts.audit.clone(), self.loaded.load(Ordering::Relaxed));
         // What reads the one that was closed ends soon.
         let patience = if loaded { PATIENCE } else { patience };
-        let opened = tokio::task::spawn_blocking(move || opened(&log, patience, loaded)).await;
+        let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
         let (gone, unkept) = {
             let mut jobs = lock(&self.jobs);
@@ -377,7 +377,7 @@ impl Background {
 }
 
 /// What is owed to a caller that names this URL, if it may.
-fn owed(rights: &Rights, written: &str) -> Result<Callback, Fault> {
+fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
     let url = CallbackUrl::parse(written).map_err(|why| {
         let message = "The callback is no URL that can be used.";
         Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
@@ -401,7 +401,7 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
 }
 
 /// As an agent reads it, whoever asks: roles may change until then.
-fn shown(report: &Report, label: Option<&str>) -> String {
+fn render(report: &Report, label: Option<&str>) -> String {
     let mut text = Vec::new();
     let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
     // A vector takes everything.
@@ -417,7 +417,7 @@ async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
 
 /// The store, with an end for each call that its host did not bring to one.
 /// `ours`: those without an end run here.
-fn opened(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Vec<Job>), String> {
+fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Vec<Job>), String> {
     let (store, mut jobs) = Store::open(audit::segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
     if ours || open.is_empty() {
@@ -427,9 +427,9 @@ fn opened(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Ve
     drop(log.open().map_err(|fault| fault.person.unwrap_or(fault.message))?);
     let recorded = log.outcomes(open).map_err(|e| format!("{}: {e}", log.path().display()))?;
     for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
-        let fault = lost(recorded.get(&job.id));
+        let fault = fault_of_lost(recorded.get(&job.id));
         let tool = job.tool.split('@').next().unwrap_or_default();
-        let text = shown(&Report::of_fault(job.id.clone(), tool, fault.clone()), None);
+        let text = render(&Report::of_fault(job.id.clone(), tool, fault.clone()), None);
         over(job, Some(&fault));
         job.bytes = text.len();
         store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;
@@ -438,7 +438,7 @@ fn opened(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Ve
 }
 
 /// What is known of a call whose host ended. `recorded`: its outcome and message in the audit log.
-fn lost(recorded: Option<&(String, Option<String>)>) -> Fault {
+fn fault_of_lost(recorded: Option<&(String, Option<String>)>) -> Fault {
     match recorded {
         None => {
             let message = "The host ended before this call began: its log has no record that anything of it ran.";

@@ -147,9 +147,9 @@ impl Packages {
             return Err(no_lock(&need));
         }
         let key = self.key(&need)?;
-        if let Some(held) = self.held(&key).await? {
+        if let Some(held) = self.hold(&key).await? {
             // The policy may be another than when it was built.
-            rules::allows(&need, &held.entry.about)?;
+            rules::check_built(&need, &held.entry.about)?;
             return Ok(Ready { held, built: false });
         }
         let mut progress = self.progress_of(&key);
@@ -182,11 +182,11 @@ impl Packages {
             Ok(Err(missed)) => Err(missing(missed)),
             Ok(Ok(built)) => {
                 built.inspect_err(|fault| self.remember(&name, fault))?;
-                let held = self.held(&key).await?.ok_or_else(|| {
+                let held = self.hold(&key).await?.ok_or_else(|| {
                     let message = "this tool's packages were built, and are gone already; try again";
                     Fault::new(Kind::ServiceError, message).retryable()
                 })?;
-                rules::allows(&need, &held.entry.about)?;
+                rules::check_built(&need, &held.entry.about)?;
                 Ok(Ready { held, built: true })
             }
         }
@@ -213,7 +213,7 @@ impl Packages {
         }
     }
 
-    async fn held(&self, key: &str) -> Result<Option<LockedEntry>, Fault> {
+    async fn hold(&self, key: &str) -> Result<Option<LockedEntry>, Fault> {
         let (store, key) = (self.store()?, key.to_owned());
         let look = move || {
             store.hold(&key, |what| {
@@ -278,7 +278,7 @@ impl Packages {
     }
 
     /// The lock of a key between processes.
-    async fn locked<'s>(&self, store: &'s Store, key: &str) -> Result<Lock<'s>, Fault> {
+    async fn lock_key<'s>(&self, store: &'s Store, key: &str) -> Result<Lock<'s>, Fault> {
         let until = Instant::now() + LONGEST_WAIT;
         loop {
             match store.lock(key).map_err(|e| unusable(&e))? {
@@ -295,9 +295,9 @@ impl Packages {
     /// One build, from the lock between processes to the entry.
     async fn build(self: &Arc<Self>, need: &Need, key: &str) -> Result<(), Fault> {
         let store = self.store()?;
-        let _lock = self.locked(&store, key).await?;
+        let _lock = self.lock_key(&store, key).await?;
         // Another process may have built it meanwhile.
-        if self.held(key).await?.is_some() {
+        if self.hold(key).await?.is_some() {
             return Ok(());
         }
         let fetching = self.fetchers.enter(&need.rules.index).await;
@@ -309,13 +309,13 @@ impl Packages {
         let report = |line: &str| self.report(key, line);
         let wanted = match need.wanted.locked {
             true => Arc::clone(&need.wanted),
-            false => Arc::new(self.resolved(need, &work.path, &report).await?.wanted),
+            false => Arc::new(self.resolve_once(need, &work.path, &report).await?.wanted),
         };
         let need = Need { wanted, ..need.clone() };
-        rules::allowed(&need, &need.wanted.packages, None)?;
+        rules::check_allowed(&need, &need.wanted.packages, None)?;
         let installer = self.installer(&need, &work.path, &report)?;
         let published = installer.fetch().await?;
-        rules::allowed(&need, &need.wanted.packages, Some(&published))?;
+        rules::check_allowed(&need, &need.wanted.packages, Some(&published))?;
         drop(fetching);
         let _alone = self.tools.enter(&need.tool).await;
         let building = self.builders[usize::from(need.rules.builds)].enter(&need.tool).await;
@@ -352,7 +352,7 @@ impl Packages {
         if need.rules.min_age_days.is_some() && !about.vendored.is_empty() {
             about.published.extend(installer.ages(&about.vendored).await?);
         }
-        rules::allows(&need, &about)?;
+        rules::check_built(&need, &about)?;
         let (kept, key) = (Arc::clone(&store), key.to_owned());
         apart(move || kept.keep(&work, &key, about, &layout, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
@@ -361,10 +361,10 @@ impl Packages {
     }
 
     /// What is required, locked: what was resolved before, or is now.
-    async fn resolved(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
+    async fn resolve_once(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
-            return rules::read(need, text);
+            return rules::read_lock(need, text);
         }
         let resolved = self.resolve(need, work, report).await?;
         store.keep_resolved(&key, &resolved.text).map_err(|e| unusable(&e))?;
@@ -372,7 +372,7 @@ impl Packages {
     }
 
     pub(super) async fn resolve(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
-        rules::read(need, self.installer(need, work, report)?.resolve(rules::latest(need)).await?)
+        rules::read_lock(need, self.installer(need, work, report)?.resolve(rules::latest(need)).await?)
     }
 
     fn installer<'a>(&'a self, need: &'a Need, work: &'a Path, report: Report<'a>) -> Result<Installer<'a>, Fault> {

@@ -134,7 +134,7 @@ impl Packages {
         let _lock = store.lock(&key).map_err(|e| unusable(&e))?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(|e| unusable(&e))?;
         let resolved = self.resolve(need, &work.path, report).await?;
-        rules::allowed(need, &resolved.wanted.packages, None)?;
+        rules::check_allowed(need, &resolved.wanted.packages, None)?;
         Ok(resolved)
     }
 
@@ -145,7 +145,7 @@ impl Packages {
         }
         let store = self.store()?;
         let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
-        let resolved = resolved.map(|text| rules::read(need, text)).transpose()?;
+        let resolved = resolved.map(|text| rules::read_lock(need, text)).transpose()?;
         let built = store.entry(&self.key(need)?);
         Ok(PackageState { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
     }

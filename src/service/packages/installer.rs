@@ -131,7 +131,7 @@ impl Installer<'_> {
         let shape = self.shape(&into, from.as_deref(), network);
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
-        let result = self.recorded(what, shape, order, &mut record).await;
+        let result = self.run_recorded(what, shape, order, &mut record).await;
         let output = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
         // A run that left no record counts as failed.
         record.finish(output).report.error.map_or(result, Err)
@@ -202,7 +202,13 @@ impl Installer<'_> {
         }
     }
 
-    async fn recorded(&self, what: &str, shape: Shape, order: Value, record: &mut CallRecord) -> Result<Value, Fault> {
+    async fn run_recorded(
+        &self,
+        what: &str,
+        shape: Shape,
+        order: Value,
+        record: &mut CallRecord,
+    ) -> Result<Value, Fault> {
         let audit = &self.recorder.audit;
         record.entry = Some(audit.open()?);
         record.given((Mask::default(), RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}))));
@@ -243,7 +249,7 @@ impl Installer<'_> {
             gate: executor::Gate::default(),
         };
         record.running()?;
-        let ended = self.watched(process.as_ref(), &context, call, record).await;
+        let ended = self.run_watched(process.as_ref(), &context, call, record).await;
         let traffic = lock(&record.traffic()).clone();
         let failed = |words: &str| {
             let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
@@ -264,7 +270,7 @@ impl Installer<'_> {
     }
 
     /// One run, with its lines as they come; `None` if it was ended because a connection was refused.
-    async fn watched(
+    async fn run_watched(
         &self,
         process: &dyn Executor,
         context: &executor::Context,

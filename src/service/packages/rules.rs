@@ -21,7 +21,7 @@ pub struct Resolved {
 }
 
 /// Whether policy lets these packages in. `published`: when each was, where that is known by now.
-pub(super) fn allowed(
+pub(super) fn check_allowed(
     need: &Need,
     packages: &[Package],
     published: Option<&BTreeMap<String, String>>,
@@ -51,12 +51,12 @@ pub(super) fn allowed(
 }
 
 /// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
-pub(super) fn allows(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
-    allowed(need, &about.packages, Some(&about.published))?;
+pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
+    check_allowed(need, &about.packages, Some(&about.published))?;
     let copies: Vec<Package> = about.vendored.iter().map(Vendored::package).collect();
-    allowed(need, &copies, None)?;
+    check_allowed(need, &copies, None)?;
     let known = |package: &Package| about.published.contains_key(&format!("{} {}", package.name, package.version));
-    allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
+    check_allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
 }
 
 /// The latest moment at which a version may have been published.
@@ -67,7 +67,7 @@ pub(super) fn latest(need: &Need) -> Option<String> {
 }
 
 /// A lock that was resolved, read like one that lies beside a script.
-pub(super) fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
+pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
     let wanted = packages::of_lock(&need.wanted, &text, &need.runtime.version).map_err(|problem| {
         let message = "what this tool's requirements resolve to cannot be used, so nothing was run";
         Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))

@@ -166,7 +166,7 @@ fn values_are_what_their_schema_asks() {
             ("real", "1,5", Err("a number.")),
             ("real", "Infinity", Err("a number.")),
             ("real", "+1", Err("a number.")),
-            ("real", "1e999", Err("a number: this one does not fit in 64 bits.")),
+            ("real", "1e999", Err("a number: not JSON at line 1, column 1")),
             ("on", "TRUE", Ok(json!(true))),
             ("on", "False", Ok(json!(false))),
             ("on", "1", Err("a boolean.")),

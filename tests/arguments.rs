@@ -25,32 +25,15 @@ fn text_becomes_what_the_schema_asks_for() {
         "a": { "type": "array", "items": { "type": "integer" } }, "s": { "type": "string" }, "z": { "type": ["integer", "null"] },
         "e": { "enum": [1, 2, 3] }, "m": { "enum": ["auto", "4", 3, 4, null, true, [1]] },
         "mt": { "type": ["string", "integer"], "enum": ["all", 3] }, "mo": { "anyOf": [{ "const": "x" }, { "const": 7 }] }, "r": { "$ref": "#/$defs/x" }, "any": {} }, "$defs": { "x": { "type": "integer" } } }));
+    #[rustfmt::skip]
     let good = [
-        ("i", "30000", json!(30000)),
-        ("i", "-5", json!(-5)),
-        ("i", " 7\n", json!(7)),
-        ("i", "3.0", json!(3)),
-        ("n", "1.5e3", json!(1500.0)),
-        ("n", "2", json!(2)),
-        ("b", "true", json!(true)),
-        ("o", "{\"a\":[1]}", json!({"a":[1]})),
-        ("a", "[1,2]", json!([1, 2])),
-        ("s", "123", json!("123")),
-        ("s", "true", json!("true")),
-        ("z", "null", Value::Null),
-        ("e", "2", json!(2)),
-        ("m", "3", json!(3)),
-        ("m", "3.0", json!(3)),
-        ("m", "auto", json!("auto")),
-        ("m", "4", json!("4")),
-        ("m", "null", Value::Null),
-        ("m", "true", json!(true)),
-        ("m", "[1]", json!([1])),
-        ("mt", "3", json!(3)),
-        ("mt", "all", json!("all")),
-        ("mo", "7", json!(7)),
-        ("r", "9", json!(9)),
-        ("any", "{}", json!("{}")),
+        ("i", "30000", json!(30000)), ("i", "-5", json!(-5)), ("i", " 7\n", json!(7)), ("i", "3.0", json!(3)),
+        ("n", "1.5e3", json!(1500.0)), ("n", "2", json!(2)), ("b", "true", json!(true)), ("b", "TRUE", json!(true)),
+        ("b", "False", json!(false)), ("o", "{\"a\":[1]}", json!({"a":[1]})), ("a", "[1,2]", json!([1, 2])), ("s", "123", json!("123")),
+        ("s", "true", json!("true")), ("z", "null", Value::Null), ("e", "2", json!(2)), ("m", "3", json!(3)),
+        ("m", "3.0", json!(3)), ("m", "auto", json!("auto")), ("m", "4", json!("4")), ("m", "null", Value::Null),
+        ("m", "true", json!(true)), ("m", "[1]", json!([1])), ("mt", "3", json!(3)), ("mt", "all", json!("all")),
+        ("mo", "7", json!(7)), ("r", "9", json!(9)), ("any", "{}", json!("{}")),
     ];
     for (name, text, value) in good {
         assert_eq!(arguments::check(&m, json!({ name: text }), true), Ok(json!({ name: value })), "{name}={text}");
@@ -62,6 +45,7 @@ fn text_becomes_what_the_schema_asks_for() {
         ("i", "", "Input parameter 'i' must be an integer."),
         ("i", "99999999999999999999", "Input parameter 'i' must be an integer."),
         ("n", "NaN", "Input parameter 'n' must be a number."),
+        ("n", "true", "Input parameter 'n' must be a number."),
         ("b", "yes", "Input parameter 'b' must be a boolean."),
         ("o", "[]", "Input parameter 'o' must be an object."),
         ("a", "[1,\"x\"]", "Input parameter 'a' at '/1' must be an integer."),
@@ -72,8 +56,14 @@ fn text_becomes_what_the_schema_asks_for() {
         let fault = arguments::check(&m, json!({ name: text }), true).expect_err(text);
         assert_eq!((fault.kind, fault.message.as_str()), (Kind::ParameterValidationError, message), "{name}={text}");
     }
-    let fault = arguments::check(&m, json!({ "o": "{\"a\":" }), true).expect_err("half");
-    assert!(fault.message.contains("not JSON at line 1, column 6"), "{}", fault.message);
+    for (name, text, words) in [
+        ("o", "{\"a\":", "not JSON at line 1, column 6"),
+        ("n", "123456789012345678901234567890", "64 bits"),
+        ("n", "1e400", "64 bits"),
+    ] {
+        let fault = arguments::check(&m, json!({ name: text }), true).expect_err(text);
+        assert!(fault.message.contains(words), "{}", fault.message);
+    }
 }
 
 #[test]
@@ -109,15 +99,15 @@ fn each_rule_names_itself() {
         "f": { "type": "string", "format": "email" }, "n": { "type": "integer", "minimum": 1, "maximum": 9 },
         "l": { "type": "array", "items": { "type": "object", "required": ["k"], "properties": { "k": { "type": "string" } } }, "maxItems": 2 } } }));
     let cases = [
-        (json!({ "s": "a" }), "minLength", "at least 2 characters"),
-        (json!({ "s": "abbbb" }), "maxLength", "at most 4"),
-        (json!({ "s": "bb" }), "pattern", "does not match pattern ^a"),
+        (json!({ "s": "a" }), "minLength", "is shorter than 2 characters"),
+        (json!({ "s": "abbbb" }), "maxLength", "is longer than 4 characters"),
+        (json!({ "s": "bb" }), "pattern", "does not match \"^a\""),
         (json!({}), "required", "'s' is required"),
         (json!({ "s": "ab", "e": "z" }), "enum", "one of: \"x\", \"y\""),
-        (json!({ "s": "ab", "f": "nope" }), "format", "valid email"),
+        (json!({ "s": "ab", "f": "nope" }), "format", "is not a \"email\""),
         (json!({ "s": "ab", "n": 0 }), "minimum", ">= 1"),
         (json!({ "s": "ab", "n": 3.5 }), "type", "an integer"),
-        (json!({ "s": "ab", "l": [{}, {}, {}] }), "maxItems", "at most 2 items"),
+        (json!({ "s": "ab", "l": [{}, {}, {}] }), "maxItems", "has more than 2 items"),
         (json!({ "s": "ab", "l": [{ "k": 1 }] }), "type", "'l' at '/0/k' must be a string"),
         (json!({ "s": "ab", "l": [{}] }), "required", "must have the member 'k'"),
     ];
@@ -183,14 +173,6 @@ fn output_is_checked_and_kept() {
     assert_eq!(m.check_output(&json!([])).expect_err("list").message, "Output must be an object.");
 }
 
-#[test]
-fn ten_thousand_checks_of_one_tool() {
-    let m = seed();
-    for n in 0..10_000u64 {
-        assert!(arguments::check(&m, json!({ "scriptPath": "a.py", "timeoutMs": 100 + n }), false).is_ok());
-    }
-}
-
 /// Generators of schemas write an optional text as alternatives; a fault in a large value still names its place.
 #[test]
 fn a_large_value_is_told_where_it_breaks_a_schema_with_alternatives() {
@@ -216,18 +198,5 @@ fn a_large_value_is_told_where_it_breaks_a_schema_with_alternatives() {
     let mut long = rows(json!({"id": 2}));
     long["s"] = json!("x".repeat(10_000));
     let fault = arguments::check(&manifest, long, false).expect_err("too long");
-    assert!(fault.message.contains("'s' must have at most 5 characters"), "{}", fault.message);
-}
-
-#[test]
-fn numbers_and_truths_given_as_text() {
-    let manifest = tool(json!({"type": "object", "properties": {"n": {"type": "number"}, "b": {"type": "boolean"}}}));
-    let given = |name: &str, text: &str| arguments::check(&manifest, json!({name: text}), true);
-    for text in ["123456789012345678901234567890", "1e400"] {
-        let fault = given("n", text).expect_err("too large");
-        assert!(fault.message.contains("64 bits"), "{}", fault.message);
-    }
-    assert_eq!(given("b", "TRUE").unwrap(), json!({"b": true}));
-    assert_eq!(given("b", "False").unwrap(), json!({"b": false}));
-    assert!(given("b", "yes").is_err() && given("n", "true").is_err() && given("n", "x").is_err());
+    assert!(fault.message.contains("'s' is longer than 5 characters"), "{}", fault.message);
 }

@@ -354,7 +354,7 @@ async fn arguments_that_cannot_be_read_are_the_callers_error_with_their_record()
     for (arguments, words) in [
         (r#"{"message":123456789012345678901234567890}"#, "64 bits"),
         (r#"{"message":"\ud83d"}"#, "surrogate"),
-        (r#"{"message":NaN}"#, "NaN"),
+        (r#"{"message":NaN}"#, "a JSON value is needed"),
         (deep.as_str(), "nested deeper"),
         (many.as_str(), "fewer values"),
     ] {

@@ -1,8 +1,7 @@
 //! The JSON reader of this program: strict, bounded, with places.
 //!
-//! serde_json judges the grammar and makes the tree. It lets the last of two equal keys win, rounds long numbers and
-//! forgets places: a walk over the tokens finds these. Comments are overwritten with spaces, so that there is one
-//! grammar.
+//! serde_json lets the last of two equal keys win, rounds long numbers and forgets places. So a text is first read here,
+//! token by token, and only what is accepted becomes a tree of serde_json.
 
 use super::problem::{Code, Problem, Severity};
 use crate::quantity::MAX_JSON_DEPTH;
@@ -50,20 +49,23 @@ impl Document<'_> {
 /// Parses exactly one document.
 pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     let text = decode(bytes)?;
-    let (plain, notes) = match dialect {
-        Dialect::Strict => (Cow::Borrowed(text), Vec::new()),
-        Dialect::Commented => without_comments(text),
-    };
-    check(text, &plain, |_| {})?;
-    Ok(Document { value: tree(&plain), notes, text })
+    let (compact, [comment, comma]) = Reader::read(text, dialect)?;
+    let kinds = [
+        (comment, "comments are not JSON; toolhost reads them, other programs may not (the first one here)"),
+        (comma, "commas before a closing bracket are not JSON; toolhost reads them (the first one here)"),
+    ];
+    let notes = kinds
+        .into_iter()
+        .filter_map(|(at, what)| Some(Problem { severity: Severity::Note, ..problem(text, at?, String::new(), what) }));
+    Ok(Document { value: tree(&compact), notes: notes.collect(), text })
 }
 
 /// Exactly one strict document as compact text. No tree of it is made: that can be forty times as large.
 pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     let text = decode(bytes)?;
-    let mut copy = String::with_capacity(text.len());
-    check(text, text, |part| copy.push_str(part))?;
-    Text::from_checked(copy).ok_or_else(|| problem(text, 0, String::new(), "this is not one JSON value"))
+    let (compact, _) = Reader::read(text, Dialect::Strict)?;
+    let raw = RawValue::from_string(compact);
+    raw.map(Text).map_err(|_| problem(text, 0, String::new(), "this is not one JSON value"))
 }
 
 /// UTF-8 without its byte order mark.
@@ -80,83 +82,149 @@ fn decode(bytes: &[u8]) -> Result<&str, Problem> {
     })
 }
 
-/// The text with spaces for comments and trailing commas, every other byte at its old place; and a note for each kind.
-fn without_comments(text: &str) -> (Cow<'_, str>, Vec<Problem>) {
-    let (mut comments, mut commas) = (Vec::new(), Vec::new());
-    // The last token, and the comma that is it, unless nothing stands before that comma.
-    let (mut last, mut comma) = ("", None);
-    for (at, part) in Tokens::new(text) {
-        if is_comment(part) {
-            comments.push(at..at + part.len());
-            continue;
-        }
-        commas.extend(comma.filter(|_| matches!(part, "}" | "]")));
-        comma = (part == "," && !matches!(last, "" | "{" | "[" | ",")).then_some(at..at + 1);
-        last = part;
-    }
-    let kinds = [
-        (&comments, "comments are not JSON; toolhost reads them, other programs may not"),
-        (&commas, "commas before a closing bracket are not JSON; toolhost reads them"),
-    ];
-    let notes = kinds.into_iter().filter_map(|(found, what)| {
-        let message = format!("{what} ({} in this file, the first one here)", found.len());
-        let at = found.first()?.start;
-        Some(Problem { severity: Severity::Note, ..problem(text, at, String::new(), message) })
-    });
-    let notes = notes.collect();
-    let mut plain = text.as_bytes().to_vec();
-    for place in comments.into_iter().chain(commas) {
-        // Line breaks stay: places are counted by them.
-        plain[place].iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b' ');
-    }
-    (Cow::Owned(String::from_utf8(plain).unwrap_or_default()), notes)
-}
-
 /// Names that serde_json uses for values of other kinds (raw text, long numbers).
 const PRIVATE: &str = "$serde_json::private::";
-const TAKEN: &str = "this member name is taken: serde_json would read its value as something else";
-/// Of two equal names one reader takes the first and another the last, which can get around a check.
-const TWICE: &str = "this member name stands twice in one object: keep one";
 
-/// Checks that a text is one document; `put` gets its tokens, each string in one spelling. `plain` is `text` without
-/// comments.
-fn check(text: &str, plain: &str, mut put: impl FnMut(&str)) -> Result<(), Problem> {
-    let bad = grammar(plain);
-    let good = bad.as_ref().map_or(plain, |(at, _)| &plain[..*at]);
-    let mut walk = Walk::new(good);
-    while let Some(token) = walk.step() {
-        let part = token.part;
-        // The last token before a fault may be a piece of one.
-        if bad.is_some() && token.at + part.len() == good.len() {
-            break;
-        }
-        let escaped = part.starts_with('"') && part.contains('\\');
-        let characters = escaped.then(|| serde_json::from_str::<String>(part));
-        let name = token.is_name.then(|| walk.name());
-        let fault = if walk.is_too_deep() {
-            Some(format!("nested deeper than {MAX_JSON_DEPTH} levels"))
-        } else if let Some(Err(_)) = characters {
-            Some("half of a surrogate pair stands alone in this string".to_owned())
-        } else if name.is_some_and(|name| name.starts_with(PRIVATE)) {
-            Some(TAKEN.to_owned())
-        } else if token.is_name && walk.is_repeated() {
-            Some(TWICE.to_owned())
-        } else if part.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && !fits(part) {
-            Some("this number does not fit in 64 bits: send it as a string".to_owned())
-        } else {
-            None
-        };
-        if let Some(fault) = fault {
-            return Err(problem(text, token.at, walk.pointer(), fault));
-        }
-        match characters {
-            Some(Ok(characters)) => put(&Value::String(characters).to_string()),
-            _ => put(part),
+/// Reads one document, token by token, and copies it in compact form.
+struct Reader<'t> {
+    tokens: Tokens<'t>,
+    /// The token at hand, empty at the end of the text, and where it begins.
+    part: &'t str,
+    at: usize,
+    dialect: Dialect,
+    /// Where the reader is, as segments of a JSON pointer.
+    path: Vec<Cow<'t, str>>,
+    compact: String,
+    hasher: RandomState,
+    /// Where the first comment and the first trailing comma stand.
+    lenient: [Option<usize>; 2],
+}
+
+impl<'t> Reader<'t> {
+    fn read(text: &'t str, dialect: Dialect) -> Result<(String, [Option<usize>; 2]), Problem> {
+        let (tokens, path, hasher) = (Tokens { text, at: 0 }, Vec::new(), RandomState::new());
+        let compact = String::with_capacity(text.len());
+        let mut reader = Reader { tokens, part: "", at: 0, dialect, path, compact, hasher, lenient: [None; 2] };
+        reader.advance()?;
+        reader.value()?;
+        match reader.part {
+            "" => Ok((reader.compact, reader.lenient)),
+            _ => reader.fault("text after the end: exactly one JSON value is allowed"),
         }
     }
-    match bad {
-        Some((at, message)) => Err(problem(text, at, walk.pointer(), message)),
-        None => Ok(()),
+
+    /// Goes on to the next token.
+    fn advance(&mut self) -> Result<(), Problem> {
+        loop {
+            (self.at, self.part) = self.tokens.next().unwrap_or((self.tokens.text.len(), ""));
+            if !is_comment(self.part) {
+                return Ok(());
+            }
+            let is_whole = self.part.starts_with("//") || self.part.len() > 3 && self.part.ends_with("*/");
+            if self.dialect == Dialect::Strict || !is_whole {
+                return self.fault("a JSON value is needed here; comments stand in files only, as // or closed /* */");
+            }
+            self.lenient[0].get_or_insert(self.at);
+        }
+    }
+
+    /// Copies the token at hand and goes on.
+    fn copy(&mut self) -> Result<(), Problem> {
+        self.compact.push_str(self.part);
+        self.advance()
+    }
+
+    fn value(&mut self) -> Result<(), Problem> {
+        match self.part {
+            "{" => self.container("}"),
+            "[" => self.container("]"),
+            "true" | "false" | "null" => self.copy(),
+            part if part.starts_with('"') => self.string().map(drop),
+            part if serde_json::from_str::<IgnoredAny>(part).is_err() => self.fault("a JSON value is needed here"),
+            number if !fits(number) => self.fault("this number does not fit in 64 bits: send it as a string"),
+            _ => self.copy(),
+        }
+    }
+
+    fn container(&mut self, close: &str) -> Result<(), Problem> {
+        if self.path.len() >= MAX_JSON_DEPTH {
+            return self.fault(format!("nested deeper than {MAX_JSON_DEPTH} levels"));
+        }
+        self.copy()?;
+        let (mut names, mut index) = (HashSet::new(), 0usize);
+        while self.part != close {
+            match close {
+                "}" => self.member_name(&mut names)?,
+                _ => self.path.push(index.to_string().into()),
+            }
+            self.value()?;
+            self.path.pop();
+            index += 1;
+            let comma = self.at;
+            if self.part == "," {
+                self.advance()?;
+                if self.part != close {
+                    self.compact.push(',');
+                } else if self.dialect == Dialect::Commented {
+                    self.lenient[1].get_or_insert(comma);
+                } else {
+                    self.at = comma;
+                    return self.fault("a comma before the closing bracket: take it away");
+                }
+            } else if self.part != close {
+                return self.fault("a comma or a closing bracket is needed here");
+            }
+        }
+        self.copy()
+    }
+
+    fn member_name(&mut self, names: &mut HashSet<u64>) -> Result<(), Problem> {
+        let at = self.at;
+        if !self.part.starts_with('"') {
+            return self.fault("a member name in double quotes is needed here");
+        }
+        let name = self.string()?;
+        let (after, is_private) = (self.at, name.starts_with(PRIVATE));
+        // Only hashes are kept: the names would take more memory than the text.
+        let is_new = names.insert(self.hasher.hash_one(&name));
+        self.path.push(name);
+        self.at = at;
+        match (is_new, is_private, self.part) {
+            // Of two equal names one reader takes the first and another the last, which can get around a check.
+            (false, ..) => self.fault("this member name stands twice in one object: keep one"),
+            (_, true, _) => self.fault("this member name is reserved"),
+            (.., ":") => self.copy(),
+            _ => {
+                self.at = after;
+                self.fault("a ':' is needed after the member name")
+            }
+        }
+    }
+
+    /// Copies a string, in one spelling, and returns its characters.
+    fn string(&mut self) -> Result<Cow<'t, str>, Problem> {
+        let part = self.part;
+        let inside = part.get(1..part.len() - 1).filter(|_| self.tokens.at <= self.tokens.text.len());
+        let Some(inside) = inside else { return self.fault("this string is not closed") };
+        if inside.bytes().any(|byte| byte < b' ') {
+            return self.fault("a raw control character in a string: escape it (\\n, \\t, …)");
+        }
+        if !inside.contains('\\') {
+            self.copy()?;
+            return Ok(Cow::Borrowed(inside));
+        }
+        let Ok(characters) = serde_json::from_str::<String>(part) else {
+            return self.fault("this string holds an escape that JSON does not have, or half of a surrogate pair");
+        };
+        self.compact.push_str(&Value::from(characters.as_str()).to_string());
+        self.advance()?;
+        Ok(Cow::Owned(characters))
+    }
+
+    /// A fault at the token at hand.
+    fn fault<T>(&self, message: impl Into<String>) -> Result<T, Problem> {
+        let pointer = self.path.iter().map(|segment| format!("/{}", escape_segment(segment))).collect();
+        Err(problem(self.tokens.text, self.at, pointer, message))
     }
 }
 
@@ -166,44 +234,6 @@ fn fits(number: &str) -> bool {
         true => number.parse::<f64>().is_ok_and(f64::is_finite),
         false => number.parse::<u64>().is_ok() || number.parse::<i64>().is_ok(),
     }
-}
-
-/// What serde_json says, and what to do about it.
-const MENDS: [(&str, &str); 10] = [
-    ("EOF while parsing a string", "this string is not closed"),
-    ("EOF", "the text ends before the value is whole: a bracket, a quote or a value is missing"),
-    ("trailing comma", "a comma before the closing bracket: take it away"),
-    ("trailing characters", "more than one value, or text after the end: exactly one JSON value is allowed"),
-    ("key must be a string", "a member name in double quotes is needed here"),
-    ("expected `:`", "a ':' is needed after the member name"),
-    ("expected `,` or", "a comma or a closing bracket is needed here"),
-    ("control character", "a raw control character in a string: escape it (\\n, \\t, …)"),
-    ("invalid escape", "this escape does not exist in JSON"),
-    ("expected", "a JSON value is needed here"),
-];
-
-/// The offset of the first byte that does not fit the grammar of JSON, and the fault.
-fn grammar(text: &str) -> Option<(usize, String)> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let error = IgnoredAny::deserialize(&mut reader).and_then(|_| reader.end()).err()?;
-    if text.trim().is_empty() {
-        return Some((text.len(), "there is nothing here: one JSON value is needed".to_owned()));
-    }
-    let above: usize = text.split_inclusive('\n').take(error.line() - 1).map(str::len).sum();
-    let at = if error.is_eof() { text.len() } else { (above + error.column()).saturating_sub(1) };
-    let at = text.floor_char_boundary(at);
-    let start = text[..at].trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '-').len();
-    let word = text[start..].split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap_or_default();
-    if ["NaN", "nan", "Infinity", "-Infinity", "infinity", "inf"].contains(&word) {
-        return Some((start, format!("{word} is not JSON: use null or a string")));
-    }
-    let said = error.to_string();
-    let message = match text.as_bytes().get(at) {
-        Some(b'/') => "a JSON value is needed here: comments stand in files only, as // or closed /* */",
-        Some(b'\'') => "JSON strings stand in double quotes",
-        _ => MENDS.iter().find(|(error, _)| said.starts_with(error)).map_or(said.as_str(), |(_, mend)| mend),
-    };
-    Some((at, message.to_owned()))
 }
 
 fn problem(text: &str, at: usize, pointer: String, message: impl Into<String>) -> Problem {
@@ -235,10 +265,6 @@ pub struct Text(Box<RawValue>);
 pub struct TooMuch;
 
 impl Text {
-    fn from_checked(compact: String) -> Option<Text> {
-        RawValue::from_string(compact).ok().map(Text)
-    }
-
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
@@ -318,13 +344,13 @@ impl Indented<'_> {
 
 impl fmt::Display for Indented<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut depth, mut tokens) = (0usize, Tokens::new(self.0).map(|(_, part)| part).peekable());
-        while let Some(part) = tokens.next() {
+        let (mut depth, mut parts) = (0usize, tokens(self.0).map(|(_, part)| part).peekable());
+        while let Some(part) = parts.next() {
             match part {
                 // An empty object or list.
-                "{" | "[" if matches!(tokens.peek(), Some(&("}" | "]"))) => {
+                "{" | "[" if matches!(parts.peek(), Some(&("}" | "]"))) => {
                     out.write_str(part)?;
-                    out.write_str(tokens.next().unwrap_or_default())?;
+                    out.write_str(parts.next().unwrap_or_default())?;
                 }
                 "{" | "[" => {
                     depth += 1;
@@ -358,7 +384,7 @@ pub fn weight(json: &str) -> usize {
     const VALUE: usize = size_of::<Value>();
     /// Bytes of a member besides its value: its name, its place in the table, and the free room of the table.
     const MEMBER: usize = 160;
-    let bytes = Tokens::new(json).map(|(_, part)| match part {
+    let bytes = tokens(json).map(|(_, part)| match part {
         "," | "[" => VALUE,
         "{" => VALUE + MEMBER,
         ":" => MEMBER,
@@ -397,32 +423,26 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
     }
 }
 
-/// Each token with its offset: strings, brackets, commas, colons, comments, and whatever stands between these.
-#[derive(Clone)]
+/// Each token with its offset: strings, brackets, commas, colons, comments, and whatever stands between these. A string
+/// or comment that is not closed goes to the end of the text.
 struct Tokens<'t> {
     text: &'t str,
     at: usize,
 }
 
-impl<'t> Tokens<'t> {
-    fn new(text: &'t str) -> Tokens<'t> {
-        Tokens { text, at: 0 }
-    }
-}
-
 impl<'t> Iterator for Tokens<'t> {
     type Item = (usize, &'t str);
 
-    /// Ends at a string that is not closed, too.
     fn next(&mut self) -> Option<(usize, &'t str)> {
         const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
-        let rest = self.text[self.at..].trim_start_matches(SPACE);
+        let rest = self.text.get(self.at..)?.trim_start_matches(SPACE);
         let at = self.text.len() - rest.len();
         let length = match rest.as_bytes() {
             [] => return None,
-            [b'"', ..] => string_length(rest)?,
+            // One more than there is: the string is not closed.
+            [b'"', ..] => string_length(rest).unwrap_or(rest.len() + 1),
             [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
-            [b'/', b'*', ..] => rest[2..].find("*/").map_or(1, |end| end + 4),
+            [b'/', b'*', ..] => rest[2..].find("*/").map_or(rest.len(), |end| end + 4),
             [b'{' | b'}' | b'[' | b']' | b',' | b':' | b'/', ..] => 1,
             _ => {
                 let ends = |c: char| SPACE.contains(&c) || "{}[],:/\"".contains(c);
@@ -430,22 +450,19 @@ impl<'t> Iterator for Tokens<'t> {
             }
         };
         self.at = at + length;
-        Some((at, &rest[..length]))
+        Some((at, rest.get(..length).unwrap_or(rest)))
     }
 }
 
 /// The bytes of the string that a text starts with, quotes and all.
 fn string_length(text: &str) -> Option<usize> {
     let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate().skip(1) {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'"' => return Some(at + 1),
-            _ => {}
-        }
-    }
-    None
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    });
+    end.map(|at| at + 2)
 }
 
 /// A `/` of no comment is a token of one byte.
@@ -453,141 +470,70 @@ fn is_comment(part: &str) -> bool {
     part.starts_with('/') && part.len() > 1
 }
 
-/// A container that is still open.
-struct Level<'t> {
-    is_list: bool,
-    /// Right after the bracket or a comma: the next token is an item or a name.
-    fresh: bool,
-    /// Which item of a list is next or in hand.
-    index: usize,
-    /// The name of the member in hand, and hashes of all names so far: keeping names takes more memory than the text.
-    name: Cow<'t, str>,
-    names: HashSet<u64>,
+/// The tokens of a text without its comments.
+fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    Tokens { text, at: 0 }.filter(|(_, part)| !is_comment(part))
 }
 
-struct Walk<'t> {
-    tokens: Tokens<'t>,
-    levels: Vec<Level<'t>>,
-    hasher: RandomState,
-}
-
-struct Token<'t> {
-    pub at: usize,
-    pub part: &'t str,
-    pub is_name: bool,
-    /// It is a value or the bracket that opens one.
-    pub is_value: bool,
-}
-
-impl<'t> Walk<'t> {
-    fn new(text: &'t str) -> Walk<'t> {
-        Walk { tokens: Tokens::new(text), levels: Vec::new(), hasher: RandomState::new() }
-    }
-
-    /// The next token that is no comment; none after one that opens a level too many.
-    fn step(&mut self) -> Option<Token<'t>> {
-        if self.is_too_deep() {
-            return None;
-        }
-        let (at, part) = self.tokens.find(|(_, part)| !is_comment(part))?;
-        let mut token = Token { at, part, is_name: false, is_value: false };
-        let level = self.levels.last_mut();
-        match (part, level) {
-            ("}" | "]", _) => drop(self.levels.pop()),
-            (":", _) | (",", None) => {}
-            (",", Some(level)) => {
-                level.fresh = true;
-                level.index += 1;
-            }
-            (name, Some(level)) if !level.is_list && level.fresh => {
-                token.is_name = true;
-                level.fresh = false;
-                level.name = characters(name);
-            }
-            (value, level) => {
-                token.is_value = true;
-                if let Some(level) = level {
-                    level.fresh = false;
-                }
-                if matches!(value, "{" | "[") {
-                    let (is_list, name, names) = (value == "[", Cow::Borrowed(""), HashSet::new());
-                    self.levels.push(Level { is_list, fresh: true, index: 0, name, names });
-                }
-            }
-        }
-        Some(token)
-    }
-
-    fn is_too_deep(&self) -> bool {
-        self.levels.len() > MAX_JSON_DEPTH
-    }
-
-    /// The name of the innermost member.
-    fn name(&self) -> &str {
-        self.levels.last().map_or("", |level| &level.name)
-    }
-
-    /// Whether the name that was just met stands in the same object before; asked once for each name.
-    fn is_repeated(&mut self) -> bool {
-        let level = self.levels.last_mut();
-        level.is_some_and(|level| !level.names.insert(self.hasher.hash_one(&level.name)))
-    }
-
-    /// Where the walk is, as a JSON pointer.
-    fn pointer(&self) -> String {
-        let segment = |level: &Level<'_>| match (level.is_list, level.fresh) {
-            (true, _) => format!("/{}", level.index),
-            (false, false) => format!("/{}", escape_segment(&level.name)),
-            (false, true) => String::new(),
-        };
-        self.levels.iter().map(segment).collect()
-    }
-}
-
-/// The characters of a string; none where half of a surrogate pair stands alone.
-fn characters(part: &str) -> Cow<'_, str> {
-    match part.contains('\\') {
-        true => Cow::Owned(serde_json::from_str(part).unwrap_or_default()),
-        false => Cow::Borrowed(part.trim_matches('"')),
-    }
-}
-
-/// The offsets of the value at `pointer` and of its name; of the value twice where it has none.
+/// The offsets of the value at `pointer` and of its name; of the value twice where it has none. Only the names on the way
+/// are read, so it is found also where the document has faults elsewhere.
 fn find(text: &str, pointer: &str) -> Option<(usize, usize)> {
-    let wanted: Vec<String> =
-        pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
-    let leads = |(level, wanted): (&Level<'_>, &String)| match level.is_list {
-        true => wanted.parse() == Ok(level.index),
-        false => level.name == *wanted,
-    };
-    let mut walk = Walk::new(text);
-    let mut name = None;
-    while let Some(token) = walk.step() {
-        let opened = usize::from(token.is_value && matches!(token.part, "{" | "["));
-        let above = &walk.levels[..walk.levels.len() - opened];
-        if token.is_value && above.len() == wanted.len() && above.iter().zip(&wanted).all(leads) {
-            return Some((token.at, name.unwrap_or(token.at)));
+    let mut tokens = tokens(text).peekable();
+    let mut name_at = None;
+    for segment in pointer.split('/').skip(1) {
+        let wanted = segment.replace("~1", "/").replace("~0", "~");
+        let is_list = match tokens.next()?.1 {
+            "[" => true,
+            "{" => false,
+            _ => return None,
+        };
+        let mut index = 0usize;
+        loop {
+            let (at, part) = *tokens.peek()?;
+            let is_found = if is_list {
+                wanted.parse() == Ok(index)
+            } else {
+                tokens.next();
+                (tokens.next()?.1 == ":").then_some(())?;
+                match part.contains('\\') {
+                    true => serde_json::from_str::<String>(part).is_ok_and(|name| name == wanted),
+                    false => part.trim_matches('"') == wanted,
+                }
+            };
+            if is_found {
+                name_at = (!is_list).then_some(at);
+                break;
+            }
+            skip(&mut tokens)?;
+            index += 1;
+            (tokens.next()?.1 == ",").then_some(())?;
         }
-        name = if token.is_name || token.part == ":" { name.or(Some(token.at)) } else { None };
     }
-    None
+    let value = tokens.peek()?.0;
+    Some((value, name_at.unwrap_or(value)))
 }
 
-/// The text of the value at `pointer`, also where the document has faults elsewhere.
-pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
-    let (start, _) = find(text, pointer)?;
+/// Goes past one value; returns where its last token begins, and that token.
+fn skip<'t>(tokens: &mut impl Iterator<Item = (usize, &'t str)>) -> Option<(usize, &'t str)> {
     let mut depth = 0usize;
-    for (at, part) in (Tokens { text, at: start }) {
-        match part {
+    loop {
+        let token = tokens.next()?;
+        match token.1 {
             "{" | "[" => depth += 1,
             "}" | "]" => depth = depth.checked_sub(1)?,
             _ => {}
         }
         if depth == 0 {
-            return text.get(start..at + part.len());
+            return Some(token);
         }
     }
-    None
+}
+
+/// The text of the value at `pointer`, also where the document has faults elsewhere.
+pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
+    let (start, _) = find(text, pointer)?;
+    let (last, part) = skip(&mut tokens(text.get(start..)?))?;
+    text.get(start..start + last + part.len())
 }
 
 /// `/` and `~` as a JSON pointer writes them.

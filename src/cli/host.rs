@@ -61,10 +61,8 @@ pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::s
     let text = super::settings::guarded_text(file).map_err(refuse)?;
     let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict);
     let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
-    let schema = manifest::schema::Schema::compile(&document.value).map_err(|faults| {
-        let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
-        refuse(lines.join("; "))
-    })?;
+    let schema = manifest::schema::Schema::compile(&document.value)
+        .map_err(|fault| refuse(format!("{}: {}", fault.pointer, fault.message)))?;
     Ok(Some(schema))
 }
 

@@ -21,7 +21,7 @@ pub enum SchemaKind {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
-        SchemaKind::Manifest => &manifest::published::SCHEMA,
+        SchemaKind::Manifest => &manifest::SCHEMA,
         SchemaKind::Policy => policy::schema(),
         SchemaKind::Callers => policy::callers::schema(),
     };

@@ -1,11 +1,10 @@
 //! The arguments of a call: text converted to values, names and values checked, defaults filled in.
 
-use super::Manifest;
 use super::schema::{Breach, Flaw, noun, type_of};
+use super::types::Manifest;
 use crate::base::{json, suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{MAX_FAULTS_TOLD, MAX_FILLED_DEFAULTS};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -54,21 +53,26 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax
         return if flaws.is_empty() { Ok(Value::Object(given)) } else { Err(fault(root, &flaws)) };
     };
     let mut arguments = Value::Object(given);
-    if schema.has_defaults() && !schema.too_large(&arguments) {
+    if schema.has_defaults() && !schema.is_too_large(&arguments) {
         let mut filling = Filling { root, room: MAX_FILLED_DEFAULTS, steps: MAX_FILL_STEPS };
         filling.fill(root, &mut arguments, 0);
         if filling.room == 0 || filling.steps == 0 {
             flaws.push(Flaw::must("", "default", "must not need so many defaults"));
         }
     }
-    let told: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
-    for flaw in schema.flaws(&arguments) {
-        let unknown = matches!(flaw.what, Breach::Unknown(_)) && flaw.pointer.is_empty() && told.contains("");
-        let known = |pointer: &str| told.contains(&top(pointer)) || told.contains(pointer);
-        if !unknown && (flaw.pointer.is_empty() || !known(&flaw.pointer)) {
-            flaws.push(flaw);
+    // A text that could not be converted has its flaw, and so have unknown names.
+    let reported: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
+    let is_new = |flaw: &Flaw| match &flaw.what {
+        Breach::Unknown(_) if flaw.pointer.is_empty() => !reported.contains(""),
+        _ => {
+            let is_in = |other: &String| {
+                let rest = flaw.pointer.strip_prefix(other.as_str()).filter(|_| !other.is_empty());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            !reported.iter().any(is_in)
         }
-    }
+    };
+    flaws.extend(schema.flaws(&arguments).into_iter().filter(is_new));
     if flaws.is_empty() { Ok(arguments) } else { Err(fault(root, &flaws)) }
 }
 
@@ -125,23 +129,6 @@ fn names(root: &Value) -> Names<'_> {
         names.known.extend(declared.into_iter().flat_map(|names| names.keys()));
     }
     names
-}
-
-/// The fault of a name that `required` lists and nothing declares; `None` where it is declared.
-pub(super) fn undeclared(root: &Value, name: &str) -> Option<String> {
-    let Names { known, open_ended } = names(root);
-    if known.iter().any(|known| *known == name) || root.get("patternProperties").is_some() {
-        return None;
-    }
-    let shown = text::head(name, 80);
-    let near = suggest::hint(name, known.iter().map(|known| known.as_str()));
-    let refused = root.get("additionalProperties") == Some(&Value::Bool(false)) || !(open_ended || known.is_empty());
-    let so = if refused {
-        "other names are refused, so every call fails"
-    } else {
-        "so a model cannot know what to put there"
-    };
-    Some(format!("'{shown}' is required, but properties does not declare it; {so}{near}"))
 }
 
 /// A schema and those that these keywords and references lead to for the same value, each once, so that circles end.
@@ -218,31 +205,19 @@ fn default_of<'s>(root: &'s Value, property: &'s Value) -> Option<&'s Value> {
     property.get("default").or_else(|| target(root, property)?.get("default"))
 }
 
-/// The first segment of a pointer, with its slash.
-fn top(pointer: &str) -> String {
-    pointer.split('/').nth(1).map_or_else(String::new, |first| format!("/{first}"))
-}
-
 /// All flaws of one call in one fault.
 fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
     let known: Vec<&str> = names(root).known.into_iter().map(String::as_str).collect();
-    let one = |flaw: &Flaw| match &flaw.what {
-        // No argument could mend that; `check` tells the tool's author the same.
-        Breach::Missing(name) if flaw.pointer.is_empty() && undeclared(root, name).is_some() => {
-            undeclared(root, name).map(|words| format!("Input parameter {words}.")).into_iter().collect()
-        }
-        _ => sentences(flaw, "Input parameter", &known),
-    };
-    let sentences: Vec<_> = flaws.iter().flat_map(one).collect();
+    let sentences: Vec<_> = flaws.iter().flat_map(|flaw| sentences(flaw, PARAMETER, &known)).collect();
     Fault::of_flaws(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
 }
 
 fn limited(sentences: &[String]) -> Vec<String> {
-    let mut told: Vec<_> = sentences.iter().take(MAX_FAULTS_TOLD).map(|sentence| text::printable(sentence)).collect();
+    let mut shown: Vec<_> = sentences.iter().take(MAX_FAULTS_TOLD).map(|sentence| text::printable(sentence)).collect();
     if sentences.len() > MAX_FAULTS_TOLD {
-        told.push(format!("And {} more.", sentences.len() - MAX_FAULTS_TOLD));
+        shown.push(format!("And {} more.", sentences.len() - MAX_FAULTS_TOLD));
     }
-    told
+    shown
 }
 
 /// One line per flaw: pointer and rule, for programs.
@@ -251,40 +226,41 @@ fn rules(flaws: &[Flaw]) -> String {
     flaws.iter().take(MAX_FAULTS_TOLD).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A flaw in words. `subject`: `Input parameter` or `Output`.
+const PARAMETER: &str = "Input parameter";
+
+/// A flaw in words. `subject`: `PARAMETER` or `Output`. `known`: the parameters that there are.
 fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
-    let parameters = subject == "Input parameter";
+    let is_parameter = subject == PARAMETER && flaw.pointer.is_empty();
     let place = place(&flaw.pointer, subject);
-    match &flaw.what {
-        Breach::Must(must) => vec![format!("{place} {must}.")],
-        Breach::Missing(name) if parameters && flaw.pointer.is_empty() => {
-            vec![format!("Input parameter '{}' is required.", text::head(name, 80))]
+    let names = match &flaw.what {
+        Breach::Must(must) => return vec![format!("{place} {must}.")],
+        Breach::Missing(name) => {
+            let name = text::head(name, 80);
+            return vec![match is_parameter {
+                true => format!("{PARAMETER} '{name}' is required."),
+                false => format!("{place} must have the member '{name}'."),
+            }];
         }
-        Breach::Missing(name) => vec![format!("{place} must have the member '{}'.", text::head(name, 80))],
-        Breach::Unknown(names) => {
-            let one = |name: &String| {
-                let shown = text::head(name, 80);
-                if !parameters || !flaw.pointer.is_empty() {
-                    return format!("{place} must not have the member '{shown}'.");
-                }
-                let unknown = format!("Input parameter '{shown}' is not a known parameter.");
-                match suggest::nearest(name, known.iter().copied()) {
-                    Some(near) => format!("{unknown} Did you mean '{near}'?"),
-                    None if known.is_empty() => unknown,
-                    None => {
-                        let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
-                        let more = if known.len() > 20 { ", …" } else { "." };
-                        format!("{unknown} Known: {listed}{more}")
-                    }
-                }
-            };
-            names.iter().take(MAX_FAULTS_TOLD).map(one).collect()
+        Breach::Unknown(names) => names,
+    };
+    let one = |name: &String| {
+        let shown = text::head(name, 80);
+        if !is_parameter {
+            return format!("{place} must not have the member '{shown}'.");
         }
-    }
+        let near = suggest::nearest(name, known.iter().copied());
+        let fix = match near {
+            Some(near) => format!(" Did you mean '{near}'?"),
+            None if known.is_empty() => String::new(),
+            None => format!(" Known: {}.", text::head(&known.join(", "), 500)),
+        };
+        format!("{PARAMETER} '{shown}' is not a known parameter.{fix}")
+    };
+    names.iter().take(MAX_FAULTS_TOLD).map(one).collect()
 }
 
 fn place(pointer: &str, subject: &str) -> String {
-    if subject != "Input parameter" {
+    if subject != PARAMETER {
         return if pointer.is_empty() {
             subject.to_owned()
         } else {
@@ -403,26 +379,15 @@ fn types<'s>(schemas: &[&'s Value]) -> BTreeSet<&'s str> {
 
 /// The value a text stands for, if it has one of the types; else what to add to "must be …".
 fn from_text(written: &str, types: &BTreeSet<&str>) -> Result<Value, String> {
-    let structured = types.contains("object") || types.contains("array");
+    let is_structured = types.contains("object") || types.contains("array");
     let value = match json::parse(written.as_bytes(), json::Dialect::Strict) {
         Ok(document) => document.value,
-        Err(problem) if structured => {
+        Err(problem) if is_structured || types.contains("number") && problem.message.contains("64 bits") => {
             return Err(format!(": not JSON at line {}, column {}: {}", problem.line, problem.column, problem.message));
         }
-        // One by its spelling: Rust would take `inf`, `+1` and `.5`, too.
-        Err(_) if types.contains("number") && is_spelt_as_number(written.trim()) => {
-            return Err(": this one does not fit in 64 bits".to_owned());
-        }
-        Err(_) => match written.to_ascii_lowercase().parse() {
-            Ok(truth) => Value::Bool(truth),
-            Err(_) => return Err(String::new()),
-        },
+        Err(_) => written.to_ascii_lowercase().parse().map(Value::Bool).map_err(|_| String::new())?,
     };
     typed(value, types).ok_or_else(String::new)
-}
-
-fn is_spelt_as_number(text: &str) -> bool {
-    text.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 /// The value, if it has one of the types. 3.0 is an integer to JSON Schema; the tool gets 3.

@@ -2,19 +2,17 @@
 //!
 //! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
 
-use super::bounds::TYPES;
 use super::reader::{Reader, below};
-use super::{Code, Manifest, Problem, Severity, file};
+use super::schema::{Schema, SchemaFault};
+use super::types::{Asks, Execution, Handler, Manifest, Metadata, Remote, ServiceDescriptor, id_fault};
 use crate::base::json::{self, Document};
-use crate::base::{suggest, text};
+use crate::base::problem::{Code, Problem};
+use crate::base::text;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// Longest name of a queue, bytes; the most queues of one service, and the most parameters.
-const LONGEST: usize = 256;
-const MOST_QUEUES: usize = 16;
-const MOST: usize = 64;
 /// What a tool's descriptor says beside the values for its service.
 const OWN: [&str; 5] = ["type", "name", "description", "service", "arguments"];
 /// By these TrustGraph chooses which tools an agent has.
@@ -22,50 +20,7 @@ const FILTERS: [&str; 3] = ["group", "state", "applicable-states"];
 /// The beginnings of the keys under which TrustGraph keeps both.
 pub const SERVICE_KEY: &str = "tool-service/";
 const TOOL_KEY: &str = "tool/";
-
-/// A service behind a broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceDescriptor {
-    pub id: String,
-    /// Several: each leads to another instance.
-    pub requests: Vec<String>,
-    pub response: String,
-    /// The values that its tools may set, and whether they must.
-    pub params: Vec<(String, bool)>,
-    /// SHA-256 of its text, hex.
-    pub digest: String,
-    /// JSON pointer of it in its file.
-    pub at: String,
-}
-
-/// What a tool says of the service that does its work.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Remote {
-    pub service: String,
-    /// Sent with every call.
-    pub config: Map<String, Value>,
-    /// The service judges the arguments: whatever a call brings is passed on.
-    pub untyped: bool,
-    /// JSON pointers in the file: of the service's id, and of the object that holds the values.
-    pub at: (String, String),
-    /// The descriptor, once the registry found it.
-    pub found: Option<std::sync::Arc<ServiceDescriptor>>,
-}
-
-impl Remote {
-    /// The values that are sent: those that the service declares.
-    pub fn sent(&self) -> Map<String, Value> {
-        let declared = |name: &String| {
-            self.found.as_ref().is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
-        };
-        let mut sent = self.config.clone();
-        sent.retain(|name, _| declared(name));
-        sent
-    }
-}
-
-/// A manifest with what is remarked, or what is wrong.
-pub(super) type FileRead = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
+const TYPES: [&str; 7] = ["string", "number", "integer", "boolean", "array", "object", "null"];
 
 #[derive(Debug, Default)]
 pub struct Descriptors {
@@ -73,18 +28,25 @@ pub struct Descriptors {
     pub tools: Vec<Manifest>,
 }
 
-/// The schemas of both: `service` and `tool`. The members of a tool that its schema does not name are values for the
-/// service, of which its descriptor tells.
-static SCHEMAS: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("descriptor.schema.json")).expect("the schema is JSON"));
+/// The members of a tool that its schema does not name are values for the service, of which its descriptor tells.
+static TOOL_SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("service_tool.schema.json")).expect("the schema is JSON"));
+static SERVICE_SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("service.schema.json")).expect("the schema is JSON"));
+
+#[jsonschema::validator(path = "src/manifest/service_tool.schema.json", methods = { is_valid = false, validate = false })]
+struct ToolShape;
+
+#[jsonschema::validator(path = "src/manifest/service.schema.json", methods = { is_valid = false, validate = false })]
+struct ServiceShape;
 
 /// Reads a `*.tool-service.json`: one service, or services and tools by their keys (`tool-service/ID`, `tool/NAME`).
 pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     let mut reader = Reader::new(&document);
     let mut found = Descriptors::default();
-    let keyed = |key: &String| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY);
-    match document.value.as_object().filter(|entries| entries.keys().any(keyed)) {
+    let is_key = |key: &String| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY);
+    match document.value.as_object().filter(|entries| entries.keys().any(is_key)) {
         None => found.services.extend(service(&mut reader, &document.value, "", None)),
         Some(entries) => {
             for (key, value) in entries {
@@ -92,235 +54,197 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
                 if let Some(id) = key.strip_prefix(SERVICE_KEY) {
                     found.services.extend(service(&mut reader, value, &at, Some(id)));
                 } else if key.starts_with(TOOL_KEY) {
-                    found.tools.extend(tool(&mut reader, &document, value, &at, bytes));
+                    found.tools.extend(tool(&mut reader, value, &at, bytes));
                 } else {
-                    let message = format!(
-                        "'{}' is no key of a descriptor: write tool-service/ID or tool/NAME",
-                        text::head(key, 80)
-                    );
-                    reader.error(Code::Schema, &at, message);
+                    reader.error(Code::Schema, &at, "not a key of a descriptor: write tool-service/ID or tool/NAME");
                 }
             }
         }
     }
-    ended(reader, found)
+    reader.finish(Some(found))
 }
 
-/// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is none.
-pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<FileRead> {
+/// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is a manifest.
+pub(super) fn tool_file(
+    document: &Document<'_>,
+    bytes: &[u8],
+) -> Option<Result<(Manifest, Vec<Problem>), Vec<Problem>>> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::new(document);
-    // No manifest has a service, or a type and a name, of its own: it is a descriptor, also where its type is missing,
-    // misspelt or TrustGraph's own.
-    let kind = top.get("type").and_then(Value::as_str);
     // TrustGraph keeps it under its key: { "tool/NAME": … }.
     let keyed = top.iter().next().filter(|(key, _)| top.len() == 1 && key.starts_with(TOOL_KEY));
-    let own =
-        kind == Some("tool-service") || top.contains_key("service") || (kind.is_some() && top.contains_key("name"));
-    if keyed.is_some() || own {
+    // No manifest has a service, or a type and a name, of its own: it is a descriptor, also where its type is missing,
+    // misspelt or TrustGraph's own.
+    let is_typed = top.get("type").is_some_and(Value::is_string);
+    let is_tool = top.contains_key("service") || top.get("type") == Some(&json!("tool-service"));
+    if keyed.is_some() || is_tool || (is_typed && top.contains_key("name")) {
         let (value, at) = keyed.map_or((&document.value, String::new()), |(key, value)| (value, below("", key)));
-        let found = tool(&mut reader, document, value, &at, bytes);
-        return Some(match (ended(reader, ()), found) {
-            (Ok(((), problems)), Some(found)) => Ok((found, problems)),
-            (Ok(((), problems)), None) | (Err(problems), _) => Err(problems),
-        });
+        let found = tool(&mut reader, value, &at, bytes);
+        return Some(reader.finish(found));
     }
     if top.contains_key("request-queue") || top.keys().any(|key| key.starts_with(SERVICE_KEY)) {
-        let message = "this describes a tool service: name the file *.tool-service.json";
-        reader.error(Code::Schema, "", message);
-        return Some(Err(reader.problems));
+        reader.error(Code::Schema, "", "this describes a tool service: name the file *.tool-service.json");
+        return Some(reader.finish(None));
     }
     None
 }
 
-fn ended<T>(reader: Reader<'_>, found: T) -> Result<(T, Vec<Problem>), Vec<Problem>> {
-    let refused = reader.refused();
-    let mut problems = reader.problems;
-    problems.sort_by_key(|p| (std::cmp::Reverse(p.severity), p.line, p.column));
-    if refused { Err(problems) } else { Ok((found, problems)) }
-}
-
-fn service(reader: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> Option<ServiceDescriptor> {
-    if value["type"] == "tool-service" && value.get("service").is_some() {
-        reader.error(Code::Schema, at, "this describes a tool: name the file *.tool.json");
-        return None;
-    }
-    reader.shape(&SCHEMAS["service"], value, at);
-    let id = value["id"].as_str().filter(|id| !id.trim().is_empty());
-    if let Some(fault) = id.and_then(|id| file::id_fault(&format!("{id}:tool"))) {
-        let message = format!("the tools of a service are known here as ID:NAME, and {fault}");
-        reader.error(Code::Schema, &below(at, "id"), message);
-    }
-    if let (Some(id), Some(key)) = (id, key.filter(|key| Some(*key) != id)) {
-        let message = format!("its key says '{}', and this '{}': write one", text::head(key, 80), text::head(id, 80));
-        reader.error(Code::Schema, &below(at, "id"), message);
-    }
-    let requests = match &value["request-queue"] {
-        Value::Array(queues) if queues.is_empty() || queues.len() > MOST_QUEUES => {
-            let message = format!("names {} queues: name one for each instance, at most {MOST_QUEUES}", queues.len());
-            reader.error(Code::Schema, &below(at, "request-queue"), message);
-            Vec::new()
-        }
-        Value::Array(queues) => queues.iter().enumerate().map(|(i, q)| (format!("request-queue/{i}"), q)).collect(),
-        Value::Null => Vec::new(),
-        one => vec![("request-queue".to_owned(), one)],
-    };
-    let mut named: Vec<String> = Vec::new();
-    for (place, value) in requests.into_iter().chain([("response-queue".to_owned(), &value["response-queue"])]) {
-        let written = queue(reader, value, &format!("{at}/{place}"));
-        if written.as_ref().is_some_and(|queue| named.contains(queue)) {
-            reader.error(Code::Schema, &format!("{at}/{place}"), "this queue is named twice");
-        }
-        named.extend(written);
-    }
-    let params = params(reader, &value["config-params"], &below(at, "config-params"));
-    let response = named.pop()?;
-    let digest = crate::base::sha256_hex(value.to_string().as_bytes());
-    Some(ServiceDescriptor { id: id?.to_owned(), requests: named, response, params, digest, at: at.to_owned() })
-}
-
-fn queue(reader: &mut Reader<'_>, value: &Value, at: &str) -> Option<String> {
-    let good = |name: &&str| !name.is_empty() && name.len() <= LONGEST && name.bytes().all(|b| b.is_ascii_graphic());
-    match value {
-        Value::Null => None,
-        // Told by the schema, but for those of a list.
-        Value::String(name) if name.trim().is_empty() && at.ends_with("-queue") => None,
-        _ => {
-            let name = value.as_str().filter(good);
-            if name.is_none() {
-                let message = "must be the name of a topic in full, as its broker knows it (request:tg:joke, \
-                               non-persistent://tg/request/joke)";
-                reader.error(Code::Schema, at, message);
-            }
-            name.map(str::to_owned)
-        }
-    }
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
 }
 
 /// Each is `{name, required}`, or a name alone.
-fn params(reader: &mut Reader<'_>, value: &Value, at: &str) -> Vec<(String, bool)> {
-    let written = value.as_array().map(Vec::as_slice).unwrap_or_default();
-    if written.len() > MOST {
-        reader.error(Code::Schema, at, format!("more than {MOST} parameters"));
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Param {
+    Name(String),
+    Full {
+        name: String,
+        #[serde(default)]
+        required: bool,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct WrittenService {
+    id: String,
+    request_queue: OneOrMany,
+    response_queue: String,
+    #[serde(default)]
+    config_params: Vec<Param>,
+}
+
+fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> Option<ServiceDescriptor> {
+    if value["type"] == "tool-service" && value.get("service").is_some() {
+        it.error(Code::Schema, at, "this describes a tool: name the file *.tool.json");
+        return None;
     }
-    let mut found: Vec<(String, bool)> = Vec::new();
-    for (index, param) in written.iter().take(MOST).enumerate() {
-        let at = format!("{at}/{index}");
-        let (name, required) = match param {
-            Value::String(name) => (Some(name.as_str()), &Value::Null),
-            Value::Object(_) => (param["name"].as_str(), &param["required"]),
-            _ => {
-                reader.error(Code::Schema, &at, "must be {\"name\": …, \"required\": true or false}, or a name");
-                continue;
-            }
-        };
-        if !matches!(required, Value::Null | Value::Bool(_)) {
-            reader.error(Code::Schema, &below(&at, "required"), "must be true or false");
-        }
-        match name.filter(|name| !name.trim().is_empty()) {
-            None => reader.error(Code::Schema, &at, "the required field 'name' is missing"),
-            Some(name) if OWN.contains(&name) => {
-                let message =
-                    format!("'{name}' is a field of every tool's descriptor: no parameter can have this name");
-                reader.error(Code::Schema, &at, message);
-            }
-            Some(name) if found.iter().any(|(other, _)| other == name) => {
-                reader.error(Code::Schema, &at, format!("'{}' is named twice", text::head(name, 80)));
-            }
-            Some(name) => found.push((name.to_owned(), required == true)),
-        }
+    it.hold_to(&SERVICE_SCHEMA, ServiceShape::iter_errors(value), at);
+    let WrittenService { id, request_queue, response_queue, config_params } = it.get(at)?;
+    if let Some(fault) = id_fault(&format!("{id}:tool")) {
+        let message = format!("the tools of a service are known here as ID:NAME, and {fault}");
+        it.error(Code::Schema, &below(at, "id"), message);
     }
-    found
+    if let Some(key) = key.filter(|key| *key != id) {
+        let message = format!("its key says '{}', and this '{}': write one", text::head(key, 80), text::head(&id, 80));
+        it.error(Code::Schema, &below(at, "id"), message);
+    }
+    let requests = match request_queue {
+        OneOrMany::One(queue) => vec![queue],
+        OneOrMany::Many(queues) => queues,
+    };
+    let queues: BTreeSet<&String> = requests.iter().chain([&response_queue]).collect();
+    if queues.len() <= requests.len() {
+        it.error(Code::Schema, &below(at, "response-queue"), "two of the queues are the same: name each queue once");
+    }
+    let params = config_params.into_iter().map(|param| match param {
+        Param::Name(name) => (name, false),
+        Param::Full { name, required } => (name, required),
+    });
+    let params: Vec<(String, bool)> = params.collect();
+    if params.iter().map(|(name, _)| name).collect::<BTreeSet<_>>().len() < params.len() {
+        it.error(Code::Schema, &below(at, "config-params"), "a parameter stands here twice: keep one");
+    }
+    let digest = crate::base::sha256_hex(value.to_string().as_bytes());
+    Some(ServiceDescriptor { id, requests, response: response_queue, params, digest, at: at.to_owned() })
+}
+
+#[derive(Deserialize)]
+struct Argument {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    description: String,
+    #[serde(default = "yes")]
+    required: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+struct WrittenTool {
+    name: String,
+    description: String,
+    service: String,
+    #[serde(default)]
+    arguments: Vec<Argument>,
+    #[serde(flatten)]
+    config: Map<String, Value>,
 }
 
 /// A tool's descriptor as the manifest that it stands for.
-fn tool(reader: &mut Reader<'_>, document: &Document<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
-    let before = reader.problems.len();
-    reader.shape(&SCHEMAS["tool"], value, at);
-    if value.get("type").is_some_and(|kind| kind.is_string() && kind != "tool-service") {
-        reader.error(
-            Code::Schema,
-            &below(at, "type"),
-            "must be \"tool-service\": no other kind of tool is reached over a broker",
-        );
-    }
-    let parameters = parameters(reader, &value["arguments"], &below(at, "arguments"));
+fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
+    it.hold_to(&TOOL_SCHEMA, ToolShape::iter_errors(value), at);
     for filter in FILTERS.iter().filter(|filter| value.get(**filter).is_some()) {
-        let message = format!("'{filter}' chooses tools in TrustGraph; this host does not read it");
-        reader.note(Code::Schema, &below(at, filter), message);
+        it.note(&below(at, filter), "this chooses tools in TrustGraph; this host does not read it");
     }
-    let name = value["name"].as_str()?;
-    let service = value["service"].as_str()?;
+    let WrittenTool { name, description, service, arguments, mut config } = it.get(at)?;
     let id = format!("{service}:{name}");
-    if let Some(fault) = file::id_fault(&id).filter(|_| !name.trim().is_empty() && !service.trim().is_empty()) {
-        reader.error(Code::Schema, &below(at, "name"), format!("the tool is known here as SERVICE:NAME, and {fault}"));
+    if let Some(fault) = id_fault(&id).filter(|_| !name.trim().is_empty() && !service.trim().is_empty()) {
+        it.error(Code::Schema, &below(at, "name"), format!("the tool is known here as SERVICE:NAME, and {fault}"));
     }
-    if reader.problems[before..].iter().any(|problem| problem.severity == Severity::Error) {
-        return None;
-    }
-    let own = |key: &str| OWN.contains(&key) || FILTERS.contains(&key);
-    let mut config = value.as_object()?.clone();
-    config.retain(|key, _| !own(key));
-    let mut manifest = json!({
-        "toolId": id, "displayName": name, "description": value["description"], "version": "1.0.0",
+    it.warn_of_invisible(&below(at, "description"));
+    config.retain(|key, _| !OWN.contains(&key.as_str()) && !FILTERS.contains(&key.as_str()));
+    let parameters = parameters(it, &arguments, &below(at, "arguments"));
+    let fault = |SchemaFault { code, message, .. }| it.error(code, &below(at, "arguments"), message);
+    let compiled = Schema::compile(&parameters).map_err(fault).ok()?;
+    let model_name = is_model_name(&name).then(|| name.clone());
+    let mut raw = json!({
+        "toolId": id, "displayName": name, "description": description, "version": "1.0.0",
         "handler": { "type": "tool-service", "service": service, "config": config }, "parameters": parameters,
     });
-    if is_model_name(name) {
-        manifest["presentation"] = json!({ "modelName": name });
+    if let Some(name) = &model_name {
+        raw["presentation"] = json!({ "modelName": name });
     }
-    match file::read(manifest.to_string().as_bytes()) {
-        Ok((mut manifest, problems)) => {
-            relocate(reader, document, at, problems);
-            if let super::Handler::ToolService(remote) = &mut manifest.handler {
-                remote.untyped = true;
-                remote.at = (below(at, "service"), at.to_owned());
-            }
-            manifest.digest = crate::base::sha256_hex(bytes);
-            Some(manifest)
-        }
-        Err(problems) => {
-            relocate(reader, document, at, problems);
-            None
-        }
-    }
-}
-
-/// Adds the problems of a manifest, each at the place of the descriptor that it was made of.
-fn relocate(reader: &mut Reader<'_>, document: &Document<'_>, at: &str, problems: Vec<Problem>) {
-    for problem in problems {
-        let part = match problem.pointer.split('/').nth(1) {
-            Some("parameters") => "arguments",
-            Some("description") => "description",
-            Some("handler") => "service",
-            _ => "name",
-        };
-        let pointer = below(at, part);
-        let (line, column) = document.place(&pointer);
-        reader.problems.push(Problem { pointer, line, column, ..problem });
-    }
+    let at = (below(at, "service"), at.to_owned());
+    let remote = Remote { service, config, untyped: true, at, found: None };
+    Some(Manifest {
+        id,
+        display_name: name,
+        description,
+        version: semver::Version::new(1, 0, 0),
+        handler: Handler::ToolService(Box::new(remote)),
+        parameters: Some(compiled),
+        output: None,
+        asks: Asks { read: Some(Vec::new()), ..Asks::default() },
+        execution: Execution::default(),
+        limits: BTreeMap::new(),
+        idempotent: false,
+        is_final: false,
+        hidden: false,
+        model_name,
+        schema_as_written: false,
+        metadata: Metadata::default(),
+        requires: BTreeMap::new(),
+        examples: Vec::new(),
+        tags: Vec::new(),
+        raw,
+        digest: crate::base::sha256_hex(bytes),
+    })
 }
 
 /// The arguments as a schema that models are shown. A type that JSON Schema does not have is left out of it.
-fn parameters(reader: &mut Reader<'_>, arguments: &Value, at: &str) -> Value {
+fn parameters(it: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
     let (mut properties, mut required) = (Map::new(), BTreeSet::new());
-    for (index, argument) in arguments.as_array().into_iter().flatten().enumerate() {
-        let at = format!("{at}/{index}");
-        let (Some(name), Some(kind)) = (argument["name"].as_str(), argument["type"].as_str()) else { continue };
-        let mut property = json!({ "description": argument["description"] });
-        if TYPES.contains(&kind) {
-            property["type"] = json!(kind);
-        } else if !kind.trim().is_empty() {
-            let near =
-                suggest::nearest(kind, TYPES).map_or_else(String::new, |near| format!(" (did you mean '{near}'?)"));
-            let message =
-                format!("'{}' is no type of JSON Schema{near}: models are told of none", text::head(kind, 40));
-            reader.warn(Code::Schema, &below(&at, "type"), message);
+    for (index, argument) in arguments.iter().enumerate() {
+        let mut property = json!({ "description": argument.description });
+        if TYPES.contains(&argument.kind.as_str()) {
+            property["type"] = json!(argument.kind);
+        } else if !argument.kind.trim().is_empty() {
+            let message = format!("not a type of JSON Schema, so models see none; the types are {}", TYPES.join(", "));
+            it.warn(&format!("{at}/{index}/type"), message);
         }
-        if properties.insert(name.to_owned(), property).is_some() {
-            reader.error(Code::Schema, &below(&at, "name"), format!("'{}' is named twice", text::head(name, 80)));
+        if properties.insert(argument.name.clone(), property).is_some() {
+            it.error(Code::Schema, &format!("{at}/{index}/name"), "this name stands here twice: keep one");
         }
-        if argument["required"] != false {
-            required.insert(name.to_owned());
+        if argument.required {
+            required.insert(&argument.name);
         }
     }
     json!({ "type": "object", "properties": properties, "required": required })
@@ -335,25 +259,26 @@ fn is_model_name(name: &str) -> bool {
 }
 
 /// The handler of a manifest whose type is `tool-service`.
-pub(super) fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Remote> {
+pub(super) fn handler(it: &mut Reader<'_>, top: &Value) -> Option<Remote> {
     let handler = &top["handler"];
     let config = handler["config"].as_object().cloned().unwrap_or_default();
     if let Some(key) = config.keys().find(|key| key.trim().is_empty()) {
-        reader.error(Code::Schema, &below("/handler/config", key), "a value for the service has no name");
+        it.error(Code::Schema, &below("/handler/config", key), "a value for the service has no name");
     }
-    let service = handler["service"].as_str().filter(|service| !service.trim().is_empty())?.to_owned();
+    let service = handler["service"].as_str()?.to_owned();
     let at = ("/handler/service".to_owned(), "/handler/config".to_owned());
     Some(Remote { service, config, untyped: false, at, found: None })
 }
 
-/// A service runs elsewhere: nothing here could hold it to what a manifest asks for.
-pub(super) fn asks_nothing(reader: &mut Reader<'_>, top: &Value) {
+/// A service runs elsewhere: this host could not confine it to what a manifest requests.
+pub(super) fn refuse_requests(it: &mut Reader<'_>, top: &Value) {
     for block in ["securityContext", "limits", "execution"] {
-        let said = top[block].as_object().into_iter().flatten();
+        let written = top[block].as_object().into_iter().flatten();
         // The time that a call has is this host's own.
-        for (key, _) in said.filter(|(key, _)| !["timeoutMs", "outputBytes", "task", "mode"].contains(&key.as_str())) {
+        for (key, _) in written.filter(|(key, _)| !["timeoutMs", "outputBytes", "task", "mode"].contains(&key.as_str()))
+        {
             let message = "the tool is a service elsewhere, which this host does not confine: take it away";
-            reader.error(Code::Security, &format!("/{block}/{}", json::escape_segment(key)), message);
+            it.error(Code::Security, &below(&format!("/{block}"), key), message);
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A document reads no file outside of its own folder, and a URI template fits an address in one way only.
 
+use super::pattern::{self, Pattern, PatternShape};
 use super::reader::Reader;
-use super::{Code, Pattern, PatternShape, pattern};
+use crate::base::problem::Code;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 

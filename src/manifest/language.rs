@@ -1,6 +1,16 @@
 //! The languages a script may be written in, and their spellings.
 
-use super::Language;
+use serde::{Deserialize, Serialize};
+
+/// What a script is written in. `py`, `node`, `js` are accepted spellings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Language {
+    Python,
+    Nodejs,
+    Bun,
+    Wasm,
+}
 
 impl Language {
     pub const ALL: [Language; 4] = [Language::Python, Language::Nodejs, Language::Bun, Language::Wasm];
@@ -26,8 +36,8 @@ impl Language {
         }
     }
 
-    /// The languages a script of this name can be in, the likeliest first; empty where the name does not tell.
-    /// Bun runs what Node runs.
+    /// The languages a script of this name can be in, the likeliest first; empty where the name does not tell. Bun runs
+    /// what Node runs. (The schema of manifests says the same.)
     pub fn of_file_name(name: &str) -> &'static [Language] {
         let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
         match ending.as_deref() {
@@ -37,13 +47,6 @@ impl Language {
             Some("wasm" | "wat") => &[Language::Wasm],
             _ => &[],
         }
-    }
-
-    /// May a manifest name this language for that file? Never for a name that tells no language: an interpreter that is
-    /// given a file of data prints lines of it. Node may be named for a file of Bun: a new Node runs plain TypeScript.
-    pub fn fits_file_name(self, name: &str) -> bool {
-        let named = Language::of_file_name(name);
-        named.contains(&self) || (self == Language::Nodejs && named.contains(&Language::Bun))
     }
 
     /// The endings of such scripts, for messages.

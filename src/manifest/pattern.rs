@@ -1,8 +1,31 @@
 //! The patterns of `allowRead` and `allowWrite`. One that could not be enforced exactly is refused.
 
-use super::{Pattern, PatternShape};
 use crate::base::text;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// One file pattern as asked for, already parsed. A pattern that cannot be enforced exactly was refused before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pattern {
+    /// As written in the manifest.
+    pub text: String,
+    /// `base:`: relative to the scripts base and not to the script's folder.
+    pub from_base: bool,
+    pub shape: PatternShape,
+}
+
+/// `path` is relative to the script's folder, or absolute. Plain components only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatternShape {
+    /// `self`: the script file.
+    SelfScript,
+    /// `./*`, `.`, `dir/`, `dir/**`: a live subtree.
+    Tree { path: PathBuf },
+    /// `data/in.csv`: one file. Reading: expanded at launch. Writing: staged.
+    File { path: PathBuf },
+    /// `data/*.csv`: names within one folder; `*` and `?` stand in the last component only.
+    Names { folder: PathBuf, names: String },
+}
 
 /// Longest pattern, bytes: the kernel's own limit for a path.
 const MAX_PATTERN_BYTES: usize = 4096;
@@ -93,76 +116,37 @@ mod tests {
     use super::*;
 
     #[test]
+    #[rustfmt::skip]
     fn shapes() {
         let tree = |p: &str| PatternShape::Tree { path: PathBuf::from(p) };
         let file = |p: &str| PatternShape::File { path: PathBuf::from(p) };
         let names = |f: &str, n: &str| PatternShape::Names { folder: PathBuf::from(f), names: n.to_owned() };
-        let cases = [
-            ("self", PatternShape::SelfScript),
-            (".", tree("")),
-            ("./", tree("")),
-            ("./*", tree("")),
-            ("*", tree("")),
-            ("**", tree("")),
-            ("./**", tree("")),
-            (".cache/**", tree(".cache")),
-            ("dir/", tree("dir")),
-            ("a/./b//c/**", tree("a/b/c")),
-            ("data/in.csv", file("data/in.csv")),
-            ("./in.csv", file("in.csv")),
-            ("*.csv", names("", "*.csv")),
-            ("data/*.csv", names("data", "*.csv")),
-            ("data/*", names("data", "*")),
-            ("/srv/exports/**", tree("/srv/exports")),
-            ("/srv/a.txt", file("/srv/a.txt")),
-            ("/srv/*.txt", names("/srv", "*.txt")),
-            ("/", tree("/")),
-            ("/**", tree("/")),
-        ];
-        for (written, shape) in cases {
-            assert_eq!(parse(written).map(|p| (p.shape, p.from_base)), Ok((shape, false)), "{written}");
-        }
-        for (written, shape) in [
-            ("base:lib/**", tree("lib")),
-            ("base:lib/self", file("lib/self")),
-            ("base:self", file("self")),
-            ("base:lib/*.py", names("lib", "*.py")),
+        for (text, path) in [
+            (".", ""), ("./", ""), ("./*", ""), ("*", ""), ("**", ""), ("./**", ""), (".cache/**", ".cache"), ("dir/", "dir"),
+            ("a/./b//c/**", "a/b/c"), ("/srv/exports/**", "/srv/exports"), ("/", "/"), ("/**", "/"),
         ] {
-            assert_eq!(parse(written).map(|p| (p.shape, p.from_base)), Ok((shape, true)), "{written}");
+            assert_eq!(parse(text).map(|p| (p.shape, p.from_base)), Ok((tree(path), false)), "{text}");
+        }
+        let cases = [
+            ("self", PatternShape::SelfScript, false), ("data/in.csv", file("data/in.csv"), false),
+            ("./in.csv", file("in.csv"), false), ("*.csv", names("", "*.csv"), false),
+            ("data/*.csv", names("data", "*.csv"), false), ("data/*", names("data", "*"), false),
+            ("/srv/a.txt", file("/srv/a.txt"), false), ("/srv/*.txt", names("/srv", "*.txt"), false),
+            ("base:lib/**", tree("lib"), true), ("base:lib/self", file("lib/self"), true),
+            ("base:self", file("self"), true), ("base:lib/*.py", names("lib", "*.py"), true),
+        ];
+        for (text, shape, from_base) in cases {
+            assert_eq!(parse(text).map(|p| (p.shape, p.from_base)), Ok((shape, from_base)), "{text}");
         }
     }
 
     #[test]
     fn what_cannot_be_enforced_is_refused() {
+        #[rustfmt::skip]
         let refused = [
-            "",
-            "..",
-            "../x",
-            "a/../b",
-            "~",
-            "~/x",
-            "~root/x",
-            "a\0b",
-            "a\nb",
-            "a\\b",
-            "**/x",
-            "a/**/b",
-            "*/x",
-            "a/b*/c",
-            "a?/c",
-            "a**",
-            "[ab]",
-            "{a,b}",
-            "a/[!x].py",
-            "!a",
-            "file:///etc/passwd",
-            "http://x/y",
-            "\u{202e}a",
-            "base:",
-            "base:/lib",
-            "base:**",
-            "base:./*",
-            "base:../lib",
+            "", "..", "../x", "a/../b", "~", "~/x", "~root/x", "a\0b", "a\nb", "a\\b", "**/x", "a/**/b", "*/x", "a/b*/c", "a?/c",
+            "a**", "[ab]", "{a,b}", "a/[!x].py", "!a", "file:///etc/passwd", "http://x/y", "\u{202e}a", "base:", "base:/lib",
+            "base:**", "base:./*", "base:../lib",
         ];
         for written in refused {
             assert!(parse(written).is_err(), "{written:?}");

@@ -1,45 +1,99 @@
-//! Judges the shape of a manifest by the JSON Schema that is published for it, and collects every fault with its place.
+//! One file while it is read: what its JSON Schema refuses, what else is wrong with it, and where.
 
-use super::published::{SCHEMA, TOOLS_OWN};
-use super::schema::{noun, type_of};
-use super::{Code, Problem, Severity};
-use crate::base::json::{self, Document, escape_segment};
-use crate::base::{suggest, text};
-use serde_json::{Map, Value};
+use super::shape::{self, Violation};
+use crate::base::json::{Document, escape_segment};
+use crate::base::problem::{Code, Problem, Severity};
+use crate::base::text;
+use jsonschema::ErrorIterator;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-/// Most problems told about one file: finding a place costs one walk over the text.
+/// Most problems that are reported about one file: finding a place costs one walk over the text.
 const MAX_PROBLEMS: usize = 100;
-/// The names that other formats use for fields of ours.
-const CALLED: [(&str, &str); 7] = [
-    ("inputSchema", "parameters"),
-    ("input_schema", "parameters"),
-    ("outputSchema", "output"),
-    ("output_schema", "output"),
-    ("dependencies", "requires"),
-    ("timeout_ms", "timeoutMs"),
-    ("entrypoint", "entryPoint"),
-];
 
 pub(super) struct Reader<'d> {
     document: &'d Document<'d>,
-    pub(super) problems: Vec<Problem>,
+    problems: Vec<Problem>,
+    /// What the schema says, and the reader of a text may say exactly.
+    rough: Vec<Violation>,
 }
 
 impl<'d> Reader<'d> {
-    pub(super) fn new(document: &'d Document<'d>) -> Reader<'d> {
-        Reader { document, problems: document.notes.clone() }
+    pub fn new(document: &'d Document<'d>) -> Reader<'d> {
+        Reader { document, problems: document.notes.clone(), rough: Vec::new() }
     }
 
-    pub(super) fn error(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        self.add(Severity::Error, code, pointer, Document::place, message.into());
+    /// Takes over what a schema says of the value at `pointer`.
+    pub fn hold_to(&mut self, schema: &Value, errors: ErrorIterator<'_>, pointer: &str) {
+        for found in shape::violations(errors.take(MAX_PROBLEMS), schema, &shape::JSON) {
+            let found = Violation { pointer: format!("{pointer}{}", found.pointer), ..found };
+            if found.is_rough {
+                self.rough.push(found);
+            } else if found.is_name {
+                let code = if found.pointer.starts_with("/securityContext") { Code::Security } else { Code::Schema };
+                self.add(Severity::Error, code, &found.pointer, Document::place_of_key, &found.message);
+            } else {
+                self.error(Code::Schema, &found.pointer, found.message);
+            }
+        }
     }
 
-    pub(super) fn note(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        self.add(Severity::Note, code, pointer, Document::place, message.into());
+    /// The value at a pointer; `None` where it is not written, or is wrong.
+    pub fn get<T: DeserializeOwned>(&mut self, pointer: &str) -> Option<T> {
+        let value = self.document.value.pointer(pointer)?;
+        let read = T::deserialize(value).ok();
+        if read.is_none() {
+            let message = "this cannot be read here; `toolhost schema manifest` says what can".to_owned();
+            self.rough.push(Violation { pointer: pointer.to_owned(), is_name: false, is_rough: true, message });
+        }
+        read
     }
 
-    pub(super) fn warn(&mut self, code: Code, pointer: &str, message: impl Into<String>) {
-        self.add(Severity::Warning, code, pointer, Document::place, message.into());
+    /// The texts of a list or the members of an object that are texts: pointer, name, text. At most `most` are read.
+    pub fn texts(&self, pointer: &str, most: usize) -> Vec<(String, &'d str, &'d str)> {
+        match self.document.value.pointer(pointer) {
+            Some(Value::Array(items)) => {
+                let texts = items.iter().take(most).enumerate();
+                texts.filter_map(|(at, item)| Some((format!("{pointer}/{at}"), "", item.as_str()?))).collect()
+            }
+            Some(Value::Object(members)) => {
+                let texts = members.iter().take(most);
+                texts.filter_map(|(name, value)| Some((below(pointer, name), name.as_str(), value.as_str()?))).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A text in a grammar of its own; what is wrong with it is an error at its place.
+    pub fn parsed<T>(&mut self, code: Code, pointer: &str, read: Result<T, String>) -> Option<T> {
+        read.map_err(|message| self.error(code, pointer, message)).ok()
+    }
+
+    pub fn error(&mut self, code: Code, pointer: &str, message: impl AsRef<str>) {
+        self.add(Severity::Error, code, pointer, Document::place, message.as_ref());
+    }
+
+    pub fn note(&mut self, pointer: &str, message: &str) {
+        self.add(Severity::Note, Code::Schema, pointer, Document::place, message);
+    }
+
+    pub fn warn(&mut self, pointer: &str, message: impl AsRef<str>) {
+        self.add(Severity::Warning, Code::Schema, pointer, Document::place, message.as_ref());
+    }
+
+    pub fn warn_of_name(&mut self, pointer: &str, message: impl AsRef<str>) {
+        self.add(Severity::Warning, Code::Schema, pointer, Document::place_of_key, message.as_ref());
+    }
+
+    /// Warns of invisible text: a model reads it and the operator does not see it.
+    pub fn warn_of_invisible(&mut self, pointer: &str) {
+        let written = self.document.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let plain: String = written.chars().filter(|c| !matches!(c, '\n' | '\r' | '\t')).collect();
+        if !text::is_printable(&plain) {
+            let message =
+                format!("this holds control or invisible characters: {}", text::head(&text::printable(written), 200));
+            self.add(Severity::Warning, Code::Security, pointer, Document::place, &message);
+        }
     }
 
     /// `place` is looked up only for a problem that is kept.
@@ -49,211 +103,38 @@ impl<'d> Reader<'d> {
         code: Code,
         pointer: &str,
         place: fn(&Document<'d>, &str) -> (usize, usize),
-        message: String,
+        message: &str,
     ) {
         // The first error always finds room: without it a bad manifest would pass.
-        let full = self.problems.len() >= MAX_PROBLEMS;
-        if full && (severity != Severity::Error || self.refused()) {
+        if self.problems.len() >= MAX_PROBLEMS && (severity != Severity::Error || self.is_faulty("")) {
             return;
         }
         let (line, column) = place(self.document, pointer);
-        let message = text::printable(&message);
-        self.problems.push(Problem { severity, code, pointer: pointer.to_owned(), line, column, message });
+        let (pointer, message) = (pointer.to_owned(), text::printable(message));
+        self.problems.push(Problem { severity, code, pointer, line, column, message });
     }
 
-    /// Whether an error was found, which refuses the manifest.
-    pub(super) fn refused(&self) -> bool {
-        self.problems.iter().any(|p| p.severity == Severity::Error)
+    /// Whether an error was found at or below a pointer.
+    pub fn is_faulty(&self, pointer: &str) -> bool {
+        let is_below =
+            |other: &str| other.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.problems.iter().any(|problem| problem.severity == Severity::Error && is_below(&problem.pointer))
     }
 
-    /// Judges a value by its part of the schema: types, names, floors and listed words. The rest is for `file`.
-    pub(super) fn shape(&mut self, schema: &Value, value: &Value, pointer: &str) {
-        if !schema.is_object() || !self.has_type(schema, value, pointer) || schema["title"] == TOOLS_OWN {
-            return;
-        }
-        match value {
-            Value::Object(map) => self.members(schema, map, pointer),
-            Value::Array(items) => {
-                for (index, item) in items.iter().enumerate() {
-                    self.shape(&schema["items"], item, &format!("{pointer}/{index}"));
-                }
-            }
-            Value::String(written) => {
-                let known: Vec<&str> =
-                    schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-                if !known.is_empty() && !known.contains(&written.as_str()) {
-                    let near = suggest::hint(written, known.iter().copied());
-                    let message = format!("'{}' is not one of {}{near}", text::head(written, 40), known.join(", "));
-                    self.error(Code::Schema, pointer, message);
-                }
-            }
-            _ => {
-                let least = schema["minimum"].as_u64().unwrap_or_default();
-                if json::whole(value).is_some_and(|number| number < least) {
-                    self.error(Code::Schema, pointer, format!("must be at least {least}{}", unit(pointer)));
-                }
+    /// What was read, where no error was found; all problems, the worst first.
+    pub fn finish<T>(mut self, read: Option<T>) -> Result<(T, Vec<Problem>), Vec<Problem>> {
+        for Violation { pointer, message, .. } in std::mem::take(&mut self.rough) {
+            if !self.is_faulty(&pointer) {
+                self.error(Code::Schema, &pointer, message);
             }
         }
-    }
-
-    fn has_type(&mut self, schema: &Value, value: &Value, pointer: &str) -> bool {
-        let kind = schema["type"].as_str().or(schema["enum"].as_array().map(|_| "string"));
-        let fits = match kind {
-            Some("object") => value.is_object(),
-            Some("array") => value.is_array(),
-            Some("string") => value.is_string(),
-            Some("boolean") => value.is_boolean(),
-            Some("integer") => json::whole(value).is_some(),
-            _ => true,
-        };
-        if !fits {
-            let of_list = pointer.rsplit('/').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
-            let mend = match value.is_null() {
-                true if of_list => " (take it out of the list)",
-                true => " (leave the field out to get the default)",
-                false => "",
-            };
-            let wanted = wanted(schema, pointer);
-            let got = match value {
-                Value::Number(number) if kind == Some("integer") => number.to_string(),
-                Value::String(written) if kind == Some("integer") => {
-                    format!("the text \"{}\"", text::head(written, 40))
-                }
-                other => noun(type_of(other)),
-            };
-            self.error(Code::Schema, pointer, format!("must be {wanted}, not {got}{mend}"));
+        let is_faulty = self.is_faulty("");
+        let mut problems = self.problems;
+        problems.sort_by_key(|problem| (std::cmp::Reverse(problem.severity), problem.line, problem.column));
+        match read {
+            Some(read) if !is_faulty => Ok((read, problems)),
+            _ => Err(problems),
         }
-        fits
-    }
-
-    fn members(&mut self, schema: &Value, map: &Map<String, Value>, pointer: &str) {
-        let names = |list: &'static str| schema[list].as_array().into_iter().flatten().filter_map(Value::as_str);
-        for name in names("required") {
-            let message = match map.get(name) {
-                None => {
-                    // The misspelt field has a problem of its own, but a reader may be shown only this one.
-                    let near = suggest::nearest(name, map.keys().map(String::as_str));
-                    let near =
-                        near.map_or_else(String::new, |near| format!(": is '{}' it, misspelt?", text::head(near, 80)));
-                    self.error(Code::Schema, pointer, format!("the required field '{name}' is missing{near}"));
-                    continue;
-                }
-                Some(Value::Null) => {
-                    let wanted = wanted(&schema["properties"][name], "");
-                    format!("'{name}' is null, and it is required: write {wanted}")
-                }
-                Some(Value::String(written)) if written.trim().is_empty() => {
-                    format!("'{name}' is empty: it must say something")
-                }
-                Some(_) => continue,
-            };
-            self.error(Code::Schema, &below(pointer, name), message);
-        }
-        let required: Vec<&str> = names("required").collect();
-        for (name, value) in map {
-            let rule = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-            if !(value.is_null() && required.contains(&name.as_str())) {
-                self.shape(rule, value, &below(pointer, name));
-            }
-        }
-        match schema["oneOf"].as_array() {
-            Some(forms) => {
-                // Which of the forms, its `type` says; `file` tells of an unknown one.
-                let named = |form: &&Value| {
-                    let rule = &form["properties"]["type"];
-                    let listed = rule["enum"].as_array().into_iter().flatten();
-                    listed.chain(rule.get("const")).any(|kind| Some(kind) == map.get("type"))
-                };
-                forms.iter().find(named).into_iter().for_each(|form| self.members(form, map, pointer));
-            }
-            None => self.unknown_names(schema, map, pointer),
-        }
-    }
-
-    /// An unknown name refuses the manifest where the schema says so: a misspelt restriction would restrict nothing.
-    /// Elsewhere it is kept, and told where a known name is near, or in `execution`, where it looks as if it did something.
-    fn unknown_names(&mut self, schema: &Value, map: &Map<String, Value>, pointer: &str) {
-        let Some(known) = schema["properties"].as_object() else { return };
-        let refused = schema["additionalProperties"] == false;
-        let (told, known) = (pointer == "/execution", known.keys().map(String::as_str).collect::<Vec<_>>());
-        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
-            let near = suggest::nearest(key, known.iter().copied());
-            // Below the top level, blocks such as `metadata` may have any members of their own.
-            let asked = refused || told || pointer.is_empty();
-            let elsewhere = if asked { mend(key, pointer) } else { None };
-            let extension = key.starts_with("x-") || key.starts_with('$');
-            let nobodys = near.is_none() && elsewhere.is_none();
-            if !refused && (extension || (!told && nobodys)) {
-                continue;
-            }
-            let (severity, what) = match (refused, &elsewhere) {
-                (true, _) => (Severity::Error, "is not known"),
-                (false, Some(_)) => (Severity::Warning, "does nothing here"),
-                (false, None) => (Severity::Warning, "is not known and does nothing"),
-            };
-            let mend = match (elsewhere, near) {
-                (Some(elsewhere), _) => elsewhere,
-                (None, Some(near)) => format!("did you mean '{near}'?"),
-                (None, None) => format!("known here: {}", known.join(", ")),
-            };
-            let code = if pointer.starts_with("/securityContext") { Code::Security } else { Code::Schema };
-            let message = format!("'{}' {what}: {mend}", text::head(key, 80));
-            self.add(severity, code, &below(pointer, key), Document::place_of_key, message);
-        }
-    }
-}
-
-/// Where `key`, which is not known at `pointer`, belongs, or what it is called here; `None` where it is unknown everywhere.
-fn mend(key: &str, pointer: &str) -> Option<String> {
-    let called = CALLED.iter().find(|(other, _)| *other == key).map(|(_, ours)| *ours);
-    let name = called.unwrap_or(key);
-    let renamed = called.map(|ours| format!("it is called '{ours}' here"));
-    match (home(&SCHEMA, "", name), renamed) {
-        (Some(home), None) if home == "/execution" && pointer == "/limits" => {
-            Some(format!("it stands in the other block: did you mean 'execution.{name}'?"))
-        }
-        (Some(home), renamed) if home != pointer => {
-            let renamed = renamed.map_or_else(String::new, |renamed| format!("{renamed}, and "));
-            Some(format!("{renamed}it belongs in {}", if home.is_empty() { "the top level" } else { &home }))
-        }
-        (_, renamed) => renamed,
-    }
-}
-
-/// The first block of the schema that has a field of this name.
-fn home(schema: &Value, at: &str, name: &str) -> Option<String> {
-    let fields = schema["properties"].as_object();
-    if fields.is_some_and(|fields| fields.contains_key(name)) {
-        return Some(at.to_owned());
-    }
-    let forms = schema["oneOf"].as_array().into_iter().flatten().map(|form| (at.to_owned(), form));
-    let blocks = fields.into_iter().flatten().map(|(field, block)| (below(at, field), block));
-    blocks.chain(forms).find_map(|(at, block)| home(block, &at, name))
-}
-
-/// The noun for what a part of the schema wants.
-fn wanted(schema: &Value, pointer: &str) -> String {
-    let noun = match schema["type"].as_str() {
-        Some("object") if schema["title"] == TOOLS_OWN => "a JSON Schema (an object)",
-        Some("object") => "an object",
-        Some("array") if schema["items"]["type"] == "string" => "a list of strings",
-        Some("array") => "a list",
-        Some("boolean") => "true or false",
-        Some("integer") => "a whole number",
-        _ => "a string",
-    };
-    match schema["type"] == "integer" {
-        true => format!("{noun}{}", unit(pointer).replacen(' ', " of ", 1)),
-        false => noun.to_owned(),
-    }
-}
-
-/// What the number at a place counts, by its name.
-fn unit(pointer: &str) -> &'static str {
-    match pointer {
-        _ if pointer.ends_with("Bytes") => " bytes",
-        _ if pointer.ends_with("Ms") => " milliseconds",
-        _ => "",
     }
 }
 

@@ -9,6 +9,9 @@ use crate::base::{suggest, text};
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
+/// Most unknown names that are reported of one table or object.
+const MAX_NAMES: usize = 100;
+
 /// One place at which a value breaks its schema.
 #[derive(Debug)]
 pub struct Violation {
@@ -21,12 +24,27 @@ pub struct Violation {
     pub message: String,
 }
 
-/// All that `errors` say, in words.
-pub fn violations<'e>(errors: impl Iterator<Item = ValidationError<'e>>, schema: &Value) -> Vec<Violation> {
-    errors.flat_map(|error| explain(&error, schema)).collect()
+/// What a language of files calls its values.
+pub struct Words {
+    null: &'static str,
+    object: &'static str,
+    assign: &'static str,
 }
 
-fn explain(error: &ValidationError<'_>, schema: &Value) -> Vec<Violation> {
+/// TOML has no null: dates and numbers without end become one.
+pub const TOML: Words = Words { null: "a date or a number without end", object: "a table", assign: " =" };
+pub const JSON: Words = Words { null: "null", object: "an object", assign: ":" };
+
+/// All that `errors` say, in words.
+pub fn violations<'e>(
+    errors: impl Iterator<Item = ValidationError<'e>>,
+    schema: &Value,
+    words: &Words,
+) -> Vec<Violation> {
+    errors.flat_map(|error| explain(&error, schema, words)).collect()
+}
+
+fn explain(error: &ValidationError<'_>, schema: &Value, words: &Words) -> Vec<Violation> {
     let at = error.instance_path().as_str();
     let key = at.rsplit('/').next().unwrap_or_default();
     let (key, entry) = match key.parse::<usize>() {
@@ -47,13 +65,13 @@ fn explain(error: &ValidationError<'_>, schema: &Value) -> Vec<Violation> {
                 let message = format!("unknown key `{shown}`{near}; known here: {}", known.join(", "));
                 Violation { pointer: format!("{at}/{}", escape_segment(word)), is_name: true, is_rough: false, message }
             };
-            return unexpected.iter().map(unknown).collect();
+            return unexpected.iter().take(MAX_NAMES).map(unknown).collect();
         }
         Kind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
             (false, format!("`{name}` is missing{}", about(&rule["properties"][name])))
         }
-        Kind::Type { kind } => (false, wrong_type(kind, key, entry, rule, error.instance())),
+        Kind::Type { kind } => (false, wrong_type(kind, key, entry, rule, error.instance(), words)),
         Kind::Enum { options } => {
             let words: Vec<&str> = options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             (false, one_of(key, &words, error.instance()))
@@ -89,28 +107,28 @@ fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
 fn one_of(key: &str, words: &[&str], written: &Value) -> String {
     let listed: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
     let near = did_you_mean(written.as_str().unwrap_or_default(), words);
-    format!("`{key}` is {}{near}", listed.join(" or "))
+    format!("`{key}` must be {}{near}", listed.join(" or "))
 }
 
-fn wrong_type(kind: &TypeKind, key: &str, entry: bool, rule: &Value, written: &Value) -> String {
+fn wrong_type(kind: &TypeKind, key: &str, entry: bool, rule: &Value, written: &Value, words: &Words) -> String {
     let is = match written {
-        Value::Null => "a date or a number without end",
+        Value::Null => words.null,
         Value::Bool(_) => "a boolean",
         Value::Number(number) if number.is_f64() => "a float",
         Value::Number(_) => "an integer",
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
-        Value::Object(_) => "a table",
+        Value::Object(_) => words.object,
     };
     let wanted = match kind {
         TypeKind::Multiple(_) => "a text, a number, true or false".to_owned(),
         TypeKind::Single(kind) => match kind.to_string().as_str() {
-            "object" if entry => {
+            "object" if entry && rule["required"].is_array() => {
                 let keys = rule["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let keys: Vec<String> = keys.map(|key| format!("{key} = \"…\"")).collect();
+                let keys: Vec<String> = keys.map(|key| format!("{key}{} \"…\"", words.assign)).collect();
                 return format!("each entry of `{key}` is written {{ {} }}", keys.join(", "));
             }
-            "object" => "a table".to_owned(),
+            "object" => words.object.to_owned(),
             "array" => "a list in [ ]".to_owned(),
             "string" => "text in quotes".to_owned(),
             "boolean" => "true or false".to_owned(),
@@ -124,6 +142,6 @@ fn wrong_type(kind: &TypeKind, key: &str, entry: bool, rule: &Value, written: &V
 
 /// `; did you mean …?` for the nearest known word, or nothing.
 pub fn did_you_mean(word: &str, known: &[&str]) -> String {
-    let near = suggest::alike(word, known.iter().copied(), 0.75);
+    let near = suggest::nearest(word, known.iter().copied());
     near.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
 }

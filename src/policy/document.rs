@@ -97,7 +97,8 @@ impl<'t> Document<'t> {
             return Err(document.finish());
         }
         document.value = table_value(&document.table);
-        let found = shape::violations((schema.errors)(&document.value).take(MAX_PROBLEMS), (schema.published)());
+        let found =
+            shape::violations((schema.errors)(&document.value).take(MAX_PROBLEMS), (schema.published)(), &shape::TOML);
         for violation in found {
             match violation {
                 Violation { is_rough: true, .. } => document.rough.push(violation),

@@ -64,7 +64,7 @@ impl Names {
 
     /// The offered name that is most like this one, where one is.
     pub fn nearest(&self, name: &str) -> Option<&str> {
-        suggest::alike(name, self.ids.keys().map(String::as_str), 0.85)
+        suggest::nearest(name, self.ids.keys().map(String::as_str))
     }
 }
 

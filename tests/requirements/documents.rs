@@ -1,7 +1,7 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
 //! every example of a manifest and a policy loads.
 
-use crate::harness::{Playground, Who, as_everyone, finish, fits, has, repository};
+use crate::harness::{Playground, Who, finish, fits, has, repository};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -88,36 +88,34 @@ fn every_command_of_the_documents_is_one() {
     }
     let commands = commands();
     assert!(commands.len() >= 15, "{commands:?}");
-    as_everyone("the documents' commands", |who| {
-        let playground = shipped(who);
-        fs::write(playground.path("reply.txt"), &blocks("ACTION.md", "xml")[0]).unwrap();
-        playground.settle();
-        let call = playground.call("data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
-        for (document, command) in &commands {
-            let line = filled(command, &playground, &call);
-            let mut words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).skip(1).collect();
-            // The host is started with this very root.
-            if words[0] == "--root" {
-                words.drain(..2);
-            }
-            // `toolhost call` and the like: the verb is meant, not a command. It must be there.
-            if words.len() == 1
-                && ["call", "serve", "test", "schema", "new", "ps", "kill", "status", "approvals"].contains(&words[0])
-            {
-                words.push("--help");
-            }
-            let ended = playground.cli(&words);
-            let told = ended.text();
-            // `doctor` says by its status what this machine lacks.
-            let good = ended.code == Some(0) || (words[0] == "doctor" && matches!(ended.code, Some(3 | 4)));
-            assert!(good, "{document}: {command} ({words:?}): {:?}\n{told}\n{}", ended.code, ended.stderr);
-            if words.contains(&"--json") {
-                assert!(!ended.out.is_null(), "{document}: {command}: {told}");
-            }
+    let playground = shipped(Who::ours());
+    fs::write(playground.path("reply.txt"), &blocks("ACTION.md", "xml")[0]).unwrap();
+    playground.settle();
+    let call = playground.call("data:csv-summary", "{}").out["id"].as_str().unwrap().to_owned();
+    for (document, command) in &commands {
+        let line = filled(command, &playground, &call);
+        let mut words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).skip(1).collect();
+        // The host is started with this very root.
+        if words[0] == "--root" {
+            words.drain(..2);
         }
-        // The control: what is no command is told.
-        assert_eq!(playground.cli(&["audit", "data:csv-summary", "--no-such-flag"]).code, Some(2));
-    });
+        // `toolhost call` and the like: the verb is meant, not a command. It must be there.
+        if words.len() == 1
+            && ["call", "serve", "test", "schema", "new", "ps", "kill", "status", "approvals"].contains(&words[0])
+        {
+            words.push("--help");
+        }
+        let ended = playground.cli(&words);
+        let told = ended.text();
+        // `doctor` says by its status what this machine lacks.
+        let good = ended.code == Some(0) || (words[0] == "doctor" && matches!(ended.code, Some(3 | 4)));
+        assert!(good, "{document}: {command} ({words:?}): {:?}\n{told}\n{}", ended.code, ended.stderr);
+        if words.contains(&"--json") {
+            assert!(!ended.out.is_null(), "{document}: {command}: {told}");
+        }
+    }
+    // The control: what is no command is told.
+    assert_eq!(playground.cli(&["audit", "data:csv-summary", "--no-such-flag"]).code, Some(2));
 }
 
 /// The blocks of one language.
@@ -137,17 +135,15 @@ fn the_documents_tool_works() {
     let (manifest, script) = (blocks("MANIFEST.md", "json"), blocks("MANIFEST.md", "python"));
     let document: Value = serde_json::from_str(&manifest[0]).unwrap();
     let (id, path) = (document["toolId"].as_str().unwrap(), document["handler"]["scriptPath"].as_str().unwrap());
-    as_everyone("the documents' tool", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let file = playground.path("user_scripts").join(path);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, &script[0]).unwrap();
-        fs::write(file.with_file_name("x.tool.json"), &manifest[0]).unwrap();
-        playground.settle();
-        fits(r#"ok {"words":6}"#, &playground.call(id, r#"{"text":"to be or not to be"}"#)).unwrap();
-        let checked = playground.cli(&["check", "--strict"]);
-        assert_eq!(checked.code, Some(0), "{}{}", checked.text(), checked.stderr);
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let file = playground.path("user_scripts").join(path);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, &script[0]).unwrap();
+    fs::write(file.with_file_name("x.tool.json"), &manifest[0]).unwrap();
+    playground.settle();
+    fits(r#"ok {"words":6}"#, &playground.call(id, r#"{"text":"to be or not to be"}"#)).unwrap();
+    let checked = playground.cli(&["check", "--strict"]);
+    assert_eq!(checked.code, Some(0), "{}{}", checked.text(), checked.stderr);
     let context: Value = serde_json::from_str(&format!("{{{}}}", manifest[1])).unwrap();
     assert_eq!(context["securityContext"]["fileAccess"]["allowWrite"], json!(["out/*.csv"]));
 }
@@ -161,20 +157,18 @@ fn the_documents_actions_are_answered() {
     let taught = &blocks("ACTION.md", "text")[0];
     let taught = taught.replace("the id of the tool", "data:csv-summary").replace("the name of a parameter", "file");
     let blocks = blocks("ACTION.md", "xml");
-    as_everyone("the documents' actions", |who| {
-        let playground = shipped(who);
+    let playground = shipped(Who::ours());
+    let mut command = playground.host();
+    command.arg("act");
+    let told = finish(command, taught.replace("its value; an object or a list as JSON", "sales.csv").as_bytes());
+    assert!(told.text().contains("data:csv-summary executed successfully"), "{told:?}");
+    for pair in blocks.chunks(2) {
         let mut command = playground.host();
         command.arg("act");
-        let told = finish(command, taught.replace("its value; an object or a list as JSON", "sales.csv").as_bytes());
-        assert!(told.text().contains("data:csv-summary executed successfully"), "{told:?}");
-        for pair in blocks.chunks(2) {
-            let mut command = playground.host();
-            command.arg("act");
-            let told = finish(command, pair[0].as_bytes()).text();
-            let call = told.split('"').nth(1).unwrap_or_default();
-            assert_eq!(told.replace(call, "…"), pair[1], "{}", pair[0]);
-        }
-    });
+        let told = finish(command, pair[0].as_bytes()).text();
+        let call = told.split('"').nth(1).unwrap_or_default();
+        assert_eq!(told.replace(call, "…"), pair[1], "{}", pair[0]);
+    }
     assert_eq!(blocks.len(), 6);
 }
 
@@ -209,30 +203,26 @@ fn the_documents_policy_loads() {
         return;
     }
     let policy = &blocks("POLICY.md", "toml")[0];
-    as_everyone("the documents' policy", |who| {
-        let playground = shipped(who);
-        fs::write(playground.path("sandbox-policies/reports.policy.toml"), policy).unwrap();
-        playground.settle();
-        let audit = playground.cli(&["audit", "reports:write", "--json"]);
-        assert_eq!(audit.out["policy"], "reports", "{}", audit.stderr);
-        // The interpreter that it names is nobody's here; without it the tool runs.
-        let (without, _) = policy.split_once("[runtimes]").unwrap();
-        fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
-        let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
-        fits(r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#, &playground.call("reports:write", &input)).unwrap();
-        // The control: a key that nobody knows refuses to start.
-        fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
-        let ended = playground.call("reports:write", &input);
-        assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");
-    });
+    let playground = shipped(Who::ours());
+    fs::write(playground.path("sandbox-policies/reports.policy.toml"), policy).unwrap();
+    playground.settle();
+    let audit = playground.cli(&["audit", "reports:write", "--json"]);
+    assert_eq!(audit.out["policy"], "reports", "{}", audit.stderr);
+    // The interpreter that it names is nobody's here; without it the tool runs.
+    let (without, _) = policy.split_once("[runtimes]").unwrap();
+    fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
+    let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
+    fits(r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#, &playground.call("reports:write", &input)).unwrap();
+    // The control: a key that nobody knows refuses to start.
+    fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
+    let ended = playground.call("reports:write", &input);
+    assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");
     let settings = &blocks("SETUP.md", "toml")[0];
-    as_everyone("the documents' settings", |who| {
-        let playground = shipped(who);
-        fs::write(playground.path("config.toml"), settings).unwrap();
-        playground.settle();
-        let mut command = playground.host();
-        command.arg("--config").arg(playground.path("config.toml")).args(["call", "examples:echo", "message=m"]);
-        let ended = finish(command, b"");
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    });
+    let playground = shipped(Who::ours());
+    fs::write(playground.path("config.toml"), settings).unwrap();
+    playground.settle();
+    let mut command = playground.host();
+    command.arg("--config").arg(playground.path("config.toml")).args(["call", "examples:echo", "message=m"]);
+    let ended = finish(command, b"");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }

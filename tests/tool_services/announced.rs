@@ -206,7 +206,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     refused("more than 16 services or 64 tools", &mut || by_b(good, described("x", 65)));
     let mut without = described("x", 1);
     without["tool/t0"].as_object_mut().unwrap().remove("description");
-    refused("the required field 'description' is missing", &mut || by_b(good, without.clone()));
+    refused("`description` is missing", &mut || by_b(good, without.clone()));
     let mut foreign = described("x", 1);
     foreign["tool/t0"]["service"] = json!("y");
     refused("it says nothing of the service of far.y:t0", &mut || by_b(good, foreign.clone()));

@@ -71,25 +71,26 @@ fn comments_are_noted_once() {
 fn places() {
     let text = "\u{feff}{\n  \"ü\": {\"a/b\": [1, {\"x~\": true}]},\n\t\"z\": \"s\"\n}";
     let document = parse(text.as_bytes(), Dialect::Strict).expect("JSON");
+    #[rustfmt::skip]
     let cases = [
-        ("", (1, 1)),
-        ("/ü", (2, 8)),
-        ("/ü/a~1b", (2, 16)),
-        ("/ü/a~1b/1", (2, 20)),
-        ("/ü/a~1b/1/x~0", (2, 27)),
-        ("/z", (3, 7)),
-        ("/no", (0, 0)),
+        ("", (1, 1)), ("/ü", (2, 8)), ("/ü/a~1b", (2, 16)), ("/ü/a~1b/1", (2, 20)), ("/ü/a~1b/1/x~0", (2, 27)),
+        ("/z", (3, 7)), ("/no", (0, 0)), ("/ü/a~1b/2", (0, 0)), ("/z/0", (0, 0)),
     ];
     for (pointer, place) in cases {
         assert_eq!(document.place(pointer), place, "{pointer}");
     }
     assert_eq!(document.place_of_key("/z"), (3, 2));
-    let twice = parse(b"{\n \"a\": {\"b\": 1,\n  \"b\": 2}}", Dialect::Strict).expect_err("twice");
-    assert_eq!((twice.pointer.as_str(), twice.line, twice.column), ("/a/b", 3, 3));
-    let utf8 = parse(b"{\n \"a\xff\"}", Dialect::Strict).expect_err("not UTF-8");
-    assert_eq!((utf8.code, utf8.line, utf8.column), (Code::Encoding, 2, 4));
-    let utf16 = parse(b"\xff\xfe{\0}\0", Dialect::Strict).expect_err("UTF-16");
-    assert_eq!(utf16.code, Code::Encoding);
+    for (bytes, code, pointer, place) in [
+        (&b"{\n \"a\": {\"b\": 1,\n  \"b\": 2}}"[..], Code::Syntax, "/a/b", (3, 3)),
+        (b"{\n \"a\xff\"}", Code::Encoding, "", (2, 4)),
+        (b"\xff\xfe{\0}\0", Code::Encoding, "", (1, 1)),
+    ] {
+        let bad = parse(bytes, Dialect::Strict).expect_err("bad");
+        assert_eq!((bad.code, bad.pointer.as_str(), (bad.line, bad.column)), (code, pointer, place));
+    }
+    // Of a text with faults elsewhere, too: arguments are read apart from their message.
+    let twice = r#"{"a": {"b": 1, "b": NaN}, "c": {"d": 1, "d": [2]} x"#;
+    assert_eq!((member(twice, "/c"), member(twice, "/c/d")), (Some(r#"{"d": 1, "d": [2]}"#), Some("1")));
 }
 
 fn any_value() -> impl Strategy<Value = Value> {

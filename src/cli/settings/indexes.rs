@@ -7,14 +7,9 @@ use super::{Variables, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{host_range, index_name};
-use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
-
-/// The word for an index that is set up as this machine's own installers are.
-const MACHINE: &str = "machine";
 
 /// `[indexes]` of a config file.
 pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
@@ -22,14 +17,9 @@ pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Meanings {
-    python: Option<Meaning>,
-    node: Option<Meaning>,
-}
-
-#[derive(Debug)]
-enum Meaning {
-    Machine,
-    Address(IndexConfig),
+    /// The word `machine`, or an `IndexConfig`.
+    python: Option<toml::Value>,
+    node: Option<toml::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,30 +52,6 @@ fn bearer() -> String {
     "Bearer {}".to_owned()
 }
 
-impl<'de> Deserialize<'de> for Meaning {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Meaning, D::Error> {
-        from.deserialize_any(Either)
-    }
-}
-
-struct Either;
-
-impl<'de> Visitor<'de> for Either {
-    type Value = Meaning;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"machine\" or { url = \"https://…\" }")
-    }
-
-    fn visit_str<E: de::Error>(self, word: &str) -> Result<Meaning, E> {
-        if word == MACHINE { Ok(Meaning::Machine) } else { Err(E::invalid_value(de::Unexpected::Str(word), &self)) }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Meaning, A::Error> {
-        IndexConfig::deserialize(MapAccessDeserializer::new(map)).map(Meaning::Address)
-    }
-}
-
 /// All indexes: those that are written, and the public ones as `default` where that is not.
 pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>) -> Result<Vec<Index>, String> {
     let mut found: Vec<Index> = Vec::new();
@@ -105,20 +71,28 @@ pub(super) fn all(written: IndexesConfig, folder: &Path, variable: Variables<'_>
     Ok(found)
 }
 
-fn one(name: &str, of: Ecosystem, meaning: Meaning, folder: &Path, variable: Variables<'_>) -> Result<Index, String> {
-    let IndexConfig { url, hosts, ranges, credential, ca } = match meaning {
-        Meaning::Address(given) => given,
-        Meaning::Machine => {
-            let usual = Index::built_in(of);
-            return match machine(of, variable)? {
-                // The public one has other hosts for its files; of another, the operator names them.
-                Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
-                    Index::new(name, of, &url, &[], &[], None, None)
-                }
-                _ => Ok(Index { name: name.to_owned(), ..usual }),
-            };
-        }
-    };
+fn one(
+    name: &str,
+    of: Ecosystem,
+    meaning: toml::Value,
+    folder: &Path,
+    variable: Variables<'_>,
+) -> Result<Index, String> {
+    if meaning.as_str() == Some("machine") {
+        let usual = Index::built_in(of);
+        return match machine(of, variable)? {
+            // The public one has other hosts for its files; of another, the operator names them.
+            Some(url) if url.trim_end_matches('/') != usual.url.trim_end_matches('/') => {
+                Index::new(name, of, &url, &[], &[], None, None)
+            }
+            _ => Ok(Index { name: name.to_owned(), ..usual }),
+        };
+    }
+    if !meaning.is_table() {
+        return Err("write \"machine\" or { url = \"https://…\" }".to_owned());
+    }
+    let IndexConfig { url, hosts, ranges, credential, ca } =
+        meaning.try_into().map_err(|why: toml::de::Error| why.message().to_owned())?;
     let ranges = ranges.iter().map(|range| host_range(range)).collect::<Result<Vec<_>, _>>();
     let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
     let credential = credential.map(|CredentialConfig { from, header, value }| {

@@ -1,0 +1,259 @@
+//! The values that a manifest file becomes.
+
+use super::document::Document;
+use super::host::HostPattern;
+use super::language::Language;
+use super::pattern::Pattern;
+use super::schema::Schema;
+use crate::base::text;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How a tool is run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Handler {
+    /// `external-script`
+    Script { script_path: String, language: Language, entry_point: Option<String> },
+    /// `service-method`; `parameter_map` renames inputs (left) for the method (right); `language` is a fixed argument.
+    ServiceMethod {
+        service: String,
+        method: String,
+        language: Option<Language>,
+        parameter_map: BTreeMap<String, String>,
+    },
+    /// `tool-service`: a service behind a broker does the work.
+    ToolService(Box<Remote>),
+    /// `definition-only`: known, not built yet.
+    DefinitionOnly,
+    /// `x-…`: a type an embedding program registered an executor for. Its fields stand in `Manifest::raw`.
+    Extension { kind: String },
+    /// `prompt`, `resource`: told, not run.
+    Document(Document),
+}
+
+impl Handler {
+    /// Whether this process does the work itself, or has it done elsewhere, unless it leads to a script.
+    pub fn is_ours(&self) -> bool {
+        matches!(
+            self,
+            Handler::ServiceMethod { .. } | Handler::Extension { .. } | Handler::Document(_) | Handler::ToolService(_)
+        )
+    }
+}
+
+/// A service behind a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceDescriptor {
+    pub id: String,
+    /// Several: each leads to another instance.
+    pub requests: Vec<String>,
+    pub response: String,
+    /// The values that its tools may set, and whether they must.
+    pub params: Vec<(String, bool)>,
+    /// SHA-256 of its text, hex.
+    pub digest: String,
+    /// JSON pointer of it in its file.
+    pub at: String,
+}
+
+/// What a tool says of the service that does its work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remote {
+    pub service: String,
+    /// Sent with every call.
+    pub config: Map<String, Value>,
+    /// The service judges the arguments: whatever a call brings is passed on.
+    pub untyped: bool,
+    /// JSON pointers in the file: of the service's id, and of the object that holds the values.
+    pub at: (String, String),
+    /// The descriptor, once the registry found it.
+    pub found: Option<Arc<ServiceDescriptor>>,
+}
+
+impl Remote {
+    /// The values that are sent: those that the service declares.
+    pub fn sent(&self) -> Map<String, Value> {
+        let declared = |name: &String| {
+            self.found.as_ref().is_some_and(|service| service.params.iter().any(|(param, _)| param == name))
+        };
+        let mut sent = self.config.clone();
+        sent.retain(|name, _| declared(name));
+        sent
+    }
+}
+
+/// `securityContext`: a request, never a grant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Asks {
+    /// `None` = not said = the script's own folder (or `self`, where the script lies directly in a base folder).
+    pub read: Option<Vec<Pattern>>,
+    pub write: Vec<Pattern>,
+    pub hosts: Vec<HostPattern>,
+    pub capabilities: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StderrRule {
+    /// Exit code and stdout decide; stderr goes to the log.
+    #[default]
+    Log,
+    /// Any text on stderr makes the call a failure.
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskUse {
+    Optional,
+    Required,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Execution {
+    pub timeout_ms: Option<u64>,
+    pub stderr: StderrRule,
+    /// Output that is not one JSON value is the answer as text.
+    pub text_output: bool,
+    /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
+    pub asynchronous: bool,
+    /// Whether an MCP client may, or must, ask after its calls instead of waiting for them.
+    pub task: Option<TaskUse>,
+    pub env: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Metadata {
+    pub category: Option<String>,
+    pub author: Option<String>,
+    /// Labels, shown as not enforced.
+    pub permissions: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Example {
+    #[serde(default)]
+    pub description: String,
+    pub input: Value,
+    pub expected_output: Option<Value>,
+}
+
+/// One validated manifest.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    pub id: String,
+    pub display_name: String,
+    pub description: String,
+    pub version: semver::Version,
+    pub handler: Handler,
+    /// Schemas as written, and compiled once at load.
+    pub parameters: Option<Schema>,
+    pub output: Option<Schema>,
+    pub asks: Asks,
+    pub execution: Execution,
+    /// Only the limits that were written.
+    pub limits: BTreeMap<crate::quantity::Limit, u64>,
+    /// The author says: twice with the same arguments is once.
+    pub idempotent: bool,
+    pub is_final: bool,
+    pub hidden: bool,
+    /// The name by which models know the tool, where the author chose one.
+    pub model_name: Option<String>,
+    /// Models get the schema of the arguments as it is written.
+    pub schema_as_written: bool,
+    pub metadata: Metadata,
+    /// Other tools this one needs: id → range.
+    pub requires: BTreeMap<String, semver::VersionReq>,
+    pub examples: Vec<Example>,
+    pub tags: Vec<String>,
+    /// The document as written, unknown fields included.
+    pub raw: Value,
+    /// SHA-256 of the file's bytes, hex.
+    pub digest: String,
+}
+
+impl Manifest {
+    /// The id, and the name that the author chose for models.
+    pub fn named(&self) -> (&str, Option<&str>) {
+        (&self.id, self.model_name.as_deref())
+    }
+
+    /// The service that does its work, if it is a tool of one.
+    pub fn remote(&self) -> Option<&Remote> {
+        match &self.handler {
+            Handler::ToolService(remote) => Some(remote),
+            _ => None,
+        }
+    }
+
+    /// What it holds, if it is a prompt or a resource.
+    pub fn document(&self) -> Option<&Document> {
+        match &self.handler {
+            Handler::Document(document) => Some(document),
+            _ => None,
+        }
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.id.split_once(':').map_or("", |(ns, _)| ns)
+    }
+}
+
+/// Where a tool lies on this machine: made by the registry, judged by policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The manifest file, absolute. Empty for a tool with no file (builtin, in-process).
+    pub manifest: PathBuf,
+    /// The script base folder the script was found under, absolute and without symlinks.
+    pub base: PathBuf,
+    /// The script, absolute; `None` for tools without a script.
+    pub script: Option<PathBuf>,
+    /// The script's folder: relative patterns start here.
+    pub folder: PathBuf,
+}
+
+/// Longest toolId, bytes.
+const MAX_ID: usize = 128;
+
+/// Why this is no toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
+pub fn id_fault(id: &str) -> Option<String> {
+    let part = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+            && !part.contains("__")
+    };
+    let good = id.len() <= MAX_ID && id.split_once(':').is_some_and(|(namespace, name)| part(namespace) && part(name));
+    (!good).then(|| {
+        format!(
+            "'{}' is not a toolId: write namespace:tool-name, for example custom:my-tool (ASCII letters, digits, \
+             '.', '-', single '_'; at most {MAX_ID} characters)",
+            text::printable(&text::head(id, 80))
+        )
+    })
+}
+
+/// `x-` and a name: a type that an embedding program registered an executor for.
+pub fn extension_kind(kind: &str) -> bool {
+    kind.len() <= 64
+        && kind.strip_prefix("x-").is_some_and(|name| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        })
+}
+
+/// A range of versions. Bare numbers are a prefix: 1.2 is any 1.2.x, 1 is any 1.x, 1.2.3 is itself; operators mean what
+/// they mean to Cargo (`^1.2`, `~1.2`, `>=1.2, <2`).
+pub fn version_range(text: &str) -> Result<semver::VersionReq, semver::Error> {
+    let mut range = semver::VersionReq::parse(text)?;
+    let bare = text.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    if let ([only], true) = (&mut range.comparators[..], bare)
+        && only.op == semver::Op::Caret
+    {
+        only.op = if only.patch.is_some() { semver::Op::Exact } else { semver::Op::Tilde };
+    }
+    Ok(range)
+}

@@ -278,7 +278,7 @@ fn a_model_is_told_to_mend_its_own_code_and_paths() {
     let texts = answers(command, &input, 6);
     for (id, wanted, never) in [
         (2, "The code failed: mend it", "operator"),
-        (6, "code that a call brings has what comes with its interpreter, and no packages", "beside the script"),
+        (6, "code that a call brings has what comes with its interpreter, and no packages but", "beside the script"),
         (3, "Correct the arguments and call again", "operator"),
         (4, "leave it out where it is not needed", "operator"),
         (5, "Correct the arguments and call again", "operator"),

@@ -253,7 +253,7 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
         (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
     };
     let join = |all: String, more: String| all + "\n" + &more;
-    let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words)).flatten();
+    let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words, tool)).flatten();
     let anyone = [self::words(traffic), said, package].into_iter().flatten().reduce(join);
     let asks = asks(if spoken_of.is_empty() { &others } else { &spoken_of });
     let person = [mend(traffic, denials), asks].into_iter().flatten().reduce(join);
@@ -263,13 +263,19 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
 }
 
 /// For the first package that an interpreter did not find. What begins with a dot or a slash is a file.
-fn missing_package(words: &str) -> Option<String> {
+fn missing_package(words: &str, tool: &str) -> Option<String> {
     let before = ["No module named '", "Cannot find package '", "Cannot find module '", "Cannot find module \""];
     let rest = before.iter().find_map(|before| Some(words.split_once(before)?.1))?;
     let name =
         rest.split(['\'', '"']).next().filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
-    let how =
-        "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)";
+    let how = match tool == policy::RUN_CODE {
+        true => {
+            "code that a call brings has what comes with its interpreter, and no packages but those that its policy names"
+        }
+        false => {
+            "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)"
+        }
+    };
     Some(format!("The package '{}' is not there: {how}.", printable(name)))
 }
 

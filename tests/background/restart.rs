@@ -38,12 +38,12 @@ fn a_killed_host_tells_the_truth_of_each_call() {
             let other = web.get(place, &[&scene.bob]);
             assert_eq!(other.status, 404);
         }
-        assert_eq!(super::status::asked(&web, alice, &ran)["outputData"]["status"], "failed", "as an agent is told");
         let calls = web.get("/v1/calls", &[alice]).json();
         assert_eq!(calls["calls"].as_array().unwrap().len(), 3);
         // Nothing of it is run again.
         scene.playground.runs("user_scripts/sleep/main.py", 0);
         assert_eq!(scene.playground.records().len(), 2, "the one that waited left none");
+        assert_eq!(super::status::asked(&web, alice, &ran)["outputData"]["status"], "failed", "as an agent is told");
     });
 }
 

@@ -91,7 +91,7 @@ fn nothing_says_whether_a_file_that_was_not_granted_exists() {
         assert_eq!(code, Some(1), "{words}");
         assert!(words.contains("--explain` what it was refused"), "{words}");
         let outcome = playground.call(&format!("esc:{name}"), "{}");
-        assert!(!outcome.out.to_string().contains("--explain"), "an agent reads: {outcome:?}");
+        assert!(!outcome.out["error"].to_string().contains("--explain"), "an agent reads: {outcome:?}");
         outcome.out["error"]["details"].to_string().replace(name, "NAME")
     });
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");

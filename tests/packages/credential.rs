@@ -174,13 +174,14 @@ fn an_authority_of_its_own_vouches_for_an_index_with_a_credential() {
         let folder = world.playground.tool("one", "python", "import plain\nprint(1)\n", json!({}));
         fs::write(folder.join("requirements.txt"), super::locked(&index.hashes, "plain==1.0")).unwrap();
         policy(world, "required", false);
+        // Once: the store keeps the modes that the host gave it.
+        world.playground.settle();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        super::settle(&world.playground);
         let call = |ca: &str| {
             let credential = format!("credential = {{ from = \"file:{}\" }}{ca}", key.display());
             let config = format!("[indexes.default]\npython = {{ url = \"https://{HOST}/simple/\", {credential} }}\n");
             fs::write(world.playground.path("config.toml"), config).unwrap();
-            world.playground.settle();
-            fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-            super::settle(&world.playground);
             host(world, &["call", "esc:one", "--json", "--input", "{}"])
         };
         assert_eq!(call("").kind(), "DependencyError", "the control: the machine does not trust it");

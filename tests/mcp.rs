@@ -26,8 +26,7 @@ impl Client {
         let server = mcp::Mcp::new(Arc::clone(&world.service));
         let client = mcp::Client { caller: toolhost::service::Caller::named("agent"), label: None };
         let stop = CancellationToken::new();
-        let server =
-            tokio::spawn(async move { mcp::serve(server, client, input, output, stop, mcp::HungUp::default).await });
+        let server = tokio::spawn(async move { mcp::serve(server, client, input, output, stop, || false).await });
         let lines = BufReader::new(from).lines();
         Client { lines, to: Some(to), server, modern, next: 0, raw: String::new() }
     }
@@ -209,23 +208,6 @@ async fn a_message_with_two_readings_is_refused_and_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_dropped_and_the_server_goes_on() {
-    let world = world();
-    for (n, modern) in [true, false].into_iter().enumerate() {
-        let mut client = Client::start(&world, modern).await;
-        let run = json!({"scriptPath": "examples/long_running.py", "timeoutMs": 20_000});
-        let runs = world.runs();
-        let id = client.request("tools/call", json!({"name": "core__execute-python-script", "arguments": run})).await;
-        until("it runs", || world.runs() > runs).await;
-        client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})).await;
-        let answer = client.call("fake__echo", json!({"message": 1})).await;
-        assert_eq!(answer["result"]["isError"], false);
-        assert_eq!(world.fake.dropped.load(Ordering::SeqCst), n + 1);
-        assert!(world.records().iter().any(|record| record["outcome"] == "CancelledError"));
-    }
-}
-
-#[tokio::test]
 async fn a_second_request_under_one_id_is_refused_and_the_first_keeps_its_end() {
     let world = world();
     for modern in [true, false] {
@@ -280,11 +262,14 @@ async fn requests_before_the_end_of_input_are_still_answered() {
 }
 
 #[tokio::test]
-async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
+async fn what_is_not_listed_answers_to_its_exact_name() {
     let world = crate::harness::fake::world_with(|root, _| {
         let hidden =
             manifest("fake:hidden", script("examples/echo.py", "python"), json!({"presentation": {"hidden": true}}));
         std::fs::write(root.join("tool-defs/hidden.tool.json"), hidden.to_string()).unwrap();
+        let mut early = manifest("fake:early", script("examples/echo.py", "python"), json!({}));
+        early["version"] = json!("2.0.0-beta.1");
+        std::fs::write(root.join("tool-defs/early.tool.json"), early.to_string()).unwrap();
     });
     let mut client = Client::start(&world, true).await;
     let tools = client.tools().await;
@@ -293,6 +278,10 @@ async fn a_hidden_tool_is_not_listed_and_answers_to_its_exact_name() {
     assert_eq!(answer["result"]["structuredContent"], json!({"received_message": "hi"}), "{answer}");
     let near = client.call("fake__hiddem", json!({})).await;
     assert!(!near.to_string().contains("fake__hidden"), "{near}");
+    // So is one of which only versions before a release are there.
+    let answer = client.call("fake__early", json!({})).await;
+    assert!(answer["result"]["isError"] == true && text(&answer).contains("VersionMismatchError"), "{answer}");
+    assert!(tools.iter().all(|tool| tool["name"] != "fake__early"));
 }
 
 /// A line before the handshake that asks for nothing, then the handshake.
@@ -500,20 +489,4 @@ async fn a_large_answer_is_whole() {
         assert!(answer["result"]["structuredContent"] == json!({"inputData": {"deep": deep}}));
         assert!(text(&answer).len() < 100_000, "{}", text(&answer).len());
     }
-}
-
-#[tokio::test]
-async fn a_tool_with_only_versions_before_a_release_says_so_when_it_is_called() {
-    let world = crate::harness::fake::world_with(|root, _| {
-        let early = json!({
-            "toolId": "fake:early", "displayName": "h", "description": "d", "version": "2.0.0-beta.1",
-            "handler": {"type": "external-script", "scriptPath": "examples/echo.py", "language": "python"},
-        });
-        std::fs::write(root.join("tool-defs/early.tool.json"), early.to_string()).unwrap();
-    });
-    let mut client = Client::start(&world, true).await;
-    let answer = client.call("fake__early", json!({})).await;
-    assert_eq!(answer["result"]["isError"], true, "{answer}");
-    assert!(text(&answer).contains("VersionMismatchError"), "{answer}");
-    assert!(client.tools().await.iter().all(|tool| tool["name"] != "fake__early"));
 }

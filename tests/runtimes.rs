@@ -152,12 +152,12 @@ fn a_named_path_must_be_an_interpreter() {
     crate::harness::copy_program("/bin/true", &node);
     for (language, path, part) in [
         (Language::Python, Path::new("bin/python"), "not absolute"),
-        (Language::Python, script.as_path(), "launcher script"),
+        (Language::Python, script.as_path(), "launcher"),
         (Language::Python, Path::new("/usr/bin"), "not a regular file"),
         (Language::Python, Path::new("/nowhere/python3"), "/nowhere"),
-        (Language::Nodejs, Path::new("/usr/bin/env"), "is another program, not a nodejs interpreter"),
-        (Language::Python, Path::new("/etc/passwd"), "is not a program; name the interpreter"),
-        (Language::Python, node.as_path(), "is a nodejs interpreter, not a python one"),
+        (Language::Nodejs, Path::new("/usr/bin/env"), "is not a nodejs interpreter"),
+        (Language::Python, Path::new("/etc/passwd"), "name the interpreter"),
+        (Language::Python, node.as_path(), "is not a python interpreter"),
     ] {
         let why = runtimes::named(language, path, &OffLimits::default()).expect_err("refused");
         assert!(why.contains(part), "{}: {why}", path.display());

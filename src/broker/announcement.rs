@@ -1,6 +1,6 @@
 //! A signed message that says for how long services are there. Nothing of a body is believed before its signature fits.
 
-use super::Secret;
+use super::terms::Secret;
 use crate::base::json::{Dialect, parse};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,7 +1,7 @@
 //! The envelope of a tool service: a request with two JSON texts, and replies. Fields that are not known are passed over, as
 //! TrustGraph adds and drops them; a body over the cap is neither parsed nor sent.
 
-use super::LARGEST;
+use super::delivery::LARGEST;
 use crate::base::json;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -145,29 +145,6 @@ impl ToolServiceResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_are_read_as_they_are_sent_by_each_release() {
-        let old = br#"{"user": "alice", "config": "{}", "arguments": "{\"topic\": \"llama\"}"}"#;
-        let read = ToolServiceRequest::decode(old).unwrap();
-        assert_eq!((read.user.as_str(), read.arguments.as_str()), ("alice", r#"{"topic": "llama"}"#));
-        for nothing in ["{\"more\": [1]}", "{\"user\": null, \"config\": null, \"arguments\": null}"] {
-            assert!(
-                ToolServiceRequest::decode(nothing.as_bytes()).unwrap() == ToolServiceRequest::default(),
-                "{nothing}"
-            );
-        }
-        let reply = ToolServiceResponse::failed("no").encode().unwrap();
-        assert!(ToolServiceRequest::decode(&reply).unwrap().is_reply && !read.is_reply);
-        assert_eq!(String::from_utf8(read.encode()).unwrap().matches("alice").count(), 1);
-        for wrong in ["[]", "{\"config\": {}}", "{", "\u{0}", "{\"arguments\": \"\\ud800\"}"] {
-            assert!(
-                ToolServiceRequest::decode(wrong.as_bytes()).err().is_some_and(|why| why.contains("no JSON object")),
-                "{wrong}"
-            );
-        }
-        assert!(ToolServiceRequest::decode(&vec![b' '; LARGEST + 1]).err().is_some_and(|why| why.contains("longer")));
-    }
 
     #[test]
     fn replies_say_error_null_and_stay_below_the_cap() {

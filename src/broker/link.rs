@@ -3,7 +3,14 @@
 //! Automatic reconnection of the clients is off: any error ends the connection, which is made anew with all that was
 //! declared on it. No message is sent twice.
 
-use super::{CONFIRMED, Delivery, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Source, Terms, Topic, Trace};
+use super::delivery::{
+    CONFIRMED, Delivery, Ends, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Source, Trace,
+};
+#[cfg(feature = "pulsar")]
+use super::pulsar;
+#[cfg(feature = "rabbitmq")]
+use super::rabbitmq;
+use super::terms::{Kind, Terms, Topic};
 use crate::base::text;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -132,7 +139,7 @@ impl Connector {
     async fn up(self, deliveries: mpsc::Sender<Delivery>) {
         let (mut pause, mut patience) = (PAUSE, PATIENCE);
         while !self.stop.is_cancelled() {
-            let connecting = tokio::time::timeout(patience, super::connect(&self.terms, &self.source, &self.to));
+            let connecting = tokio::time::timeout(patience, connect(&self.terms, &self.source, &self.to));
             let connected = tokio::select! {
                 connected = connecting => connected,
                 () = self.stop.cancelled() => break,
@@ -238,4 +245,17 @@ impl Connector {
         let _ = tokio::time::timeout(LAST, rest).await;
         "it is stopping".to_owned()
     }
+}
+
+/// The one place that knows which brokers are compiled in; `Terms` are only made for those.
+async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+    #[cfg(feature = "rabbitmq")]
+    if terms.kind == Kind::RabbitMq {
+        return rabbitmq::connect(terms, source, to).await;
+    }
+    #[cfg(feature = "pulsar")]
+    if terms.kind == Kind::Pulsar {
+        return pulsar::connect(terms, source, to).await;
+    }
+    Err(format!("{:?} is not compiled in: {source:?} and {to} cannot be reached", terms.kind))
 }

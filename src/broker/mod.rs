@@ -2,6 +2,7 @@
 //! a `Link`. Knows nothing of tools; shows no credential.
 
 mod announcement;
+mod delivery;
 mod envelope;
 mod link;
 #[cfg(feature = "pulsar")]
@@ -10,162 +11,10 @@ mod pulsar;
 mod rabbitmq;
 mod serve;
 mod terms;
-mod topic;
 
 pub use announcement::{Announcement, AnnouncerKey, Sealed};
+pub use delivery::{Delivery, LARGEST, LONGEST_ID, PublishError, Source, Trace};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, State};
 pub use serve::{Parts, ServiceRequest, ToolService, serve};
-pub use terms::{Kind, Secret, Terms};
-pub use topic::Topic;
-
-use futures_util::future::BoxFuture;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio_util::sync::CancellationToken;
-
-/// Largest body that is published, bytes: Pulsar's brokers cut the connection at 5 MiB, metadata included.
-pub const LARGEST: usize = 5_000_000;
-/// Longest `id`, bytes; it counts to the same message.
-pub const LONGEST_ID: usize = 1024;
-
-/// How long a confirmation of the broker may take.
-const CONFIRMED: Duration = Duration::from_secs(30);
-/// The same of a request that goes back, which a broker that is short of memory holds up meanwhile. On another connection it would
-/// look as if it were lost once more.
-const PUT_BACK: Duration = Duration::from_secs(600);
-
-/// What a link takes in.
-#[derive(Clone, Debug)]
-pub enum Source {
-    /// A queue that several hosts share: each message goes to one of them. RabbitMQ hands out at most `at_once` that are
-    /// not done.
-    Shared { topic: Topic, subscription: String, at_once: u16 },
-    /// All that is published there from now on.
-    All { topic: Topic },
-}
-
-/// What a message says of the trace that it is part of, unread (W3C Trace Context): properties of these names, or none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    pub parent: Option<String>,
-    pub state: Option<String>,
-}
-
-#[cfg(any(feature = "rabbitmq", feature = "pulsar"))]
-impl Trace {
-    /// Of a message whose texts are found by their names.
-    fn of(text: impl Fn(&str) -> Option<String>) -> Trace {
-        Trace { parent: text("traceparent"), state: text("tracestate") }
-    }
-
-    /// What is there, by its name.
-    fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let both = [("traceparent", &self.parent), ("tracestate", &self.state)];
-        both.into_iter().filter_map(|(name, text)| Some((name, text.as_deref()?)))
-    }
-}
-
-/// One message that came. From a shared queue of RabbitMQ it comes again unless it is `done`.
-pub struct Delivery {
-    /// As it came; empty where there was none.
-    pub id: Vec<u8>,
-    pub body: Vec<u8>,
-    /// Somebody had it before, and may have acted on it.
-    pub redelivered: bool,
-    /// How often it was put back by `again`.
-    pub attempt: u32,
-    pub trace: Trace,
-    hold: Option<Box<dyn Hold>>,
-    /// Ends the connection on which it came.
-    broken: CancellationToken,
-}
-
-impl Delivery {
-    /// It needs no more.
-    pub async fn done(mut self) -> Result<(), String> {
-        match self.hold.take() {
-            Some(hold) => settled(hold.done(), CONFIRMED, &self.broken).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Puts it back into its queue, counted.
-    pub async fn again(self) -> Result<(), String> {
-        match &self.hold {
-            Some(hold) => settled(hold.again(&self), PUT_BACK, &self.broken).await?,
-            None => return Err("this broker takes nothing back".to_owned()),
-        }
-        self.done().await
-    }
-
-    /// Puts it into the queue beside its own that keeps what nobody runs.
-    pub async fn bury(self) -> Result<(), String> {
-        match &self.hold {
-            Some(hold) => settled(hold.bury(&self), PUT_BACK, &self.broken).await?,
-            None => return Err("this broker has no such queue".to_owned()),
-        }
-        self.done().await
-    }
-}
-
-/// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand for ever.
-async fn settled(
-    work: BoxFuture<'_, Result<(), String>>,
-    within: Duration,
-    broken: &CancellationToken,
-) -> Result<(), String> {
-    let ended = tokio::time::timeout(within, work).await;
-    let ended = ended.unwrap_or_else(|_| Err("the broker confirms nothing".to_owned()));
-    if ended.is_err() {
-        broken.cancel();
-    }
-    ended
-}
-
-/// Why something was not published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PublishError {
-    /// It is more than a broker takes.
-    TooLarge,
-    /// Nobody listens there.
-    Nobody,
-    /// The connection failed; it may have arrived.
-    Failed(String),
-}
-
-/// The broker's own hold on a message that is not done.
-trait Hold: Send + Sync {
-    fn done(self: Box<Self>) -> BoxFuture<'static, Result<(), String>>;
-    fn again<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>>;
-    fn bury<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>>;
-}
-
-/// One connection: what comes in.
-trait Incoming: Send {
-    /// `None`: it ended, and says no reason.
-    fn next(&mut self) -> BoxFuture<'_, Option<Result<Delivery, String>>>;
-    /// Asks for no more; what was on its way still comes.
-    fn stop(&mut self) -> BoxFuture<'_, ()>;
-}
-
-/// One connection: what goes out, in the order in which it is given.
-trait Outgoing: Send + Sync {
-    fn publish<'a>(&'a self, id: &'a [u8], body: &'a [u8], trace: &'a Trace)
-    -> BoxFuture<'a, Result<(), PublishError>>;
-}
-
-type Ends = (Box<dyn Incoming>, Arc<dyn Outgoing>);
-
-/// The one place that knows which brokers are compiled in; `Terms` are only made for those.
-async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
-    #[cfg(feature = "rabbitmq")]
-    if terms.kind == Kind::RabbitMq {
-        return rabbitmq::connect(terms, source, to).await;
-    }
-    #[cfg(feature = "pulsar")]
-    if terms.kind == Kind::Pulsar {
-        return pulsar::connect(terms, source, to).await;
-    }
-    Err(format!("{:?} is not compiled in: {source:?} and {to} cannot be reached", terms.kind))
-}
+pub use terms::{Kind, Secret, Terms, Topic};

@@ -1,6 +1,7 @@
 //! Pulsar's non-persistent topics, as TrustGraph uses them: what no consumer takes at once is lost.
 
-use super::{Delivery, Ends, Incoming, Outgoing, PublishError, Source, Terms, Topic, Trace};
+use super::delivery::{Delivery, Ends, Incoming, Outgoing, PublishError, Source, Trace};
+use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use pulsar::{
@@ -94,7 +95,7 @@ impl Incoming for Messages {
             let properties = &message.payload.metadata.properties;
             let property = |name: &str| properties.iter().find(|property| property.key == name);
             let text = |name: &str| property(name).map(|property| property.value.clone());
-            let (id, trace) = (text(ID).unwrap_or_default().into_bytes(), Trace::of(text));
+            let (id, trace) = (text(ID).unwrap_or_default().into_bytes(), Trace::new(text));
             let (body, broken) = (message.payload.data, CancellationToken::new());
             Some(Ok(Delivery { id, body, redelivered: false, attempt: 0, trace, hold: None, broken }))
         })

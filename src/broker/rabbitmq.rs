@@ -1,7 +1,8 @@
 //! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message counts
 //! as published once the broker says so.
 
-use super::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Source, Terms, Topic, Trace};
+use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Source, Trace};
+use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use lapin::options::{
@@ -112,7 +113,7 @@ impl Incoming for Messages {
                 _ => Vec::new(),
             };
             let attempt = header(ATTEMPT).and_then(AMQPValue::as_long_uint).unwrap_or(0);
-            let trace = Trace::of(|name| match header(name)? {
+            let trace = Trace::new(|name| match header(name)? {
                 AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned),
                 _ => None,
             });

@@ -1,6 +1,9 @@
 //! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or panics.
 
-use super::{Delivery, LONGEST_ID, Link, PublishError, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
+use super::delivery::{Delivery, LONGEST_ID, PublishError, Source};
+use super::envelope::{ToolServiceRequest, ToolServiceResponse};
+use super::link::Link;
+use super::terms::{Terms, Topic};
 use crate::base::json::{Dialect, parse};
 use serde_json::{Map, Value};
 use std::sync::Arc;

@@ -72,7 +72,7 @@ async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<A
         trace: host::trace(),
         ..CallRequest::new(Caller::operator(host::login()), "", Arguments::Text(String::new()))
     };
-    let answer = action::act(&service, from, text).await;
+    let answer = action::act(&service, &[], from, action::read(text)).await;
     service.traces_sent(process::LAST_SPANS).await;
     Ok(answer)
 }

@@ -97,7 +97,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(settings.packages.clone())
         .chain(settings.indexes.iter().flat_map(|index| index.files()))
         .chain(settings.tool_services.iter().flat_map(|called| called.files.clone()))
-        .chain(settings.brokers.iter().flat_map(|broker| broker.files()))
+        .chain(settings.brokers.iter().flat_map(|broker| broker.files.clone()))
         .chain(policies)
         .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
         .chain([PathBuf::from(identity::LOCKS)]);

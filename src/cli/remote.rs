@@ -5,7 +5,7 @@ use super::process;
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
 use crate::egress::tls;
-use crate::transport::http::{Address, Kernel, other_end};
+use crate::transport::http::{Address, Kernel, unix_peer};
 use http::uri::Authority;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -105,7 +105,7 @@ impl Server {
             }
             At::Plain(Address::Unix(socket)) => {
                 let stream = UnixStream::connect(socket).await.map_err(words)?;
-                trusted(other_end(&stream).map_err(words)?)?;
+                trusted(unix_peer(&stream).map_err(words)?)?;
                 self.spoken(stream, method, path, body).await
             }
             At::Tls(authority, port) => {

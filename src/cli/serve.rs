@@ -94,7 +94,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
-        let entries = entries(&settings)?;
+        let entries: Vec<Entry> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
         let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
         let service = host::service(&settings, &host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
@@ -154,12 +154,6 @@ async fn killed(kill: &CancellationToken) -> Infallible {
     std::future::pending().await
 }
 
-/// What is served over brokers, with the certificates as they are now.
-fn entries(settings: &Settings) -> anyhow::Result<Vec<Entry>> {
-    let entries = settings.brokers.iter().map(|broker| broker.ready()).collect::<Result<_, _>>();
-    Ok(entries.map_err(|why| Refusal::new(Exit::Host, why))?)
-}
-
 type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
 
 /// Serves over brokers, announces what it serves, and hears what others announce. Returns what does, until it ends.
@@ -189,7 +183,8 @@ async fn over_stdio(
         stop.cancelled().await;
         return Ok(());
     }
-    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), tokio::io::stdout(), stop, hung_up);
+    let is_gone = || transport::takes_no_more(std::io::stdout().as_fd());
+    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), tokio::io::stdout(), stop, is_gone);
     served.await.map_err(|words| Refusal::new(Exit::Host, words).into())
 }
 
@@ -223,11 +218,11 @@ async fn listening(
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     let refuse = |why: String| Refusal::new(Exit::Host, why);
     let told = &settings.http;
-    let tokens = told.token_file.as_deref().map(http::Tokens::of).transpose().map_err(refuse)?;
+    let tokens = told.token_file.as_deref().map(http::Tokens::open).transpose().map_err(refuse)?;
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;
-        http::Jwt::of(terms, &keys).map_err(at)
+        http::Jwt::new(terms, &keys).map_err(at)
     });
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
@@ -269,7 +264,7 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
         words::complain(&format!("toolhost: others can put a socket of theirs in the place of this one: {why}"));
     }
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.told()));
+    words::complain(&format!("toolhost: serving {scheme} at {address} {}", options.callers.describe()));
     Ok(())
 }
 
@@ -307,12 +302,6 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
     }
 }
 
-/// Which of our ends the client has closed.
-fn hung_up() -> mcp::HungUp {
-    let (input, output) = (std::io::stdin(), std::io::stdout());
-    mcp::HungUp { input: transport::sends_no_more(input.as_fd()), output: transport::takes_no_more(output.as_fd()) }
-}
-
 /// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.
 /// `since`: when they were read first. `hangups`: from then on; one that comes during a reload causes one more. Returns only if
 /// a reload panics: which rules hold is then unknown, and the server ends.
@@ -332,7 +321,7 @@ async fn kept_up(
         });
         let (again, snapshot) = (settings.clone(), service.registry().snapshot());
         let looking = tokio::task::spawn_blocking(move || {
-            let missed = watch.look_at(&again, snapshot, since);
+            let missed = watch.follow(&again, snapshot, since);
             tracing::info!("{}", watch.describe());
             (watch, missed)
         });

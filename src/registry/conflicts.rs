@@ -1,32 +1,38 @@
-//! Which tool gets an id that several files claim. The order of files never decides, and no newcomer takes over a
-//! loaded tool.
+//! What several files claim: ids of tools and of tool services, and what tools require of each other. The order of
+//! files never decides, and no newcomer takes over what is loaded.
 
-use super::{CORE, Tool, builtin, position};
-use crate::manifest::Code;
+use super::load::{self, position};
+use super::tool::{CORE, Described, Tool};
+use crate::base::json::escape_segment;
+use crate::base::{sha256_hex, suggest, text};
+use crate::fault::Kind;
+use crate::manifest::{Code, Handler, Problem, Remote, ServiceDescriptor, Severity};
+use crate::policy::{self, Need};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-/// A candidate that was turned away.
+/// A candidate that was refused.
 pub(super) struct Refused {
     pub tool: Tool,
     /// For the report of its own file.
     pub message: String,
     /// For whoever asks for the tool and does not see the report: names the refused file as well.
-    pub told: String,
+    pub summary: String,
     pub code: Code,
     /// JSON pointer of the part of the file that is at fault.
     pub pointer: Cow<'static, str>,
     /// Line and column of that part; (0, 0) = not known.
     pub at: (usize, usize),
-    /// A copy of a builtin's own file: reported as a note, no fault.
+    /// A copy of a builtin's own file: reported as a note, not as a fault.
     pub harmless: bool,
 }
 
 impl Refused {
     pub fn new(tool: Tool, code: Code, message: String) -> Refused {
         let pointer = if code == Code::Conflict { "/toolId" } else { "" };
-        Refused { tool, told: message.clone(), message, code, pointer: pointer.into(), at: (0, 0), harmless: false }
+        Refused { tool, summary: message.clone(), message, code, pointer: pointer.into(), at: (0, 0), harmless: false }
     }
 }
 
@@ -40,107 +46,289 @@ impl Incumbents {
     }
 
     pub fn has(&self, tool: &Tool) -> bool {
-        self.0.contains(&key(tool))
+        !self.0.is_empty() && self.0.contains(&key(tool))
     }
 }
 
-/// What a loaded tool is remembered by.
+/// A loaded tool is remembered by its id and its file.
 fn key(tool: &Tool) -> (String, PathBuf) {
     let file = if tool.site.manifest.as_os_str().is_empty() { tool.home() } else { tool.site.manifest.clone() };
     (folded(&tool.manifest.id), file)
 }
 
 /// Ids that differ in case only are one id: a person, or a file system without case, would take one for the other.
-/// (Only ASCII is allowed in an id, so this is all the folding there is.)
+/// (Only ASCII is allowed in an id.)
 pub(super) fn folded(id: &str) -> String {
     id.to_ascii_lowercase()
 }
 
-pub(super) fn settle(candidates: Vec<Tool>, held: &Incumbents) -> (Vec<Tool>, Vec<Refused>) {
+/// The tools that get the ids that they claim, and those that do not.
+pub(super) fn settle_ids(candidates: Vec<Tool>, held: &Incumbents) -> (Vec<Tool>, Vec<Refused>) {
     let (mut kept, mut refused) = (Vec::new(), Vec::new());
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
-        let claims_core = folded(tool.manifest.namespace()) == CORE && tool.source != "builtin";
-        if !claims_core {
+        if folded(tool.manifest.namespace()) != CORE || tool.source == load::BUILTIN {
             groups.entry(folded(&tool.manifest.id)).or_default().push(tool);
-        } else if builtin::same_as_builtin(&tool) {
+        } else if load::is_builtin_copy(&tool) {
             let message = "the same manifest is compiled into this binary; this file is not read".to_owned();
             refused.push(Refused { harmless: true, ..Refused::new(tool, Code::Conflict, message) });
         } else {
             let message =
-                "the namespace 'core' is compiled into toolhost: choose another namespace, for example custom"
-                    .to_owned();
-            let at = claims_at(&tool);
+                "the namespace 'core' is compiled into toolhost: choose another, for example custom".to_owned();
+            let at = position(&tool.site.manifest, "/toolId");
             refused.push(Refused { at, ..Refused::new(tool, Code::Conflict, message) });
         }
     }
     for group in groups.into_values() {
-        one_id(group, held, &mut kept, &mut refused);
+        settle_id(group, held, &mut kept, &mut refused);
     }
     (kept, refused)
 }
 
-/// All candidates of one folded id.
-fn one_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
-    let names: BTreeSet<_> = group.iter().map(|tool| tool.manifest.id.clone()).collect();
-    let homes: BTreeSet<_> = group.iter().map(Tool::home).collect();
-    if names.len() > 1 || homes.len() > 1 {
-        let what = if names.len() > 1 { "ids that differ only in case" } else { "one id in two folders" };
-        let incumbents: BTreeSet<_> =
-            group.iter().filter(|tool| held.has(tool)).map(|t| (t.home(), t.manifest.id.clone())).collect();
-        let one_home = incumbents.len() == 1;
-        let (stay, go): (Vec<_>, Vec<_>) = group
-            .into_iter()
-            .partition(|tool| one_home && incumbents.contains(&(tool.home(), tool.manifest.id.clone())));
+/// Versions of one id live side by side in one folder, each version once. Build metadata does not make another version.
+fn settle_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
+    let place = |tool: &Tool| (tool.home(), tool.manifest.id.clone());
+    let places: BTreeSet<_> = group.iter().map(place).collect();
+    if places.len() > 1 {
+        let one_id = places.iter().map(|(_, id)| id).collect::<BTreeSet<_>>().len() == 1;
+        let what = if one_id { "one id in two folders" } else { "ids that differ only in case" };
+        let loaded: BTreeSet<_> = group.iter().filter(|tool| held.has(tool)).map(place).collect();
+        let stays = |tool: &Tool| loaded.len() == 1 && loaded.contains(&place(tool));
+        let (stay, go): (Vec<_>, Vec<_>) = group.into_iter().partition(stays);
         refuse(go, &stay, what, refused);
         group = stay;
     }
-    versions(group, held, kept, refused);
-}
-
-/// One id in one folder: every version once. Build metadata does not make another version.
-fn versions(group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     let mut by_version: BTreeMap<_, Vec<Tool>> = BTreeMap::new();
     for tool in group {
-        let version = &tool.manifest.version;
-        let key = semver::Version { build: semver::BuildMetadata::EMPTY, ..version.clone() };
-        by_version.entry(key).or_default().push(tool);
+        let version = semver::Version { build: semver::BuildMetadata::EMPTY, ..tool.manifest.version.clone() };
+        by_version.entry(version).or_default().push(tool);
     }
     for twins in by_version.into_values() {
-        if twins.len() == 1 {
-            kept.extend(twins);
-            continue;
-        }
-        let incumbents = twins.iter().filter(|tool| held.has(tool)).count();
-        let (stay, go): (Vec<_>, Vec<_>) = twins.into_iter().partition(|tool| incumbents == 1 && held.has(tool));
+        let loaded = twins.iter().filter(|tool| held.has(tool)).count();
+        let alone = twins.len() == 1;
+        let (stay, go): (Vec<_>, Vec<_>) = twins.into_iter().partition(|tool| alone || loaded == 1 && held.has(tool));
         refuse(go, &stay, "one id and version twice", refused);
         kept.extend(stay);
     }
 }
 
-/// Where a tool's file claims its name.
-fn claims_at(tool: &Tool) -> (usize, usize) {
-    position(&tool.site.manifest, "/toolId")
+fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
+    let places: Vec<_> = go.iter().chain(stay).map(|tool| position(&tool.site.manifest, "/toolId")).collect();
+    let claim = |(tool, at): (&Tool, &(usize, usize))| match at {
+        (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
+        (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
+    };
+    let claims: Vec<String> = go.iter().chain(stay).zip(&places).map(claim).collect();
+    let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
+    let message = format!("{what}: claimed by {}; {end}. Change one id or take one file away", claims.join(", "));
+    let new = |(tool, at)| Refused { at, ..Refused::new(tool, Code::Conflict, message.clone()) };
+    refused.extend(go.into_iter().zip(places).map(new));
 }
 
-fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
-    let places: Vec<_> = go.iter().chain(stay).map(claims_at).collect();
-    let claims: Vec<String> = go
-        .iter()
-        .chain(stay)
-        .zip(&places)
-        .map(|(tool, at)| match at {
-            (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
-            (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
-        })
-        .collect();
-    let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
-    let told = format!("{what}: claimed by {}; {end}. Change one id or take one file away", claims.join(", "));
-    for (number, (tool, at)) in go.into_iter().zip(places).enumerate() {
-        let others: Vec<&str> =
-            claims.iter().enumerate().filter(|(i, _)| *i != number).map(|(_, claim)| claim.as_str()).collect();
-        let message =
-            format!("{what}: also claimed by {}; {end}. Change one id or take one file away", others.join(", "));
-        refused.push(Refused { at, told: told.clone(), ..Refused::new(tool, Code::Conflict, message) });
+/// Why a file that a tool may write is not loaded.
+pub(super) fn written_by(writer: &str) -> String {
+    format!(
+        "it lies where {writer}, and a tool cannot make tools: if you know who made it, move it elsewhere, or grant no \
+         write there"
+    )
+}
+
+/// Services by their ids, and files with their problems.
+type Services = (BTreeMap<String, Described>, Vec<(PathBuf, Problem)>);
+
+/// Decides which descriptors of services stand, and gives each tool its own; `refused` gets the tools that have none. A
+/// newcomer never takes over the id of a loaded service, and a file that a tool may write describes none.
+pub(super) fn settle_services(
+    described: Vec<Described>,
+    written: &policy::WritablePaths,
+    held: &BTreeMap<String, Described>,
+    tools: &mut Vec<Tool>,
+    refused: &mut Vec<Refused>,
+) -> Services {
+    let (mut services, mut problems) = (BTreeMap::new(), Vec::new());
+    let mut by_id: BTreeMap<String, Vec<Described>> = BTreeMap::new();
+    for one in described {
+        match written.by(&one.file) {
+            None => by_id.entry(one.descriptor.id.clone()).or_default().push(one),
+            Some(writer) => {
+                let message = written_by(&writer);
+                problems.push((one.file, Problem::new(Severity::Error, Code::Security, "", message)));
+            }
+        }
     }
+    for (id, mut claims) in by_id {
+        let loaded = |one: &Described| held.get(&id).is_some_and(|held| held.file == one.file);
+        let stays = match claims.len() {
+            1 => Some(0),
+            _ if claims.iter().filter(|one| loaded(one)).count() == 1 => claims.iter().position(loaded),
+            _ => None,
+        };
+        let end = if stays.is_some() { "the one that was loaded before stays" } else { "none of them is loaded" };
+        let files: Vec<String> = claims.iter().map(|claim| text::path(&claim.file)).collect();
+        if let Some(stays) = stays {
+            services.insert(id.clone(), claims.remove(stays));
+        }
+        for Described { descriptor, file } in claims {
+            let message = format!(
+                "the service '{id}' is described more than once ({}); {end}. Change one id or take one file away",
+                files.join(", ")
+            );
+            let problem = Problem::new(Severity::Error, Code::Conflict, format!("{}/id", descriptor.at), message);
+            problems.push(located(&file, problem));
+        }
+    }
+    for mut tool in std::mem::take(tools) {
+        let Some(remote) = tool.manifest.remote() else {
+            tools.push(tool);
+            continue;
+        };
+        match service_of(&tool, remote, &services) {
+            Ok(descriptor) => {
+                problems.extend(undeclared(&tool, remote, &descriptor));
+                let manifest = Arc::make_mut(&mut tool.manifest);
+                manifest.digest = sha256_hex(format!("{}{}", manifest.digest, descriptor.digest).as_bytes());
+                if let Handler::ToolService(remote) = &mut manifest.handler {
+                    remote.found = Some(descriptor);
+                }
+                tools.push(tool);
+            }
+            Err((pointer, message)) => {
+                let at = position(&tool.site.manifest, &pointer);
+                let pointer = pointer.into();
+                refused.push(Refused { pointer, at, ..Refused::new(tool, Code::Dependency, message) });
+            }
+        }
+    }
+    (services, problems)
+}
+
+fn located(file: &std::path::Path, mut problem: Problem) -> (PathBuf, Problem) {
+    (problem.line, problem.column) = position(file, &problem.pointer);
+    (file.to_path_buf(), problem)
+}
+
+/// The descriptor of a tool's service. `Err`: where the fault lies, and which.
+fn service_of(
+    tool: &Tool,
+    remote: &Remote,
+    services: &BTreeMap<String, Described>,
+) -> Result<Arc<ServiceDescriptor>, (String, String)> {
+    let (id, (at, values)) = (&remote.service, &remote.at);
+    let Some(Described { descriptor, .. }) = services.get(id) else {
+        let known: Vec<&str> = services.keys().map(String::as_str).take(20).collect();
+        let near = suggest::hint(id, known.iter().copied());
+        let known = if known.is_empty() { "none is described" } else { &format!("known: {}", known.join(", ")) };
+        let message = format!("there is no tool service '{}'{near} ({known})", text::head(id, 80));
+        return Err((at.clone(), message));
+    };
+    let missing = descriptor.params.iter().find(|(name, required)| *required && !remote.config.contains_key(name));
+    let Some((param, _)) = missing else { return Ok(descriptor.clone()) };
+    let id_of_tool = &tool.manifest.id;
+    let message = format!("the tool {id_of_tool} sets no '{param}', which the service '{id}' requires of its tools");
+    Err((values.clone(), message))
+}
+
+/// Warnings of values that the service does not declare: they are not sent.
+fn undeclared(tool: &Tool, remote: &Remote, service: &ServiceDescriptor) -> Vec<(PathBuf, Problem)> {
+    let names = || service.params.iter().map(|(param, _)| param.as_str());
+    let unknown = remote.config.keys().filter(|name| names().all(|param| param != *name));
+    let warning = |name: &String| {
+        // A tool without typed arguments may have misspelt that field.
+        let near = suggest::hint(name, names().chain(remote.untyped.then_some("arguments")));
+        let (name, id) = (text::head(name, 80), &service.id);
+        let message = format!("'{name}' is not a parameter of the service '{id}', and is not sent{near}");
+        let pointer = format!("{}/{}", remote.at.1, escape_segment(&name));
+        located(&tool.site.manifest, Problem::new(Severity::Warning, Code::Schema, pointer, message))
+    };
+    unknown.map(warning).collect()
+}
+
+/// Everything but a policy's refusal that keeps a call from starting. `decision`: of this tool, since an interpreter
+/// that a policy names for other tools does not serve it.
+pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
+    tool.needs.iter().chain(&decision.lacks).cloned().collect()
+}
+
+/// The need of a tool whose requests policy refuses, and so every call: known before any call.
+pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
+    if !refused(decision) {
+        return None;
+    }
+    let words = match decision.denied().any(policy::Verdict::never) {
+        true => "a manifest that asks for less, since no policy can allow this",
+        false => "a policy that allows what it asks",
+    };
+    Some(Need::new("", format!("{words}: see `toolhost audit {}`", tool.manifest.id)))
+}
+
+/// Whether policy refuses every call.
+pub fn refused(decision: &policy::Decision) -> bool {
+    decision.shape.as_ref().is_err_and(|fault| fault.kind == Kind::SecurityError)
+}
+
+/// Settles `requires` among the loaded tools: a tool is ready when a ready tool serves each requirement.
+pub(super) fn settle_requires(tools: &mut [Tool]) {
+    if tools.iter().all(|tool| tool.manifest.requires.is_empty()) {
+        return;
+    }
+    let mut by_id: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut waiters: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, tool) in tools.iter().enumerate() {
+        by_id.entry(&tool.manifest.id).or_default().push(index);
+        for id in tool.manifest.requires.keys() {
+            waiters.entry(id).or_default().push(index);
+        }
+    }
+    let mut ready: BTreeSet<usize> = BTreeSet::new();
+    let mut queue: Vec<usize> = (0..tools.len()).collect();
+    while let Some(index) = queue.pop() {
+        let tool = &tools[index];
+        if !ready.contains(&index) && tool.needs.is_empty() && unmet(tool, tools, &by_id, &ready).is_empty() {
+            ready.insert(index);
+            queue.extend(waiters.get(tool.manifest.id.as_str()).into_iter().flatten());
+        }
+    }
+    let waiting = (0..tools.len()).filter(|index| !ready.contains(index));
+    let mut needs: BTreeMap<usize, Vec<Need>> =
+        waiting.map(|index| (index, unmet(&tools[index], tools, &by_id, &ready))).collect();
+    // What waits for no tool that lacks something waits for itself.
+    let mut lacking: BTreeSet<usize> = BTreeSet::new();
+    let lacks = |(index, needs): &(&usize, &Vec<Need>)| {
+        !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
+    };
+    queue.extend(needs.iter().filter(lacks).map(|(index, _)| *index));
+    while let Some(index) = queue.pop() {
+        if !ready.contains(&index) && lacking.insert(index) {
+            queue.extend(waiters.get(tools[index].manifest.id.as_str()).into_iter().flatten());
+        }
+    }
+    for (index, needs) in &mut needs {
+        if !lacking.contains(index) {
+            needs.push(Need::mistaken("/requires", "requirements that do not go round in a circle (requires)"));
+        }
+    }
+    needs.into_iter().for_each(|(index, needs)| tools[index].needs.extend(needs));
+}
+
+/// The requirements of one tool that no ready tool serves, in words.
+fn unmet(tool: &Tool, tools: &[Tool], by_id: &BTreeMap<&str, Vec<usize>>, ready: &BTreeSet<usize>) -> Vec<Need> {
+    let mut needs = Vec::new();
+    for (id, range) in &tool.manifest.requires {
+        let versions = by_id.get(id.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let fits = |index: &&usize| range.matches(&tools[**index].manifest.version);
+        let fitting: Vec<_> = versions.iter().filter(fits).collect();
+        if fitting.iter().any(|index| ready.contains(index)) {
+            continue;
+        }
+        let pointer = format!("/requires/{}", escape_segment(id));
+        let there = versions.iter().map(|index| tools[*index].manifest.version.to_string()).collect::<Vec<_>>();
+        needs.push(match (versions, fitting.as_slice()) {
+            ([], _) => Need::mistaken(pointer, format!("the tool {id} {range} (requires), which is not loaded")),
+            (_, []) => {
+                Need::mistaken(pointer, format!("the tool {id} {range} (requires); loaded: {}", there.join(", ")))
+            }
+            _ => Need::new(pointer, format!("the tool {id} {range} (requires), which is itself unavailable")),
+        });
+    }
+    needs
 }

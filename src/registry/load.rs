@@ -1,17 +1,19 @@
-//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad file stops nothing.
+//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad file stops nothing. And
+//! the tools compiled into this binary (source `builtin`).
 
-use super::{Claim, Claimed, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool};
-use super::{open_beneath, position, scan, scripts, shared};
-use crate::base::{files, text};
+use super::open_beneath::{self, OpenError};
+use super::scan::{self, Candidate};
+use super::scripts;
+use super::tool::{Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
+use crate::base::{files, json, sha256_hex, text};
 use crate::fault::Kind;
 use crate::manifest::descriptor::{self, Descriptors};
-use crate::manifest::{self, Code, Handler, Language, Problem, Severity, Site, schema};
+use crate::manifest::{self, Code, Handler, Language, Manifest, Problem, Severity, Site, schema};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::fcntl::OFlag;
-use scan::Candidate;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 const SCRIPT: &str = "/handler/scriptPath";
 const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
@@ -19,6 +21,53 @@ const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 const HEAD: u64 = 512;
 /// From so many files on, reading them in several threads is faster.
 const WORTH_A_THREAD: usize = 64;
+/// The source of the tools in this binary.
+pub(super) const BUILTIN: &str = "builtin";
+
+/// File name and text of every builtin manifest. A new one is one line here.
+pub const BUILTIN_FILES: &[(&str, &str)] = &[
+    ("execute-nodejs-script.tool.json", include_str!("../../tool-defs/core/execute-nodejs-script.tool.json")),
+    ("execute-python-script.tool.json", include_str!("../../tool-defs/core/execute-python-script.tool.json")),
+    ("execute-script.tool.json", include_str!("../../tool-defs/core/execute-script.tool.json")),
+    ("run-code.tool.json", include_str!("../../tool-defs/core/run-code.tool.json")),
+    ("task-status.tool.json", include_str!("../../tool-defs/core/task-status.tool.json")),
+];
+
+static BUILTIN_MANIFESTS: LazyLock<Vec<Arc<Manifest>>> = LazyLock::new(|| {
+    let read = |(name, text): &(&str, &str)| match manifest::read(text.as_bytes()) {
+        Ok((manifest, _)) => Arc::new(manifest),
+        Err(problems) => panic!("the builtin manifest {name}: {problems:?}"),
+    };
+    BUILTIN_FILES.iter().map(read).collect()
+});
+
+/// The source of the core tools.
+#[derive(Debug, Default)]
+pub struct Builtin;
+
+impl Builtin {
+    /// Reads the manifests in a thread of its own, for a host that starts and needs them soon.
+    pub fn begin() {
+        // Without a thread they are read once they are needed.
+        let _ = std::thread::Builder::new().spawn(|| LazyLock::force(&BUILTIN_MANIFESTS));
+    }
+}
+
+impl Source for Builtin {
+    fn id(&self) -> &str {
+        BUILTIN
+    }
+
+    fn discover(&self) -> Result<Discovery, String> {
+        let tools = BUILTIN_MANIFESTS.iter().map(|manifest| Tool::new(manifest.clone(), nowhere(), BUILTIN)).collect();
+        Ok(Discovery { tools, ..Discovery::default() })
+    }
+}
+
+/// Whether a file has exactly the text of a builtin manifest: such a copy on disk is not a rival.
+pub(super) fn is_builtin_copy(tool: &Tool) -> bool {
+    BUILTIN_FILES.iter().any(|(_, text)| sha256_hex(text.as_bytes()) == tool.manifest.digest)
+}
 
 /// The source `files`.
 pub struct DirectToolLoader {
@@ -33,40 +82,6 @@ pub struct DirectToolLoader {
 struct Read {
     report: FileReport,
     found: Result<(Vec<Tool>, Vec<Described>), Claim>,
-}
-
-/// The scripts of a manifest that cannot be loaded, as far as its text still tells: the script it names, also if that
-/// is not there; if it names none by a path that could be used, any in its folder, and what a text that is no manifest spells.
-fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
-    let folder = manifest.parent().unwrap_or(Path::new("/"));
-    let parsed = crate::base::json::parse(bytes, crate::base::json::Dialect::Commented).ok();
-    let named = parsed.as_ref().and_then(|document| document.value["handler"]["scriptPath"].as_str());
-    let document = !manifest.to_string_lossy().ends_with(ENDING);
-    let what = match named {
-        // Prompts, resources and tools of services name no scripts.
-        _ if document || parsed.as_ref().is_some_and(|document| document.value["type"] == "tool-service") => {
-            Claimed::Scripts(Vec::new())
-        }
-        None => {
-            let places = spelt(bytes, "scriptPath").into_iter().filter_map(|named| bases.places(folder, &named));
-            Claimed::Scripts(places.flatten().chain([folder.to_path_buf()]).collect())
-        }
-        Some(named) => match bases.find(Some(folder), named) {
-            Ok(found) => Claimed::Scripts(found.site.script.into_iter().collect()),
-            Err(_) => {
-                bases.places(folder, named).map_or_else(|| Claimed::Beside(folder.to_path_buf()), Claimed::Scripts)
-            }
-        },
-    };
-    Claim { manifest: manifest.to_path_buf(), what }
-}
-
-/// What follows a field's name in a text, up to sixteen times.
-fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
-    let text = String::from_utf8_lossy(bytes);
-    let after = text.split(field).skip(1).take(16);
-    let values = after.filter_map(|rest| rest.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':'));
-    values.filter_map(|rest| serde_json::Deserializer::from_str(rest).into_iter().next()?.ok()).collect()
 }
 
 impl DirectToolLoader {
@@ -99,122 +114,136 @@ impl DirectToolLoader {
         std::panic::catch_unwind(read).unwrap_or_else(|_| {
             let message = "this file made the reader fail: a fault in toolhost; please report it";
             let path = candidate.base.path.join(&candidate.relative);
-            let claim = claim(&path, b"", bases);
-            Read {
-                report: FileReport::skipped(path, Problem::new(Severity::Error, Code::Unreadable, "", message)),
-                found: Err(claim),
-            }
+            let found = Err(claim(&path, b"", bases));
+            let problem = Problem::new(Severity::Error, Code::Unreadable, "", message);
+            Read { report: FileReport::skipped(path, problem), found }
         })
     }
 
     fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let path = candidate.base.path.join(&candidate.relative);
-        let read = open_beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES);
-        let bytes = read.as_deref().unwrap_or_default();
-        let unloaded = |tool, problems| {
-            let claims = spelt(bytes, "toolId").into_iter().next();
-            let report = FileReport { path: path.clone(), status: Status::Skipped, tool, claims, problems };
-            Read { report, found: Err(claim(&path, bytes, bases)) }
-        };
-        let skipped = |problems| unloaded(None, problems);
-        if let Err(refusal) = &read {
-            let mut read = skipped(vec![Problem::new(Severity::Error, Code::Unreadable, "", refusal.why())]);
-            if let open_beneath::OpenError::System(_) = refusal {
-                read.found = Err(Claim { manifest: path, what: Claimed::Any });
+        let bytes = match open_beneath::read(&candidate.base.folder, &candidate.relative, MAX_DEFINITION_BYTES) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let problem = Problem::new(Severity::Error, Code::Unreadable, "", error.why());
+                let found = Err(match error {
+                    OpenError::System(_) => Claim { manifest: path.clone(), scripts: None },
+                    _ => claim(&path, b"", bases),
+                });
+                return Read { report: FileReport::skipped(path, problem), found };
             }
-            return read;
-        }
+        };
+        let skipped = |tool, mut problems: Vec<Problem>| {
+            locate_in(&mut problems, &bytes);
+            let claims = spelt(&bytes, "toolId").into_iter().next();
+            let report = FileReport { path: path.clone(), status: Status::Skipped, tool, claims, problems };
+            Read { report, found: Err(claim(&path, &bytes, bases)) }
+        };
         if path.to_string_lossy().ends_with(DESCRIPTOR) {
-            return match descriptor::read(bytes) {
-                Ok((found, problems)) => self.described(path, &candidate.base.path, found, problems),
-                Err(problems) => skipped(problems),
+            return match descriptor::read(&bytes) {
+                Ok((found, problems)) => self.describe(path, &candidate.base.path, found, problems),
+                Err(problems) => skipped(None, problems),
             };
         }
-        let (manifest, mut warnings) = match manifest::read(bytes) {
+        let (manifest, mut problems) = match manifest::read(&bytes) {
             Ok(read) => read,
-            Err(problems) => return skipped(problems),
+            Err(problems) => return skipped(None, problems),
         };
-        if let Some(stricter) = &self.stricter {
-            let mut broken: Vec<_> = stricter.flaws(&manifest.raw).iter().map(house_rule).collect();
-            if !broken.is_empty() {
-                position::locate_in(&mut broken, bytes);
-                return skipped(broken);
-            }
+        let flaws = self.stricter.iter().flat_map(|stricter| stricter.flaws(&manifest.raw));
+        let broken: Vec<_> = flaws.map(|flaw| house_rule(&flaw)).collect();
+        if !broken.is_empty() {
+            return skipped(None, broken);
         }
-        let reference = format!("{}@{}", manifest.id, manifest.version);
-        let site = match self.site(&manifest, &path, &candidate.base.path, bases, &mut warnings) {
+        let reference = Some(format!("{}@{}", manifest.id, manifest.version));
+        let site = match site(&manifest, &path, &candidate.base.path, bases, &mut problems) {
             Ok(site) => site,
             Err(broken) => {
-                let mut problems = vec![broken];
-                problems.append(&mut warnings);
-                position::locate_in(&mut problems, bytes);
-                return unloaded(Some(reference), problems);
+                problems.insert(0, broken);
+                return skipped(reference, problems);
             }
         };
-        warnings.extend(without_connect(&manifest, &site));
-        position::locate_in(&mut warnings, bytes);
-        warnings.extend(shared::tool(&site));
-        let report = FileReport::loaded(path, Some(reference), warnings);
+        problems.extend(without_connect(&manifest, &site));
+        locate_in(&mut problems, &bytes);
+        problems.extend(scan::writable_by_others(&site));
         let tool = Tool::new(Arc::new(manifest), site, self.id());
-        Read { report, found: Ok((vec![tool], Vec::new())) }
+        Read { report: FileReport::loaded(path, reference, problems), found: Ok((vec![tool], Vec::new())) }
     }
 
     /// A file of descriptors.
-    fn described(&self, path: PathBuf, base: &Path, found: Descriptors, problems: Vec<Problem>) -> Read {
+    fn describe(&self, path: PathBuf, base: &Path, found: Descriptors, mut problems: Vec<Problem>) -> Read {
         let folder = path.parent().unwrap_or(base).to_path_buf();
         let site = Site { manifest: path.clone(), base: base.to_path_buf(), script: None, folder };
-        let problems = problems.into_iter().chain(shared::tool(&site)).collect();
+        problems.extend(scan::writable_by_others(&site));
         let service = |descriptor| Described { descriptor: Arc::new(descriptor), file: path.clone() };
         let services = found.services.into_iter().map(service).collect();
         let tools = found.tools.into_iter().map(|tool| Tool::new(Arc::new(tool), site.clone(), self.id())).collect();
-        let report = FileReport::loaded(path.clone(), None, problems);
-        Read { report, found: Ok((tools, services)) }
-    }
-
-    /// Where the tool lies; its script must be there now.
-    fn site(
-        &self,
-        manifest: &manifest::Manifest,
-        path: &Path,
-        base: &Path,
-        bases: &scripts::Bases,
-        warnings: &mut Vec<Problem>,
-    ) -> Result<Site, Problem> {
-        let folder = path.parent().unwrap_or(base).to_path_buf();
-        let ending = manifest.document().map_or(ENDING, |document| document.ending());
-        if !path.to_string_lossy().ends_with(ending) {
-            let message = format!("a file with a handler of this type is named *{ending}");
-            return Err(Problem::new(Severity::Error, Code::Schema, "/handler/type", message));
-        }
-        let Handler::Script { script_path, .. } = &manifest.handler else {
-            return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
-        };
-        match bases.find(Some(&folder), script_path) {
-            Ok(found) => {
-                if let Some(note) = found.note {
-                    let severity = if note.doubtful { Severity::Warning } else { Severity::Note };
-                    warnings.push(Problem::new(severity, Code::Dependency, SCRIPT, note.words));
-                }
-                Ok(Site { manifest: path.to_path_buf(), ..found.site })
-            }
-            Err(fault) => {
-                let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
-                Err(Problem::new(Severity::Error, code, SCRIPT, fault.person.unwrap_or(fault.message)))
-            }
-        }
+        Read { report: FileReport::loaded(path, None, problems), found: Ok((tools, services)) }
     }
 }
 
+/// Where the tool lies; its script must be there now.
+fn site(
+    manifest: &Manifest,
+    path: &Path,
+    base: &Path,
+    bases: &scripts::Bases,
+    problems: &mut Vec<Problem>,
+) -> Result<Site, Problem> {
+    let folder = path.parent().unwrap_or(base).to_path_buf();
+    let ending = manifest.document().map_or(ENDING, |document| document.ending());
+    if !path.to_string_lossy().ends_with(ending) {
+        let message = format!("a file with a handler of this type is named *{ending}");
+        return Err(Problem::new(Severity::Error, Code::Schema, "/handler/type", message));
+    }
+    let Handler::Script { script_path, .. } = &manifest.handler else {
+        return Ok(Site { manifest: path.to_path_buf(), base: base.to_path_buf(), script: None, folder });
+    };
+    let (site, note) = bases.find(Some(&folder), script_path).map_err(|fault| {
+        let code = if fault.kind == Kind::SecurityError { Code::Security } else { Code::Dependency };
+        Problem::new(Severity::Error, code, SCRIPT, fault.person.unwrap_or(fault.message))
+    })?;
+    problems.extend(note.map(|(severity, words)| Problem::new(severity, Code::Dependency, SCRIPT, words)));
+    Ok(Site { manifest: path.to_path_buf(), ..site })
+}
+
+/// The scripts of a manifest that cannot be loaded, as far as its text still says: the script that it names, also if
+/// that is not there. If it names none by a path that could be used: any in its folder, and what a broken text spells.
+fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
+    let folder = manifest.parent().unwrap_or(Path::new("/"));
+    let parsed = json::parse(bytes, json::Dialect::Commented).ok();
+    let value = parsed.map(|document| document.value).unwrap_or_default();
+    let scripts = match value["handler"]["scriptPath"].as_str() {
+        // Prompts, resources and tools of services name no scripts.
+        _ if !manifest.to_string_lossy().ends_with(ENDING) || value["type"] == "tool-service" => Vec::new(),
+        Some(named) => match bases.find(Some(folder), named) {
+            Ok((site, _)) => site.script.into_iter().collect(),
+            Err(_) => bases.places(folder, named).unwrap_or_else(|| vec![folder.to_path_buf()]),
+        },
+        None => {
+            let spelt = spelt(bytes, "scriptPath").into_iter().filter_map(|named| bases.places(folder, &named));
+            spelt.flatten().chain([folder.to_path_buf()]).collect()
+        }
+    };
+    Claim { manifest: manifest.to_path_buf(), scripts: Some(scripts) }
+}
+
+/// What follows a field's name in a text, up to sixteen times.
+fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let after = text.split(field).skip(1).take(16);
+    let values = after.filter_map(|rest| rest.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':'));
+    values.filter_map(|rest| serde_json::Deserializer::from_str(rest).into_iter().next()?.ok()).collect()
+}
+
 /// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its manifest asks for.
-fn without_connect(manifest: &manifest::Manifest, site: &Site) -> Option<Problem> {
+fn without_connect(manifest: &Manifest, site: &Site) -> Option<Problem> {
     let Handler::Script { language: Language::Wasm, .. } = manifest.handler else { return None };
     let script = site.script.as_ref().filter(|_| !manifest.asks.hosts.is_empty())?;
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
     let mut beginning = Vec::new();
     file.take(HEAD).read_to_end(&mut beginning).ok()?;
-    let text = String::from_utf8_lossy(&beginning);
     // The first bytes of a module and of a component differ in the layer (Component Model, Binary.md).
-    let module = beginning.starts_with(b"\0asm\x01\0\0\0") || text.trim_start().starts_with("(module");
+    let module = beginning.starts_with(b"\0asm\x01\0\0\0") || beginning.trim_ascii_start().starts_with(b"(module");
     let message =
         "a WASI preview 1 module cannot connect, so it reaches none of these hosts: build a component (WASI 0.2)";
     module.then(|| Problem::new(Severity::Warning, Code::Dependency, HOSTS, message))
@@ -237,26 +266,10 @@ impl Source for DirectToolLoader {
 
     fn discover(&self) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
-        let mut candidates = scan::all(self.tools.iter().chain(&self.scripts), &mut discovery);
-        candidates.extend(self.files.iter().filter_map(|file| scan::one(file)));
+        let mut candidates = scan::scan(self.tools.iter().chain(&self.scripts), &mut discovery);
+        candidates.extend(self.files.iter().filter_map(|file| scan::single(file)));
         let bases = self.script_bases();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-        let share =
-            if candidates.len() < WORTH_A_THREAD { candidates.len() } else { candidates.len().div_ceil(threads) };
-        let work = |chunk: &[Candidate]| chunk.iter().map(|c| self.read_guarded(c, &bases)).collect::<Vec<_>>();
-        let work = &work;
-        let read: Vec<_> = std::thread::scope(|scope| {
-            let (first, rest) = candidates.split_at(share.min(candidates.len()));
-            let spawn = |chunk| std::thread::Builder::new().spawn_scoped(scope, move || work(chunk)).ok();
-            let threads: Vec<_> = rest.chunks(share.max(1)).map(|chunk| (chunk, spawn(chunk))).collect();
-            let mut done = work(first);
-            for (chunk, thread) in threads {
-                // The machine gave no thread: the work is done in this one.
-                done.extend(thread.and_then(|thread| thread.join().ok()).unwrap_or_else(|| work(chunk)));
-            }
-            done
-        });
-        for Read { report, found } in read {
+        for Read { report, found } in read_all(&candidates, |candidate| self.read_guarded(candidate, &bases)) {
             discovery.reports.push(report);
             match found {
                 Ok((tools, services)) => {
@@ -270,4 +283,55 @@ impl Source for DirectToolLoader {
         discovery.reports.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(discovery)
     }
+}
+
+/// The results in order; the work is done in several threads where that is faster.
+fn read_all(candidates: &[Candidate], read: impl Fn(&Candidate) -> Read + Sync) -> Vec<Read> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let threads = if candidates.len() < WORTH_A_THREAD { 1 } else { threads };
+    let work = |chunk: &[Candidate]| chunk.iter().map(&read).collect::<Vec<_>>();
+    let work = &work;
+    std::thread::scope(|scope| {
+        let (first, rest) = candidates.split_at(candidates.len().div_ceil(threads));
+        let spawn = |chunk| std::thread::Builder::new().spawn_scoped(scope, move || work(chunk)).ok();
+        let threads: Vec<_> = rest.chunks(first.len().max(1)).map(|chunk| (chunk, spawn(chunk))).collect();
+        let mut done = work(first);
+        for (chunk, thread) in threads {
+            // The machine gave no thread: the work is done in this one.
+            done.extend(thread.and_then(|thread| thread.join().ok()).unwrap_or_else(|| work(chunk)));
+        }
+        done
+    })
+}
+
+/// Line and column of a value in a manifest's file as it is now; (0, 0) = not known.
+pub fn position(manifest: &Path, pointer: &str) -> (usize, usize) {
+    json::parse(&manifest_text(manifest), json::Dialect::Commented).map_or((0, 0), |document| document.place(pointer))
+}
+
+/// Adds line and column to the problems that have only a pointer, from the file as it is now.
+pub fn locate(problems: &mut [Problem], manifest: &Path) {
+    if problems.iter().any(is_lost) {
+        locate_in(problems, &manifest_text(manifest));
+    }
+}
+
+/// The same, from the text that the problems are about.
+fn locate_in(problems: &mut [Problem], text: &[u8]) {
+    if !problems.iter().any(is_lost) {
+        return;
+    }
+    if let Ok(document) = json::parse(text, json::Dialect::Commented) {
+        let lost = problems.iter_mut().filter(|problem| is_lost(problem));
+        lost.for_each(|problem| (problem.line, problem.column) = document.place(&problem.pointer));
+    }
+}
+
+fn is_lost(problem: &Problem) -> bool {
+    problem.line == 0 && !problem.pointer.is_empty()
+}
+
+fn manifest_text(manifest: &Path) -> Vec<u8> {
+    let read = files::open(manifest, OFlag::O_NOFOLLOW).and_then(|file| files::whole(file, MAX_DEFINITION_BYTES));
+    read.ok().flatten().unwrap_or_default()
 }

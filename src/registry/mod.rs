@@ -1,207 +1,23 @@
 //! The registry: manifests on disk, compiled in, or registered in process → an immutable `Snapshot` of tools, swapped
 //! whole, and a report for each file.
 
-mod announced;
-mod availability;
-mod builtin;
 mod conflicts;
 mod load;
 mod open_beneath;
-mod ownership;
-mod position;
+mod owner;
+mod reload;
+mod remote_source;
 mod scan;
 pub mod scripts;
-mod services;
-mod shared;
 mod snapshot;
-mod store;
-mod writable_tools;
+mod tool;
 
-pub use announced::{Announced, MOST_TOOLS as MOST_ANNOUNCED};
-pub use availability::{needs_of, refused, unsatisfied};
-pub use builtin::{BUILTIN_FILES, Builtin};
-pub use load::DirectToolLoader;
+pub use conflicts::{needs_of, refused, unsatisfied};
+pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
-pub use position::{locate, position};
+pub use reload::Registry;
+pub use remote_source::{Announced, MOST_TOOLS as MOST_ANNOUNCED};
 pub use snapshot::{Filter, Snapshot};
-pub use store::Registry;
-
-use crate::base::text;
-use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, Site};
-use crate::policy;
-use serde::Serialize;
-use std::path::PathBuf;
-use std::sync::Arc;
-
-/// The namespace that only the tools compiled into this binary have.
-pub const CORE: &str = "core";
-
-/// The ending of a manifest's file name.
-pub const ENDING: &str = ".tool.json";
-/// Of prompts, resources and tool services too.
-pub const ENDINGS: [&str; 4] = [ENDING, ".prompt.json", ".resource.json", DESCRIPTOR];
-
-/// True for the name of a manifest of any kind.
-pub fn is_manifest_file(name: &str) -> bool {
-    ENDINGS.iter().any(|ending| name.ends_with(ending))
-}
-
-/// Whether a name is nearly that of a manifest: in capitals, without a name before the ending, of another format.
-fn is_nearly_manifest_file(name: &str) -> bool {
-    let name = name.to_lowercase();
-    let mut formats = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"].iter();
-    let stem = formats.find_map(|format| name.strip_suffix(format));
-    stem.is_some_and(|stem| stem == "tool" || is_manifest_file(&format!("{stem}.json")))
-}
-
-/// The ending of the name of a file with descriptors of tool services.
-const DESCRIPTOR: &str = ".tool-service.json";
-
-/// One descriptor of a service, and its file.
-#[derive(Clone, Debug)]
-pub struct Described {
-    pub descriptor: Arc<ServiceDescriptor>,
-    pub file: PathBuf,
-}
-
-/// One tool that was loaded.
-#[derive(Clone, Debug)]
-pub struct Tool {
-    pub manifest: Arc<Manifest>,
-    pub site: Site,
-    /// The id of the source it came from.
-    pub source: String,
-    /// What it needs and lacks, as far as manifests tell (`needs_of` adds what this machine lacks).
-    pub needs: Vec<policy::Need>,
-}
-
-impl Tool {
-    /// A manifest on its own: its `requires` is not looked at.
-    pub fn new(manifest: Arc<Manifest>, site: Site, source: &str) -> Tool {
-        let needs = policy::needs::of_manifest(&manifest);
-        Tool { manifest, site, source: source.to_owned(), needs }
-    }
-
-    /// `id@version`
-    pub fn reference(&self) -> String {
-        format!("{}@{}", self.manifest.id, self.manifest.version)
-    }
-
-    /// The folder of its manifest, or a word for its source: versions of one id lie side by side only in one folder.
-    fn home(&self) -> PathBuf {
-        match self.site.manifest.parent() {
-            Some(folder) => folder.to_path_buf(),
-            None => PathBuf::from(format!("({})", self.source)),
-        }
-    }
-
-    /// Its file, or a word for where it came from.
-    fn origin(&self) -> String {
-        if self.site.manifest.as_os_str().is_empty() {
-            return format!("source '{}'", self.source);
-        }
-        text::path(&self.site.manifest)
-    }
-}
-
-/// What became of one file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FileReport {
-    pub path: PathBuf,
-    pub status: Status,
-    /// `id@version`, when it got that far.
-    pub tool: Option<String>,
-    /// The id in the text of a manifest that did not.
-    #[serde(skip)]
-    pub claims: Option<String>,
-    pub problems: Vec<Problem>,
-}
-
-impl FileReport {
-    pub fn skipped(path: PathBuf, problem: Problem) -> FileReport {
-        FileReport { path, status: Status::Skipped, tool: None, claims: None, problems: vec![problem] }
-    }
-
-    /// `tool`: `id@version`, where the file holds one tool.
-    pub fn loaded(path: PathBuf, tool: Option<String>, problems: Vec<Problem>) -> FileReport {
-        FileReport { path, status: Status::Loaded, tool, claims: None, problems }
-    }
-
-    /// One more problem; with an error the file counts as skipped.
-    fn tells(&mut self, problem: &Problem) {
-        if problem.severity == Severity::Error {
-            self.status = Status::Skipped;
-        }
-        self.problems.insert(0, problem.clone());
-    }
-
-    /// Whether it would be a tool of this id.
-    fn is_of(&self, id: &str) -> bool {
-        let tool = self.tool.as_deref().and_then(|tool| tool.split('@').next());
-        tool.or(self.claims.as_deref()) == Some(id)
-    }
-
-    pub fn has_errors(&self) -> bool {
-        self.problems.iter().any(|problem| problem.severity == Severity::Error)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    Loaded,
-    Skipped,
-}
-
-/// Scripts that a manifest names which is not loaded: what it would ask or deny is not known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    pub manifest: PathBuf,
-    pub what: Claimed,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    Scripts(Vec<PathBuf>),
-    /// It does not say which: any script in this folder may be its own.
-    Beside(PathBuf),
-    /// It may not be read: any script may be its own.
-    Any,
-}
-
-/// What a source found.
-#[derive(Clone, Debug, Default)]
-pub struct Discovery {
-    pub tools: Vec<Tool>,
-    pub services: Vec<Described>,
-    pub reports: Vec<FileReport>,
-    /// The scripts of manifests that could not be loaded.
-    pub claims: Vec<Claim>,
-    /// The folders that were looked at.
-    pub folders: Vec<PathBuf>,
-    /// The folders below which some manifests may not have been seen: whose the scripts there are is not known.
-    pub unlisted: Vec<PathBuf>,
-    /// Whole parts of the source that could not be read. A new one on a refresh keeps the old tools.
-    pub incomplete: Vec<String>,
-}
-
-impl Discovery {
-    /// What may hold manifests, or be one, and was not seen.
-    fn unseen(&self) -> impl Iterator<Item = &PathBuf> {
-        let files = self.claims.iter().filter(|claim| claim.what == Claimed::Any).map(|claim| &claim.manifest);
-        self.unlisted.iter().chain(files)
-    }
-}
-
-/// A place that tools come from.
-pub trait Source: Send + Sync {
-    fn id(&self) -> &str;
-    /// Everything the source has now. `Err`: it could not be asked.
-    fn discover(&self) -> Result<Discovery, String>;
-}
-
-/// The site of a tool without files.
-fn nowhere() -> Site {
-    let nowhere = PathBuf::new();
-    Site { manifest: nowhere.clone(), base: nowhere.clone(), script: None, folder: nowhere }
-}
+pub use tool::{
+    CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool, is_manifest_file,
+};

@@ -9,9 +9,6 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What is no file, most often.
-pub(super) const FOLDER: &str = "a folder";
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenError {
     /// Nothing is there.
@@ -20,15 +17,16 @@ pub(super) enum OpenError {
     Link,
     /// It leads out of the folder.
     Outside,
-    /// It is there, but no regular file.
-    NotAFile(&'static str),
+    Folder,
+    /// A pipe, a socket, a device.
+    NotAFile,
     TooLarge,
     /// Anything else the system said.
     System(Errno),
 }
 
 impl OpenError {
-    /// For a person: what it is and the mend.
+    /// For a person: what is wrong and the fix.
     pub(super) fn why(self) -> String {
         match self {
             OpenError::Missing => "is not there".to_owned(),
@@ -36,7 +34,8 @@ impl OpenError {
                 "is a symbolic link, or lies behind one: links are not followed; put the file itself here".to_owned()
             }
             OpenError::Outside => "leads out of its folder".to_owned(),
-            OpenError::NotAFile(what) => format!("is {what}, not a regular file"),
+            OpenError::Folder => "is a folder, not a regular file".to_owned(),
+            OpenError::NotAFile => "is a pipe, a socket or a device, not a regular file".to_owned(),
             OpenError::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
             OpenError::System(Errno::EACCES | Errno::EPERM) => {
                 "may not be read by this user: change its mode or owner".to_owned()
@@ -65,7 +64,7 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, OpenError>
     Ok(file)
 }
 
-/// The bytes of a file below a folder, for those who are not of this room; else why not, for a person.
+/// The bytes of a file below a folder; else why not, for a person.
 pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>, String> {
     let at = |why: String| format!("{}: {why}", crate::base::text::path(&below.join(relative)));
     let folder = folder(below).map_err(|errno| at(errno.desc().to_owned()))?;
@@ -82,22 +81,12 @@ pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u
 }
 
 fn regular(file: &File) -> Result<(), OpenError> {
-    use std::os::unix::fs::FileTypeExt;
-    let kind = file.metadata().map_err(|error| system(&error))?.file_type();
-    let what = if kind.is_file() {
-        return Ok(());
-    } else if kind.is_dir() {
-        FOLDER
-    } else if kind.is_fifo() {
-        "a named pipe"
-    } else if kind.is_socket() {
-        "a socket"
-    } else if kind.is_block_device() || kind.is_char_device() {
-        "a device"
-    } else {
-        "something else"
-    };
-    Err(OpenError::NotAFile(what))
+    let facts = file.metadata().map_err(|error| system(&error))?;
+    match (facts.is_file(), facts.is_dir()) {
+        (true, _) => Ok(()),
+        (_, true) => Err(OpenError::Folder),
+        _ => Err(OpenError::NotAFile),
+    }
 }
 
 fn system(error: &std::io::Error) -> OpenError {
@@ -114,7 +103,7 @@ fn with_patience(mut attempt: impl FnMut() -> nix::Result<OwnedFd>) -> Result<Ow
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG) => return Err(OpenError::Missing),
             Err(Errno::ELOOP) => return Err(OpenError::Link),
             Err(Errno::EXDEV) => return Err(OpenError::Outside),
-            Err(Errno::ENXIO) => return Err(OpenError::NotAFile("a socket")),
+            Err(Errno::ENXIO) => return Err(OpenError::NotAFile),
             Err(errno) => return Err(OpenError::System(errno)),
         }
     }

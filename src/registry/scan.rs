@@ -1,15 +1,18 @@
-//! Finds the files in the base folders that look like manifests. No link below a base is followed.
+//! Finds the files in the base folders that look like manifests, and warns of those that somebody else can change. No
+//! link below a base is followed.
 //!
 //! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide
 //! the manifest which says that it may write there.
 
-use super::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file, open_beneath, shared};
-use crate::base::text;
-use crate::manifest::{Code, Problem, Severity};
+use super::open_beneath;
+use super::tool::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file};
+use crate::base::{files, text};
+use crate::manifest::{Code, Problem, Severity, Site};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::fs::{DirEntry, read_dir};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,33 +31,38 @@ pub(super) struct Base {
 }
 
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
-pub(super) fn all<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
-    at_most(MAX_SCAN_ENTRIES, bases, discovery)
+pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
+    scan_at_most(MAX_SCAN_ENTRIES, bases, discovery)
 }
 
 /// One file, without a look at what lies beside it.
-pub(super) fn one(file: &Path) -> Option<Candidate> {
+pub(super) fn single(file: &Path) -> Option<Candidate> {
     let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
     let opened = open_beneath::folder(&folder).ok()?;
     Some(Candidate { base: Arc::new(Base { path: folder, folder: opened }), relative: PathBuf::from(name) })
 }
 
-fn at_most<'a>(most: usize, bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
-    let mut scan = Scan { most, seen: BTreeSet::new(), candidates: Vec::new(), discovery };
+fn scan_at_most<'a>(
+    most: usize,
+    bases: impl Iterator<Item = &'a PathBuf>,
+    discovery: &mut Discovery,
+) -> Vec<Candidate> {
+    let mut scan = Scan { most, seen: HashSet::new(), candidates: Vec::new(), discovery };
     for base in bases {
         if let Some(base) = scan.open(base) {
             scan.base(&base);
         }
     }
     let mut candidates = scan.candidates;
-    candidates.sort_by(|a, b| (&a.base.path, &a.relative).cmp(&(&b.base.path, &b.relative)));
+    let place = |it: &Candidate| (it.base.path.as_os_str().to_owned(), it.relative.as_os_str().to_owned());
+    candidates.sort_by_cached_key(place);
     candidates
 }
 
 struct Scan<'d> {
     /// Files and folders that are looked at in one base.
     most: usize,
-    seen: BTreeSet<PathBuf>,
+    seen: HashSet<PathBuf>,
     candidates: Vec<Candidate>,
     discovery: &'d mut Discovery,
 }
@@ -64,7 +72,8 @@ impl Scan<'_> {
         let opened = base.canonicalize().and_then(|path| Ok((open_beneath::folder(&path)?, path)));
         match opened {
             Ok((folder, path)) => {
-                if let Some(warning) = shared::base(&path) {
+                // Whoever can rename in a folder above puts other tools in its place.
+                if let Some(warning) = path.ancestors().find_map(changeable) {
                     self.discovery.reports.push(FileReport::loaded(path.clone(), None, vec![warning]));
                 }
                 Some(Arc::new(Base { path, folder }))
@@ -194,32 +203,41 @@ impl Scan<'_> {
     }
 }
 
+/// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared folder may be
+/// intended, and its tools get no more than policy grants them.
+pub(super) fn writable_by_others(site: &Site) -> Option<Problem> {
+    let own = [Some(site.manifest.as_path()), site.script.as_deref(), Some(site.folder.as_path())];
+    own.into_iter().flatten().find_map(changeable)
+}
+
+fn changeable(place: &Path) -> Option<Problem> {
+    const WORLD_WRITABLE: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let facts = place.symlink_metadata().ok().filter(|facts| !facts.is_symlink())?;
+    let (shown, uid) = (text::path(place), facts.uid());
+    // In a sticky folder (/tmp) others can add names, not replace those that are there.
+    let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
+    let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {
+        format!("everybody on this machine may write {shown}, and so change what runs here: `chmod o-w '{shown}'`")
+    } else if !files::is_of_system(uid, place) {
+        let me = nix::unistd::geteuid();
+        format!(
+            "{shown} belongs to another user (uid {uid}), who can so change what runs here: run this host as that user, or \
+             `chown {me} '{shown}'`"
+        )
+    } else {
+        return None;
+    };
+    Some(Problem::new(Severity::Warning, Code::Security, "", message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
 
     #[test]
-    fn what_lies_too_deep_is_told() {
-        let root = tempfile::tempdir().expect("folder");
-        let base = root.path().canonicalize().expect("root");
-        let at = |depth: usize| (0..depth).fold(base.clone(), |path, _| path.join("d"));
-        let look = |depth: usize| {
-            fs::create_dir_all(at(depth)).expect("folder");
-            fs::write(at(depth).join("x.tool.json"), "").expect("file");
-            let mut discovery = Discovery::default();
-            let found = all([base.clone()].iter(), &mut discovery).len();
-            (found, discovery.reports.into_iter().map(|report| (report.path, report.problems)).collect::<Vec<_>>())
-        };
-        assert_eq!(look(MAX_SCAN_DEPTH - 1), (1, Vec::new()), "the control");
-        let (found, reports) = look(MAX_SCAN_DEPTH);
-        assert_eq!((found, reports.len()), (1, 1));
-        assert_eq!(reports[0].0, at(MAX_SCAN_DEPTH));
-        assert!(reports[0].1[0].message.contains("lies more than 31 folders down"), "{reports:?}");
-    }
-
-    #[test]
-    fn a_full_folder_hides_what_lies_as_deep_or_deeper_and_nothing_above_it() {
+    fn a_full_or_deep_folder_hides_what_lies_as_deep_or_deeper_and_nothing_above_it() {
         let root = tempfile::tempdir().expect("folder");
         let base = root.path().canonicalize().expect("root");
         let file = |relative: &str| {
@@ -227,26 +245,31 @@ mod tests {
             fs::create_dir_all(path.parent().expect("parent")).expect("folder");
             fs::write(path, "").expect("file");
         };
+        let found = |bases: &[PathBuf], most| {
+            let mut discovery = Discovery::default();
+            let found = scan_at_most(most, bases.iter(), &mut discovery);
+            let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
+            (found.join(" "), discovery.incomplete.len(), discovery.reports.len())
+        };
         for relative in ["top.tool.json", "x/x.tool.json", "x/out/plant.tool.json", "zz/deep/late.tool.json"] {
             file(relative);
         }
-        let among = |bases: &[PathBuf], most| {
-            let mut discovery = Discovery::default();
-            let found = at_most(most, bases.iter(), &mut discovery);
-            let found: Vec<_> = found.iter().map(|c| c.relative.display().to_string()).collect();
-            (found.join(" "), discovery.incomplete, discovery.reports.len())
-        };
-        let found = |most| among(std::slice::from_ref(&base), most);
+        let only = [base.clone()];
         let all = "top.tool.json x/out/plant.tool.json x/x.tool.json zz/deep/late.tool.json";
-        assert_eq!(found(100), (all.to_owned(), Vec::new(), 0), "the control: all is looked at");
+        assert_eq!(found(&only, 100), (all.to_owned(), 0, 0), "the control: all is looked at");
         for n in 0..100 {
             file(&format!("x/out/a{n}"));
         }
-        let (names, incomplete, reports) = found(100);
-        assert_eq!(names, "top.tool.json x/x.tool.json", "the writer is known, and nothing that it may have written");
-        assert!(incomplete.len() == 1 && incomplete[0].contains("x/out"), "{incomplete:?}");
-        assert_eq!(reports, 1);
-        let (names, ..) = among(&[base.clone(), base.join("zz")], 100);
-        assert_eq!(names, "top.tool.json x/x.tool.json deep/late.tool.json", "a smaller folder that is named");
+        let known = "top.tool.json x/x.tool.json";
+        assert_eq!(found(&only, 100), (known.to_owned(), 1, 1), "the writer, and nothing that it may have written");
+        let (names, ..) = found(&[base.clone(), base.join("zz")], 100);
+        assert_eq!(names, format!("{known} deep/late.tool.json"), "a smaller folder that is named");
+        let deep = root.path().join("d").canonicalize().unwrap_or(base.join("d"));
+        let at = |depth: usize| (0..depth).fold("d".to_owned(), |path, _| path + "/d") + "/x.tool.json";
+        file(&at(MAX_SCAN_DEPTH - 1));
+        assert_eq!(found(std::slice::from_ref(&deep), 1000).2, 0, "the control");
+        file(&at(MAX_SCAN_DEPTH));
+        let (names, _, reports) = found(&[deep], 1000);
+        assert_eq!((names.matches("x.tool.json").count(), reports), (1, 1));
     }
 }

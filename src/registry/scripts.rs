@@ -4,31 +4,19 @@
 use super::open_beneath::{self, OpenError};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::Site;
+use crate::manifest::{Severity, Site};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-
-/// A script that was found, and a note for a person on how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundScript {
-    pub site: Site,
-    pub note: Option<Note>,
-}
-
-/// How a script was found, for a person.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// Another file may have been meant.
-    pub doubtful: bool,
-    pub words: String,
-}
 
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
 /// A path that may not be used is a `SecurityError`; one that leads nowhere a `ParameterValidationError`.
 pub fn resolve(bases: &[PathBuf], manifest_folder: Option<&Path>, script_path: &str) -> Result<Site, Fault> {
     let folder = manifest_folder.and_then(|folder| folder.canonicalize().ok());
-    Bases::open(bases).find(folder.as_deref(), script_path).map(|found| found.site)
+    Bases::open(bases).find(folder.as_deref(), script_path).map(|(site, _)| site)
 }
+
+/// How a script was found, for a person; a warning where another file may have been meant.
+pub(super) type Note = Option<(Severity, String)>;
 
 /// Script base folders, opened once for all manifests of a load.
 pub(super) struct Bases(Vec<Base>);
@@ -54,54 +42,79 @@ impl Bases {
     }
 
     /// `manifest_folder`: without symbolic links.
-    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<FoundScript, Fault> {
-        let relative = plain(script_path)?;
-        let beside = manifest_folder.and_then(|folder| self.beside(folder, &relative));
-        let (mut tried, by_call) = (Vec::new(), manifest_folder.is_none());
-        for base in &self.0 {
-            if let Some(site) = look(base, &relative, script_path, &mut tried, by_call)? {
-                let note = also_beside(&site, beside.as_ref());
-                return Ok(FoundScript { site, note });
-            }
-        }
-        for base in &self.0 {
-            let Some(rest) = base.path.file_name().and_then(|name| relative.strip_prefix(name).ok()) else { continue };
-            if rest.as_os_str().is_empty() {
+    pub(super) fn find(&self, manifest_folder: Option<&Path>, script_path: &str) -> Result<(Site, Note), Fault> {
+        let candidates = self.candidates(manifest_folder, &plain(script_path)?);
+        let mut tried = Vec::new();
+        for (kind, base, relative) in &candidates {
+            let path = base.path.join(relative);
+            if tried.contains(&path) {
                 continue;
             }
-            if let Some(site) = look(base, rest, script_path, &mut tried, by_call)? {
-                let words = "the path starts with the base folder's own name, which was left out: it is relative to the base folder";
-                return Ok(FoundScript { site, note: Some(Note { doubtful: false, words: words.to_owned() }) });
+            if look(base, relative, script_path, manifest_folder.is_none())? {
+                let folder = path.parent().unwrap_or(&base.path).to_path_buf();
+                let site =
+                    Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path.clone()), folder };
+                return Ok((site, note(*kind, &path, relative, &candidates)));
             }
-        }
-        if let Some((base, relative)) = &beside
-            && let Some(site) = look(base, relative, script_path, &mut tried, by_call)?
-        {
-            let written = text::path(relative);
-            let words = format!("found beside its manifest; written from the base folder the path is '{written}'");
-            return Ok(FoundScript { site, note: Some(Note { doubtful: false, words }) });
+            tried.push(path);
         }
         Err(not_found(script_path, &tried))
     }
 
     /// Every place that the path could mean in a manifest of this folder; `None`: the path may not be used at all.
     pub(super) fn places(&self, folder: &Path, script_path: &str) -> Option<Vec<PathBuf>> {
-        let relative = plain(script_path).ok()?;
-        let mut places: Vec<PathBuf> = self.0.iter().map(|base| base.path.join(&relative)).collect();
-        let doubled = self.0.iter().filter_map(|base| {
-            let rest = relative.strip_prefix(base.path.file_name()?).ok()?;
-            Some(base.path.join(rest))
-        });
-        places.extend(doubled);
-        places.extend(self.beside(folder, &relative).map(|(base, beside)| base.path.join(beside)));
-        Some(places)
+        let candidates = self.candidates(Some(folder), &plain(script_path).ok()?);
+        Some(candidates.into_iter().map(|(_, base, relative)| base.path.join(relative)).collect())
     }
 
-    /// The same path seen from the manifest's folder, when that lies inside a base.
-    fn beside(&self, folder: &Path, relative: &Path) -> Option<(&Base, PathBuf)> {
-        let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
-        let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
-        Some((base, folder.strip_prefix(&base.path).ok()?.join(relative)))
+    /// The places that a path can mean, in the order in which they are looked at.
+    fn candidates(&self, manifest_folder: Option<&Path>, relative: &Path) -> Vec<(SearchKind, &Base, PathBuf)> {
+        let mut found: Vec<_> = self.0.iter().map(|base| (SearchKind::InBase, base, relative.to_path_buf())).collect();
+        let stripped = |base: &Base| relative.strip_prefix(base.path.file_name()?).ok().map(Path::to_path_buf);
+        let doubled = self.0.iter().filter_map(|base| Some((SearchKind::Doubled, base, stripped(base)?)));
+        found.extend(doubled.filter(|(.., rest)| !rest.as_os_str().is_empty()));
+        let beside = manifest_folder.and_then(|folder| {
+            let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
+            let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
+            Some((SearchKind::Beside, base, folder.strip_prefix(&base.path).ok()?.join(relative)))
+        });
+        found.extend(beside);
+        found
+    }
+}
+
+/// Where a script was looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SearchKind {
+    InBase,
+    /// Without a leading name that is the base's own.
+    Doubled,
+    /// In the manifest's folder.
+    Beside,
+}
+
+fn note(kind: SearchKind, path: &Path, relative: &Path, candidates: &[(SearchKind, &Base, PathBuf)]) -> Note {
+    let beside = candidates.iter().find(|(kind, ..)| *kind == SearchKind::Beside);
+    match kind {
+        SearchKind::InBase => {
+            let (_, base, relative) = beside.filter(|(_, base, relative)| base.path.join(relative) != path)?;
+            open_beneath::file(&base.folder, relative).ok()?;
+            let words = format!(
+                "a file of this name also lies beside the manifest, but {} is run: write the path from the base folder to \
+                 choose",
+                text::path(path)
+            );
+            Some((Severity::Warning, words))
+        }
+        SearchKind::Doubled => {
+            let words = "the base folder's own name was left out of the path, which is relative to the base folder";
+            Some((Severity::Note, words.to_owned()))
+        }
+        SearchKind::Beside => {
+            let written = text::path(relative);
+            let words = format!("found beside its manifest; written from the base folder the path is '{written}'");
+            Some((Severity::Note, words))
+        }
     }
 }
 
@@ -115,95 +128,47 @@ pub fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
     let shown = shown(script_path);
     let message = format!("No script '{shown}' was found: the path is relative to a script base folder.");
     Fault::new(Kind::ParameterValidationError, message)
-        .person(format!("no script '{shown}': {place}; put the script there or mend the path"))
+        .person(format!("no script '{shown}': {place}; put the script there or correct the path"))
 }
 
-/// A note where a second file fits the path: the one in the base is run.
-fn also_beside(site: &Site, beside: Option<&(&Base, PathBuf)>) -> Option<Note> {
-    let (base, relative) = beside?;
-    if site.script.as_deref() == Some(&base.path.join(relative)) {
-        return None;
-    }
-    open_beneath::file(&base.folder, relative).ok()?;
-    let taken = text::path(site.script.as_deref().unwrap_or(Path::new("")));
-    let words = format!(
-        "a file of this name also lies beside the manifest, but {taken} is run: write the path from the base folder to choose"
-    );
-    Some(Note { doubtful: true, words })
-}
-
-/// Looks at one place. `Ok(None)`: nothing is there. To a call also where a folder is: which there are would tell of tools
+/// Looks at one place. False: nothing is there. To a call also where a folder is: which there are would tell of tools
 /// that its caller may not know.
-fn look(
-    base: &Base,
-    relative: &Path,
-    written: &str,
-    tried: &mut Vec<PathBuf>,
-    by_call: bool,
-) -> Result<Option<Site>, Fault> {
-    let path = base.path.join(relative);
-    if !tried.contains(&path) {
-        tried.push(path.clone());
-    }
+fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bool, Fault> {
+    let error = match open_beneath::file(&base.folder, relative) {
+        Ok(_) => return Ok(true),
+        Err(OpenError::Missing) => return Ok(false),
+        Err(OpenError::Folder) if by_call => return Ok(false),
+        Err(error) => error,
+    };
     let shown = shown(written);
-    match open_beneath::file(&base.folder, relative) {
-        Ok(_) => {
-            let folder = path.parent().unwrap_or(&base.path).to_path_buf();
-            Ok(Some(Site { manifest: PathBuf::new(), base: base.path.clone(), script: Some(path), folder }))
+    let (kind, message) = match error {
+        OpenError::System(_) => (Kind::DependencyError, format!("The script '{shown}' cannot be read by the host.")),
+        _ => {
+            let why = "it is not a plain file in a script base folder";
+            (Kind::SecurityError, format!("The script '{shown}' may not be run: {why}."))
         }
-        Err(refusal) => {
-            let (kind, message) = match refusal {
-                OpenError::Missing => return Ok(None),
-                OpenError::NotAFile(open_beneath::FOLDER) if by_call => return Ok(None),
-                OpenError::Link | OpenError::Outside | OpenError::NotAFile(_) | OpenError::TooLarge => {
-                    let why = "it is not a plain file in a script base folder";
-                    (Kind::SecurityError, format!("The script '{shown}' may not be run: {why}."))
-                }
-                OpenError::System(_) => {
-                    (Kind::DependencyError, format!("The script '{shown}' cannot be read by the host."))
-                }
-            };
-            Err(Fault::new(kind, message).person(format!("{} {}", text::path(&path), refusal.why())))
-        }
-    }
+    };
+    Err(Fault::new(kind, message).person(format!("{} {}", text::path(&base.path.join(relative)), error.why())))
 }
 
 /// Plain components only; `.` and doubled slashes are left out.
 fn plain(written: &str) -> Result<PathBuf, Fault> {
     let drive = written.as_bytes().get(1) == Some(&b':') && written.starts_with(|c: char| c.is_ascii_alphabetic());
-    let refused = if written.is_empty() {
-        Some("it is empty: name a script")
-    } else if written.len() > 4096 {
-        Some("it is longer than a path may be")
-    } else if !text::is_printable(written) {
-        Some("it holds a control or invisible character")
-    } else if written.contains('\\') {
-        Some("it holds a backslash: folders are separated by '/'")
-    } else if written.starts_with('/') || drive {
-        Some("it must be relative to a script base folder, not absolute")
-    } else if written.starts_with('~') {
-        Some("it must be relative to a script base folder: '~' is not expanded")
-    } else if written.to_ascii_lowercase().starts_with("file:") || written.contains("://") {
-        Some("it must be a path, not a URL")
-    } else if written.split('/').any(|component| component == "..") {
-        Some("it must not lead upwards ('..')")
-    } else if written.ends_with('/') {
-        Some("it names a folder, not a script")
-    } else if written.split('/').any(|component| component.starts_with('.') && component != ".") {
-        Some("no part of it may start with a dot: hidden files are no scripts")
-    } else {
-        None
-    };
-    let parts: PathBuf = written.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    let refused = refused.or_else(|| parts.as_os_str().is_empty().then_some("it names no script"));
-    match refused {
-        None => Ok(parts),
-        Some(why) => {
-            let shown = shown(written);
-            let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
-            Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
-        }
-    }
+    let url = written.to_ascii_lowercase().starts_with("file:") || written.contains("://");
+    let parts = || written.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let refused = [
+        (written.len() > 4096, "it is longer than a path may be"),
+        (!text::is_printable(written), "it holds a control or invisible character"),
+        (written.contains('\\'), "it holds a backslash: folders are separated by '/'"),
+        (written.starts_with(['/', '~']) || drive || url, "it must be a path relative to a script base folder"),
+        (parts().any(|part| part == ".."), "it must not lead upwards ('..')"),
+        (written.ends_with('/') || parts().next().is_none(), "it names no script"),
+        (parts().any(|part| part.starts_with('.')), "no part of it may start with a dot: hidden files are not scripts"),
+    ];
+    let Some((_, why)) = refused.into_iter().find(|(refused, _)| *refused) else { return Ok(parts().collect()) };
+    let shown = shown(written);
+    let fault = Fault::new(Kind::SecurityError, format!("The script path '{shown}' is refused: {why}."));
+    Err(fault.person(format!("script path '{shown}': {why}")).by_caller())
 }
 
 fn shown(written: &str) -> String {

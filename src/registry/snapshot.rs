@@ -1,14 +1,15 @@
 //! One immutable state of the registry: every tool that is loaded, and what became of every file.
 
-use super::ownership::{self, Ownership};
-use super::{Described, FileReport, Status, Tool, conflicts, writable_tools};
+use super::conflicts::folded;
+use super::owner::{self, Ownership};
+use super::tool::{self, Described, FileReport, Status, Tool};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,22 +62,18 @@ pub struct Snapshot {
     pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
-    pub(super) by_manifest: BTreeMap<PathBuf, Arc<Tool>>,
+    pub(super) by_manifest: HashMap<PathBuf, Arc<Tool>>,
 }
 
 impl Snapshot {
     /// How many files are not loaded because something is wrong with them.
     pub fn skipped(&self) -> usize {
-        self.faulty().count()
-    }
-
-    fn faulty(&self) -> impl Iterator<Item = &FileReport> {
-        self.reports.iter().filter(|report| report.status == Status::Skipped && report.has_errors())
+        self.skipped_files().filter(|report| report.has_errors()).count()
     }
 
     /// Why a manifest of these folders was not loaded, where the reason has the code `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
-        let report = self.reports.iter().find(|report| report.path == manifest && report.status == Status::Skipped)?;
+        let report = self.skipped_files().find(|report| report.path == manifest)?;
         let why = |problem: &&Problem| problem.severity == Severity::Error && problem.code == Code::Security;
         report.problems.iter().find(why).map(|problem| problem.message.as_str())
     }
@@ -114,15 +111,12 @@ impl Snapshot {
             None => (reference, None),
         };
         let Some(versions) = self.tools.get(id).filter(|_| known(id)) else { return Err(self.not_found(id, known)) };
-        let exact = range.and_then(|range| Version::parse(range).ok());
-        let found = match (range, exact) {
+        let found = match (range, range.and_then(|range| Version::parse(range).ok())) {
             (_, Some(exact)) => {
                 versions.iter().find(|tool| tool.manifest.version.cmp_precedence(&exact).is_eq()).cloned()
             }
             (None, None) => highest(versions, &VersionReq::STAR),
-            (Some(range), None) => {
-                highest(versions, &manifest::version_range(range).map_err(|_| unclear(id, range, versions))?)
-            }
+            (Some(range), None) => manifest::version_range(range).ok().and_then(|range| highest(versions, &range)),
         };
         found.ok_or_else(|| mismatch(id, range, versions))
     }
@@ -148,8 +142,8 @@ impl Snapshot {
 
     /// Takes the policies: which code tools share, and where they may write now, beside where they could before.
     pub(super) fn judge(&mut self, policies: &policy::Policies, machine: &policy::Machine) {
-        self.shared = Arc::new(writable_tools::shared(self.tools(), policies, machine));
-        let mut written = writable_tools::written(self.tools(), &self.protect(policies), machine);
+        self.shared = Arc::new(owner::shared(self.tools(), policies, machine));
+        let mut written = owner::written(self.tools(), &self.protect(policies), machine);
         written.merge(&self.written);
         self.written = written;
     }
@@ -164,9 +158,9 @@ impl Snapshot {
         if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
             return Err(folder.clone());
         }
-        if let Some(file) = ownership::linked(script) {
+        if let Some(file) = owner::linked(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
-            let same = sites.filter(|site| site.script.as_deref().and_then(ownership::linked) == Some(file));
+            let same = sites.filter(|site| site.script.as_deref().and_then(owner::linked) == Some(file));
             let owners: BTreeSet<_> = same.map(|site| site.manifest.as_path()).collect();
             manifests = if owners.is_empty() { manifests } else { owners };
         }
@@ -186,91 +180,81 @@ impl Snapshot {
 
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
-        if let Some(why) = self.disabled.get(&conflicts::folded(id)).filter(|_| known(id)) {
-            // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
-            let message = format!(
-                "The tool '{shown}' is disabled: its manifest cannot stand beside what is loaded. Ask the operator."
-            );
-            return Fault::new(Kind::ToolNotFoundError, message)
+        let fault = |message: String| Fault::new(Kind::ToolNotFoundError, message);
+        // An id claimed twice, the namespace `core`, a file that a tool may write: only the person hears which.
+        if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
+            let words = "is disabled: its manifest cannot stand beside what is loaded. Ask the operator.";
+            return fault(format!("The tool '{shown}' {words}"))
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
-        let mut skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
-        if known(id) && skipped.any(|report| report.is_of(id)) {
-            let message = format!("The tool '{shown}' is not loaded: its manifest has a fault. Ask the operator.");
-            let fault = Fault::new(Kind::ToolNotFoundError, message);
-            return fault.person(self.unread(id).unwrap_or_default());
+        if known(id) && self.skipped_files().any(|report| report.is_of(id)) {
+            let words = "is not loaded: its manifest has a fault. Ask the operator.";
+            return fault(format!("The tool '{shown}' {words}")).person(self.unread(id).unwrap_or_default());
         }
-        let near = self.near(id, known);
-        let end = match near.as_slice() {
-            [] => "The list of tools shows those there are.".to_owned(),
-            near => format!("Did you mean {}?", near.join(", ")),
+        let end = match self.near(id, known).join(", ") {
+            near if near.is_empty() => "The list of tools shows those there are.".to_owned(),
+            near => format!("Did you mean {near}?"),
         };
-        let fault = Fault::new(Kind::ToolNotFoundError, format!("There is no tool '{shown}'. {end}"));
+        let fault = fault(format!("There is no tool '{shown}'. {end}"));
         match self.unread(id).or_else(|| self.nothing_found()) {
             None => fault,
             Some(why) => fault.person(why),
         }
     }
 
+    fn skipped_files(&self) -> impl Iterator<Item = &FileReport> {
+        self.reports.iter().filter(|report| report.status == Status::Skipped)
+    }
+
     /// Where no manifest was found at all, where one was looked for.
     pub fn nothing_found(&self) -> Option<String> {
         let mut names = self.reports.iter().filter_map(|report| report.path.file_name());
-        if !self.by_manifest.is_empty() || names.any(|name| super::is_manifest_file(&name.to_string_lossy())) {
+        if !self.by_manifest.is_empty() || names.any(|name| tool::is_manifest_file(&name.to_string_lossy())) {
             return None;
         }
-        let mut looked: Vec<&PathBuf> = Vec::new();
-        for folder in &self.folders {
-            if looked.last().is_none_or(|above| !folder.starts_with(above)) {
-                looked.push(folder);
-            }
-        }
-        let shown: Vec<String> = looked.iter().map(|folder| text::path(folder)).collect();
+        let below = |folder: &Path| self.folders.iter().any(|above| above != folder && folder.starts_with(above));
+        let shown: Vec<String> =
+            self.folders.iter().filter(|folder| !below(folder)).map(|folder| text::path(folder)).collect();
         Some(match shown.is_empty() {
             true => "no folder of tools is there: neither tool-defs nor user_scripts below the root, nor another that \
                      was named"
                 .to_owned(),
-            false => format!("no manifest lies in or below {}: its name ends with {}", shown.join(", "), super::ENDING),
+            false => format!("no manifest lies in or below {}: its name ends with {}", shown.join(", "), tool::ENDING),
         })
     }
 
-    /// The first fault of a file that was not loaded, preferably one that looks like this tool, and how many others. What
-    /// was only passed over counts where nothing is worse.
+    /// The worst fault of a file that was not loaded, preferably one that looks like this tool, and how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
-        let skipped = self.reports.iter().filter(|report| report.status == Status::Skipped);
         let worst = |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
-        let mut skipped: Vec<_> = skipped.filter(|report| worst(report) > Some(Severity::Note)).collect();
+        let mut skipped: Vec<_> = self.skipped_files().filter(|report| worst(report) > Some(Severity::Note)).collect();
         skipped.sort_by_key(|report| {
             (!report.is_of(id), Reverse(worst(report)), !report.path.to_string_lossy().contains(name))
         });
         let first = skipped.first()?;
         let problem = first.problems.iter().find(|problem| Some(problem.severity) == worst(first))?;
-        let place = text::path(&first.path);
         let rest = match skipped.len() {
             1 => String::new(),
             n => format!("\nand {} more: `toolhost check`", n - 1),
         };
-        let (line, column) = (problem.line, problem.column);
-        let place = if line == 0 { place } else { format!("{place}:{line}:{column}") };
+        let (mut place, line, column) = (text::path(&first.path), problem.line, problem.column);
+        if line > 0 {
+            place += &format!(":{line}:{column}");
+        }
         Some(format!("not loaded: {place}: {}{rest}", text::printable(&problem.message)))
     }
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.
     fn near(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let shown = |id: &&String| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
-        let ids: Vec<&String> = self.tools.keys().filter(|id| known(id)).filter(shown).collect();
+        let shown = |id: &&str| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
+        let ids: Vec<&str> = self.tools.keys().map(String::as_str).filter(|id| known(id)).filter(shown).collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
-        let name = id.rsplit_once("__").map_or(id, |(_, name)| name);
-        let name = name.rsplit_once(':').map_or(name, |(_, name)| name);
-        let mut near: Vec<String> = Vec::new();
-        near.extend(suggest::nearest(id, ids.iter().map(|id| id.as_str())).map(str::to_owned));
-        for id in &ids {
-            let same_name = id.split_once(':').is_some_and(|(_, own)| own.eq_ignore_ascii_case(name));
-            if near.len() < 3 && same_name && !near.contains(id) {
-                near.push((*id).clone());
-            }
-        }
-        near.iter().map(|id| format!("'{id}'")).collect()
+        let name = id.rsplit_once("__").or(id.rsplit_once(':')).map_or(id, |(_, name)| name);
+        let same = |id: &&str| id.split_once(':').is_some_and(|(_, own)| own.eq_ignore_ascii_case(name));
+        let mut near: Vec<&str> = suggest::nearest(id, ids.iter().copied()).into_iter().collect();
+        let others = ids.into_iter().filter(same).filter(|id| !near.contains(id)).collect::<Vec<_>>();
+        near.extend(others);
+        near.iter().take(3).map(|id| format!("'{id}'")).collect()
     }
 }
 
@@ -285,28 +269,16 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
     stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
+/// No version fits, or the range cannot be read. Names the versions there are, and the newest: a stable one, if there
+/// is any.
 fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
-    let wanted = match range {
-        Some(range) => format!("has no version that fits '{}'", text::printable(&text::head(range, 60))),
+    let wanted = match range.map(|range| text::printable(&text::head(range, 60))) {
         None => "has no stable version".to_owned(),
+        Some(range) => format!("has no version that fits '{range}' (write 1.2.0, 1.2, ^1 or >=1.2, <2)"),
     };
-    let (there, example) = named(id, versions);
-    Fault::new(Kind::VersionMismatchError, format!("The tool '{id}' {wanted}; there is {there}."))
-        .details(format!("Name one exactly: {example}"))
-}
-
-fn unclear(id: &str, range: &str, versions: &[Arc<Tool>]) -> Fault {
-    let shown = text::printable(&text::head(range, 60));
-    let (there, example) = named(id, versions);
-    let message =
-        format!("'{shown}' is not a version or range (write 1.2.0, 1.2, ^1 or >=1.2, <2); '{id}' is there as {there}.");
-    Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
-}
-
-/// The versions there are, and how to name the newest: a stable one, if there is any.
-fn named(id: &str, versions: &[Arc<Tool>]) -> (String, String) {
     let listed: Vec<_> = versions.iter().rev().take(MAX_NAMED).map(|tool| tool.manifest.version.to_string()).collect();
+    let message = format!("The tool '{id}' {wanted}; there is {}.", listed.join(", "));
     let stable = versions.iter().rev().find(|tool| tool.manifest.version.pre.is_empty()).or(versions.last());
     let example = stable.map(|tool| format!("{id}@{}", tool.manifest.version)).unwrap_or_default();
-    (listed.join(", "), example)
+    Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))
 }

@@ -25,8 +25,8 @@ pub(super) struct Binary {
 }
 
 /// Where a path leads, if no tool and no other user could change what lies on the way.
-pub(super) fn followed(path: &Path, off_limits: &OffLimits) -> Result<Binary, String> {
-    off_limits.passes(path)?;
+pub(super) fn follow(path: &Path, off_limits: &OffLimits) -> Result<Binary, String> {
+    off_limits.check(path)?;
     let path = in_real_folder(path)?;
     let real = path.canonicalize().map_err(|e| format!("{} leads nowhere ({e})", path.display()))?;
     trust::path(&path)?;
@@ -36,7 +36,7 @@ pub(super) fn followed(path: &Path, off_limits: &OffLimits) -> Result<Binary, St
 
 impl Binary {
     pub(super) fn runs(&self, language: Language) -> Result<bool, String> {
-        Ok(starts_with(&self.real, b"\x7fELF")? && fits(language, &self.real))
+        Ok(is_elf(&self.real)? && fits(language, &self.real))
     }
 }
 
@@ -61,28 +61,15 @@ fn fits(language: Language, real: &Path) -> bool {
     }
 }
 
-/// The kind of a file that a policy names as an interpreter and that is none, in words.
-pub(super) fn instead(language: Language, real: &Path) -> Result<String, String> {
-    let name = language.name();
-    let other = LANGUAGES.iter().map(|(other, _)| *other).find(|other| fits(*other, real));
-    Ok(match (starts_with(real, b"\x7fELF")?, other) {
-        (true, Some(other)) => format!("a {} interpreter, not a {name} one", other.name()),
-        (true, None) => format!("another program, not a {name} interpreter by its name"),
-        (false, _) if starts_with(real, b"#!")? => "a launcher script, not the interpreter".to_owned(),
-        (false, _) => "not a program".to_owned(),
-    })
-}
-
-/// Whether a regular file starts with these bytes. A pipe or device is refused before it is opened for reading.
-fn starts_with(path: &Path, magic: &[u8]) -> Result<bool, String> {
-    let say = |e: std::io::Error| format!("{}: {e}", path.display());
-    if !path.metadata().map_err(say)?.is_file() {
+/// Whether a regular file is a program. A pipe or device is refused before it is opened for reading.
+fn is_elf(path: &Path) -> Result<bool, String> {
+    let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+    if !path.metadata().map_err(failed)?.is_file() {
         return Err(format!("{} is not a regular file", path.display()));
     }
     let mut head = Vec::new();
-    let file = files::open(path, OFlag::empty()).map_err(say)?;
-    file.take(magic.len() as u64).read_to_end(&mut head).map_err(say)?;
-    Ok(head == magic)
+    files::open(path, OFlag::empty()).map_err(failed)?.take(4).read_to_end(&mut head).map_err(failed)?;
+    Ok(head == b"\x7fELF")
 }
 
 /// The text of a small regular file; `None` for anything else.

@@ -1,7 +1,7 @@
 //! Node, Bun and npm, wherever nvm, a package or an archive put them.
 
-use super::ask;
-use super::binary::{Binary, Roots, always_in_view, followed, small_text};
+use super::binary::{Binary, Roots, always_in_view, follow, small_text};
+use super::launcher::Asker;
 use super::trust::{self, OffLimits, outside};
 use crate::manifest::Language;
 use crate::policy;
@@ -16,7 +16,7 @@ pub(super) fn runtime(
     binary: &Binary,
     found: &str,
     off_limits: &OffLimits,
-    asker: Option<&ask::Asker>,
+    asker: Option<&Asker>,
 ) -> Result<policy::Runtime, String> {
     let prefix = binary.real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let mut roots = Roots::default();
@@ -90,7 +90,7 @@ pub fn npm(node: &policy::Runtime, search_path: &OsStr, off_limits: &OffLimits) 
 }
 
 fn npm_script(candidate: &Path, off_limits: &OffLimits) -> Result<PathBuf, String> {
-    let found = followed(candidate, off_limits)?;
+    let found = follow(candidate, off_limits)?;
     if !found.real.ends_with(NPM) {
         return Err("it is a launcher, not npm itself".to_owned());
     }

@@ -1,12 +1,11 @@
 //! Runtimes: the interpreters of this machine, and the files that each one needs to run.
 //!
 //! No file is taken or run that lies in a tool folder, where a tool could ever write, or where another user can change
-//! it. An interpreter whose files tell enough is not started.
+//! it. An interpreter whose files tell enough is not started; a launcher script is asked once where its interpreter is.
 
-mod ask;
 mod binary;
 mod javascript;
-mod pyenv;
+mod launcher;
 mod python;
 pub mod shims;
 mod trust;
@@ -17,7 +16,8 @@ pub use trust::{OffLimits, outside};
 use crate::base::links;
 use crate::manifest::Language;
 use crate::policy;
-use binary::{Binary, LANGUAGES, followed, instead};
+use binary::{Binary, LANGUAGES, follow};
+use launcher::Asker;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub struct Discovered {
 pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
     let mut found = Discovered { relied_on: search_relies_on(search_path), ..Discovered::default() };
     let folders = search_folders(search_path, off_limits, &mut found.notes);
-    let asker = ask::Asker::new(&folders, off_limits);
+    let asker = Asker::new(&folders, off_limits);
     for (language, names) in LANGUAGES {
         let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
@@ -107,7 +107,7 @@ fn search_folders(search_path: &OsStr, off_limits: &OffLimits, notes: &mut Vec<S
         if folders.contains(&real) {
             continue;
         }
-        if let Err(why) = off_limits.passes(&entry) {
+        if let Err(why) = off_limits.check(&entry) {
             note(notes, format!("PATH entry {} passed over: {why}", entry.display()));
             continue;
         }
@@ -116,30 +116,28 @@ fn search_folders(search_path: &OsStr, off_limits: &OffLimits, notes: &mut Vec<S
     folders
 }
 
-/// From a candidate to the interpreter's own file. Without an asker (a path a policy names) a shim is refused.
+/// From a candidate to the interpreter's own file. Without an asker (a path that a policy names) a launcher is refused.
 fn binary(
     language: Language,
     candidate: &Path,
     off_limits: &OffLimits,
-    asker: Option<&ask::Asker>,
+    asker: Option<&Asker>,
 ) -> Result<Binary, String> {
-    let found = followed(candidate, off_limits)?;
+    let found = follow(candidate, off_limits)?;
     if found.runs(language)? {
         return Ok(found);
     }
-    let target = match (pyenv::interpreter(&found.path)?, asker) {
-        (Some(target), _) => target,
-        (None, Some(asker)) => asker.executable(language, &found.path)?,
-        (None, None) => {
-            let instead = instead(language, &found.real)?;
-            return Err(format!("{} is {instead}; name the interpreter", found.path.display()));
-        }
+    let Some(asker) = asker else {
+        let (path, name) = (found.path.display(), language.name());
+        return Err(format!(
+            "{path} is not a {name} interpreter, but a launcher or something else; name the interpreter"
+        ));
     };
-    let found = followed(&target, off_limits)?;
-    if found.runs(language)? {
-        return Ok(found);
+    let found = follow(&asker.executable(language, &found.path)?, off_limits)?;
+    match found.runs(language)? {
+        true => Ok(found),
+        false => Err(format!("it leads to {}, which is not a {} interpreter", found.real.display(), language.name())),
     }
-    Err(format!("it leads to {}, which is not a {} interpreter", found.real.display(), language.name()))
 }
 
 fn describe(
@@ -147,7 +145,7 @@ fn describe(
     binary: &Binary,
     found: &str,
     off_limits: &OffLimits,
-    asker: Option<&ask::Asker>,
+    asker: Option<&Asker>,
 ) -> Result<policy::Runtime, String> {
     let runtime = match language {
         Language::Python => python::runtime(binary, found)?,

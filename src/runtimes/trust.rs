@@ -32,7 +32,7 @@ pub(super) fn path(path: &Path) -> Result<(), String> {
         // In a sticky folder (/tmp) others can add names, but not replace those of root or us.
         let sticky_folder = facts.is_dir() && facts.mode() & STICKY != 0;
         if !sticky_folder && files::others_may_write(facts.mode(), facts.uid(), facts.gid()) {
-            return Err(format!("others can write to {0}; `chmod go-w {0}` mends it", place.display()));
+            return Err(format!("others can write to {0}; `chmod go-w {0}` corrects it", place.display()));
         }
     }
     Ok(())
@@ -58,7 +58,7 @@ pub(super) fn readable_by_tools(path: &Path) -> Result<(), String> {
     if facts.mode() & needed == needed {
         return Ok(());
     }
-    Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` mends it", path.display()))
+    Err(format!("tools never run as root and could not read {0}; `chmod -R o+rX {0}` corrects it", path.display()))
 }
 
 /// Each place as it was named and without links.
@@ -78,7 +78,7 @@ impl OffLimits {
     }
 
     /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
-    pub(super) fn passes(&self, path: &Path) -> Result<(), String> {
+    pub(super) fn check(&self, path: &Path) -> Result<(), String> {
         for step in links::steps(path) {
             if let Some(tools) = step.ancestors().find(|above| self.tools.contains(*above)) {
                 return Err(format!("{} lies in the tool folder {}", step.display(), tools.display()));
@@ -100,7 +100,7 @@ impl OffLimits {
 
     /// Refuses a launcher that may read what a tool could write. What it reads is not known: its installation, and the
     /// settings that programs keep in a home, are taken for that.
-    pub(super) fn near_a_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
+    pub(super) fn check_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
         let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
         let installation = launcher.parent().and_then(Path::parent);
         let installation = installation.filter(|above| above.parent().is_some() && Some(*above) != home);
@@ -124,7 +124,7 @@ pub fn outside(runtime: &policy::Runtime, off_limits: &OffLimits) -> Result<(), 
     };
     for root in runtime.roots.iter().chain(program) {
         let real = root.canonicalize().map_err(|e| format!("{}: {e}", root.display()))?;
-        off_limits.passes(root)?;
+        off_limits.check(root)?;
         if Some(root) == program {
             continue;
         }
@@ -149,49 +149,48 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn writable(tree: &Path) -> WritablePaths {
+    fn writable(tree: &Path) -> OffLimits {
         let mut all = WritablePaths::default();
         all.add(policy::Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
-        all
+        OffLimits::new(&[], all)
     }
 
     #[test]
     fn every_step_to_a_file_counts() {
         let folder = tempfile::tempdir().expect("a folder");
-        let base = folder.path().canonicalize().expect("real");
-        let at = |name: &str| base.join(name);
+        let at = |name: &str| folder.path().canonicalize().expect("real").join(name);
         for name in ["tree/bin", "own/bin"] {
             std::fs::create_dir_all(at(name)).expect("made");
         }
         std::fs::write(at("own/bin/python3"), "").expect("made");
-        // Its end lies outside, a step on the way does not.
-        symlink(at("own/bin/python3"), at("tree/step")).expect("linked");
-        symlink(at("tree/step"), at("own/through")).expect("linked");
-        symlink(at("tree/not/yet"), at("own/later")).expect("linked");
-        symlink(at("tree/bin"), at("own/folder")).expect("linked");
-        symlink(at("own/bin/python3"), at("own/good")).expect("linked");
-        let off_limits = OffLimits::new(&[], writable(&at("tree")));
+        // The end of the second lies outside, a step on the way does not.
+        for (target, link) in [
+            ("own/bin/python3", "tree/step"),
+            ("tree/step", "own/through"),
+            ("tree/not/yet", "own/later"),
+            ("tree/bin", "own/folder"),
+            ("own/bin/python3", "own/good"),
+        ] {
+            symlink(at(target), at(link)).expect("linked");
+        }
+        let off_limits = writable(&at("tree"));
         for name in ["own/through", "own/later", "own/folder/python3", "tree/step", "tree/bin/x"] {
-            let why = off_limits.passes(&at(name)).expect_err(name);
+            let why = off_limits.check(&at(name)).expect_err(name);
             assert!(why.contains("a:b@1.0.0 could write in an earlier call"), "{why}");
         }
         for name in ["own/good", "own/bin/python3", "tree2/x"] {
-            assert_eq!(off_limits.passes(&at(name)), Ok(()), "{name}");
+            assert_eq!(off_limits.check(&at(name)), Ok(()), "{name}");
         }
     }
 
     #[test]
     fn a_launcher_is_not_asked_where_a_tool_could_write_what_it_reads() {
-        for (tree, good) in [
-            ("/opt/asdf/installs", false),
-            ("/home/u/.config", false),
-            ("/home", false),
-            ("/home/u/results", true),
-            ("/opt/results", true),
-        ] {
-            let off_limits = OffLimits::new(&[], writable(Path::new(tree)));
-            let asked = off_limits.near_a_launcher(Path::new("/opt/asdf/shims/python3"), OsStr::new("/home/u"));
-            assert_eq!(asked.is_ok(), good, "{tree}: {asked:?}");
+        let asked = |tree: &str| {
+            writable(Path::new(tree)).check_launcher(Path::new("/opt/asdf/shims/python3"), OsStr::new("/home/u"))
+        };
+        for tree in ["/opt/asdf/installs", "/home/u/.config", "/home"] {
+            assert!(asked(tree).is_err(), "{tree}");
         }
+        assert_eq!((asked("/home/u/results"), asked("/opt/results")), (Ok(()), Ok(())));
     }
 }

@@ -3,6 +3,7 @@
 //! Only announcers that the operator lists count, for the time that they say. A right to call comes from policy alone.
 
 use super::broker;
+pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
 use crate::broker::{Announcement, AnnouncerKey, Link, Sealed, Secret, Source, State, Terms, Topic};
@@ -47,15 +48,6 @@ pub struct Announcer {
     /// The first part of the ids of its services.
     pub namespace: String,
     pub key: Secret,
-}
-
-/// `announce` of a `[[broker]]`.
-#[derive(Clone, Debug)]
-pub struct Announcing {
-    pub name: String,
-    pub topic: Topic,
-    pub key: Secret,
-    pub ttl: i64,
 }
 
 /// What this host hears while it serves.
@@ -209,7 +201,7 @@ impl Listener {
             }
             standing.last = time;
         }
-        let is_other = known.source.says(&descriptors)?;
+        let is_other = known.source.update(&descriptors)?;
         let until = Timestamp::from_millisecond(until).map_err(|why| why.to_string())?;
         lock(&known.standing).until = (!descriptors.is_empty()).then(|| (Instant::now() + left, until));
         if is_other {
@@ -222,7 +214,7 @@ impl Listener {
         for known in self.from.values() {
             let is_over = |until: &mut (Instant, Timestamp)| until.0 <= Instant::now();
             let over = lock(&known.standing).until.take_if(is_over).is_some();
-            if over && known.source.says(&Map::new()) == Ok(true) {
+            if over && known.source.update(&Map::new()) == Ok(true) {
                 self.changed(known).await;
             }
         }

@@ -25,6 +25,11 @@ impl Payer {
         Payer { limiter: limiter.clone(), principal: principal.to_owned() }
     }
 
+    /// Waits for the room that this much takes until it is sent.
+    pub async fn reserve(&self, bytes: usize) -> Reservation {
+        self.limiter.answer(&self.principal, bytes).await
+    }
+
     /// Builds what `write` writes. `text`: bytes of the text in it. `None`: it is larger than a response may be.
     pub async fn build(
         &self,
@@ -38,7 +43,7 @@ impl Payer {
             counts(&mut size).ok().map(|()| size.0)
         };
         let size = apart(text, count).await?;
-        let room = self.limiter.answer(&self.principal, size).await;
+        let room = self.reserve(size).await;
         let build = move || {
             let mut bytes = Vec::with_capacity(size);
             write(&mut bytes).ok().map(|()| bytes)

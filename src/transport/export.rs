@@ -1,8 +1,8 @@
-//! Tools as programs and models are told of them: descriptions, the shapes of model APIs, and text for a prompt. Nothing
-//! shows a path of this host, or a raw character that a terminal would obey.
+//! Tools as programs and models see them: schemas that the strictest clients take, the shapes of model APIs, and text for a
+//! prompt. Nothing shows a path of this host, or a raw character that a terminal would obey. Rules that are left out of a
+//! schema are checked by the call pipeline all the same.
 
 use super::names::Names;
-use super::schemas;
 use crate::base::text;
 use crate::manifest::{Example, Manifest};
 use crate::registry::Tool;
@@ -74,7 +74,7 @@ pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> ExportDo
 /// One tool in the shape of one model API. `strict` is off: it would refuse values that the tool's own schema takes.
 fn entry(tool: &Tool, name: &str, format: Format) -> Value {
     let manifest = &tool.manifest;
-    let (description, input) = (schemas::description(manifest), schemas::input(manifest));
+    let (description, input) = (description(manifest), input_schema(manifest));
     let output = manifest.output.as_ref().map(|schema| &schema.raw);
     let with = |mut entry: Value, key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -116,10 +116,10 @@ fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
 fn prompt(tool: &Tool) -> String {
     let manifest = &tool.manifest;
     let json = |value: &Value| text::json(value, false);
-    let description = schemas::description(manifest);
+    let description = description(manifest);
     let mut lines = vec![format!("{} ({})", manifest.id, text::printable(&manifest.display_name))];
     lines.extend(description.lines().map(|line| format!("  {line}")));
-    lines.push(format!("  Parameters, as JSON Schema: {}", json(&Value::Object(schemas::input(manifest)))));
+    lines.push(format!("  Parameters, as JSON Schema: {}", json(&Value::Object(input_schema(manifest)))));
     if let Some(output) = &manifest.output {
         lines.push(format!("  Answer, as JSON Schema: {}", json(&output.raw)));
     }
@@ -160,5 +160,92 @@ pub fn described(tool: &Tool) -> Map<String, Value> {
     match described {
         Value::Object(fields) => fields,
         _ => Map::new(),
+    }
+}
+
+/// Keywords that model APIs refuse at the root of an input schema, with the whole list of tools.
+const REFUSED_AT_ROOT: [&str; 5] = ["oneOf", "anyOf", "allOf", "not", "enum"];
+
+pub fn description(manifest: &Manifest) -> String {
+    text::printable_block(&manifest.description)
+}
+
+/// The parameters with a plain object root. A tool that declares none is shown as open, because the pipeline
+/// takes any object then; one that takes no arguments says so with `additionalProperties: false`.
+pub fn input_schema(manifest: &Manifest) -> Map<String, Value> {
+    let written = manifest.parameters.as_ref().and_then(|schema| schema.raw.as_object()).cloned();
+    let mut schema = written.unwrap_or_default();
+    schema.retain(|key, _| manifest.schema_as_written || !REFUSED_AT_ROOT.contains(&key.as_str()));
+    schema.insert("type".into(), json!("object"));
+    // Model APIs refuse an object schema without this keyword.
+    schema.entry("properties").or_insert_with(|| json!({}));
+    schema
+}
+
+/// Whether answers of this tool travel inside `{"result": …}`: old clients take objects only.
+pub fn wraps_output(manifest: &Manifest) -> bool {
+    manifest.output.as_ref().is_some_and(|schema| !is_object_schema(&schema.raw))
+}
+
+fn is_object_schema(schema: &Value) -> bool {
+    schema["type"] == "object"
+}
+
+pub fn output_schema(manifest: &Manifest) -> Option<Map<String, Value>> {
+    let schema = &manifest.output.as_ref()?.raw;
+    if is_object_schema(schema) {
+        return schema.as_object().cloned();
+    }
+    wrapped(schema)
+}
+
+/// `{"result": schema}`. Definitions move to the new root, where references look for them; a schema
+/// that refers to anything else of itself is not advertised, because the reference would dangle.
+fn wrapped(schema: &Value) -> Option<Map<String, Value>> {
+    let mut inner = schema.clone();
+    let mut root = Map::new();
+    if let Value::Object(fields) = &mut inner {
+        if fields.contains_key("$id") || fields.contains_key("$anchor") {
+            return None;
+        }
+        for key in ["$schema", "$defs", "definitions"] {
+            if let Some(part) = fields.remove(key) {
+                root.insert(key.into(), part);
+            }
+        }
+    }
+    if !references_hold(&inner) || !root.values().all(references_hold) {
+        return None;
+    }
+    root.insert("type".into(), json!("object"));
+    root.insert("properties".into(), json!({"result": inner}));
+    root.insert("required".into(), json!(["result"]));
+    Some(root)
+}
+
+fn references_hold(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => fields.iter().all(|(key, value)| match (key.as_str(), value) {
+            ("$ref" | "$dynamicRef", Value::String(target)) => {
+                target.starts_with("#/$defs/") || target.starts_with("#/definitions/")
+            }
+            _ => references_hold(value),
+        }),
+        Value::Array(items) => items.iter().all(references_hold),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrapped_schema_keeps_its_references() {
+        let schema = json!({"type": "array", "items": {"$ref": "#/$defs/row"}, "$defs": {"row": {"type": "string"}}});
+        let root = Value::Object(wrapped(&schema).unwrap());
+        assert_eq!(root["properties"]["result"]["items"]["$ref"], "#/$defs/row");
+        assert_eq!(root["$defs"]["row"]["type"], "string");
+        assert!(wrapped(&json!({"type": "array", "items": {"$ref": "#"}})).is_none());
     }
 }

@@ -10,7 +10,6 @@ pub mod http;
 pub mod mcp;
 mod names;
 mod patience;
-mod schemas;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;

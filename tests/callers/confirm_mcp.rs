@@ -377,38 +377,3 @@ fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
         assert_eq!(ran(&playground), 1);
     });
 }
-
-#[test]
-fn over_stdio_a_client_of_the_newer_era_calls_again_with_the_answer() {
-    as_everyone_with("python", "confirm over stdio in the newer era", |who| {
-        let playground = playground(who);
-        let (mut server, mut line) = stdio(&playground);
-        let mut id = 0;
-        let mut call = |can: &Value, back: &Value| {
-            id += 1;
-            let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": can});
-            let mut params = json!({"name": "esc__pay", "arguments": {"to": "Eve"}, "_meta": meta});
-            params.as_object_mut().unwrap().extend(back.as_object().cloned().unwrap());
-            line.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
-            let answer = line.next();
-            assert_eq!(answer["id"], id, "{answer}");
-            answer
-        };
-        let (form, nothing) = (json!({ FORM: {} }), json!({}));
-        let asked = call(&form, &nothing);
-        let question = &asked["result"]["inputRequests"][KEY]["params"]["message"];
-        assert!(question.as_str().is_some_and(|shown| shown.contains("it spends money")), "{asked}");
-        let back =
-            |answer: &Value| json!({"requestState": asked["result"]["requestState"], "inputResponses": {KEY: answer}});
-        assert_eq!(ran(&playground), 0, "nothing ran before");
-        let paid = call(&form, &back(&yes()));
-        assert_eq!(paid["result"]["structuredContent"], json!({"paid": 1}), "{paid}");
-        let by = format!("{} (as the MCP client says)", me(who));
-        assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
-        assert!(words(&call(&form, &back(&yes()))).contains("counts once"));
-        assert!(words(&call(&nothing, &nothing)).contains("nobody can be asked"));
-        drop(line);
-        server.wait().unwrap();
-        assert_eq!(ran(&playground), 1);
-    });
-}

@@ -176,7 +176,7 @@ fn what_lies_beside_a_withheld_tool_is_not_told() {
         let two = playground.path("user_scripts/alice/two");
         std::os::unix::fs::symlink("main.py", two.join("link.py")).unwrap();
         nix::unistd::mkfifo(&two.join("pipe.py"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        for (name, told) in [("link", "is a symbolic link"), ("pipe", "is a named pipe")] {
+        for (name, told) in [("link", "is a symbolic link"), ("pipe", "is a pipe")] {
             let input = |folder: &str| json!({"scriptPath": format!("alice/{folder}/{name}.py")});
             let run = |folder: &str| as_alice(&playground, "core:execute-python-script", &input(folder));
             let [there, missing] = ["two", "twx"].map(run);

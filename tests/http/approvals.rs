@@ -1,7 +1,7 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
 use super::{Reply, Web, bearer, exchanged, private, request, token};
-use crate::harness::{Playground, Who, as_everyone_with, finish, wait_for};
+use crate::harness::{Playground, Who, finish, has, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -69,117 +69,121 @@ const NO: &str = "{\"approve\": false}";
 
 #[test]
 fn an_operator_answers_for_one_call_and_nobody_else_does() {
-    as_everyone_with("python", "approvals", |who| {
-        let playground = playground(who);
-        let names = ["alice", "ops", "boss"];
-        let made = names.map(|name| token(&playground, name, if name == "alice" { &[] } else { &["--operator"] }));
-        let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
-        let file = private(&playground, "state/tokens", &lines);
-        let web = Web::start(&playground, &["--token-file", &file]);
-        let [alice, ops, boss] = made.each_ref().map(|(token, _)| bearer(token));
-        let (alice, ops, boss) = ([alice.as_str()], [ops.as_str()], [boss.as_str()]);
-        let asked = Asked { web: &web, playground: &playground };
+    if !has("python", 1) {
+        return;
+    }
+    let who = Who::ours();
+    let playground = playground(who);
+    let names = ["alice", "ops", "boss"];
+    let made = names.map(|name| token(&playground, name, if name == "alice" { &[] } else { &["--operator"] }));
+    let lines: String = made.iter().map(|(_, line)| format!("{line}\n")).collect();
+    let file = private(&playground, "state/tokens", &lines);
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let [alice, ops, boss] = made.each_ref().map(|(token, _)| bearer(token));
+    let (alice, ops, boss) = ([alice.as_str()], [ops.as_str()], [boss.as_str()]);
+    let asked = Asked { web: &web, playground: &playground };
 
-        // The question says all that the answer is for, and no secret.
-        let body = json!({"user": "carol", "arguments": {"to": "bob\u{1b}[2J", "key": "hunter2-hunter2"}});
-        let call = asked.call(&alice, &body);
-        let question = asked.question(&ops);
-        assert_eq!((&question["tool"], &question["caller"]), (&json!("esc:pay@1.0.0"), &json!("alice")));
-        assert_eq!((&question["label"], &question["through"]), (&json!("carol"), &Value::Null));
-        assert_eq!(question["why"], json!([{"policy": "pay", "why": "it spends money"}]));
-        let arguments: Value = serde_json::from_str(question["arguments"].as_str().unwrap()).unwrap();
-        assert_eq!(arguments, json!({"to": "bob\u{1b}[2J", "key": "***"}));
-        assert!(!question["arguments"].as_str().unwrap().contains('\u{1b}'));
-        let touches = question["touches"].to_string();
-        assert!(touches.contains("write ") && touches.contains("/user_scripts/pay/out/**"), "{touches}");
-        assert_eq!(question["digest"].as_str().unwrap().len(), 64);
-        assert_eq!(web.get("/v1/status", &ops).json()["approvals"], 1);
+    // The question says all that the answer is for, and no secret.
+    let body = json!({"user": "carol", "arguments": {"to": "bob\u{1b}[2J", "key": "hunter2-hunter2"}});
+    let call = asked.call(&alice, &body);
+    let question = asked.question(&ops);
+    assert_eq!((&question["tool"], &question["caller"]), (&json!("esc:pay@1.0.0"), &json!("alice")));
+    assert_eq!((&question["label"], &question["through"]), (&json!("carol"), &Value::Null));
+    assert_eq!(question["why"], json!([{"policy": "pay", "why": "it spends money"}]));
+    let arguments: Value = serde_json::from_str(question["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"to": "bob\u{1b}[2J", "key": "***"}));
+    assert!(!question["arguments"].as_str().unwrap().contains('\u{1b}'));
+    let touches = question["touches"].to_string();
+    assert!(touches.contains("write ") && touches.contains("/user_scripts/pay/out/**"), "{touches}");
+    assert_eq!(question["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(web.get("/v1/status", &ops).json()["approvals"], 1);
 
-        // Whoever is no operator neither sees nor answers it.
-        assert_eq!(web.get("/v1/approvals", &alice).status, 403);
-        assert_eq!(asked.answer(&question, &alice, YES).status, 403);
-        for body in ["", "{}", "true", "{\"approve\": 1}", "{\"approve\": true, \"all\": true}", "[true]"] {
-            assert_eq!(asked.answer(&question, &ops, body).status, 400, "{body}");
-        }
-        let other = json!({"call": "00000000-0000-7000-8000-000000000000"});
-        assert_eq!(asked.answer(&other, &ops, YES).status, 404);
-        assert_eq!(ran(&playground), 0);
-        assert_eq!(asked.answer(&question, &ops, YES).status, 200);
-        let reply = ended(call);
-        assert_eq!((reply.status, &reply.json()["success"]), (200, &json!(true)), "{reply:?}");
-        assert_eq!(ran(&playground), 1);
-        let record = playground.records().pop().unwrap();
-        assert_eq!((&record["approvedBy"], &record["user"]), (&json!("ops"), &json!("alice")));
-        // One answer is for one call: the same call again is another.
-        assert_eq!(asked.answer(&question, &ops, YES).status, 404);
-        fs::remove_file(playground.path("user_scripts/pay/out/ran")).unwrap();
-        let call = asked.call(&alice, &body);
-        let again = asked.question(&ops);
-        assert!(again["digest"] == question["digest"] && again["call"] != question["call"]);
-        assert_eq!(asked.answer(&again, &ops, NO).status, 200);
-        let reply = ended(call);
-        let error = &reply.json()["error"];
-        assert_eq!((reply.status, &error["type"]), (403, &json!("AuthorizationError")), "{reply:?}");
-        assert!(error["message"].as_str().unwrap().contains("A person was asked about this call and did not agree"));
-        let record = playground.records().pop().unwrap();
-        assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: denied by ops")));
+    // Whoever is no operator neither sees nor answers it.
+    assert_eq!(web.get("/v1/approvals", &alice).status, 403);
+    assert_eq!(asked.answer(&question, &alice, YES).status, 403);
+    for body in ["", "{}", "true", "{\"approve\": 1}", "{\"approve\": true, \"all\": true}", "[true]"] {
+        assert_eq!(asked.answer(&question, &ops, body).status, 400, "{body}");
+    }
+    let other = json!({"call": "00000000-0000-7000-8000-000000000000"});
+    assert_eq!(asked.answer(&other, &ops, YES).status, 404);
+    assert_eq!(ran(&playground), 0);
+    assert_eq!(asked.answer(&question, &ops, YES).status, 200);
+    let reply = ended(call);
+    assert_eq!((reply.status, &reply.json()["success"]), (200, &json!(true)), "{reply:?}");
+    assert_eq!(ran(&playground), 1);
+    let record = playground.records().pop().unwrap();
+    assert_eq!((&record["approvedBy"], &record["user"]), (&json!("ops"), &json!("alice")));
+    // One answer is for one call: the same call again is another.
+    assert_eq!(asked.answer(&question, &ops, YES).status, 404);
+    fs::remove_file(playground.path("user_scripts/pay/out/ran")).unwrap();
+    let call = asked.call(&alice, &body);
+    let again = asked.question(&ops);
+    assert!(again["digest"] == question["digest"] && again["call"] != question["call"]);
+    assert_eq!(asked.answer(&again, &ops, NO).status, 200);
+    let reply = ended(call);
+    let error = &reply.json()["error"];
+    assert_eq!((reply.status, &error["type"]), (403, &json!("AuthorizationError")), "{reply:?}");
+    assert!(error["message"].as_str().unwrap().contains("A person was asked about this call and did not agree"));
+    let record = playground.records().pop().unwrap();
+    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: denied by ops")));
 
-        // An operator's own call is for another operator to answer.
-        let call = asked.call(&ops, &json!({"to": "x"}));
-        let own = asked.question(&ops);
-        let refused = asked.answer(&own, &ops, YES);
-        assert!(refused.status == 403 && refused.body.contains("another operator must answer"), "{refused:?}");
-        assert_eq!((ran(&playground), asked.open(&boss).len()), (0, 1));
-        // From the command line, too.
-        let verb = |words: &[&str]| {
-            let mut command = playground.host();
-            command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", &made[2].0);
-            finish(command, b"")
-        };
-        let seen = verb(&["approvals"]).text();
-        let id = own["call"].as_str().unwrap();
-        for word in ["esc:pay@1.0.0: may this call run?", "it spends money", "ops", id] {
-            assert!(seen.contains(word), "{word}: {seen}");
-        }
-        let done = verb(&["approvals", id, "--yes"]);
-        assert_eq!(done.code, Some(0), "{done:?}");
-        assert_eq!(ended(call).status, 200);
-        assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!("boss")));
-        assert!(verb(&["approvals"]).text().contains("No call waits for an answer"));
-        assert_eq!(verb(&["approvals", id, "--no"]).code, Some(2), "it is not there any more");
-        assert_eq!(verb(&["approvals", id]).code, Some(2), "an answer is yes or no");
-    });
+    // An operator's own call is for another operator to answer.
+    let call = asked.call(&ops, &json!({"to": "x"}));
+    let own = asked.question(&ops);
+    let refused = asked.answer(&own, &ops, YES);
+    assert!(refused.status == 403 && refused.body.contains("another operator must answer"), "{refused:?}");
+    assert_eq!((ran(&playground), asked.open(&boss).len()), (0, 1));
+    // From the command line, too.
+    let verb = |words: &[&str]| {
+        let mut command = playground.host();
+        command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", &made[2].0);
+        finish(command, b"")
+    };
+    let seen = verb(&["approvals"]).text();
+    let id = own["call"].as_str().unwrap();
+    for word in ["esc:pay@1.0.0: may this call run?", "it spends money", "ops", id] {
+        assert!(seen.contains(word), "{word}: {seen}");
+    }
+    let done = verb(&["approvals", id, "--yes"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(ended(call).status, 200);
+    assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!("boss")));
+    assert!(verb(&["approvals"]).text().contains("No call waits for an answer"));
+    assert_eq!(verb(&["approvals", id, "--no"]).code, Some(2), "it is not there any more");
+    assert_eq!(verb(&["approvals", id]).code, Some(2), "an answer is yes or no");
 }
 
 #[test]
 fn what_changes_while_a_person_is_asked_does_not_run() {
-    as_everyone_with("python", "changes while a person is asked", |who| {
-        let playground = playground(who);
-        let web = Web::start(&playground, &[]);
-        let asked = Asked { web: &web, playground: &playground };
-        // Without tokens there is one user, who runs the host.
-        let call = asked.call(&[], &json!({"to": "x"}));
-        let question = asked.question(&[]);
-        assert_eq!(asked.answer(&question, &[], YES).status, 200);
-        assert_eq!(ended(call).status, 200, "control: nothing changed");
-        fs::remove_file(playground.path("user_scripts/pay/out/ran")).unwrap();
+    if !has("python", 1) {
+        return;
+    }
+    let who = Who::ours();
+    let playground = playground(who);
+    let web = Web::start(&playground, &[]);
+    let asked = Asked { web: &web, playground: &playground };
+    // Without tokens there is one user, who runs the host.
+    let call = asked.call(&[], &json!({"to": "x"}));
+    let question = asked.question(&[]);
+    assert_eq!(asked.answer(&question, &[], YES).status, 200);
+    assert_eq!(ended(call).status, 200, "control: nothing changed");
+    fs::remove_file(playground.path("user_scripts/pay/out/ran")).unwrap();
 
-        let script = playground.path("user_scripts/pay/main.py");
-        let call = asked.call(&[], &json!({"to": "x"}));
-        let question = asked.question(&[]);
-        fs::write(&script, fs::read_to_string(&script).unwrap() + "# more\n").unwrap();
-        assert_eq!(asked.answer(&question, &[], YES).status, 200);
-        let reply = ended(call);
-        assert!(reply.status == 503 && reply.body.contains("changed while a person was asked"), "{reply:?}");
-        assert_eq!(ran(&playground), 0);
+    let script = playground.path("user_scripts/pay/main.py");
+    let call = asked.call(&[], &json!({"to": "x"}));
+    let question = asked.question(&[]);
+    fs::write(&script, fs::read_to_string(&script).unwrap() + "# more\n").unwrap();
+    assert_eq!(asked.answer(&question, &[], YES).status, 200);
+    let reply = ended(call);
+    assert!(reply.status == 503 && reply.body.contains("changed while a person was asked"), "{reply:?}");
+    assert_eq!(ran(&playground), 0);
 
-        // A client that leaves takes its question along.
-        let call = asked.call(&[], &json!({"to": "x"}));
-        let question = asked.question(&[]);
-        drop(call);
-        wait_for("the question is gone", || asked.open(&[]).is_empty());
-        assert_eq!(asked.answer(&question, &[], YES).status, 404);
-        assert_eq!(playground.records().pop().unwrap()["outcome"], "CancelledError");
-        assert_eq!(ran(&playground), 0);
-    });
+    // A client that leaves takes its question along.
+    let call = asked.call(&[], &json!({"to": "x"}));
+    let question = asked.question(&[]);
+    drop(call);
+    wait_for("the question is gone", || asked.open(&[]).is_empty());
+    assert_eq!(asked.answer(&question, &[], YES).status, 404);
+    assert_eq!(playground.records().pop().unwrap()["outcome"], "CancelledError");
+    assert_eq!(ran(&playground), 0);
 }

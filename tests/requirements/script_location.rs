@@ -19,48 +19,45 @@ console.log(JSON.stringify({cwd: process.cwd(), found}))
 /// Node and Bun stand in the script's folder; its modules resolve, those of other folders do not.
 #[test]
 fn modules_are_those_of_the_tool() {
-    as_everyone("modules", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let languages: Vec<&str> = ["nodejs", "bun"].into_iter().filter(|language| has(language, 2)).collect();
-        for language in &languages {
-            let file = format!("{language}/main.js");
-            let folder = playground.tool_at(&format!("req:{language}"), language, &file, MODULES, json!({}));
-            fs::create_dir_all(folder.join("node_modules/own")).unwrap();
-            fs::write(folder.join("node_modules/own/index.js"), "module.exports = 'own'\n").unwrap();
-            fs::write(folder.join("beside.js"), "module.exports = 'beside'\n").unwrap();
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let languages: Vec<&str> = ["nodejs", "bun"].into_iter().filter(|language| has(language, 2)).collect();
+    for language in &languages {
+        let file = format!("{language}/main.js");
+        let folder = playground.tool_at(&format!("req:{language}"), language, &file, MODULES, json!({}));
+        fs::create_dir_all(folder.join("node_modules/own")).unwrap();
+        fs::write(folder.join("node_modules/own/index.js"), "module.exports = 'own'\n").unwrap();
+        fs::write(folder.join("beside.js"), "module.exports = 'beside'\n").unwrap();
+    }
+    for (path, word) in [("neighbour/node_modules/theirs", "theirs"), ("node_modules/shared", "shared")] {
+        let folder = playground.path("user_scripts").join(path);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("index.js"), format!("module.exports = '{word}'\n")).unwrap();
+    }
+    fs::write(playground.path("user_scripts/neighbour/lib.js"), "module.exports = 'lib'\n").unwrap();
+    playground.settle();
+    let names = ["own", "./beside.js", "theirs", "../neighbour/node_modules/theirs", "../neighbour/lib.js", "shared"];
+    let input = json!({"names": names}).to_string();
+    for language in languages {
+        let folder = playground.path("user_scripts").join(language);
+        let ended = playground.call(&format!("req:{language}"), &input);
+        fits("ok", &ended).unwrap();
+        let output = &ended.out["outputData"];
+        assert_eq!(output["cwd"], json!(folder), "{language}");
+        let missing = if language == "nodejs" { "MODULE_NOT_FOUND" } else { "" };
+        for (name, wanted) in names.iter().zip(["own", "beside", missing, missing, missing, missing]) {
+            let got = output["found"][*name].as_str().unwrap_or_default();
+            let good = if wanted.is_empty() { got.contains("NOT_FOUND") } else { got == wanted };
+            assert!(good, "{language}: {name} is {got}");
         }
-        for (path, word) in [("neighbour/node_modules/theirs", "theirs"), ("node_modules/shared", "shared")] {
-            let folder = playground.path("user_scripts").join(path);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("index.js"), format!("module.exports = '{word}'\n")).unwrap();
+        // The control: without walls the neighbour's are found, and what lies in a folder above.
+        let program = if language == "nodejs" { "node" } else { "bun" };
+        let mut command = playground.outside(crate::harness::found(program).unwrap().to_str().unwrap());
+        command.arg("main.js").current_dir(&folder);
+        let outside: Value = serde_json::from_slice(&finish(command, input.as_bytes()).stdout).unwrap();
+        for (name, wanted) in names.iter().skip(3).zip(["theirs", "lib", "shared"]) {
+            assert_eq!(outside["found"][*name], wanted, "{language}, outside: {name}");
         }
-        fs::write(playground.path("user_scripts/neighbour/lib.js"), "module.exports = 'lib'\n").unwrap();
-        playground.settle();
-        let names =
-            ["own", "./beside.js", "theirs", "../neighbour/node_modules/theirs", "../neighbour/lib.js", "shared"];
-        let input = json!({"names": names}).to_string();
-        for language in languages {
-            let folder = playground.path("user_scripts").join(language);
-            let ended = playground.call(&format!("req:{language}"), &input);
-            fits("ok", &ended).unwrap();
-            let output = &ended.out["outputData"];
-            assert_eq!(output["cwd"], json!(folder), "{language}");
-            let missing = if language == "nodejs" { "MODULE_NOT_FOUND" } else { "" };
-            for (name, wanted) in names.iter().zip(["own", "beside", missing, missing, missing, missing]) {
-                let got = output["found"][*name].as_str().unwrap_or_default();
-                let good = if wanted.is_empty() { got.contains("NOT_FOUND") } else { got == wanted };
-                assert!(good, "{language}: {name} is {got}");
-            }
-            // The control: without walls the neighbour's are found, and what lies in a folder above.
-            let program = if language == "nodejs" { "node" } else { "bun" };
-            let mut command = playground.outside(crate::harness::found(program).unwrap().to_str().unwrap());
-            command.arg("main.js").current_dir(&folder);
-            let outside: Value = serde_json::from_slice(&finish(command, input.as_bytes()).stdout).unwrap();
-            for (name, wanted) in names.iter().skip(3).zip(["theirs", "lib", "shared"]) {
-                assert_eq!(outside["found"][*name], wanted, "{language}, outside: {name}");
-            }
-        }
-    });
+    }
 }
 
 /// Writes, waits until the others have written too, and reads.
@@ -73,28 +70,27 @@ const SCRATCH: &str = "import json, os, sys, time\ngiven = json.load(sys.stdin)\
 #[test]
 fn calls_at_once_do_not_meet() {
     const AT_ONCE: u64 = 20;
-    as_everyone_with("python", "calls at once", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool_at("req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
-        playground.settle();
-        let name = format!("mix-{}-{}", std::process::id(), who.name());
-        let mut server = Server::start(&playground);
-        for _ in 0..2 {
-            let input = |n: u64| json!({"n": n, "name": name, "wait": 0.3});
-            let ids: Vec<u64> = (0..AT_ONCE).map(|n| server.call("req:scratch", input(n))).collect();
-            let answers = server.answers(&ids);
-            for (n, id) in ids.iter().enumerate() {
-                let own = json!([false, n.to_string()]);
-                let wanted = json!({"n": n, "here": {"/tmp": own, "/dev/shm": own}});
-                assert_eq!(answers[id]["result"]["structuredContent"], wanted, "{who:?}: {}", answers[id]);
-            }
+    if !has("python", 1) {
+        return;
+    }
+    let who = Who::ours();
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool_at("req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
+    playground.settle();
+    let name = format!("mix-{}-{}", std::process::id(), who.name());
+    let mut server = Server::start(&playground);
+    for _ in 0..2 {
+        let input = |n: u64| json!({"n": n, "name": name, "wait": 0.3});
+        let ids: Vec<u64> = (0..AT_ONCE).map(|n| server.call("req:scratch", input(n))).collect();
+        let answers = server.answers(&ids);
+        for (n, id) in ids.iter().enumerate() {
+            let own = json!([false, n.to_string()]);
+            let wanted = json!({"n": n, "here": {"/tmp": own, "/dev/shm": own}});
+            assert_eq!(answers[id]["result"]["structuredContent"], wanted, "{who:?}: {}", answers[id]);
         }
-        assert!(
-            ["/tmp", "/dev/shm"].iter().all(|folder| !Path::new(folder).join(&name).exists()),
-            "none of it is here"
-        );
-        mixed_outside(&playground, &name);
-    });
+    }
+    assert!(["/tmp", "/dev/shm"].iter().all(|folder| !Path::new(folder).join(&name).exists()), "none of it is here");
+    mixed_outside(&playground, &name);
 }
 
 /// The control: without walls two that run at once read the same.
@@ -126,41 +122,39 @@ fn mixed_outside(playground: &Playground, name: &str) {
 /// Base folders are configuration; the same manifest finds its script in another one.
 #[test]
 fn another_base_by_flag_and_by_variable() {
-    as_everyone_with("python", "bases", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool_at("req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
-        fs::rename(
-            playground.path("user_scripts/where/req-where.tool.json"),
-            playground.path("tool-defs/where.tool.json"),
-        )
+    if !has("python", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool_at("req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
+    fs::rename(playground.path("user_scripts/where/req-where.tool.json"), playground.path("tool-defs/where.tool.json"))
         .unwrap();
-        for (base, word) in [("elsewhere/scripts", "elsewhere"), ("third", "third")] {
-            fs::create_dir_all(playground.path(base).join("where")).unwrap();
-            fs::write(playground.path(base).join("where/main.py"), format!("print('\"{word}\"')\n")).unwrap();
-        }
-        let defs = playground.path("elsewhere/defs");
-        fs::create_dir_all(&defs).unwrap();
-        let text = fs::read_to_string(playground.path("tool-defs/where.tool.json")).unwrap();
-        fs::write(defs.join("there.tool.json"), text.replace("req:where", "req:there")).unwrap();
-        playground.settle();
-        let path = |name: &str| playground.path(name).display().to_string();
-        let (scripts, third, defs) = (path("elsewhere/scripts"), path("third"), path("elsewhere/defs"));
-        for (tool, flags, wanted) in [
-            ("req:where", vec![], r#"ok "usual""#),
-            ("req:where", vec!["--scripts", &scripts], r#"ok "elsewhere""#),
-            ("req:where", vec!["--scripts", &third, "--scripts", &scripts], r#"ok "third""#),
-            ("req:there", vec!["--tools", &defs], r#"ok "usual""#),
-            ("req:there", vec!["--tools", &defs, "--scripts", &third], r#"ok "third""#),
-            ("req:where", vec!["--tools", &defs], "ToolNotFoundError"),
-            ("req:there", vec![], "ToolNotFoundError"),
-        ] {
-            let ended = playground.call_with(tool, "{}", &flags);
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {flags:?}: {why}"));
-        }
-        let mut command = playground.host();
-        command.env("TOOLHOST_SCRIPTS", &third).args(["call", "req:where", "--input", "{}"]);
-        assert_eq!(finish(command, b"").stdout, b"\"third\"\n");
-    });
+    for (base, word) in [("elsewhere/scripts", "elsewhere"), ("third", "third")] {
+        fs::create_dir_all(playground.path(base).join("where")).unwrap();
+        fs::write(playground.path(base).join("where/main.py"), format!("print('\"{word}\"')\n")).unwrap();
+    }
+    let defs = playground.path("elsewhere/defs");
+    fs::create_dir_all(&defs).unwrap();
+    let text = fs::read_to_string(playground.path("tool-defs/where.tool.json")).unwrap();
+    fs::write(defs.join("there.tool.json"), text.replace("req:where", "req:there")).unwrap();
+    playground.settle();
+    let path = |name: &str| playground.path(name).display().to_string();
+    let (scripts, third, defs) = (path("elsewhere/scripts"), path("third"), path("elsewhere/defs"));
+    for (tool, flags, wanted) in [
+        ("req:where", vec![], r#"ok "usual""#),
+        ("req:where", vec!["--scripts", &scripts], r#"ok "elsewhere""#),
+        ("req:where", vec!["--scripts", &third, "--scripts", &scripts], r#"ok "third""#),
+        ("req:there", vec!["--tools", &defs], r#"ok "usual""#),
+        ("req:there", vec!["--tools", &defs, "--scripts", &third], r#"ok "third""#),
+        ("req:where", vec!["--tools", &defs], "ToolNotFoundError"),
+        ("req:there", vec![], "ToolNotFoundError"),
+    ] {
+        let ended = playground.call_with(tool, "{}", &flags);
+        fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {flags:?}: {why}"));
+    }
+    let mut command = playground.host();
+    command.env("TOOLHOST_SCRIPTS", &third).args(["call", "req:where", "--input", "{}"]);
+    assert_eq!(finish(command, b"").stdout, b"\"third\"\n");
 }
 
 const COUNTS: &str = "import json, os\npath = 'FOLDER/count'\nn = int(open(path).read()) + 1 if os.path.exists(path) else 1\n\

@@ -46,32 +46,32 @@ struct Announce {
     ttl: Option<i64>,
 }
 
+/// What is served over one broker, and the files that its entry names: no tool may write them.
 #[derive(Clone, Debug)]
 pub struct Broker {
     pub entry: Entry,
-    /// Certificates that vouch for it.
-    ca: Option<PathBuf>,
-    credentials: Option<SecretSource>,
-    /// Of the key by which it announces.
-    key: Option<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
-impl Broker {
-    /// The files that it names: no tool may write them.
-    pub fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let credentials = self.credentials.as_ref().and_then(|from| from.file());
-        self.ca.clone().into_iter().chain(credentials.map(Path::to_owned)).chain(self.key.clone())
+/// The connection of an entry: its address, who we are there, and who vouches for the broker. Adds the files that it names.
+fn connection(
+    url: &str,
+    user: Option<String>,
+    credentials: Option<&str>,
+    ca: Option<PathBuf>,
+    insecure: bool,
+    folder: &Path,
+    files: &mut Vec<PathBuf>,
+) -> Result<Terms, String> {
+    let credentials = credentials.map(|from| shared_secret(from, folder, "a broker has one credential", files));
+    let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
+    let mut terms = Terms::new(url, user, credentials, insecure).map_err(|why| format!("url: {why}"))?;
+    if let Some(path) = ca.map(|path| folder.join(path)) {
+        let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
+        files.push(path);
+        terms.ca = Some(text);
     }
-
-    /// As it is served, with the certificates as they are now.
-    pub fn ready(&self) -> Result<Entry, String> {
-        let mut entry = self.entry.clone();
-        if let Some(path) = &self.ca {
-            let text = guarded_text(path).map_err(|why| format!("[[broker]] ca {}: {why}", path.display()))?;
-            entry.terms.ca = Some(text);
-        }
-        Ok(entry)
-    }
+    Ok(terms)
 }
 
 /// All entries; `folder`: where relative paths start.
@@ -105,10 +105,9 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
 }
 
 fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
-    let credentials = given.credentials.map(|from| one_for_all(&from, folder, "a broker has one credential"));
-    let credentials = credentials.transpose().map_err(|why| format!("credentials: {why}"))?;
-    let terms = Terms::new(&given.url, given.user, credentials.clone().map(secret), given.insecure)
-        .map_err(|why| format!("url: {why}"))?;
+    let mut files = Vec::new();
+    let credentials = given.credentials.as_deref();
+    let terms = connection(&given.url, given.user, credentials, given.ca, given.insecure, folder, &mut files)?;
     let (request, response) = match (given.service, given.request, given.response) {
         (Some(service), None, None) => Topic::of_service(&service).map_err(|why| format!("service: {why}"))?,
         (None, Some(request), Some(response)) => (
@@ -146,13 +145,13 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     if given.announce.is_some() && tools.len() > MOST_ANNOUNCED {
         return Err(format!("announce: no host takes more than {MOST_ANNOUNCED} tools of one announcer"));
     }
-    let announce = given.announce.map(|announce| announcing(announce, folder)).transpose();
-    let (announce, key) = announce.map_err(|why| format!("announce: {why}"))?.unzip();
+    let announce = given.announce.map(|announce| announcing(announce, folder, &mut files)).transpose();
+    let announce = announce.map_err(|why| format!("announce: {why}"))?;
     let entry = Entry { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };
-    Ok(Broker { entry, ca: given.ca.map(|path| folder.join(path)), credentials, key: key.flatten() })
+    Ok(Broker { entry, files })
 }
 
-fn announcing(announce: Announce, folder: &Path) -> Result<(Announcing, Option<PathBuf>), String> {
+fn announcing(announce: Announce, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Announcing, String> {
     let Announce { announcer, key, topic, ttl } = announce;
     if !plain(&announcer) {
         return Err("announcer: small letters, digits and `-`, at most 32".to_owned());
@@ -162,8 +161,7 @@ fn announcing(announce: Announce, folder: &Path) -> Result<(Announcing, Option<P
         return Err(format!("ttl: from 1 to {} seconds", announced::LONGEST_TTL));
     }
     let topic = Topic::parse(topic.as_deref().unwrap_or(announced::TOPIC)).map_err(|why| format!("topic: {why}"))?;
-    let (key, file) = announcer_key(&key, folder)?;
-    Ok((Announcing { name: announcer, topic, key, ttl }, file))
+    Ok(Announcing { name: announcer, topic, key: announcer_key(&key, folder, files)?, ttl })
 }
 
 /// An entry of `[[tool_services]]`.
@@ -221,18 +219,9 @@ pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Resul
             return Err(at(format!("the service '{}' is called over another broker already", twice.escape_debug())));
         }
         let mut files = Vec::new();
-        let from = entry.credentials.as_deref().map(|from| one_for_all(from, folder, "a broker has one credential"));
-        let from = from.transpose().map_err(|why| at(format!("credentials: {why}")))?;
-        files.extend(from.as_ref().and_then(|from| from.file().map(Path::to_path_buf)));
-        let secret = from.map(secret);
-        let mut terms =
-            Terms::new(&entry.url, entry.user, secret, entry.insecure).map_err(|why| at(format!("url: {why}")))?;
-        let certificates = entry.ca.map(|path| {
-            let path = folder.join(path);
-            files.push(path.clone());
-            guarded_text(&path).map_err(|why| at(format!("ca {}: {why}", path.display())))
-        });
-        terms.ca = certificates.transpose()?;
+        let credentials = entry.credentials.as_deref();
+        let terms = connection(&entry.url, entry.user, credentials, entry.ca, entry.insecure, folder, &mut files);
+        let terms = terms.map_err(at)?;
         let announced = entry.announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
         let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
         let names = |entry: &announced::Entry| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
@@ -262,9 +251,7 @@ fn announced_entry(
         if from.iter().any(|other| other.name == announcer || other.namespace == namespace) {
             return Err(format!("'{announcer}': another one has this name or this namespace"));
         }
-        let (key, file) = announcer_key(&key, folder)?;
-        files.extend(file);
-        from.push(Announcer { name: announcer, namespace, key });
+        from.push(Announcer { name: announcer, namespace, key: announcer_key(&key, folder, files)? });
     }
     if from.is_empty() {
         return Err("`from` lists no announcer: { announcer, namespace, key }".to_owned());
@@ -278,7 +265,7 @@ fn plain(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')
 }
 
-/// A source of what is the same for every caller; `what`: the words that say so.
+/// A secret source that is the same for every caller; `what` says so in the error.
 pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<SecretSource, String> {
     match secret_source(written, folder)? {
         SecretSource::CallerFile(_) => Err(format!("{what}, the same for every caller")),
@@ -286,14 +273,13 @@ pub(super) fn one_for_all(written: &str, folder: &Path, what: &str) -> Result<Se
     }
 }
 
-/// What is read there, anew each time.
-fn secret(from: SecretSource) -> Secret {
-    Secret::new(move || Box::pin(service::credential(from.clone())))
+/// A secret that is read at each use. Adds its file.
+fn shared_secret(written: &str, folder: &Path, what: &str, files: &mut Vec<PathBuf>) -> Result<Secret, String> {
+    let from = one_for_all(written, folder, what)?;
+    files.extend(from.file().map(Path::to_path_buf));
+    Ok(Secret::new(move || Box::pin(service::credential(from.clone()))))
 }
 
-/// Where a key is read, and its file.
-fn announcer_key(from: &str, folder: &Path) -> Result<(Secret, Option<PathBuf>), String> {
-    let from = one_for_all(from, folder, "an announcer has one key").map_err(|why| format!("key: {why}"))?;
-    let file = from.file().map(Path::to_path_buf);
-    Ok((secret(from), file))
+fn announcer_key(from: &str, folder: &Path, files: &mut Vec<PathBuf>) -> Result<Secret, String> {
+    shared_secret(from, folder, "an announcer has one key", files).map_err(|why| format!("key: {why}"))
 }

@@ -2,13 +2,12 @@
 //!
 //! Nothing that a tool says can be read as protocol text.
 
-mod find;
 mod read;
 #[cfg(test)]
 mod tests;
 mod xml;
 
-pub use read::{Action, ActionError, Context, Reading, read};
+pub use read::{Action, ActionError, Context, Dialect, Reading, read};
 
 use crate::base::text;
 use crate::fault::Kind;
@@ -21,29 +20,8 @@ use serde_json::{Map, Value};
 
 /// What an action without a readable tool is called.
 const UNKNOWN: &str = "unknown";
-/// A text of more bytes is read on a thread of its own.
-const LONG: usize = 64 * 1024;
 /// Longest id that an observation gives back, characters.
 const LONGEST_ID: usize = 200;
-
-/// The forms in which models write actions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dialect {
-    /// `<tool_id>` and `<inputs>`.
-    Canonical,
-    /// The tag names the tool, its children the parameters.
-    Legacy,
-}
-
-impl Dialect {
-    fn name(self) -> &'static str {
-        match self {
-            Dialect::Canonical => "canonical",
-            Dialect::Legacy => "legacy",
-        }
-    }
-}
 
 /// Says what ids stand for that the registry does not know: nodes of a platform, tools under other names. What they
 /// stand for is a tool of the registry, which runs like every call.
@@ -72,28 +50,9 @@ pub struct Answer {
     pub outcome: Option<Report>,
 }
 
-/// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Dropping the
-/// future cancels the call.
-pub async fn act(service: &Service, from: CallRequest, text: &str) -> Answer {
-    act_with(service, &[], from, text).await
-}
-
-/// The same, with resolvers for ids that the registry does not know, asked in this order.
-pub async fn act_with(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, text: &str) -> Answer {
-    let reading = match text.len() > LONG {
-        // Other calls of this thread go on meanwhile.
-        true => {
-            let text = text.to_owned();
-            let read = tokio::task::spawn_blocking(move || read(&text)).await;
-            read.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
-        }
-        false => read(text),
-    };
-    answer(service, resolvers, from, reading).await
-}
-
-/// The same for a text that was read.
-pub async fn answer(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, mut reading: Reading) -> Answer {
+/// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Ids that the registry does
+/// not know are asked of the resolvers, in this order. Dropping the future cancels the call.
+pub async fn act(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, mut reading: Reading) -> Answer {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
     reading.answered(report)
@@ -179,7 +138,8 @@ impl Reading {
         let status = if report.success { "success" } else { "failed" };
         let mut attributes = vec![("call_id", report.id.as_str()), ("status", status)];
         attributes.extend(report.version.as_deref().map(|version| ("version", version)));
-        attributes.extend(dialect.map(|dialect| ("dialect", dialect.name())));
+        let name = dialect.map(|dialect| if dialect == Dialect::Legacy { "legacy" } else { "canonical" });
+        attributes.extend(name.map(|name| ("dialect", name)));
         let mut notes = self.warnings.clone();
         notes.extend(report.notes.iter().cloned());
         let advice = report.error.as_ref().and_then(format::advice);
@@ -220,14 +180,5 @@ fn render(attributes: &[(&str, &str)], tool: &str, sentence: &str, notes: &[Stri
 fn inert(text: &str) -> String {
     // Control characters become \uXXXX, but for line breaks and tabs.
     let visible = text.split('\t').map(text::escaped_json).collect::<Vec<_>>().join("\t");
-    let mut out = String::with_capacity(visible.len());
-    for c in visible.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            c => out.push(c),
-        }
-    }
-    out
+    visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

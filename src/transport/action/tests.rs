@@ -42,20 +42,6 @@ const SEED: &str = r#"<ACTION>
 </ACTION>"#;
 
 #[test]
-fn the_example_is_an_id_and_three_inputs() {
-    let reading = read(SEED);
-    let action = reading.action.expect("an action").expect("readable");
-    assert_eq!((action.tool.as_str(), action.dialect), ("core:execute-python-script", Dialect::Canonical));
-    let inputs = json!({
-        "scriptPath": "user_scripts/data_analysis/analyzer.py",
-        "inputData": r#"{"data_url": "http://example.com/data.csv", "threshold": 0.75}"#,
-        "timeoutMs": "30000",
-    });
-    assert_eq!(Value::Object(action.inputs.0), inputs);
-    assert!(reading.warnings.is_empty() && action.twice.is_empty() && reading.lead.is_empty());
-}
-
-#[test]
 fn a_block_is_found_in_its_text() {
     let block = "<ACTION><tool_id>a:b</tool_id></ACTION>";
     let lines = [
@@ -91,100 +77,31 @@ fn a_block_is_found_in_its_text() {
 }
 
 #[test]
-fn other_cases_of_the_tags_are_told() {
-    let text = "<Action><Tool_ID>a:b</Tool_ID><INPUTS><Input name=\"v\">1</Input></INPUTS></Action>";
-    assert_eq!(told(text), "| a:b {\"v\":\"1\"}");
-    for (seen, name) in [("Action", "ACTION"), ("Tool_ID", "tool_id"), ("INPUTS", "inputs"), ("Input", "input")] {
-        assert!(warnings(text).contains(&format!("<{seen}> was read as <{name}>")), "{}", warnings(text));
+fn what_is_not_a_call_is_refused_with_all_that_is_wrong() {
+    for (inside, wanted) in [
+        ("", "The ACTION block names no tool: <tool_id> is empty or missing (line 1, column 1)."),
+        ("<inputs/><tool_id>a:b</tool_id>", "<tool_id> must be the first element of the ACTION block"),
+        ("<tool_id>a:b</tool_id><inputs/><inputs/>", "<inputs> stands twice"),
+        ("<tool_id>a:b</tool_id><input name=\"v\">1</input>", "<input> belongs in <inputs>"),
+        ("<tool_id>a:b</tool_id>x", "text stands between the elements"),
+        ("<tool_id>a:b</tool_id><inputs>x</inputs>", "text stands between the inputs"),
+        ("<tool_id>a:b</tool_id><inputs><v>1</v></inputs>", "<v> is no input"),
+        ("<tool_id>a:b</tool_id><inputs><input>1</input></inputs>", "input 1 has no name"),
+        ("<tool_id>a:b</tool_id><inputs><input name=\"v\"><a>1</a></input></inputs>", "input 'v' holds elements"),
+        ("<tool_id>a:b</tool_id><context><timeoutMs>soon</timeoutMs></context>", "must be a whole number"),
+    ] {
+        let got = told(&format!("<ACTION>{inside}</ACTION>"));
+        assert!(got.starts_with("| ActionParseError: ") && got.contains(wanted), "{inside}: {got}");
     }
-    // The name of an input too; one that is written as it should be comes first.
-    let named = |input: &str| format!("<ACTION><tool_id>a:b</tool_id><inputs>{input}</inputs></ACTION>");
-    assert_eq!(told(&named("<input Name=\"v\">1</input>")), "| a:b {\"v\":\"1\"}");
-    assert!(warnings(&named("<input Name=\"v\">1</input>")).contains("<input> has Name, which was read as name"));
-    assert_eq!(told(&named("<input NAME=\"w\" name=\"v\">1</input>")), "| a:b {\"v\":\"1\"}");
-    // XML has the tags of one element in one case.
-    assert!(
-        told("<ACTION><tool_id>a:b</tool_id></action>").contains("Malformed XML in ACTION block at line 1, column 31")
-    );
-}
-
-#[test]
-fn what_is_no_call_says_what_and_where() {
-    let flaw = |inside: &str, wanted: &str| {
-        let text = format!("<ACTION>\n{inside}</ACTION>");
-        let got = told(&text);
-        assert_eq!(got, format!("| ActionParseError: {wanted}"), "{inside}");
-    };
-    let named = "The ACTION block names no tool: <tool_id> is empty or missing (line 1, column 1).";
-    flaw("", named);
-    flaw("<tool_id/>", named);
-    flaw("<tool_id> \n </tool_id>", named);
-    flaw("<inputs/>", named);
-    flaw("<context/>", named);
-    flaw(
-        "<inputs/><tool_id>a:b</tool_id>",
-        "<tool_id> must be the first element of the ACTION block (line 2, column 10).",
-    );
-    flaw(
-        "<tool_id>a:b</tool_id><tool_id>a:b</tool_id>",
-        "<tool_id> stands twice (line 2, column 23). <tool_id> must be the first element of the ACTION block (line 2, column 23).",
-    );
-    let one = |inside: &str, wanted: &str| flaw(&format!("<tool_id>a:b</tool_id>\n{inside}"), wanted);
-    one("<inputs/><inputs/>", "<inputs> stands twice (line 3, column 10).");
-    one("<input name=\"v\">1</input>", "<input> belongs in <inputs> (line 3, column 1).");
-    one("<inputs>x</inputs>", "text stands between the inputs (line 3, column 1).");
-    one("x", "text stands between the elements of the ACTION block (line 1, column 1).");
-    one("<inputs><v>1</v></inputs>", "<v> is no input: write <input name=\"…\"> (line 3, column 9).");
-    one(
-        "<inputs><input>1</input>\n<input name=\"\">2</input></inputs>",
-        "input 1 has no name: write <input name=\"…\"> (line 3, column 9). input 2 has no name: write <input name=\"…\"> (line 4, column 1).",
-    );
-    one(
-        "<inputs><input name=\"v\"><a>1</a></input></inputs>",
-        "input 'v' holds elements: put its value in CDATA, or write JSON (line 3, column 9).",
-    );
-    one(
-        "<context><timeoutMs>soon</timeoutMs></context><context/>",
-        "the timeoutMs of <context> must be a whole number (line 3, column 10). <context> stands twice (line 3, column 47).",
-    );
-    // All of it in one answer, a sentence each.
-    let text = "<ACTION><tool_id/><inputs><input>1</input></inputs><inputs/></ACTION>";
-    let Some(Err(unread)) = read(text).action else { panic!("readable") };
-    assert_eq!(unread.fault.flaws.len(), 3, "{:?}", unread.fault.flaws);
     let inputs = "<input/>".repeat(100);
     let Some(Err(unread)) = read(&format!("<ACTION><tool_id>a</tool_id><inputs>{inputs}</inputs></ACTION>")).action
     else {
         panic!("readable")
     };
     assert!(unread.fault.flaws.len() == 21 && unread.fault.flaws[20] == "And 80 more.", "{:?}", unread.fault.flaws);
-}
-
-#[test]
-fn further_elements_are_ignored_and_told() {
-    let text = "<ACTION><tool_id>a:b</tool_id><thought>hm</thought><inputs><input name='v' kind=\"k\">1</input></inputs>\
-                <context><transaction_id> t-1 </transaction_id><timeoutMs>500</timeoutMs><allowHosts>*</allowHosts>\
-                <user_token>s3cret</user_token></context></ACTION>";
-    let reading = read(text);
-    let action = reading.action.expect("an action").expect("readable");
-    assert_eq!(action.context, Context { transaction: Some("t-1".to_owned()), timeout_ms: Some(500) });
-    assert_eq!(Value::Object(action.inputs.0), json!({"v": "1"}));
-    assert_eq!(
-        reading.warnings,
-        [
-            "<thought> is not known and was ignored",
-            "<input> has attributes beside name, which were ignored",
-            "<allowHosts> in <context> is not known and was ignored",
-            "<user_token> in <context> is not known and was ignored",
-        ]
-    );
-}
-
-#[test]
-fn an_input_that_is_given_twice_is_neither() {
-    let text = "<ACTION><tool_id>a:b</tool_id><inputs><input name=\"v\">1</input><input name=\"v\">2</input>\
-                <input name=\"v\">3</input><input name=\"w\">4</input></inputs></ACTION>";
-    let action = read(text).action.expect("an action").expect("readable");
-    assert_eq!(action.twice, ["v"]);
+    let cases = "<Action><Tool_ID>a:b</Tool_ID><INPUTS><Input Name=\"v\">1</Input></INPUTS></Action>";
+    assert!(told(cases) == "| a:b {\"v\":\"1\"}" && warnings(cases).contains("<Tool_ID> was read as <tool_id>"));
+    assert!(told("<ACTION><tool_id>a:b</tool_id></action>").contains("Malformed XML"), "one element has one case");
 }
 
 #[test]
@@ -289,16 +206,8 @@ fn the_legacy_form_is_read_and_told() {
         ("<tool/>", "| tool {}"),
         ("<tool><a><![CDATA[ <x> ]]></a><b/></tool>", r#"| tool {"a":" <x> ","b":""}"#),
         ("<tool/><context><transaction_id>t</transaction_id></context>", "| tool {}"),
-        (
-            "<tool/><other/>",
-            "| ActionParseError: <other> is a second call: an ACTION block makes one (line 1, column 16).",
-        ),
         ("<tool>x</tool>", "| ActionParseError: <tool> must hold an element for each parameter (line 1, column 9)."),
         ("<tool><a>x<b>1</b></a></tool>", "| ActionParseError: <a> holds text beside elements (line 1, column 15)."),
-        (
-            "<to ol/>",
-            "| ActionParseError: Malformed XML in ACTION block at line 1, column 9: an attribute of <to>: position 5: attribute key must be directly followed by `=` or space.",
-        ),
     ] {
         assert_eq!(told(&format!("<ACTION>{inside}</ACTION>")), wanted, "{inside}");
     }
@@ -316,44 +225,6 @@ fn succeeded_with(output: &Value) -> Report {
     let mut report = failed_with(Fault::new(Kind::InternalError, "m"));
     (report.success, report.error, report.output_data) = (true, None, Some(output.into()));
     report
-}
-
-#[test]
-fn observations_hold_the_exact_sentences() {
-    let output = json!({"processed_items": 10, "report_url": "/reports/analyzer_123.html"});
-    assert_eq!(
-        answered(SEED, succeeded_with(&output)),
-        "<OBSERVATION call_id=\"c-1\" status=\"success\" dialect=\"canonical\">\n  \
-         <tool_id>core:execute-python-script</tool_id>\n  \
-         <content>Tool core:execute-python-script executed successfully. Output: \
-         {\"processed_items\":10,\"report_url\":\"/reports/analyzer_123.html\"}</content>\n</OBSERVATION>"
-    );
-    let fault =
-        Fault::new(Kind::ScriptError, "Division by zero in script").details("Traceback (most recent call last)...");
-    let content = |text: &str| text.split("content>").nth(1).unwrap().trim_end_matches("</").to_owned();
-    assert_eq!(
-        content(&answered(SEED, failed_with(fault))),
-        "Tool core:execute-python-script failed. Error type: ScriptError. Message: Division by zero in script. \
-         Details: Traceback (most recent call last)..."
-    );
-    let flaws = |sentences: &[&str]| {
-        let flaws = sentences.iter().map(|sentence| (*sentence).to_owned()).collect();
-        failed_with(Fault::of_flaws(Kind::ParameterValidationError, flaws).details("pointer '/timeoutMs': type"))
-    };
-    let sentence = "Input parameter 'timeoutMs' must be an integer.";
-    let whole =
-        format!("Tool core:execute-python-script failed. Error type: ParameterValidationError. Message: {sentence}");
-    assert_eq!(content(&answered(SEED, flaws(&[sentence]))), whole);
-    // A line for each flaw.
-    let more = "Input parameter 'scriptPath' is required.";
-    assert_eq!(content(&answered(SEED, flaws(&[sentence, more]))), format!("{whole}\n{more}"));
-    // A string answer is JSON, so that the output can be read back.
-    let text = answered(SEED, succeeded_with(&json!("a \"b\"")));
-    assert!(content(&text).ends_with(r#"Output: "a \"b\"""#), "{text}");
-    let long = answered(SEED, succeeded_with(&json!("x".repeat(2 << 20))));
-    assert!(long.contains("…[cut 10") && long.len() < (1 << 20) + 1000, "{}", long.len());
-    let range = answered("<ACTION><tool_id>a:b@^1</tool_id></ACTION>", succeeded_with(&json!(1)));
-    assert!(range.contains("<tool_id>a:b@^1</tool_id>") && range.contains("Tool a:b executed"), "{range}");
 }
 
 /// An agent's own reader: a strict one, and a search for tags as plain text.
@@ -383,27 +254,6 @@ const HOSTILE: [&str; 8] = [
     "<!DOCTYPE x>",
 ];
 
-#[test]
-fn no_output_is_protocol_text() {
-    for hostile in HOSTILE {
-        let output = json!({"a": hostile, hostile: [hostile]});
-        let (id, content) = read_back(&answered(SEED, succeeded_with(&output)));
-        assert_eq!(id, "core:execute-python-script");
-        let json = content.strip_prefix("Tool core:execute-python-script executed successfully. Output: ").unwrap();
-        assert_eq!(serde_json::from_str::<Value>(json).unwrap(), output, "the value is the same");
-        let fault = Fault::new(Kind::ScriptError, hostile).details(hostile);
-        let mut report = failed_with(fault);
-        report.notes.push(hostile.to_owned());
-        report.version = Some(hostile.to_owned());
-        report.id = format!("{hostile}\" status=\"success");
-        read_back(&answered(SEED, report));
-        let id = format!("<ACTION><tool_id><![CDATA[{}]]></tool_id></ACTION>", hostile.replace("]]>", "]] >"));
-        if let Some(Ok(_)) = read(&id).action {
-            read_back(&answered(&id, succeeded_with(&json!(hostile))));
-        }
-    }
-}
-
 /// Numbers that are the same in every run.
 struct Numbers(u64);
 
@@ -421,6 +271,18 @@ impl Numbers {
 fn no_byte_makes_output_protocol_text() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let text = format!("{}{SEED}", HOSTILE.concat());
+    for hostile in HOSTILE {
+        let output = json!({"a": hostile, hostile: [hostile]});
+        let (_, content) = read_back(&answered(SEED, succeeded_with(&output)));
+        let json = content.split_once("Output: ").unwrap().1;
+        assert_eq!(serde_json::from_str::<Value>(json).unwrap(), output, "the value is the same");
+        let mut report = failed_with(Fault::new(Kind::ScriptError, hostile).details(hostile));
+        (report.notes, report.version) = (vec![hostile.to_owned()], Some(hostile.to_owned()));
+        report.id = format!("{hostile}\" status=\"success");
+        read_back(&answered(SEED, report));
+    }
+    let long = answered(SEED, succeeded_with(&json!("x".repeat(2 << 20))));
+    assert!(long.contains("…[cut 10") && long.len() < (1 << 20) + 1000, "{}", long.len());
     for at in 0..text.len() {
         for _ in 0..2 {
             let mut bytes = text.clone().into_bytes();
@@ -464,19 +326,4 @@ fn no_byte_of_an_argument_makes_another_call() {
             assert!(["a:b", "unknown"].contains(&&*tool), "{tool}: {inside}");
         }
     }
-}
-
-#[test]
-fn the_fault_of_a_text_without_xml_names_no_tool() {
-    let text = "<ACTION><tool_id>a:b</tool_id>";
-    let Some(Err(unread)) = read(text).action else { panic!("readable") };
-    let observation = answered(text, Report::of_fault("c".into(), "unknown", unread.fault));
-    let (id, content) = read_back(&observation);
-    assert_eq!(id, "unknown");
-    assert!(
-        content
-            .starts_with("Tool unknown failed. Error type: ActionParseError. Message: Malformed XML in ACTION block"),
-        "{content}"
-    );
-    assert!(observation.contains("<note>What to do: "), "{observation}");
 }

@@ -1,8 +1,7 @@
 //! One message: a request as a call, and its answer. A request that came before runs again only where its tool can change
 //! nothing; every request is answered or in the run log.
 
-use super::Face;
-use super::open::{Identity, Redelivery};
+use super::entry::{Face, Identity, Redelivery};
 use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, PublishError, State, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
@@ -11,13 +10,12 @@ use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceCon
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// Requests that may wait for their turn here, and their bytes; Pulsar sends what comes, and RabbitMQ no more than may run.
-const WAITING: usize = 1000;
-const WAITING_BYTES: usize = 64 << 20;
+/// The least that one of them counts, KiB: so there are at most 1,024.
+const LEAST: u32 = 64;
 /// Longest config, bytes: it is read before it is the request's turn. It comes from a descriptor.
 const LONGEST_CONFIG: usize = 64 * 1024;
 /// How long an answer waits for a broker that is away.
@@ -28,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Takes one message to its end.
 pub async fn handled(face: Arc<Face>, delivery: Delivery) {
-    let request = Identity::of(&delivery);
+    let request = Identity::new(&delivery);
     let delivery = match delivery.redelivered {
         false => delivery,
         true => match face.open.known(&request, delivery) {
@@ -72,8 +70,8 @@ async fn done(delivery: Delivery) {
 
 async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
     let body = std::mem::take(&mut delivery.body);
-    let waits = Waits { count: Counted::of(&face.waiting, 1), bytes: Counted::of(&face.held, body.len()) };
-    let (body, read) = read(face, body, waits.too_much()).await;
+    let waits = face.waiting.clone().try_acquire_many_owned(kib(body.len())).ok();
+    let (body, read) = read(face, body, waits.is_none()).await;
     if delivery.redelivered {
         delivery.body = body;
         return second(face, delivery, read, waits).await;
@@ -84,7 +82,7 @@ async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
 }
 
 /// One that some host had before and did not answer: run again where that can change nothing.
-async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: Waits<'_>) -> Ended {
+async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
     let harmless = read.call.refused.is_some() || may_run_again(face, &read.call);
     let last = delivery.attempt > 0;
     if harmless && !last {
@@ -130,6 +128,13 @@ fn may_run_again(face: &Face, call: &CallRequest) -> bool {
     let effects = face.service.effects(&tool);
     effects.is_some_and(|effects| !effects.writes && !effects.hosts)
         || tool.manifest.idempotent && face.entry.idempotent.contains(&tool.manifest.id)
+}
+
+/// A request's part of those that are read or wait for their turn. `None`: there are too many.
+type Waits = Option<OwnedSemaphorePermit>;
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(LEAST)
 }
 
 /// What a body asks for.
@@ -223,7 +228,7 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 }
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
-async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits<'_>) {
+async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
     let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, face.link.state());
     if is_reply {
         let report = face.service.call(call, Sink::none()).await;
@@ -268,38 +273,6 @@ async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }
     match publish(face, id, &reply).await {
         Ok(()) => _ = face.answered.fetch_add(1, Ordering::Relaxed),
         Err(why) => lost(face, &report.id, id, &why),
-    }
-}
-
-/// A request among those that are read or wait for their turn.
-struct Waits<'a> {
-    count: Counted<'a>,
-    bytes: Counted<'a>,
-}
-
-impl Waits<'_> {
-    fn too_much(&self) -> bool {
-        self.count.now > WAITING || self.bytes.now > WAITING_BYTES
-    }
-}
-
-/// Counts as long as it lives.
-struct Counted<'a> {
-    of: &'a AtomicUsize,
-    amount: usize,
-    /// With it.
-    now: usize,
-}
-
-impl Counted<'_> {
-    fn of(of: &AtomicUsize, amount: usize) -> Counted<'_> {
-        Counted { of, amount, now: of.fetch_add(amount, Ordering::Relaxed) + amount }
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.of.fetch_sub(self.amount, Ordering::Relaxed);
     }
 }
 

@@ -2,22 +2,20 @@
 //!
 //! Where the broker can keep a message it is acknowledged after its answer. The caller is the entry's, not the message's.
 
-mod descriptors;
+mod entry;
 mod message;
-mod open;
 
-pub use descriptors::{Descriptors, of as descriptors};
+pub use entry::{Announcing, Descriptors, Entry, descriptors};
 
 use crate::base::places::Places;
-use crate::broker::{Delivery, Link, Source, State, Terms, Topic};
-use crate::service::{Caller, Service};
-use crate::transport::announced::Announcing;
-use open::Open;
+use crate::broker::{Delivery, Link, Source, State};
+use crate::service::Service;
+use entry::{Face, Open, WAITING};
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -31,45 +29,9 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// How long the answers of those that were ended then may take.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// One `[[broker]]`.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub terms: Terms,
-    pub request: Topic,
-    pub response: Topic,
-    /// Hosts of one name share the requests.
-    pub subscription: String,
-    /// `id` or `id@range`.
-    pub tools: Vec<String>,
-    /// Ids of those that run again after a host was lost that may have run them, if their manifests say `idempotent`.
-    pub idempotent: Vec<String>,
-    /// Who all calls count as.
-    pub caller: String,
-    /// Calls that run at once.
-    pub at_once: u16,
-    /// Whether other hosts are told, and as whom.
-    pub announce: Option<Announcing>,
-}
-
 /// The entries of this host while it serves.
 #[derive(Default)]
 pub struct Brokers(Vec<Arc<Face>>);
-
-/// One entry while it is served.
-struct Face {
-    service: Arc<Service>,
-    entry: Entry,
-    link: Link,
-    /// For calls that run.
-    running: Arc<Places>,
-    /// Bytes of requests that are read or wait for their turn, and how many there are.
-    held: AtomicUsize,
-    waiting: AtomicUsize,
-    open: Open,
-    answered: AtomicU64,
-    unanswered: AtomicU64,
-    kill: CancellationToken,
-}
 
 /// One entry, as `status` shows it.
 #[derive(Serialize)]
@@ -106,8 +68,7 @@ impl Brokers {
                 service: service.clone(),
                 link,
                 running: Places::new(at_once, at_once),
-                held: AtomicUsize::new(0),
-                waiting: AtomicUsize::new(0),
+                waiting: Arc::new(Semaphore::new(WAITING)),
                 open: Open::default(),
                 answered: AtomicU64::new(0),
                 unanswered: AtomicU64::new(0),
@@ -130,30 +91,24 @@ impl Brokers {
     }
 
     pub fn status(&self) -> Vec<BrokerStatus> {
-        self.0.iter().map(|face| face.status()).collect()
+        self.0.iter().map(|face| status(face)).collect()
     }
 }
 
-impl Face {
-    fn status(&self) -> BrokerStatus {
-        let (connected, since, why) = match self.link.state() {
-            State::Connected { since } => (true, since, None),
-            State::Away { since, why } => (false, since, Some(why)),
-        };
-        BrokerStatus {
-            broker: self.entry.terms.to_string(),
-            requests: self.entry.request.to_string(),
-            connected,
-            since: since.to_string(),
-            why,
-            open: self.open.len(),
-            answered: self.answered.load(Ordering::Relaxed),
-            unanswered: self.unanswered.load(Ordering::Relaxed),
-        }
-    }
-
-    fn caller(&self) -> Caller {
-        Caller::named(self.entry.caller.clone())
+fn status(face: &Face) -> BrokerStatus {
+    let (connected, since, why) = match face.link.state() {
+        State::Connected { since } => (true, since, None),
+        State::Away { since, why } => (false, since, Some(why)),
+    };
+    BrokerStatus {
+        broker: face.entry.terms.to_string(),
+        requests: face.entry.request.to_string(),
+        connected,
+        since: since.to_string(),
+        why,
+        open: face.open.len(),
+        answered: face.answered.load(Ordering::Relaxed),
+        unanswered: face.unanswered.load(Ordering::Relaxed),
     }
 }
 

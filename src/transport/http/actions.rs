@@ -1,15 +1,14 @@
 //! `POST /v1/actions`: the call that a model wrote into its text.
 
-use super::body::{self, BodyError};
-use super::calls::{self, run_while_served};
-use super::extract::Start;
-use super::reply::{self, AnswerBody, Response, malformed};
+use super::body;
+use super::reply::{self, Refusal, Response};
+use super::request::{self, Start};
 use crate::base::json::Object;
 use crate::service::{self, Arguments, CallRequest, Report, Reservation};
 use crate::transport::action::{self, Answer};
 use crate::transport::answers;
 use axum::body::Body;
-use http::{HeaderValue, header};
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::sync::Arc;
@@ -25,59 +24,55 @@ struct ActionBody {
 
 pub async fn act(start: Start, body: Body) -> Response {
     match read(&start, body).await {
-        Ok(action) => acted(start, action).await,
-        Err(unread) => start.refuse("", unread).await,
+        Ok(action) => run(start, action).await,
+        Err(refusal) => start.refuse("", refusal).await,
     }
 }
 
 /// A body that was read: the model's text, and the call that it may lead to.
 struct Action {
     reading: action::Reading,
-    from: CallRequest,
-    kept: Reservation,
+    request: CallRequest,
+    charge: Reservation,
 }
 
-async fn read(start: &Start, body: Body) -> Result<Action, BodyError> {
-    let received = start.read("", body).await?;
+async fn read(start: &Start, body: Body) -> Result<Action, Refusal> {
+    let received = body::read(&start.known, "", body, |_| true).await?;
     let read =
         |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
-    let (reading, user) = body::apart(start.face(), start.caller(), received.text, read).await.map_err(|_| {
-        malformed("The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.")
+    let (reading, user) = body::parse(&start.known, received.text, read).await.map_err(|_| {
+        let words = "The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.";
+        Refusal::malformed(words)
     })?;
-    let from = CallRequest {
-        idempotency_key: calls::key(&start.headers)?,
-        label: service::label(user)?,
+    let request = CallRequest {
+        idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
+        label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
         ..start.request(String::new(), Arguments::default())
     };
-    Ok(Action { reading, from, kept: received.kept })
+    Ok(Action { reading, request, charge: received.charge })
 }
 
-async fn acted(start: Start, Action { reading, from, kept }: Action) -> Response {
-    let reply::Reader { payer, operator, .. } = start.reader(None);
-    let face = start.face();
-    let label = from.label.clone();
-    let acted = run_while_served(face, action::answer(&face.service, &[], from, reading)).await;
-    drop(kept);
-    let Some(mut answer) = acted else { return reply::stopping() };
+async fn run(start: Start, Action { reading, request, charge }: Action) -> Response {
+    let reader = start.reader(request.label.clone());
+    let server = &start.known.server;
+    let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
+    drop(charge);
+    let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
     let outcome = answer.outcome.take();
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
-    let answer = Arc::new(answer);
+    let (payer, operator, label, answer) = (reader.payer, reader.operator, reader.label, Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let Answer { lead, dialect, observation, warnings, .. } = &*answer;
         let outcome = outcome.map(|report| report.shown(operator, label.as_deref()));
         answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
         to.write_all(b"\n")
     };
-    let held = match outcome {
-        Some(report) => {
-            AnswerBody::new(answers::of_report(payer, report, move |report, to| write(Some(report), to)), kept)
-        }
-        None => AnswerBody::new(async move { payer.build(0, move |to| write(None, to)).await }, kept),
+    let built = match outcome {
+        Some(report) => answers::of_report(payer, report, move |report, to| write(Some(report), to)).await,
+        None => payer.build(0, move |to| write(None, to)).await,
     };
-    let mut response = Response::new(Body::new(held));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    reply::document(built, kept)
 }
 
 /// An answer as its caller may see it.

@@ -1,14 +1,13 @@
 //! Who calls: proved by the connection or the `Authorization` header, and by nothing else that a request says.
 
-use super::jwt::Jwt;
-use super::metadata::Metadata;
+use super::jwt::{Jwt, Metadata};
 use super::tokens::Tokens;
 use crate::service::Caller;
 use http::{HeaderMap, header};
 
-/// The roads on which callers may prove who they are.
+/// How callers prove who they are.
 pub enum Callers {
-    /// Nobody presents anything: the other end belongs to the user who runs the host, of this name.
+    /// By the connection: its other end belongs to the user who runs the host, of this name.
     Own(String),
     /// Everybody presents a token of one of these kinds.
     Presented { tokens: Option<Tokens>, jwt: Option<Box<Jwt>> },
@@ -24,7 +23,7 @@ pub enum CallerError {
 
 impl Callers {
     /// For whom the server is, in words.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Callers::Own(name) => format!("for {name} (uid {}) alone", nix::unistd::geteuid()),
             Callers::Presented { tokens: Some(tokens), jwt: None } if tokens.is_empty() => {
@@ -34,7 +33,7 @@ impl Callers {
         }
     }
 
-    /// Who is an operator by what the server was told; `callers.policy.toml` may say otherwise.
+    /// The operators by the settings of this server; `callers.policy.toml` may say otherwise.
     pub fn operators(&self) -> Vec<Caller> {
         match self {
             Callers::Own(name) => vec![Caller::operator(name)],
@@ -58,30 +57,26 @@ impl Callers {
         }
     }
 
-    pub fn of(&self, headers: &HeaderMap) -> Result<Caller, CallerError> {
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, CallerError> {
         let refused = |why: &str| CallerError::Refused(why.to_owned());
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
-        let (tokens, jwt) = match (self, presented.next()) {
+        let (tokens, jwt, value) = match (self, presented.next()) {
             (Callers::Own(name), None) => return Ok(Caller::operator(name)),
             // Whoever presents a token means to be that caller, and not the operator.
             (Callers::Own(_), Some(_)) => return Err(refused("a token, and this server knows none")),
             (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
-            (Callers::Presented { tokens, jwt }, Some(value)) => {
-                let words = value.to_str().map_err(|_| refused("the header is no text"))?;
-                let token = words.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-                let Some((_, token)) = token else { return Err(refused("the scheme is not Bearer")) };
-                if presented.next().is_some() {
-                    return Err(refused("the header stands twice"));
-                }
-                ((tokens, token.trim()), jwt)
-            }
+            (Callers::Presented { tokens, jwt }, Some(value)) => (tokens, jwt, value),
         };
-        let (tokens, token) = tokens;
-        if let Some(caller) = tokens.as_ref().and_then(|tokens| tokens.caller(token)) {
-            return Ok(caller);
+        let words = value.to_str().map_err(|_| refused("the header is not text"))?;
+        let token = words.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let (_, token) = token.ok_or_else(|| refused("the scheme is not Bearer"))?;
+        if presented.next().is_some() {
+            return Err(refused("the header stands twice"));
         }
-        match jwt {
-            Some(jwt) if token.contains('.') => jwt.caller(token).map_err(CallerError::Refused),
+        let token = token.trim();
+        match (tokens.as_ref().and_then(|tokens| tokens.caller(token)), jwt) {
+            (Some(caller), _) => Ok(caller),
+            (None, Some(jwt)) if token.contains('.') => jwt.caller(token).map_err(CallerError::Refused),
             _ => Err(refused("no such token")),
         }
     }

@@ -1,125 +1,270 @@
 //! One request, one call; its answer as JSON, or as Server-Sent Events while it runs. A call ends with its client.
 
-use super::body::{BodyError, CallBody};
-use super::extract::{RequestCaller, Start};
-use super::gate::once;
-use super::reply::{self, AnswerBody, Response};
-use super::stream::{self, Running};
-use super::{Face, background, body, tools};
-use crate::fault::Fault;
-use crate::service::{self, Arguments, CallRequest, Report, Sink};
-use crate::transport::answers;
+use super::reply::{self, Begun, Events, Reader, Refusal, Response, malformed};
+use super::request::{self, Start};
+use super::{background, body, tools};
+use crate::base::{json, text};
+use crate::fault::{Fault, Kind};
+use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, arguments};
 use axum::body::Body;
 use axum::extract::Path;
-use http::{HeaderMap, HeaderName, StatusCode, header};
-use std::io::Write;
-use std::sync::Arc;
+use http::StatusCode;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::json;
+use serde_json::value::RawValue;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 
-pub const KEY: &str = "idempotency-key";
 /// Events that may wait for a slow reader.
 const WAITING: usize = 16;
 /// How long a call that may still be refused keeps the head of its stream back.
 const UNDECIDED: Duration = Duration::from_millis(300);
+/// Longest `config`, bytes.
+const LONGEST_CONFIG: usize = 64 * 1024;
+/// What a body holds that is not the arguments themselves.
+const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
 /// `POST /v1/tools/{tool}/calls`.
 pub async fn call(start: Start, Path(tool): Path<String>, body: Body) -> Response {
-    let tool = tools::ToolNames::of(start.face(), start.caller()).id(tool);
+    let tool = tools::ToolNames::new(&start.known).id(tool);
     match read(&start, &tool, body).await {
-        Ok(asked) => begin(start, asked).await,
-        Err(unread) => start.refuse(&tool, unread).await,
+        Ok(body) => begin(start, body).await,
+        Err(refusal) => start.refuse(&tool, refusal).await,
     }
 }
 
-async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, BodyError> {
-    let received = start.read(tool, body).await?;
+async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
+    let received = body::read(&start.known, tool, body, |_| true).await?;
     let request = CallRequest { counted: received.counted, ..start.request(tool.to_owned(), Arguments::default()) };
-    let parse = move |text: &str| body::call(request, text);
     // The service counts the arguments once the body is dropped.
-    let mut asked = body::apart(start.face(), start.caller(), received.text, parse).await?;
-    asked.request.idempotency_key = key(&start.headers)?;
-    Ok(asked)
+    let mut body = body::parse(&start.known, received.text, move |text| parse(request, text)).await?;
+    body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?;
+    Ok(body)
 }
 
 async fn begin(start: Start, CallBody { request, detached, callback, stray }: CallBody) -> Response {
-    let seen_by = start.reader(request.label.clone());
-    let Start { known: RequestCaller { face, .. }, headers, begun } = start;
-    if background::wanted(&face, &request, detached, &headers) {
-        return background::begin(face, request, callback, &seen_by, begun).await;
+    let reader = start.reader(request.label.clone());
+    if background::is_detached(&start.known, &request, detached) {
+        return background::begin(start, request, callback, &reader).await;
     }
-    let refused = request.refused.or_else(|| callback.map(|_| background::nobody_told()));
+    let Start { known: request::KnownRequest { server, headers, .. }, begun } = start;
+    let no_callback =
+        || malformed("A callback needs a call in the background: add \"mode\": \"async\", or leave it out.");
+    let refused = request.refused.or_else(|| callback.map(|_| no_callback()));
     let request = CallRequest { refused, ..request };
-    if !wants_events(&headers) {
-        let report = body::explained(run(face, request, Sink::none()).await, stray.as_deref());
-        return reply::report(report, &seen_by, begun);
+    let id = request.id.clone().unwrap_or_default();
+    if !request::wants_events(&headers) {
+        let report = explain(request::run(&server, request, Sink::none()).await, stray.as_deref());
+        return reply::report(report, None, &reader, begun).await;
     }
     let (sink, mut events) = Sink::new(WAITING);
-    let id = request.id.clone().unwrap_or_default();
     let mut call = JoinSet::new();
-    call.spawn(run(face, request, sink));
+    call.spawn(async move { request::run(&server, request, sink).await });
     // A refusal has its own status, as long as nothing was sent.
     let (first, report) = tokio::select! {
         biased;
         Some(event) = events.recv() => (Some(event), None),
         Some(Ok(report)) = call.join_next() => {
-            if reply::status(&report, None) != StatusCode::OK {
-                return reply::report(body::explained(report, stray.as_deref()), &seen_by, begun);
+            if report.error.as_ref().is_some_and(|fault| reply::status_of(fault) != StatusCode::OK) {
+                return reply::report(explain(report, stray.as_deref()), None, &reader, begun).await;
             }
             (None, Some(report))
         }
         () = tokio::time::sleep(UNDECIDED) => (None, None),
     };
-    stream::events(Running { id, events, call, report, seen_by, begun }, first)
+    reply::events(move |to| stream(to, id, (first, events), (call, report), reader, begun))
 }
 
-/// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
-pub async fn run(face: Arc<Face>, request: CallRequest, sink: Sink) -> Report {
-    let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
-    let ended = run_while_served(&face, face.service.call(request, sink)).await;
-    ended.unwrap_or_else(|| Report::of_fault(id.clone(), &tool, face.service.stopped(&id)))
-}
-
-/// `None`: the server had to end first.
-pub async fn run_while_served<T>(face: &Face, call: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        biased;
-        () = face.kill.cancelled() => None,
-        ended = call => Some(ended),
+/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
+/// of an earlier call, then exactly one `end`. `first` and `report`: what came already.
+async fn stream(
+    to: Events,
+    id: String,
+    (first, mut events): (Option<Event>, Receiver<Event>),
+    (mut call, mut report): (JoinSet<Report>, Option<Report>),
+    reader: Reader,
+    begun: Begun,
+) {
+    to.send("start", &json!({ "id": id })).await;
+    if let Some(event) = first {
+        to.tell(&event, None).await;
+    }
+    while report.is_none() {
+        tokio::select! {
+            biased;
+            Some(event) = events.recv() => to.tell(&event, None).await,
+            ended = call.join_next() => report = Some(ended.and_then(Result::ok).unwrap_or_else(|| {
+                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
+                Report::of_fault(id.clone(), "", fault)
+            })),
+        }
+    }
+    // What came meanwhile is sent first.
+    while let Ok(event) = events.try_recv() {
+        to.tell(&event, None).await;
+    }
+    if let Some(report) = report {
+        // The outcome of an idempotency key has the id of its first call.
+        if report.id != id {
+            to.send("replay", &json!({ "id": report.id })).await;
+        }
+        to.end(report, &reader, begun).await;
     }
 }
 
-/// One that cannot be read is refused: without it the call could run twice.
-pub fn key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
-    if !headers.contains_key(KEY) {
-        return Ok(None);
+/// What a body asks for.
+struct CallBody {
+    request: CallRequest,
+    /// In the background; `None`: it does not say.
+    detached: Option<bool>,
+    /// Where the end is announced.
+    callback: Option<String>,
+    /// The member for which a body that holds `arguments` was taken as the arguments.
+    stray: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'b> {
+    user: Option<String>,
+    #[serde(borrow)]
+    config: Option<&'b RawValue>,
+    #[serde(borrow)]
+    arguments: &'b RawValue,
+    mode: Option<Mode>,
+    callback: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Sync,
+    Async,
+}
+
+/// The first member of a document that an envelope does not have.
+struct Stray(Option<String>);
+
+impl<'de> Deserialize<'de> for Stray {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Stray, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Stray;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Stray, M::Error> {
+                let mut stray = None;
+                while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
+                    stray = stray.or((!MEMBERS.contains(&name.as_str())).then_some(name));
+                }
+                Ok(Stray(stray))
+            }
+        }
+        from.deserialize_map(Members)
     }
-    let key = once(headers, &HeaderName::from_static(KEY)).map(str::trim);
-    let key = key.ok_or_else(|| reply::malformed("Idempotency-Key must stand once, and hold one key."))?;
-    service::idempotency::check_key(key).map(|()| Some(key.to_owned()))
 }
 
-pub fn wants_events(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepted
-        .flat_map(|value| value.split(','))
-        .any(|kind| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
+/// Reads `{user, config, arguments, mode, callback}`, of which `arguments` must be there, or the arguments alone.
+fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
+    let mut read = CallBody { request, detached: None, callback: None, stray: None };
+    if body.trim().is_empty() {
+        return Ok(read);
+    }
+    let document = body::document(body)?;
+    let text = document.as_str();
+    let Stray(stray) = serde_json::from_str(text).map_err(|_| Refusal::malformed("The body must be a JSON object."))?;
+    let has_arguments = json::member(text, "/arguments").is_some();
+    if stray.is_some() || !has_arguments {
+        read.request.arguments = Arguments::Text(text.to_owned());
+        read.stray = stray.filter(|_| has_arguments);
+        return Ok(read);
+    }
+    let envelope: Envelope = serde_json::from_str(text).map_err(|error| {
+        let words = "user and callback must be strings, and mode \"sync\" or \"async\".";
+        Refusal::unreadable(malformed(words).details(error.to_string()))
+    })?;
+    let config = match envelope.config.map(RawValue::get).filter(|config| *config != "null") {
+        Some(config) if config.len() > LONGEST_CONFIG => return Err(Refusal::malformed("The config is too long.")),
+        Some(config) => arguments::config(&text_or_json(config)).map_err(Refusal::unreadable)?,
+        None => serde_json::Map::new(),
+    };
+    let same_id = |other: &str| other.split('@').next() == read.request.tool.split('@').next();
+    if config.get("tool").is_some_and(|tool| !tool.as_str().is_some_and(same_id)) {
+        return Err(Refusal::malformed("The config names another tool than the path."));
+    }
+    read.request.label = service::label(envelope.user).map_err(Refusal::unreadable)?;
+    read.request.timeout_ms = arguments::timeout_ms(&config).map_err(Refusal::unreadable)?;
+    read.request.arguments = Arguments::Text(text_or_json(envelope.arguments.get()));
+    read.detached = envelope.mode.map(|mode| matches!(mode, Mode::Async));
+    read.callback = envelope.callback;
+    Ok(read)
 }
 
-/// Held until an answer is delivered.
-pub type Begun = mpsc::Sender<()>;
+/// The JSON text that stands as a string, or the value itself.
+pub fn text_or_json(json: &str) -> String {
+    serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
+}
 
-impl AnswerBody {
-    pub fn of(report: Report, seen_by: &reply::Reader, begun: Begun, around: (&str, &'static str)) -> AnswerBody {
-        let kept = (begun, report.turn.clone());
-        let (payer, operator, label) = (seen_by.payer.clone(), seen_by.operator, seen_by.label.clone());
-        let (before, after) = (around.0.to_owned(), around.1);
-        let write = move |report: &Report, to: &mut dyn Write| {
-            to.write_all(before.as_bytes())?;
-            answers::visible(&report.shown(operator, label.as_deref()), to)?;
-            to.write_all(after.as_bytes())
-        };
-        AnswerBody::new(answers::of_report(payer, report, write), kept)
+/// Where the arguments do not fit, a report says what they were taken from: `arguments` may have been meant.
+fn explain(mut report: Report, stray: Option<&str>) -> Report {
+    let fault = report.error.as_mut().filter(|fault| fault.kind == Kind::ParameterValidationError);
+    if let (Some(fault), Some(stray)) = (fault, stray) {
+        let words = format!(
+            "The whole body was taken as the arguments, since it holds '{}' beside 'arguments'; other members are {}.",
+            text::printable(&text::head(stray, 80)),
+            MEMBERS.join(", ")
+        );
+        fault.details = Some(fault.details.take().map_or(words.clone(), |details| format!("{details}\n{words}")));
+    }
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Caller;
+
+    type Parsed = (Option<String>, Option<u64>, String);
+
+    fn parsed(body: &str) -> Result<Parsed, String> {
+        let request = CallRequest::new(Caller::named("alice"), "t:x", Arguments::default());
+        let call = parse(request, body).map_err(|refusal| refusal.fault.message)?.request;
+        let Arguments::Text(text) = call.arguments else { panic!("not text") };
+        Ok((call.label, call.timeout_ms, text))
+    }
+
+    #[test]
+    fn both_forms_are_read_and_no_other() {
+        let plain = |text: &str| Ok((None, None, text.to_owned()));
+        let bob = || Ok((Some("bob".to_owned()), Some(5), "{\"n\":1}".to_owned()));
+        for (body, wanted) in [
+            ("", plain("")),
+            ("{\"n\": 1}", plain("{\"n\":1}")),
+            ("{\"user\": \"bob\"}", plain("{\"user\":\"bob\"}")),
+            ("{\"arguments\": 1, \"n\": 2}", plain("{\"arguments\":1,\"n\":2}")),
+            ("{\"user\":\"bob\",\"config\":{\"tool\":\"t:x@1\",\"timeoutMs\":5},\"arguments\":{\"n\":1}}", bob()),
+            ("{\"user\":\"bob\",\"config\":\"{\\\"timeoutMs\\\":5}\",\"arguments\":\"{\\\"n\\\":1}\"}", bob()),
+        ] {
+            assert_eq!(parsed(body), wanted, "{body}");
+        }
+        for (bad, wanted) in [
+            ("[1]", "must be a JSON object"),
+            ("{\"n\":1,\"n\":2}", "not one JSON document"),
+            ("{\"n\":1} {}", "not one JSON document"),
+            ("{\"arguments\":{},\"config\":{\"tool\":\"other:x\"}}", "another tool"),
+            ("{\"arguments\":{},\"config\":{\"tool\":1}}", "another tool"),
+            ("{\"arguments\":{},\"config\":[]}", "config must be a JSON object"),
+            ("{\"arguments\":{},\"config\":{\"timeoutMs\":-1}}", "timeoutMs"),
+            ("{\"arguments\":{},\"user\":1}", "must be strings"),
+            ("{\"arguments\":{},\"mode\":\"fast\"}", "must be strings"),
+            ("{\"arguments\":{},\"callback\":[]}", "must be strings"),
+        ] {
+            let why = parsed(bad).unwrap_err();
+            assert!(why.contains(wanted), "{bad}: {why}");
+        }
     }
 }

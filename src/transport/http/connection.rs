@@ -1,27 +1,26 @@
 //! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
 //! after another.
 
-use super::crowd::{self, Seat};
+use super::crowd;
+use super::gate;
 use super::listen::Socket;
-use super::reply::{self, Refused};
-use super::{Face, gate};
+use super::reply::{self, Refusal, Response};
+use super::server::{Connection, Server, full};
 use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
-use crate::service::Caller;
 use crate::transport::{self, patience::Patient};
+use axum::Router;
+use axum::response::IntoResponse;
 use http::{HeaderValue, Request, StatusCode, header};
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -42,79 +41,38 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long a refused client may take to ask, and to read why it is refused.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What is known of a connection.
-pub struct Connection {
-    /// The address that the client connected to; `None`: a unix socket.
-    pub ours: Option<IpAddr>,
-    pub tls: bool,
-    /// For the log.
-    pub peer: String,
-    seat: Seat,
-    /// Its principal, once a good request came.
-    known: Mutex<Option<String>>,
-    /// Why it is not served.
-    refusal: Option<Fault>,
-}
-
-impl Connection {
-    /// A good request came.
-    fn becomes_known(&self, caller: &Caller) -> Result<(), Refused> {
-        let mut known = lock(&self.known);
-        if known.as_ref() != Some(&caller.user) {
-            if !self.seat.belongs_to(&caller.user) {
-                return Err(reply::refused(StatusCode::SERVICE_UNAVAILABLE, full()));
-            }
-            *known = Some(caller.user.clone());
-        }
-        Ok(())
-    }
-
-    fn is_known(&self) -> bool {
-        lock(&self.known).is_some()
-    }
-}
-
-fn full() -> Fault {
-    Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable()
-}
-
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection that was looked at.
-pub struct Guest {
-    socket: Socket,
-    /// For the log.
-    peer: String,
-    seat: Seat,
-    refusal: Option<Fault>,
-}
-
-/// Who connected. `None`: nobody to serve, and no room to say so.
-pub fn met(face: &Face, socket: Socket) -> Option<Guest> {
-    let peer = match &socket {
-        Socket::Tcp(_, peer) => peer.ip().to_canonical().to_string(),
-        Socket::Unix(_) => "unix".to_owned(),
+/// Looks at who connected. `None`: it is not served, and there is no room to say so.
+pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
+    let (peer, ours) = match &socket {
+        Socket::Tcp(stream, peer) => {
+            let ours = stream.local_addr().map(|ours| ours.ip().to_canonical()).ok();
+            (peer.ip().to_canonical().to_string(), ours)
+        }
+        Socket::Unix(_) => ("unix".to_owned(), None),
     };
-    let uid = socket.uid(&face.kernel);
+    let uid = socket.uid(&server.kernel);
     let owner = match (&uid, &socket) {
         // A user of this machine has millions of addresses.
         (Ok(Some(uid)), _) => vec![format!("uid {uid}")],
         (_, Socket::Unix(_)) => vec!["unix".to_owned()],
-        (_, Socket::Tcp(_, peer)) => crowd::of_address(peer.ip()),
+        (_, Socket::Tcp(_, peer)) => crowd::address_owner(peer.ip()),
     };
     // Other users of this machine take no room from the one whom it serves.
-    let seat = let_in(face, uid).and_then(|()| face.crowd.enter(owner.clone()).ok_or_else(full));
+    let seat = check_user(server, uid).and_then(|()| server.crowd.enter(owner.clone()).ok_or_else(full));
     let (seat, refusal) = match seat {
         Ok(seat) => (seat, None),
-        Err(fault) => (face.overflow.enter(owner)?, Some(fault)),
+        Err(fault) => (server.overflow.enter(owner)?, Some(fault)),
     };
-    Some(Guest { socket, peer, seat, refusal })
+    let tls = server.tls.is_some() && ours.is_some();
+    Some((socket, Connection { ours, tls, peer, seat, principal: Mutex::default(), refusal }))
 }
 
-/// Whether whoever is at the other end may speak to this server at all.
-fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
-    if !face.callers.is_own() {
+/// Whether this user may speak to the server at all.
+fn check_user(server: &Server, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
+    if !server.callers.is_own() {
         return Ok(());
     }
     let who = match owner {
@@ -122,31 +80,30 @@ fn let_in(face: &Face, owner: io::Result<Option<u32>>) -> Result<(), Fault> {
         Ok(Some(uid)) => format!("uid {uid}"),
         Ok(None) => "unknown user".to_owned(),
         Err(why) => {
-            face.warnings.once("-", "not looked up", &format!("whose a connection is could not be looked up: {why}"));
+            let words = format!("whose a connection is could not be looked up: {why}");
+            server.warnings.warn("-", "not looked up", &words);
             let words = "This host cannot find out now whose this connection is.";
             return Err(Fault::new(Kind::RateLimitError, words).retryable());
         }
     };
-    face.warnings.once(&who, "refused", &format!("refused: {who}"));
+    server.warnings.warn(&who, "refused", &format!("refused: {who}"));
     let words = "This server is for the user who runs it: connect as that user, or present a token to a server that has a \
                  token file.";
     Err(Fault::new(Kind::AuthorizationError, words))
 }
 
 /// Serves a connection to its end.
-pub async fn serve(face: Arc<Face>, guest: Guest) {
-    let Guest { socket, peer, seat, refusal } = guest;
-    let (watched, ours) = match &socket {
+pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (Socket, Connection)) {
+    let watched = match &socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
-            (stream.as_fd().try_clone_to_owned(), stream.local_addr().map(|ours| ours.ip().to_canonical()).ok())
+            stream.as_fd().try_clone_to_owned()
         }
-        Socket::Unix(stream) => (stream.as_fd().try_clone_to_owned(), None),
+        Socket::Unix(stream) => stream.as_fd().try_clone_to_owned(),
     };
     let Ok(watched) = watched else { return };
-    let (close, time) = (seat.close.clone(), if refusal.is_some() { FAREWELL } else { HEAD_TIME });
-    let tls = face.tls.as_ref().filter(|_| ours.is_some());
-    let connection = Connection { ours, tls: tls.is_some(), peer, seat, known: Mutex::default(), refusal };
+    let time = if connection.refusal.is_some() { FAREWELL } else { HEAD_TIME };
+    let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
     let served = async {
         let stream: Box<dyn Stream> = match (socket, tls) {
             (Socket::Unix(stream), _) => Box::new(stream),
@@ -156,7 +113,7 @@ pub async fn serve(face: Arc<Face>, guest: Guest) {
                 _ => return,
             },
         };
-        spoken(face.clone(), connection, stream, watched, time).await;
+        speak(server, router, connection, (stream, watched), time).await;
     };
     tokio::select! {
         () = served => {}
@@ -165,28 +122,32 @@ pub async fn serve(face: Arc<Face>, guest: Guest) {
 }
 
 /// Requests and answers. Dropping the connection drops the call that it waits for, which cancels, kills and records.
-async fn spoken(
-    face: Arc<Face>,
+async fn speak(
+    server: Arc<Server>,
+    router: Router,
     connection: Connection,
-    stream: Box<dyn Stream>,
-    watched: impl AsFd,
+    (stream, watched): (Box<dyn Stream>, impl AsFd),
     head_time: Duration,
 ) {
-    let (killed, connection) = (face.kill.clone(), Arc::new(connection));
-    let router = TowerToHyperService::new(face.router.clone());
+    let (killed, connection) = (server.kill.clone(), Arc::new(connection));
+    let router = TowerToHyperService::new(router);
     let handler = service_fn(move |request: Request<Incoming>| {
-        let (face, connection, router) = (face.clone(), connection.clone(), router.clone());
+        let (server, connection, router) = (server.clone(), connection.clone(), router.clone());
         async move {
-            // No path takes a body in chunks: where it ends nobody else needs to agree with us.
+            // No path takes a body in chunks: only we decide where it ends.
             let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
-            let answer = answered(&face, &connection, &router, request).await;
+            let answer = answer(&server, &connection, &router, request).await;
             // Whoever was not let in, or sends what is not read, gets no second request in.
-            let closes = answer.is_err() || chunked || !connection.is_known() || face.stop.is_cancelled();
-            let mut answer = answer.unwrap_or_else(|refusal| *refusal.0);
+            let known = answer.is_ok() && lock(&connection.principal).is_some();
+            let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
+            let status = answer.status();
             let headers = answer.headers_mut();
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            if closes {
+            if status == StatusCode::UNAUTHORIZED {
+                headers.insert(header::WWW_AUTHENTICATE, gate::challenge(&server));
+            }
+            if chunked || !known || server.stop.is_cancelled() {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(answer)
@@ -217,56 +178,40 @@ async fn spoken(
     }
 }
 
-async fn answered(
-    face: &Arc<Face>,
+async fn answer(
+    server: &Server,
     connection: &Arc<Connection>,
-    router: &TowerToHyperService<axum::Router>,
-    request: Request<Incoming>,
-) -> Result<reply::Response, Refused> {
+    router: &TowerToHyperService<Router>,
+    mut request: Request<Incoming>,
+) -> Result<Response, Refusal> {
     if let Some(fault) = &connection.refusal
         && !(fault.retryable && HEALTH.contains(&request.uri().path()))
     {
         let status = if fault.retryable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::FORBIDDEN };
-        return Err(reply::refused(status, fault.clone()));
+        return Err(Refusal::new(status, fault.clone()));
     }
-    let caller = gate::admitted(face, connection, &request)?;
+    let caller = gate::admit(server, connection, &request)?;
+    connection.seat.set_whole(request.body().is_end_stream());
+    let Some(caller) = caller else { return Ok(route(router, request).await) };
     let asked = text::printable(&text::head(&format!("{} {}", request.method(), request.uri().path()), 200));
-    let leaves = |caller: &Caller, answer| reply::recorded(&face.service, caller, &asked, answer);
-    if let Some(caller) = &caller {
-        connection.becomes_known(caller).map_err(|refusal| leaves(caller, *refusal.0))?;
-    }
-    connection.seat.whole(request.body().is_end_stream());
-    let mut request = request.map(|body| Watched { body, connection: connection.clone() });
-    caller.iter().for_each(|caller| drop(request.extensions_mut().insert(caller.clone())));
-    match router.call(request).await {
-        Ok(answer) => Ok(caller.iter().fold(answer, |answer, caller| leaves(caller, answer))),
-        Err(never) => match never {},
-    }
-}
-
-/// A body, at whose end its request is whole.
-struct Watched {
-    body: Incoming,
-    connection: Arc<Connection>,
-}
-
-impl Body for Watched {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if self.body.is_end_stream() {
-            self.connection.seat.whole(true);
+    let answer = match connection.charge_to(&caller) {
+        Ok(()) => {
+            request.extensions_mut().insert(caller.clone());
+            request.extensions_mut().insert(connection.clone());
+            route(router, request).await
         }
-        frame
-    }
+        Err(refusal) => {
+            let mut answer = refusal.into_response();
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            answer
+        }
+    };
+    Ok(reply::record(&server.service, &caller, &asked, answer))
+}
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+async fn route(router: &TowerToHyperService<Router>, request: Request<Incoming>) -> Response {
+    match router.call(request).await {
+        Ok(answer) => answer,
+        Err(never) => match never {},
     }
 }

@@ -1,4 +1,4 @@
-//! The connections that are open, and which of them goes where there is no room for one more.
+//! The connections that are open, and which of them is closed where there is no room for one more.
 //!
 //! When all are taken, the oldest connection that has not sent a whole request is closed, of whoever has most of those.
 //! One owner has its share at most, so that requests that take long leave room for others.
@@ -53,12 +53,12 @@ impl Crowd {
 
 impl Seat {
     /// Whether a whole request came, or one that has a body still to come.
-    pub fn whole(&self, whole: bool) {
+    pub fn set_whole(&self, whole: bool) {
         lock(&self.crowd.open).0.keep(&self.id, if whole { IN_USE } else { Duration::ZERO });
     }
 
     /// Its principal is known. False: that one has its share.
-    pub fn belongs_to(&self, principal: &str) -> bool {
+    pub fn charge_to(&self, principal: &str) -> bool {
         let open = &mut lock(&self.crowd.open).0;
         let Some(until) = open.until(&self.id) else { return false };
         open.charge(Duration::ZERO, &self.id, self.crowd.charge(vec![format!("principal {principal}")]), until)
@@ -72,7 +72,7 @@ impl Drop for Seat {
 }
 
 /// The owner of a connection from an address.
-pub fn of_address(ip: IpAddr) -> Owner {
+pub fn address_owner(ip: IpAddr) -> Owner {
     match ip.to_canonical() {
         ip if ip.is_loopback() => vec!["loopback".to_owned()],
         IpAddr::V4(ip) => vec![ip.to_string()],
@@ -87,41 +87,26 @@ pub fn of_address(ip: IpAddr) -> Owner {
 mod tests {
     use super::*;
 
-    fn from(address: &str) -> Owner {
-        of_address(address.parse().unwrap())
-    }
-
-    #[test]
-    fn who_has_most_loses_the_oldest_that_sent_nothing_whole() {
-        let crowd = Crowd::new(8);
-        let mine = crowd.enter(from("10.0.0.1")).unwrap();
-        let mut theirs: Vec<Seat> = (0..6).map(|_| crowd.enter(from("10.0.0.2")).unwrap()).collect();
-        theirs.push(crowd.enter(from("10.0.0.2")).expect("at its share its own oldest goes"));
-        let closed = |seats: &[Seat]| seats.iter().map(|seat| seat.close.is_cancelled()).collect::<Vec<_>>();
-        assert_eq!(closed(&theirs), [true, false, false, false, false, false, false]);
-        let third = crowd.enter(from("10.0.0.3")).unwrap();
-        let fourth = crowd.enter(from("10.0.0.4")).expect("who has most makes room");
-        assert_eq!(closed(&theirs)[..3], [true, true, false]);
-        assert!(!mine.close.is_cancelled() && !third.close.is_cancelled());
-        [&mine, &third, &fourth].into_iter().chain(&theirs).for_each(|seat| seat.whole(true));
-        assert!(crowd.enter(from("10.0.0.5")).is_none(), "requests that run are not cut off");
-        drop(third);
-        assert!(crowd.enter(from("10.0.0.5")).is_some());
+    /// So many connections from one network each enter; how many of them stay open.
+    fn stay(crowd: &Arc<Crowd>, addresses: impl Iterator<Item = String>) -> (Vec<Seat>, usize) {
+        let enter = |address: String| crowd.enter(address_owner(address.parse().unwrap())).expect("an own one goes");
+        let seats: Vec<Seat> = addresses.map(enter).collect();
+        let open = seats.iter().filter(|seat| !seat.close.is_cancelled()).count();
+        (seats, open)
     }
 
     #[test]
     fn a_customer_has_one_share_whatever_networks_it_uses() {
         let crowd = Crowd::new(16);
-        let _mine: Vec<Seat> = (0..4).map(|_| crowd.enter(from("2001:db8:2:1::1")).unwrap()).collect();
-        let theirs = |n: usize| crowd.enter(from(&format!("2001:db8:1:{n:x}00::1")));
-        let seats: Vec<Seat> = (0..30).map(|n| theirs(n).expect("an own one goes for it")).collect();
-        assert_eq!(seats.iter().filter(|seat| !seat.close.is_cancelled()).count(), 12);
-        assert!(_mine.iter().all(|seat| !seat.close.is_cancelled()));
-        seats.iter().for_each(|seat| seat.whole(true));
-        assert!(theirs(31).is_none() && crowd.enter(from("2001:db8:3::1")).is_some());
-        let crowd = Crowd::new(16);
-        let one = |_| crowd.enter(from("2001:db8:1:1::1")).unwrap();
-        let seats: Vec<Seat> = (0..12).map(one).collect();
-        assert_eq!(seats.iter().filter(|seat| !seat.close.is_cancelled()).count(), 8, "half for a /64");
+        let (others, _) = stay(&crowd, (0..4).map(|_| "2001:db8:2:1::1".to_owned()));
+        let (seats, open) = stay(&crowd, (0..30).map(|n| format!("2001:db8:1:{n:x}00::1")));
+        assert_eq!(open, 12, "three quarters for a /48, and the oldest of its own goes");
+        assert!(seats[0].close.is_cancelled() && others.iter().all(|seat| !seat.close.is_cancelled()));
+        seats.iter().for_each(|seat| seat.set_whole(true));
+        let enter = |address: &str| crowd.enter(address_owner(address.parse().unwrap()));
+        assert!(enter("2001:db8:1:ff00::1").is_none(), "requests that run are not cut off");
+        assert!(enter("2001:db8:3::1").is_some());
+        let (_, open) = stay(&Crowd::new(16), (0..12).map(|_| "2001:db8:1:1::1".to_owned()));
+        assert_eq!(open, 8, "half for a /64");
     }
 }

@@ -1,96 +1,83 @@
-//! The gate: what is looked at before any handler. Web pages of other origins, and requests sent to another name than this
-//! server's (DNS rebinding), are refused; no header of CORS is sent.
+//! What is checked before any handler: Host, Origin, path and query, then who calls. Web pages of other origins, and
+//! requests to another name than this server's (DNS rebinding), are refused; no header of CORS is sent.
 
-use super::Face;
 use super::callers::CallerError;
-use super::connection::Connection;
-use super::metadata;
-use super::reply::{self, Refused};
+use super::jwt;
+use super::reply::{self, Refusal, Response};
+use super::server::{Connection, Names, Server};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::Caller;
+use axum::extract::State;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-/// What is answered without a token: it tells nothing of this host.
-pub const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
+/// Paths that are answered without a token: they say nothing of this host.
+const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
 const PARAMETERS: [&str; 3] = ["as", "format", "namespace"];
+const NO_TOKEN: &str =
+    "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).";
+const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: \
+                         is it whole, and still in the server's list?";
 
-/// The names under which this server is known, beside its address.
-#[derive(Clone, Debug, Default)]
-pub struct Names {
-    pub hosts: Vec<String>,
-    /// Origins of web pages that may call, `https://name[:port]`.
-    pub origins: Vec<String>,
-}
-
-/// Who sent this request. `None`: nobody needs to be known for it.
-pub fn admitted<B>(face: &Face, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refused> {
-    let refuse = |status, words: &str| Err(reply::refused(status, Fault::new(Kind::AuthorizationError, words)));
-    let host = match host(request) {
-        Ok(host) => host,
-        Err(words) => return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words))),
-    };
-    if !face.names.is_ours(&host, connection) {
+/// Who sent this request. `None`: its path is open to all.
+pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refusal> {
+    let refuse = |status, words: &str| Refusal::new(status, Fault::new(Kind::AuthorizationError, words));
+    let warn = |reason, words: &str| server.warnings.warn(&connection.peer, reason, &format!("refused: {words}"));
+    let host = host(request).map_err(Refusal::malformed)?;
+    if !is_ours(&server.names, &host, connection) {
+        warn("Host", &format!("Host {}", text::printable(host.as_str())));
         let words = "The Host header names another server. The operator lists further names in [http] hosts.";
-        face.warnings.once(&connection.peer, "Host", &format!("refused: Host {}", text::printable(host.as_str())));
-        return refuse(StatusCode::FORBIDDEN, words);
+        return Err(refuse(StatusCode::FORBIDDEN, words));
     }
-    if !face.names.takes_origin(request.headers(), &host, connection) {
-        face.warnings.once(&connection.peer, "Origin", "refused: Origin");
-        return refuse(
-            StatusCode::FORBIDDEN,
-            "Web pages of this Origin may not call. The operator lists them in [http] origins.",
-        );
+    if !takes_origin(&server.names, request.headers(), &host, connection) {
+        warn("Origin", "Origin");
+        let words = "Web pages of this Origin may not call. The operator lists them in [http] origins.";
+        return Err(refuse(StatusCode::FORBIDDEN, words));
     }
-    if let Err(words) = readable(request.uri()) {
-        return Err(reply::refused(StatusCode::BAD_REQUEST, reply::malformed(words)));
-    }
+    check_target(request.uri()).map_err(Refusal::malformed)?;
     let path = request.uri().path();
-    if OPEN.contains(&path) || metadata::is(path) {
+    if OPEN.contains(&path) || jwt::is_metadata(path) {
         return Ok(None);
     }
-    face.callers.of(request.headers()).map(Some).map_err(|unknown| {
-        let words = match unknown {
-            CallerError::Absent => "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).",
+    server.callers.identify(request.headers()).map(Some).map_err(|error| {
+        let words = match error {
+            CallerError::Absent => NO_TOKEN,
             CallerError::Refused(why) => {
-                face.warnings.once(&connection.peer, "token", &format!("refused: {}", text::printable(&why)));
-                "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: is it whole, and still in the server's list?"
+                warn("token", &text::printable(&why));
+                BAD_TOKEN
             }
         };
-        let mut refusal = reply::refused(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words));
-        refusal.0.headers_mut().insert(header::WWW_AUTHENTICATE, challenge(face));
-        refusal
+        refuse(StatusCode::UNAUTHORIZED, words)
     })
 }
 
 /// How to get in; where others issue the tokens, where that is said.
-fn challenge(face: &Face) -> HeaderValue {
-    let plain = HeaderValue::from_static("Bearer realm=\"toolhost\"");
-    let named = |address: &str| format!("Bearer realm=\"toolhost\", resource_metadata=\"{address}\"");
-    let metadata = face.callers.metadata().and_then(|metadata| HeaderValue::from_str(&named(&metadata.address)).ok());
-    metadata.unwrap_or(plain)
+pub fn challenge(server: &Server) -> HeaderValue {
+    let named = server.callers.metadata().and_then(|metadata| {
+        let words = format!("Bearer realm=\"toolhost\", resource_metadata=\"{}\"", metadata.address);
+        HeaderValue::from_str(&words).ok()
+    });
+    named.unwrap_or(HeaderValue::from_static("Bearer realm=\"toolhost\""))
 }
 
-/// Refuses a path that is no text, and a query that would be read in part.
-fn readable(uri: &Uri) -> Result<(), &'static str> {
+/// Refuses a path that is not text, and a query that would be read in part.
+fn check_target(uri: &Uri) -> Result<(), &'static str> {
     let is_text = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
     if !is_text(uri.path()) {
-        return Err("The path is no UTF-8.");
+        return Err("The path is not UTF-8.");
     }
     let mut seen = BTreeSet::new();
     for part in uri.query().into_iter().flat_map(|query| query.split('&')) {
-        // Not shown: it may be a secret in the wrong place.
         let known = part.split_once('=').filter(|(name, value)| PARAMETERS.contains(name) && is_text(value));
-        let Some((name, _)) = known else {
-            return Err(
-                "The query holds a parameter that is not known here. Tokens go into the Authorization header alone.",
-            );
-        };
+        // The part is not shown: it may be a secret in the wrong place.
+        let (name, _) =
+            known.ok_or("The query holds an unknown parameter. Tokens go into the Authorization header alone.")?;
         if !seen.insert(name) {
             return Err("The query holds a parameter twice.");
         }
@@ -100,11 +87,9 @@ fn readable(uri: &Uri) -> Result<(), &'static str> {
 
 /// The one host that the request names, also where its target is a whole URL.
 fn host<B>(request: &Request<B>) -> Result<Authority, &'static str> {
-    let named = once(request.headers(), &header::HOST).ok_or("The request must have exactly one Host header.")?;
-    let named: Authority = named.parse().map_err(|_| "The Host header names no host.")?;
-    if named.as_str().contains('@') {
-        return Err("The Host header names no host.");
-    }
+    let named = single(request.headers(), &header::HOST).ok_or("The request must have exactly one Host header.")?;
+    let named: Option<Authority> = named.parse().ok().filter(|named: &Authority| !named.as_str().contains('@'));
+    let named = named.ok_or("The Host header does not name a host.")?;
     match request.uri().authority() {
         Some(other) if *other != named => Err("The request names two hosts."),
         _ => Ok(named),
@@ -112,37 +97,46 @@ fn host<B>(request: &Request<B>) -> Result<Authority, &'static str> {
 }
 
 /// The value of a header that stands exactly once.
-pub fn once<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+pub fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(value)
 }
 
-impl Names {
-    /// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
-    /// cannot.
-    fn is_ours(&self, host: &Authority, connection: &Connection) -> bool {
-        let name = host.host();
-        let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-        let local = connection.ours.is_none_or(|ours| ours.is_loopback());
-        let loopback =
-            name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.to_canonical().is_loopback());
-        local && loopback
-            || literal.is_some_and(|ip| Some(ip.to_canonical()) == connection.ours)
-            || self
-                .hosts
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str()))
-    }
+/// A parameter of the query, which was checked to be text and to stand once.
+pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, str>> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let found = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name);
+    found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
+}
 
-    /// Without an Origin no web page of another site asked with a method that changes anything.
-    fn takes_origin(&self, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
-        if !headers.contains_key(header::ORIGIN) {
-            return true;
-        }
-        let Some(origin) = once(headers, &header::ORIGIN) else { return false };
-        let scheme = if connection.tls { "https" } else { "http" };
-        let own = format!("{scheme}://{host}");
-        origin.eq_ignore_ascii_case(&own) || self.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+/// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
+/// cannot.
+fn is_ours(names: &Names, host: &Authority, connection: &Connection) -> bool {
+    let name = host.host();
+    let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    let literal = literal.map(|ip| ip.to_canonical());
+    let local = connection.ours.is_none_or(|ours| ours.is_loopback());
+    let loopback = name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
+    let listed = |known: &String| known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str());
+    local && loopback || literal.is_some() && literal == connection.ours || names.hosts.iter().any(listed)
+}
+
+/// Without an Origin no web page of another site asked with a method that changes anything.
+fn takes_origin(names: &Names, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
+    if !headers.contains_key(header::ORIGIN) {
+        return true;
     }
+    let Some(origin) = single(headers, &header::ORIGIN) else { return false };
+    let scheme = if connection.tls { "https" } else { "http" };
+    let own = format!("{scheme}://{host}");
+    origin.eq_ignore_ascii_case(&own) || names.origins.iter().any(|known| known.eq_ignore_ascii_case(origin))
+}
+
+/// `/.well-known/oauth-protected-resource`: who issues the tokens that this server takes.
+pub async fn metadata(State(server): State<Arc<Server>>) -> Result<Response, Refusal> {
+    let metadata = server.callers.metadata().ok_or_else(|| {
+        Refusal::new(StatusCode::NOT_FOUND, reply::malformed("This server takes no tokens of other issuers."))
+    })?;
+    Ok(reply::json(StatusCode::OK, &metadata.document))
 }

@@ -1,19 +1,21 @@
-//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and addresses are the operator's,
-//! never those that a token names; a shared secret is not a key.
+//! JSON Web Tokens: the caller `jwt:SUBJECT`, for whom an issuer vouches. Keys, algorithms and addresses are the
+//! operator's, never those that a token names; a shared secret is not a key.
 
-use super::metadata::Metadata;
 use crate::base::text;
 use crate::service::Caller;
+use http::Uri;
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, new_error};
 use jsonwebtoken::jwk::{Jwk, JwkSet, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, decode_header};
+use ring::error::Unspecified;
 use ring::signature as verified;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What every caller of a JWT is named with: the names of other callers do not start so.
+/// What the name of every caller with a JWT starts with, and no other name.
 const NAMED: &str = "jwt:";
 /// Longest token that is looked at, bytes.
 const LONGEST: usize = 8 * 1024;
@@ -56,7 +58,7 @@ struct Claims {
 
 impl Jwt {
     /// `keys`: the text of the key set. An error says what is wrong and what would be right.
-    pub fn of(terms: &Terms, keys: &str) -> Result<Jwt, String> {
+    pub fn new(terms: &Terms, keys: &str) -> Result<Jwt, String> {
         let _ = CryptoProvider::install_default(&BY_RING);
         if terms.issuer.is_empty() || terms.audience.is_empty() {
             return Err("issuer and audience must be named".to_owned());
@@ -76,7 +78,7 @@ impl Jwt {
         if keys.is_empty() || keys.len() > 1 && keys.iter().any(|(id, ..)| id.is_none()) {
             return Err("keys: the set must hold a key, and where it holds several each must have its kid".to_owned());
         }
-        let metadata = Metadata::of(&terms.issuer, &terms.audience);
+        let metadata = Metadata::new(&terms.issuer, &terms.audience);
         Ok(Jwt { validation, keys, operators: terms.operators.clone(), metadata })
     }
 
@@ -86,7 +88,7 @@ impl Jwt {
             return Err(format!("longer than {LONGEST} bytes"));
         }
         let head = decode_header(token).map_err(|e| e.to_string())?;
-        // What must be understood is (RFC 7515, 4.1.11), and nothing of it is; unencoded payloads are such a thing.
+        // Extensions must be understood (RFC 7515, 4.1.11), and none is known here; unencoded payloads are one.
         if head.crit.is_some() || head.extras.inner().contains_key("b64") {
             return Err("its header has crit or b64, and no extension is known here".to_owned());
         }
@@ -97,7 +99,7 @@ impl Jwt {
         let claims: Claims = decode(token, key, &validation).map_err(|e| e.to_string())?.claims;
         let sub = claims.sub;
         if sub.is_empty() || sub.len() > LONGEST_NAME || !text::is_printable(&sub) {
-            return Err("the subject is no name".to_owned());
+            return Err("the subject is not a name".to_owned());
         }
         let operator = self.operators.contains(&sub);
         Ok(Caller { operator, ..Caller::named(format!("{NAMED}{sub}")) })
@@ -108,15 +110,13 @@ impl Jwt {
     }
 }
 
+/// Only signatures by a private key: a shared secret is not one.
 fn algorithm(name: &str) -> Result<Algorithm, String> {
-    match name {
-        "RS256" => Ok(Algorithm::RS256),
-        "PS256" => Ok(Algorithm::PS256),
-        "ES256" => Ok(Algorithm::ES256),
-        "ES384" => Ok(Algorithm::ES384),
-        "EdDSA" => Ok(Algorithm::EdDSA),
-        _ => Err(format!("algorithms: '{}' is none of RS256, PS256, ES256, ES384, EdDSA", text::printable(name))),
-    }
+    use Algorithm::{ES256, ES384, EdDSA, PS256, RS256};
+    let known = [RS256, PS256, ES256, ES384, EdDSA];
+    let found = name.parse().ok().filter(|algorithm| known.contains(algorithm));
+    let wrong = || format!("algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA", text::printable(name));
+    found.ok_or_else(wrong)
 }
 
 /// A key and the one algorithm it is used with.
@@ -136,7 +136,7 @@ fn pinned(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Algorithm
     }
     let key = DecodingKey::from_jwk(key).map_err(|e| format!("keys: key {shown}: {e}"))?;
     if key.family() != algorithm.family() {
-        return Err(format!("keys: key {shown}: it is no key for {said}"));
+        return Err(format!("keys: key {shown}: it is not a key for {said}"));
     }
     Ok((id, algorithm, key))
 }
@@ -161,26 +161,72 @@ impl JwtVerifier for Ring {
 
 impl jsonwebtoken::signature::Verifier<Vec<u8>> for Ring {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), jsonwebtoken::signature::Error> {
-        let rsa: Option<&verified::RsaParameters> = match self.algorithm {
-            Algorithm::RS256 => Some(&verified::RSA_PKCS1_2048_8192_SHA256),
-            Algorithm::PS256 => Some(&verified::RSA_PSS_2048_8192_SHA256),
-            _ => None,
-        };
-        let other: Option<&dyn verified::VerificationAlgorithm> = match self.algorithm {
-            Algorithm::ES256 => Some(&verified::ECDSA_P256_SHA256_FIXED),
-            Algorithm::ES384 => Some(&verified::ECDSA_P384_SHA384_FIXED),
-            Algorithm::EdDSA => Some(&verified::ED25519),
-            _ => None,
-        };
-        let good = match (self.key.kind(), rsa, other) {
-            (DecodingKeyKind::RsaModulusExponent { n, e }, Some(rsa), None) => {
-                verified::RsaPublicKeyComponents { n, e }.verify(rsa, message, signature)
+        let rsa = |parameters| match self.key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => {
+                verified::RsaPublicKeyComponents { n, e }.verify(parameters, message, signature)
             }
-            (DecodingKeyKind::SecretOrDer(key), None, Some(other)) => {
-                verified::UnparsedPublicKey::new(other, key).verify(message, signature)
+            DecodingKeyKind::SecretOrDer(_) => Err(Unspecified),
+        };
+        let curve = |algorithm: &'static dyn verified::VerificationAlgorithm| match self.key.kind() {
+            DecodingKeyKind::SecretOrDer(key) => {
+                verified::UnparsedPublicKey::new(algorithm, key).verify(message, signature)
             }
-            _ => return Err(jsonwebtoken::signature::Error::new()),
+            DecodingKeyKind::RsaModulusExponent { .. } => Err(Unspecified),
+        };
+        let good = match self.algorithm {
+            Algorithm::RS256 => rsa(&verified::RSA_PKCS1_2048_8192_SHA256),
+            Algorithm::PS256 => rsa(&verified::RSA_PSS_2048_8192_SHA256),
+            Algorithm::ES256 => curve(&verified::ECDSA_P256_SHA256_FIXED),
+            Algorithm::ES384 => curve(&verified::ECDSA_P384_SHA384_FIXED),
+            Algorithm::EdDSA => curve(&verified::ED25519),
+            _ => Err(Unspecified),
         };
         good.map_err(|_| jsonwebtoken::signature::Error::new())
+    }
+}
+
+/// Where the metadata of a protected resource lies (RFC 9728), for the server and for a path of it.
+pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
+
+/// Who issues the tokens that this server takes, for programs.
+#[derive(Debug)]
+pub struct Metadata {
+    pub document: Value,
+    pub address: String,
+}
+
+impl Metadata {
+    /// `None`: the audience is not an address.
+    fn new(issuer: &str, audience: &str) -> Option<Metadata> {
+        let uri: Uri = audience.parse().ok()?;
+        let scheme = uri.scheme_str().filter(|scheme| ["http", "https"].contains(scheme))?;
+        let path = uri.path().trim_end_matches('/');
+        let address = format!("{scheme}://{}{METADATA_PATH}{path}", uri.authority()?);
+        let document = json!({
+            "resource": audience,
+            "authorization_servers": [issuer],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "toolhost",
+        });
+        Some(Metadata { document, address })
+    }
+}
+
+/// Whether a path leads to the metadata, which are answered without a token.
+pub fn is_metadata(path: &str) -> bool {
+    path.strip_prefix(METADATA_PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_the_metadata_is_the_audiences() {
+        let address = |audience| Metadata::new("https://login.example", audience).map(|metadata| metadata.address);
+        let root = format!("https://t.example{METADATA_PATH}");
+        assert_eq!(address("https://t.example/mcp"), Some(format!("{root}/mcp")));
+        assert_eq!((address("https://t.example"), address("toolhost")), (Some(root), None));
+        assert!(is_metadata(&format!("{METADATA_PATH}/mcp")) && !is_metadata(&format!("{METADATA_PATH}s")));
     }
 }

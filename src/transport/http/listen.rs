@@ -1,5 +1,5 @@
-//! Listen addresses, and the authentication that each requires. An address that others can reach needs tokens and TLS; a
-//! unix socket is for this user alone.
+//! Listen addresses, and the authentication that each requires. An address that others can reach needs tokens and TLS;
+//! a unix socket is for this user alone.
 
 use super::peer::{self, Kernel};
 use crate::base::{files, text};
@@ -168,11 +168,11 @@ fn listens(path: &Path) -> io::Result<bool> {
 }
 
 impl Socket {
-    /// The user at the other end. `None`: it is not on this machine, or the kernel names nobody. `Err`: that could not be
-    /// found out.
+    /// The user at the other end. `None`: it is not on this machine, or the kernel names nobody. `Err`: that could not
+    /// be found out.
     pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
         match self {
-            Socket::Unix(stream) => peer::of_unix(stream).map(Some),
+            Socket::Unix(stream) => peer::unix_peer(stream).map(Some),
             Socket::Tcp(_, theirs) if !theirs.ip().to_canonical().is_loopback() => Ok(None),
             Socket::Tcp(stream, theirs) => {
                 let owner = kernel.owner(*theirs, stream.local_addr()?)?;

@@ -1,5 +1,5 @@
-//! The user at the other end of a connection of this machine, as the kernel says. That nobody owns it, and that the kernel
-//! could not be asked, are told apart.
+//! The user at the other end of a connection of this machine, as the kernel says. That nobody owns it differs from that
+//! the kernel could not be asked.
 
 use crate::base::lock;
 use nix::errno::Errno;
@@ -29,7 +29,7 @@ const UID: usize = HEAD + 64;
 const INODE: usize = HEAD + 68;
 
 /// The user that connected a unix socket.
-pub fn of_unix(stream: &impl AsFd) -> io::Result<u32> {
+pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(&stream.as_fd(), PeerCredentials)?.uid())
 }
 
@@ -130,31 +130,29 @@ mod tests {
 
     #[test]
     fn the_kernel_names_the_owner_of_exactly_this_connection() {
-        let me = nix::unistd::geteuid().as_raw();
-        let kernel = Kernel::default();
+        let (me, kernel) = (nix::unistd::geteuid().as_raw(), Kernel::default());
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else { continue };
             let ours = listener.local_addr().unwrap();
             let client = TcpStream::connect(ours).unwrap();
             let theirs = client.local_addr().unwrap();
-            assert_eq!(kernel.owner(theirs, ours).unwrap(), Some(me), "{at}");
-            assert_eq!(kernel.owner(ours, theirs).unwrap(), None, "nobody accepted it yet");
-            let accepted = listener.accept().unwrap();
-            assert_eq!(kernel.owner(ours, theirs).unwrap(), Some(me));
+            let owner = |theirs, ours| kernel.owner(theirs, ours).unwrap();
+            assert_eq!(owner(theirs, ours), Some(me), "{at}");
+            assert_eq!(owner(ours, theirs), None, "nobody accepted it yet");
+            let _accepted = listener.accept().unwrap();
+            assert_eq!(owner(ours, theirs), Some(me));
             let mut other = theirs;
             other.set_port(theirs.port() ^ 1);
-            assert_eq!(kernel.owner(other, ours).unwrap(), None, "nobody is there");
+            assert_eq!(owner(other, ours), None, "nobody is there");
             // One that sends no more is still somebody's, until it is closed.
             client.shutdown(std::net::Shutdown::Write).unwrap();
-            assert_eq!(kernel.owner(theirs, ours).unwrap(), Some(me), "half closed");
-            assert_eq!(kernel.owner(ours, theirs).unwrap(), Some(me), "and its other end");
+            assert_eq!((owner(theirs, ours), owner(ours, theirs)), (Some(me), Some(me)), "half closed");
             drop(client);
-            assert_eq!(kernel.owner(theirs, ours).unwrap(), None, "closed");
-            drop(accepted);
+            assert_eq!(owner(theirs, ours), None, "closed");
             // A listener at the client's address is not the client.
-            let mut nobody = ours;
-            nobody.set_port(1);
-            assert_eq!(kernel.owner(ours, nobody).unwrap(), None);
+            other = ours;
+            other.set_port(1);
+            assert_eq!(owner(ours, other), None);
         }
     }
 }

@@ -1,34 +1,87 @@
-//! Responses: statuses and JSON without host paths or characters that a terminal would obey. A status other than 200 means
-//! that the tool did not run.
+//! Responses: JSON without host paths or characters that a terminal would obey, and streams of events. A status other
+//! than 200 means that the tool did not run.
 
-use super::calls::Begun;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{Caller, Report, Reservation, Service};
-use crate::transport::answers::{Built, Payer};
-use axum::body::{Body, Bytes, HttpBody};
+use crate::service::{Caller, Event, Report, Service};
+use crate::transport::answers::{self, Built, Payer, visible};
+use axum::body::{Body, Bytes};
 use axum::response::IntoResponse;
+use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderValue, StatusCode, header};
-use http_body_util::BodyExt;
-use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::convert::Infallible;
+use std::future::ready;
+use std::io::Write;
+use std::time::Duration;
+use tokio::sync::mpsc;
 
 pub type Response = http::Response<Body>;
-/// A response that ends a request early.
-pub struct Refused(pub Box<Response>);
+/// Held until an answer is delivered.
+pub type Begun = mpsc::Sender<()>;
 
-impl From<Response> for Refused {
-    fn from(response: Response) -> Refused {
-        Refused(Box::new(response))
+/// So much of an answer is handed on at a time, bytes.
+const PIECE: usize = 64 * 1024;
+/// In a quiet stream a comment shows that both ends are there.
+pub const QUIET: Duration = Duration::from_secs(15);
+const COMMENT: &str = ": the call runs\n\n";
+
+/// A request that cannot be read as one of this server's.
+pub fn malformed(words: impl Into<String>) -> Fault {
+    Fault::new(Kind::ParameterValidationError, words)
+}
+
+/// A request that leads to no call.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub fault: Fault,
+    /// The fault is shown with the words for a person.
+    pub for_operator: bool,
+}
+
+impl Refusal {
+    pub fn new(status: StatusCode, fault: Fault) -> Refusal {
+        Refusal { status, fault, for_operator: false }
+    }
+
+    /// A request that cannot be read.
+    pub fn malformed(words: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, malformed(words))
+    }
+
+    /// A body that cannot be read as what it is for.
+    pub fn unreadable(fault: Fault) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, fault)
+    }
+
+    /// The server is about to end.
+    pub fn stopping() -> Refusal {
+        let fault = Fault::new(Kind::RateLimitError, "The server is being stopped.").retryable();
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault)
     }
 }
 
-impl IntoResponse for Refused {
+/// A fault outside of a call, with the status of its kind.
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Refusal {
+        Refusal::new(status_of(&fault), fault)
+    }
+}
+
+impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        *self.0
+        let Refusal { status, fault, for_operator } = self;
+        let mut body = json!({ "error": fault });
+        if let Some(person) = fault.person.as_ref().filter(|_| for_operator) {
+            body["error"]["person"] = Value::String(person.clone());
+        }
+        let mut response = json(status, &body);
+        if fault.retryable {
+            response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
+        }
+        response.extensions_mut().insert(fault);
+        response
     }
 }
 
@@ -37,126 +90,11 @@ fn retry_after(fault: &Fault) -> HeaderValue {
     HeaderValue::from(fault.retry_after_ms.map_or(1, |wait| wait.div_ceil(1000)))
 }
 
-/// Fields of JSON that come from elsewhere as text, and the room that it takes.
-pub fn with_text(head: &Value, name: &str, text: &str, room: Reservation) -> Response {
-    let whole = joined(head, name, text, ("", "\n")).into_bytes();
-    let mut response = Response::new(Body::new(AnswerBody::new(std::future::ready(Some((whole, room))), ())));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// The same as text between two others.
-pub fn joined(head: &Value, name: &str, text: &str, (before, after): (&str, &str)) -> String {
-    let head = text::json(head, false);
-    format!("{before}{},\"{name}\":{text}}}{after}", head.strip_suffix('}').unwrap_or_default())
-}
-
-/// A request that cannot be read as one of this server's.
-pub fn malformed(words: &str) -> Fault {
-    Fault::new(Kind::ParameterValidationError, words)
-}
-
-/// The body of a refusal.
-pub fn words(fault: &Fault) -> String {
-    text::json(&json!({ "error": fault }), false)
-}
-
-/// The same, where a function has more to give.
-pub fn refused(status: StatusCode, fault: Fault) -> Refused {
-    refusal(status, fault).into()
-}
-
-/// A request that leads to no call.
-pub fn refusal(status: StatusCode, fault: Fault) -> Response {
-    let mut response = json_of(status, words(&fault));
-    if fault.retryable {
-        response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
-    }
-    response.extensions_mut().insert(fault);
-    response
-}
-
-/// Marks an answer of which a record tells.
-#[derive(Clone)]
-pub struct Recorded;
-
-/// Where every answer to a known caller leaves: a refusal of which no record tells has its own, or is counted in one.
-/// That something is not there is an answer.
-pub fn recorded(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
-    let (status, known) = (answer.status(), answer.extensions_mut().remove::<Recorded>());
-    let refused = (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
-    if known.is_some() || !refused {
-        return answer;
-    }
-    let fault = answer.extensions_mut().remove::<Fault>();
-    let fault = fault.unwrap_or_else(|| malformed(&format!("The request was refused with status {status}.")));
-    match service.refuses(caller, asked, fault) {
-        Ok(()) => answer,
-        Err(fault) => refusal(StatusCode::INTERNAL_SERVER_ERROR, fault),
-    }
-}
-
-/// A document of ours.
-pub fn json_text(document: &str) -> Response {
-    json_of(StatusCode::OK, document.to_owned())
-}
-
-pub fn text(body: String) -> Response {
-    let mut response = Response::new(Body::from(body));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
-}
-
-/// The answer of a server that is about to end.
-pub fn stopping() -> Response {
-    let fault = Fault::new(Kind::RateLimitError, "The server is being stopped.").retryable();
-    refusal(StatusCode::SERVICE_UNAVAILABLE, fault)
-}
-
-/// A fault that the service told outside of a call.
-pub fn fault(fault: Fault, operator: bool) -> Response {
-    let status = status_of(&fault, None);
-    let person = fault.person.clone().filter(|_| operator);
-    let mut body = json!({ "error": fault });
-    if let Some(person) = person {
-        body["error"]["person"] = Value::String(person);
-    }
-    let mut response = value(status, &body);
-    response.extensions_mut().insert(fault);
-    response
-}
-
-pub fn value(status: StatusCode, value: &Value) -> Response {
-    json_of(status, text::json(value, false))
-}
-
-/// JSON text, made visible.
-fn json_of(status: StatusCode, json: String) -> Response {
-    let mut response = Response::new(Body::from(json));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// Who reads a report.
-pub struct Reader {
-    pub payer: Payer,
-    pub operator: bool,
-    pub label: Option<String>,
-    /// The status of a request whose body could not be read as a call.
-    pub unread: Option<StatusCode>,
-}
-
-/// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it ran,
-/// unless the host itself failed (500).
-pub fn status(report: &Report, unread: Option<StatusCode>) -> StatusCode {
-    report.error.as_ref().map_or(StatusCode::OK, |fault| status_of(fault, unread))
-}
-
-pub fn status_of(fault: &Fault, unread: Option<StatusCode>) -> StatusCode {
+/// 200: the tool ran, or was to run and was cancelled, and `success` says how it ended. Anything else: nothing of it
+/// ran, unless the host itself failed (500).
+pub fn status_of(fault: &Fault) -> StatusCode {
     match fault.kind {
         Kind::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
-        _ if unread.is_some() => unread.unwrap_or_default(),
         _ if fault.conflict => StatusCode::CONFLICT,
         Kind::TimeoutError
         | Kind::ResourceLimitError
@@ -172,90 +110,161 @@ pub fn status_of(fault: &Fault, unread: Option<StatusCode>) -> StatusCode {
     }
 }
 
-/// A report as a whole answer.
-pub fn report(report: Report, seen_by: &Reader, begun: Begun) -> Response {
-    let status = status(&report, seen_by.unread);
+pub fn json(status: StatusCode, value: &Value) -> Response {
+    let mut response = json_text(text::json(value, false));
+    *response.status_mut() = status;
+    response
+}
+
+/// JSON text without characters that a terminal would obey.
+pub fn json_text(text: impl Into<Body>) -> Response {
+    typed("application/json", text)
+}
+
+pub fn plain_text(text: String) -> Response {
+    typed("text/plain; charset=utf-8", text)
+}
+
+fn typed(kind: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Marks an answer that has a record.
+#[derive(Clone)]
+pub struct Recorded;
+
+/// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is counted in one.
+/// That something is not there is an answer.
+pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
+    let (status, recorded) = (answer.status(), answer.extensions_mut().remove::<Recorded>());
+    let refused = (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
+    if recorded.is_some() || !refused {
+        return answer;
+    }
+    let fault = answer.extensions_mut().remove::<Fault>();
+    let fault = fault.unwrap_or_else(|| malformed(format!("The request was refused with status {status}.")));
+    match service.refuses(caller, asked, fault) {
+        Ok(()) => answer,
+        Err(fault) => Refusal::from(fault).into_response(),
+    }
+}
+
+/// Who reads an answer, and pays for the room that it takes.
+pub struct Reader {
+    pub payer: Payer,
+    pub operator: bool,
+    pub label: Option<String>,
+}
+
+impl Reader {
+    /// A report as this reader may see it, between two texts, once it has room.
+    pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
+        let (operator, label, before) = (self.operator, self.label.clone(), before.to_owned());
+        let write = move |report: &Report, to: &mut dyn Write| {
+            to.write_all(before.as_bytes())?;
+            visible(&report.shown(operator, label.as_deref()), to)?;
+            to.write_all(after.as_bytes())
+        };
+        answers::of_report(self.payer.clone(), report, write).await
+    }
+}
+
+/// A report as a whole answer. `status`: in the place of that of its fault, unless the host itself failed.
+pub async fn report(report: Report, status: Option<StatusCode>, reader: &Reader, begun: Begun) -> Response {
+    let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
+    let status = status.filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR).unwrap_or(own);
     let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
-    let retry = retryable.map(retry_after);
-    let mut response = Response::new(Body::new(AnswerBody::of(report, seen_by, begun, ("", "\n"))));
+    let (retry, kept) = (retryable.map(retry_after), (begun, report.turn.clone()));
+    let mut response = document(reader.write(report, "", "\n").await, kept);
     *response.status_mut() = status;
     response.extensions_mut().insert(Recorded);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(retry) = retry {
-        headers.insert(header::RETRY_AFTER, retry);
+        response.headers_mut().insert(header::RETRY_AFTER, retry);
     }
     response
 }
 
-/// So much of an answer is handed on at a time, bytes.
-const PIECE: usize = 64 * 1024;
-
-/// The body of an answer, which keeps its call's place, and the room that it takes, until it is sent.
-pub struct AnswerBody {
-    state: State,
-    /// Its call's place, or whatever else lasts until it is sent.
-    _kept: Box<dyn Send>,
+/// An answer that was built. `kept` lasts until it is sent.
+pub fn document(built: Option<Built>, kept: impl Send + 'static) -> Response {
+    let Some((bytes, room)) = built else { return Refusal::from(answers::too_large()).into_response() };
+    let length = HeaderValue::from(bytes.len());
+    let mut response = json_text(Body::from_stream(pieces(bytes, (room, kept))));
+    response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    response
 }
 
-enum State {
-    Building(Pin<Box<dyn Future<Output = Option<Built>> + Send>>),
-    Sending { bytes: Bytes, _room: Reservation },
-    Sent,
+/// The pieces of a text. What is `kept` lasts until the last of them is sent.
+fn pieces<K: Send + 'static>(text: Vec<u8>, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+    struct Text<K>(Vec<u8>, K);
+    impl<K> AsRef<[u8]> for Text<K> {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    let mut rest = Bytes::from_owner(Text(text, kept));
+    let next = move || (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))));
+    stream::iter(std::iter::from_fn(next))
 }
 
-impl AnswerBody {
-    /// `build` is polled until the answer has room and is built.
-    pub fn new(build: impl Future<Output = Option<Built>> + Send + 'static, kept: impl Send + 'static) -> AnswerBody {
-        let mut held = AnswerBody { state: State::Building(Box::pin(build)), _kept: Box::new(kept) };
-        // A short one that has room is there at once, and its length is known.
-        let _ = held.ready(&mut Context::from_waker(Waker::noop()));
-        held
-    }
-
-    /// The next bytes of it, as part of another body.
-    pub async fn piece(&mut self) -> Option<io::Result<Bytes>> {
-        let frame = self.frame().await?;
-        Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
-    }
-
-    fn ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let State::Building(build) = &mut self.state {
-            let built = ready!(build.as_mut().poll(cx));
-            self.state = built.map_or(State::Sent, |(bytes, room)| State::Sending { bytes: bytes.into(), _room: room });
-        }
-        Poll::Ready(())
-    }
+/// The fields of a JSON object and one more, whose value is JSON text.
+pub fn with_field(head: &Value, name: &str, json: &str) -> String {
+    let head = text::json(head, false);
+    format!("{},\"{name}\":{json}}}", head.strip_suffix('}').unwrap_or_default())
 }
 
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = io::Error;
+/// Sends the Server-Sent Events of one response.
+pub struct Events(mpsc::Sender<Bytes>);
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        ready!(self.ready(cx));
-        let State::Sending { bytes, .. } = &mut self.state else { return Poll::Ready(None) };
-        let piece = bytes.split_to(bytes.len().min(PIECE));
-        if piece.is_empty() {
-            self.state = State::Sent;
-            return Poll::Ready(None);
-        }
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+/// A response of the events that `work` sends, with comments where it is quiet. Dropping it drops the work.
+pub fn events<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Events) -> W) -> Response {
+    let (to, sent) = mpsc::channel(1);
+    let work = stream::once(work(Events(to))).filter_map(|()| ready(None));
+    let sent = stream::unfold(sent, |mut sent| async {
+        let next = tokio::time::timeout(QUIET, sent.recv()).await;
+        Some((next.unwrap_or(Some(COMMENT.into()))?, sent))
+    });
+    typed("text/event-stream", Body::from_stream(stream::select(sent, work).map(Ok::<_, Infallible>)))
+}
+
+impl Events {
+    pub async fn send(&self, name: &str, data: &Value) {
+        let mut bytes = format!("event: {name}\ndata: ").into_bytes();
+        let _ = visible(data, &mut bytes);
+        bytes.extend(b"\n\n");
+        // The response is gone where this fails, and the work ends with it.
+        let _ = self.0.send(bytes.into()).await;
     }
 
-    fn is_end_stream(&self) -> bool {
-        match &self.state {
-            State::Building(_) => false,
-            State::Sending { bytes, .. } => bytes.is_empty(),
-            State::Sent => true,
+    /// Sends an event of a call; `call`: which of several.
+    pub async fn tell(&self, event: &Event, call: Option<&str>) {
+        let (name, mut data) = match event {
+            Event::Log(line) => ("log", json!({ "line": line })),
+            Event::Part(text) => ("chunk", json!({ "text": text })),
+            Event::Message(level, line) => ("log", json!({ "level": level, "line": line })),
+            Event::Progress(progress) => ("progress", json!(progress)),
+            Event::Preparing(text) => ("progress", json!({ "message": text })),
+        };
+        if let Some(call) = call {
+            data["call"] = json!(call);
+        }
+        self.send(name, &data).await;
+    }
+
+    /// Sends the one `end` of a call.
+    pub async fn end(&self, report: Report, reader: &Reader, begun: Begun) {
+        let kept = (begun, report.turn.clone());
+        if let Some((text, room)) = reader.write(report, "event: end\ndata: ", "\n\n").await {
+            self.send_text(text, (room, kept)).await;
         }
     }
 
-    fn size_hint(&self) -> SizeHint {
-        match &self.state {
-            State::Building(_) => SizeHint::default(),
-            State::Sending { bytes, .. } => SizeHint::with_exact(bytes.len() as u64),
-            State::Sent => SizeHint::with_exact(0),
+    /// Sends the one `end` that is written already.
+    pub async fn send_text<K: Send + 'static>(&self, text: Vec<u8>, kept: K) {
+        let mut pieces = pieces(text, kept);
+        while let Some(Ok(piece)) = pieces.next().await {
+            let _ = self.0.send(piece).await;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Warnings about refusals: one line for each peer and reason, and each minute how many more there were. Whoever may connect
-//! cannot fill a disk.
+//! Warnings about refusals: one line for each peer and reason, and each minute how many more there were. Whoever may
+//! connect cannot fill a disk.
 
 use crate::base::lock;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ pub struct Warnings(Mutex<HashMap<(String, &'static str), u64>>);
 
 impl Warnings {
     /// Writes the line where this peer had none of this reason in the last minute.
-    pub fn once(&self, peer: &str, reason: &'static str, words: &str) {
+    pub fn warn(&self, peer: &str, reason: &'static str, words: &str) {
         if self.is_new(peer, reason) {
             tracing::warn!(target: "toolhost::http", %peer, "{words}");
         }
@@ -25,20 +25,17 @@ impl Warnings {
         let own = (peer.to_owned(), reason);
         let apart = known.len() < MOST || known.contains_key(&own);
         let key = if apart { own } else { ("others".to_owned(), reason) };
-        match known.get_mut(&key) {
-            Some(more) => {
-                *more += 1;
-                false
-            }
-            None => known.insert(key, 0).is_none(),
-        }
+        let count = known.entry(key).and_modify(|more| *more += 1).or_default();
+        *count == 0
     }
 
-    /// What was left out since this was asked last. For each minute.
-    pub fn left_out(&self) -> Vec<String> {
-        let known = std::mem::take(&mut *lock(&self.0));
-        let more = known.into_iter().filter(|(_, more)| *more > 0);
-        more.map(|((peer, reason), more)| format!("{peer}: {more} times more within a minute: {reason}")).collect()
+    /// Writes how many lines were left out since the last time. For each minute.
+    pub fn log_repeated(&self) {
+        for ((peer, reason), more) in std::mem::take(&mut *lock(&self.0)) {
+            if more > 0 {
+                tracing::warn!(target: "toolhost::http", "{peer}: {more} times more within a minute: {reason}");
+            }
+        }
     }
 }
 
@@ -47,16 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_has_one_line_and_a_count_and_the_many_share_one() {
+    fn a_peer_has_one_line_a_minute_and_the_many_share_one() {
         let warnings = Warnings::default();
         let lines = |peer: &str| (0..1000).filter(|_| warnings.is_new(peer, "refused")).count();
         assert_eq!((lines("uid 1"), lines("uid 2")), (1, 1));
-        let mut counted = warnings.left_out();
-        counted.sort();
-        let wanted =
-            ["uid 1: 999 times more within a minute: refused", "uid 2: 999 times more within a minute: refused"];
-        assert_eq!(counted, wanted);
-        assert_eq!((warnings.left_out().len(), lines("uid 1")), (0, 1), "and a minute later again");
+        warnings.log_repeated();
+        assert_eq!(lines("uid 1"), 1, "and a minute later again");
         let many = (0..10_000).filter(|peer| warnings.is_new(&format!("::{peer}"), "refused")).count();
         assert_eq!(many, MOST, "the others have one of those");
     }

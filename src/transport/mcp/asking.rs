@@ -1,10 +1,13 @@
-//! A tool's questions to its client, with whose answers the call is made again: by a result that asks, with a sealed state,
-//! or at once, where the client is of the older era. A question to a person says which tool asks it.
+//! Questions to a client: of a tool, with whose answers the call is made again, and to its person, whether a call may run. A
+//! newer client is asked by a result, with a sealed state; an older one while its request waits.
 
-use super::person::{self, PersonAnswer};
-use crate::base::text;
+use crate::base::{lock, sha256_hex, text};
+use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
 use crate::service::shapes::{Client, Questions};
+use crate::service::{self, Limiter, Question, Reservation, Resource};
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 use ring::rand::{SecureRandom, SystemRandom};
 use rmcp::model::{
     CancelledNotificationParam, ClientCapabilities, ClientResult, ErrorData, GetExtensions, InputRequest,
@@ -13,25 +16,45 @@ use rmcp::model::{
 use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a client may take to answer.
 pub const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often a tool may ask before it answers, where the client is asked at once.
 pub const ROUNDS: usize = 8;
-
-/// What a state is sealed to.
-#[derive(Default)]
-pub struct Bound(Vec<u8>);
-
-impl Bound {
-    pub fn to(caller: &str, tool: &str, arguments: &str) -> Bound {
-        Bound(crate::base::sha256_hex(json!([caller, tool, arguments]).to_string().as_bytes()).into_bytes())
-    }
-}
+/// The key of the question whether a call may run, which no tool's question has.
+pub const PERSON: &str = "toolhost.confirm";
 
 /// The seal of this server: a key that lives as long as it does. `None`: there is none, and nothing is asked.
 pub struct Seal(Option<RequestStateCodec>);
+
+/// What is sealed into a state, and what comes back with it.
+#[derive(Default, Serialize, Deserialize)]
+pub struct State {
+    /// The tool's.
+    pub state: Value,
+    /// By the tool's keys.
+    pub answers: Map<String, Value>,
+    /// To the question whether the call may run.
+    pub person: Option<PersonAnswer>,
+}
+
+/// An answer, and which question it is for.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PersonAnswer {
+    /// The call that was asked about, whose question counts once.
+    pub call: String,
+    pub digest: String,
+    #[serde(default)]
+    pub answer: Value,
+}
+
+/// What a state is sealed to.
+pub fn bind(caller: &str, tool: &str, arguments: &str) -> Vec<u8> {
+    sha256_hex(json!([caller, tool, arguments]).to_string().as_bytes()).into_bytes()
+}
 
 impl Seal {
     pub fn new() -> Seal {
@@ -45,62 +68,29 @@ impl Seal {
     }
 
     /// What the client brings back; its answers count only with a state of ours.
-    pub fn opened(
-        &self,
-        bound: &Bound,
-        state: Option<&str>,
-        answers: Option<InputResponses>,
-    ) -> Result<Back, ErrorData> {
-        let Some(state) = state else { return Ok(Back::default()) };
-        let refused =
-            |_| ErrorData::invalid_params("This requestState was not given for this call, or is too old.", None);
-        let opened = self.codec()?.open_with(state, &bound.0).map_err(refused)?;
-        let mut back: Back = serde_json::from_slice(&opened).unwrap_or_default();
+    pub fn open(&self, bound: &[u8], state: Option<&str>, answers: Option<InputResponses>) -> Result<State, ErrorData> {
+        let Some(state) = state else { return Ok(State::default()) };
+        let words = "This requestState was not given for this call, or is too old.";
+        let opened = self.codec()?.open_with(state, bound).map_err(|_| ErrorData::invalid_params(words, None))?;
+        let mut opened: State = serde_json::from_slice(&opened).unwrap_or_default();
         let mut answers: Map<String, Value> = answers.unwrap_or_default().into_iter().collect();
-        match &mut back.given {
-            Some(given) => given.answer = answers.remove(person::KEY).unwrap_or_default(),
-            None => back.answers = answers,
+        match &mut opened.person {
+            Some(person) => person.answer = answers.remove(PERSON).unwrap_or_default(),
+            None => opened.answers = answers,
         }
-        Ok(back)
-    }
-
-    fn sealed(&self, bound: &Bound, back: &Back, requests: InputRequests) -> Result<InputRequiredResult, ErrorData> {
-        let options = SealOptions::new().associated_data(&bound.0).ttl(PATIENCE);
-        let state = self.codec()?.seal_with(json!(back).to_string().as_bytes(), &options);
-        Ok(InputRequiredResult::new(Some(requests), Some(state)))
+        Ok(opened)
     }
 
     /// The result that asks.
-    pub fn asks(&self, bound: &Bound, tool: &str, questions: Questions) -> Result<InputRequiredResult, ErrorData> {
-        let back = Back { state: questions.state, ..Back::default() };
-        self.sealed(bound, &back, requests(tool, questions.requests)?)
+    pub fn ask(&self, bound: &[u8], state: &State, requests: InputRequests) -> Result<InputRequiredResult, ErrorData> {
+        let options = SealOptions::new().associated_data(bound).ttl(PATIENCE);
+        let state = self.codec()?.seal_with(json!(state).to_string().as_bytes(), &options);
+        Ok(InputRequiredResult::new(Some(requests), Some(state)))
     }
-
-    /// The result that asks a person whether the call may run; `client`: what the tool was answered before.
-    pub fn confirms(
-        &self,
-        bound: &Bound,
-        (given, form): (PersonAnswer, InputRequests),
-        client: Client,
-    ) -> Result<InputRequiredResult, ErrorData> {
-        let back = Back { state: client.state, answers: client.answers, given: Some(given) };
-        self.sealed(bound, &back, form)
-    }
-}
-
-/// What is sealed into a state, and what comes back with it.
-#[derive(Default, Serialize, Deserialize)]
-pub struct Back {
-    /// The tool's.
-    pub state: Value,
-    /// By the tool's keys.
-    pub answers: Map<String, Value>,
-    /// To the question whether the call may run.
-    pub given: Option<PersonAnswer>,
 }
 
 /// What this client can be asked.
-pub fn can(context: &RequestContext<RoleServer>) -> Vec<Ask> {
+pub fn abilities(context: &RequestContext<RoleServer>) -> Vec<Ask> {
     let Some(client) = context.client_capabilities() else { return Vec::new() };
     let has = |ask: &Ask| match ask {
         // Who names kinds can show only these; all of ours are forms.
@@ -112,51 +102,33 @@ pub fn can(context: &RequestContext<RoleServer>) -> Vec<Ask> {
 }
 
 /// The error for a client that lacks what a tool asks.
-pub fn lacking(questions: &Questions, client: &Client) -> ErrorData {
-    let lacks = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
-    let named: Map<String, Value> = lacks.map(|ask| (ask.word().to_owned(), json!({}))).collect();
+pub fn missing(questions: &Questions, client: &Client) -> ErrorData {
+    let missing = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
+    let named: Map<String, Value> = missing.map(|ask| (ask.word().to_owned(), json!({}))).collect();
     let needed: ClientCapabilities = serde_json::from_value(Value::Object(named)).unwrap_or_default();
     ErrorData::missing_required_client_capability(needed)
 }
 
 /// What the schema of a form is made of (MCP, "Elicitation"), beside `properties`.
-const FORM_MEMBERS: [&str; 19] = [
-    "type",
-    "title",
-    "description",
-    "required",
-    "enum",
-    "enumNames",
-    "oneOf",
-    "anyOf",
-    "const",
-    "items",
-    "minItems",
-    "maxItems",
-    "minLength",
-    "maxLength",
-    "minimum",
-    "maximum",
-    "format",
-    "pattern",
-    "default",
-];
+const FORM_MEMBERS: &str = "type title description required enum enumNames oneOf anyOf const items minItems maxItems \
+                            minLength maxLength minimum maximum format pattern default";
 
 /// A form made of the members that are known, with texts in which nothing is hidden.
 fn form(asked: &Value) -> Value {
-    let text = |text: &str| text::printable(text);
     match asked {
-        Value::String(words) => json!(text(words)),
+        Value::String(words) => json!(text::printable(words)),
         Value::Array(items) => items.iter().map(form).collect(),
         Value::Object(members) => {
-            let of = |(name, member): (&String, &Value)| match (name.as_str(), member) {
+            let known = |(name, member): (&String, &Value)| match (name.as_str(), member) {
                 ("properties", Value::Object(fields)) => {
-                    let fields: Map<String, Value> = fields.iter().map(|(name, of)| (text(name), form(of))).collect();
-                    Some((name.clone(), Value::Object(fields)))
+                    let fields = fields.iter().map(|(name, field)| (text::printable(name), form(field)));
+                    Some((name.clone(), fields.collect()))
                 }
-                (known, member) => FORM_MEMBERS.contains(&known).then(|| (name.clone(), form(member))),
+                (known, member) => {
+                    FORM_MEMBERS.split(' ').any(|other| other == known).then(|| (name.clone(), form(member)))
+                }
             };
-            Value::Object(members.iter().filter_map(of).collect())
+            members.iter().filter_map(known).collect()
         }
         plain => plain.clone(),
     }
@@ -164,24 +136,23 @@ fn form(asked: &Value) -> Value {
 
 /// The questions as MCP has them. A person reads which tool asks.
 pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
-    let of = |(key, mut request): (String, Value)| {
+    let request = |(key, mut request): (String, Value)| {
         if request["method"] == Ask::Elicitation.method() {
             let asked = &request["params"];
             let message = text::printable_block(asked["message"].as_str().unwrap_or_default());
             let schema = form(&asked["requestedSchema"]);
             request["params"] = json!({"message": format!("{tool} asks: {message}"), "requestedSchema": schema});
         }
-        let read: Result<InputRequest, _> = serde_json::from_value(request);
-        read.map(|request| (key, request))
+        serde_json::from_value(request).map(|request| (key, request))
     };
-    let read: Result<InputRequests, serde_json::Error> = asked.into_iter().map(of).collect();
-    read.map_err(|e| ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None))
+    let requests: Result<InputRequests, serde_json::Error> = asked.into_iter().map(request).collect();
+    requests.map_err(|e| ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None))
 }
 
 /// A question that is withdrawn where its answer is not waited for.
-struct Withdrawn(Peer<RoleServer>, Option<RequestId>);
+struct SentQuestion(Peer<RoleServer>, Option<RequestId>);
 
-impl Drop for Withdrawn {
+impl Drop for SentQuestion {
     fn drop(&mut self) {
         let Some(id) = self.1.take() else { return };
         let peer = self.0.clone();
@@ -193,53 +164,183 @@ impl Drop for Withdrawn {
 }
 
 /// Asks an older client, on the stream of the request that leads to the question.
-pub async fn asked(
-    peer: &Peer<RoleServer>,
-    origin: &RequestId,
-    mut request: ServerRequest,
-) -> Result<ClientResult, ServiceError> {
+pub async fn elicit(peer: &Peer<RoleServer>, origin: &RequestId, request: InputRequest) -> Result<Value, ServiceError> {
+    let mut request = match request {
+        InputRequest::Elicitation(ask) => ServerRequest::ElicitRequest(ask),
+        InputRequest::CreateMessage(ask) => ServerRequest::CreateMessageRequest(ask),
+        InputRequest::ListRoots(ask) => ServerRequest::ListRootsRequest(ask),
+        _ => return Ok(Value::Null),
+    };
     request.extensions_mut().insert(OriginatingRequestId(origin.clone()));
     let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
-    let mut withdrawn = Withdrawn(peer.clone(), Some(sent.id.clone()));
+    let mut question = SentQuestion(peer.clone(), Some(sent.id.clone()));
     let answer = sent.await_response().await;
-    withdrawn.1 = None;
-    answer
+    question.1 = None;
+    Ok(match answer? {
+        ClientResult::ElicitResult(answer) => json!(answer),
+        ClientResult::CreateMessageResult(answer) => json!(answer),
+        ClientResult::ListRootsResult(answer) => json!(answer),
+        other => json!(other),
+    })
 }
 
 /// Asks a client that is asked with requests of their own; the answers by the tool's keys.
-pub async fn at_once(
+pub async fn ask_all(
     context: &RequestContext<RoleServer>,
     tool: &str,
     questions: Questions,
 ) -> Result<(Map<String, Value>, Value), ErrorData> {
     let mut answers = Map::new();
     for (key, request) in requests(tool, questions.requests)? {
-        let request = match request {
-            InputRequest::Elicitation(ask) => ServerRequest::ElicitRequest(ask),
-            InputRequest::CreateMessage(ask) => ServerRequest::CreateMessageRequest(ask),
-            InputRequest::ListRoots(ask) => ServerRequest::ListRootsRequest(ask),
-            _ => continue,
-        };
         let failed = |why: String| ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None);
-        let answered = tokio::time::timeout(PATIENCE, asked(&context.peer, &context.id, request)).await;
-        let answer = answered.map_err(|_| failed("in time".into()))?.map_err(|e| failed(e.to_string()))?;
-        let answer = match answer {
-            ClientResult::ElicitResult(answer) => json!(answer),
-            ClientResult::CreateMessageResult(answer) => json!(answer),
-            ClientResult::ListRootsResult(answer) => json!(answer),
-            other => json!(other),
-        };
-        answers.insert(key, answer);
+        let answered = tokio::time::timeout(PATIENCE, elicit(&context.peer, &context.id, request)).await;
+        answers.insert(key, answered.map_err(|_| failed("in time".into()))?.map_err(|e| failed(e.to_string()))?);
     }
     Ok((answers, questions.state))
+}
+
+/// The questions to persons that are open, by the call that was asked about: until when they are.
+pub struct OpenQuestions {
+    known: Mutex<HashMap<String, (Timestamp, Reservation)>>,
+    limiter: Arc<Limiter>,
+}
+
+impl OpenQuestions {
+    pub fn new(limiter: Arc<Limiter>) -> OpenQuestions {
+        OpenQuestions { known: Mutex::default(), limiter }
+    }
+
+    fn begin(&self, question: &Question) -> bool {
+        let (mut known, now) = (lock(&self.known), Timestamp::now());
+        known.retain(|_, (until, _)| *until > now);
+        let principal = question.through.as_ref().unwrap_or(&question.caller);
+        let kept = self.limiter.take(Resource::Questions, principal, 1);
+        let Some((kept, until)) = kept.zip(question.until.parse().ok()) else { return false };
+        known.insert(question.call.clone(), (until, kept));
+        true
+    }
+
+    /// True once for each question, in its time.
+    fn end(&self, call: &str) -> bool {
+        lock(&self.known).remove(call).is_some_and(|(until, _)| until > Timestamp::now())
+    }
+}
+
+/// The person at the client of this request, who says whether its call may run (docs/POLICY.md, "Confirm"). An answer counts
+/// once, for one caller, tool and set of arguments.
+pub struct Person {
+    /// The caller sees what is for operators.
+    pub operator: bool,
+    /// A client of the older era is asked while this request waits.
+    pub older: Option<(Peer<RoleServer>, RequestId)>,
+    pub open: Arc<OpenQuestions>,
+    /// What a newer client brought back of an earlier question.
+    pub answer: Mutex<Option<PersonAnswer>>,
+    /// The question that a newer client is sent away with, to make the call again with the answer.
+    pub question: Mutex<Option<Question>>,
+}
+
+impl Person {
+    /// The question that the client is sent away with: the call it is about, its digest, and itself.
+    pub fn take_question(&self) -> Option<(PersonAnswer, InputRequests)> {
+        let question = lock(&self.question).take()?;
+        let form = confirmation(&question, self.operator)?;
+        let answer = PersonAnswer { call: question.call, digest: question.digest, answer: Value::Null };
+        Some((answer, [(PERSON.to_owned(), form)].into_iter().collect()))
+    }
+
+    fn ask_newer(&self, question: &Question, by: String) -> service::Answer {
+        let Some(PersonAnswer { call, digest, answer }) = lock(&self.answer).take() else {
+            if !self.open.begin(question) {
+                return refuse(Kind::RateLimitError, "Too many calls wait for a person's answer.");
+            }
+            *lock(&self.question) = Some(question.clone());
+            return service::Answer::InputRequired;
+        };
+        if !self.open.end(&call) {
+            let message = "A person's answer counts once, and in its time: make the call again, without it.";
+            return refuse(Kind::AuthorizationError, message);
+        }
+        if digest != question.digest {
+            return service::Answer::Refused(service::changed_meanwhile());
+        }
+        judge(&answer, by)
+    }
+}
+
+impl service::Ask for Person {
+    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, service::Answer> {
+        let by = format!("{} (as the MCP client says)", question.caller);
+        Box::pin(async move {
+            let Some((peer, origin)) = &self.older else { return self.ask_newer(question, by) };
+            let answer = match confirmation(question, self.operator) {
+                Some(form) => elicit(peer, origin, form).await.unwrap_or_default(),
+                None => Value::Null,
+            };
+            judge(&answer, by)
+        })
+    }
+}
+
+fn refuse(kind: Kind, message: &str) -> service::Answer {
+    service::Answer::Refused(Fault::new(kind, message).retryable())
+}
+
+/// The answer of a form that a client brings back. Only what was ticked is a yes.
+fn judge(answer: &Value, by: String) -> service::Answer {
+    match answer["action"].as_str() {
+        Some("accept") if answer["content"]["approve"] == true => service::Answer::Approved { by },
+        Some("accept" | "decline") => service::Answer::Denied { by },
+        Some("cancel") => service::Answer::Dismissed { by },
+        _ => {
+            let message = "The client was to ask its person about this call, and did not.";
+            service::Answer::Refused(Fault::new(Kind::AuthorizationError, message))
+        }
+    }
+}
+
+/// The question as a form. What a call may touch names paths of this host, which are for operators.
+fn confirmation(question: &Question, operator: bool) -> Option<InputRequest> {
+    let tick = json!({"type": "boolean", "title": "Let this call run"});
+    let schema = json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
+    let params = json!({"message": question.told(operator), "requestedSchema": schema});
+    serde_json::from_value(json!({"method": "elicitation/create", "params": params})).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn question(call: usize, caller: &str, seconds: i64) -> Question {
+        let (now, text) = (Timestamp::now(), String::new);
+        Question {
+            call: call.to_string(),
+            tool: text(),
+            caller: caller.to_owned(),
+            through: None,
+            label: None,
+            why: Vec::new(),
+            arguments: text(),
+            not_shown: 0,
+            touches: Vec::new(),
+            digest: text(),
+            asked: now.to_string(),
+            until: (now + jiff::SignedDuration::from_secs(seconds)).to_string(),
+        }
+    }
+
     #[test]
-    fn a_form_is_made_anew_of_what_is_known() {
+    fn a_question_is_open_for_its_time_and_answered_once() {
+        let open = OpenQuestions::new(Arc::new(Limiter::new(1, 1)));
+        assert!(open.begin(&question(1, "a", 60)) && open.end("1") && !open.end("1"));
+        assert!(open.begin(&question(2, "a", -1)) && !open.end("2"), "too late");
+        assert_eq!((3..50).filter(|call| open.begin(&question(*call, "a", 60))).count(), 32);
+        assert!(open.begin(&question(50, "b", 60)), "others have room");
+        assert!(open.end("3") && open.begin(&question(51, "a", 60)));
+    }
+
+    #[test]
+    fn a_form_has_known_members_alone() {
         let asked = json!({
             "type": "object", "title": "a\u{202e}b", "$ref": "https://x", "required": ["n"],
             "properties": {"n": {"type": "string", "enum": ["x", "\u{1b}[2J"], "onclick": "x", "default": "x"}},

@@ -1,48 +1,45 @@
 //! MCP over HTTP: one request, one answer or stream of events; for older clients sessions between them. rmcp answers;
-//! this file says whose a request is, how many are open, and builds the content of results.
+//! this file says whose a request is, and how many are open.
 
-use super::Mcp;
-use super::asked::{CURRENT, Current, McpRequest};
-use super::events::Reading;
-use super::face::Face;
-use super::frames;
+use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
-use super::sessions::{Busy, SessionLease, Sessions};
-use crate::base::{lock, text};
+use super::request::McpRequest;
+use super::sessions::{Refused, SessionLease, Sessions};
 use crate::fault::{Fault, Kind};
-use crate::service::{Approver, CallRequest, Caller, Reservation, Service, Sink};
-use crate::transport::answers::Payer;
+use crate::service::{Approver, CallRequest, Caller, Service, Sink};
+use crate::transport::answers::{Payer, visible};
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Frame};
-use rmcp::model::{ClientRequest, ErrorCode, JsonRpcMessage, RequestId};
+use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use rmcp::model::{ClientRequest, ErrorCode, JsonRpcMessage, ProtocolVersion, RequestId};
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use std::any::Any;
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 const SESSION: &str = "mcp-session-id";
-/// A stream that a client holds open to be told of changes.
+const VERSION: &str = "mcp-protocol-version";
+const LAST_EVENT: &str = "last-event-id";
+/// A stream that a client holds open to hear of changes.
 const LISTENS: &str = "subscriptions/listen";
-/// So much of an answer is handed on at a time, bytes.
-const PIECE: usize = 64 * 1024;
-/// More than a message has once its arguments are out of it.
+/// More than a message has once its arguments are out of it, bytes.
 const LARGEST: usize = 8 * 1024 * 1024;
+
+/// The body of an answer. Dropping it ends the call, now or where its client does not come back.
+pub type Replies = UnsyncBoxBody<Bytes, Infallible>;
+type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
 /// The MCP server over HTTP.
 pub struct Streamable {
     mcp: Arc<Mcp>,
     sessions: Arc<Sessions>,
-    rmcp: StreamableHttpService<Face, Sessions>,
+    rmcp: Rmcp,
 }
 
 impl Streamable {
@@ -51,7 +48,7 @@ impl Streamable {
         let sessions = Sessions::new(service.limiter().clone());
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
-            // An answer before which nothing was told is one document.
+            // An answer before which nothing else was sent is one document.
             .with_json_response(true)
             .with_cancellation_token(closing.clone())
             // The gate has looked at Host and Origin.
@@ -60,11 +57,11 @@ impl Streamable {
         config.max_request_body_bytes = LARGEST;
         let mcp = Mcp::new(service);
         // One for each session; for a newer client one for each request.
-        let face = {
+        let frontend = {
             let mcp = mcp.clone();
-            move || Ok(Face::new(mcp.clone(), &closing))
+            move || Ok(Frontend::new(mcp.clone(), &closing))
         };
-        let rmcp = StreamableHttpService::new(face, sessions.clone(), config);
+        let rmcp = StreamableHttpService::new(frontend, sessions.local.clone(), config);
         Streamable { mcp, sessions, rmcp }
     }
 
@@ -72,13 +69,13 @@ impl Streamable {
     pub async fn post(
         &self,
         (caller, approver, counted): (Caller, Approver, usize),
-        parts: Parts,
+        mut parts: Parts,
         Message(received): Message,
         begun: mpsc::Sender<()>,
     ) -> Response<Replies> {
         let Received { message, arguments, small } = match received {
             Ok(Some(received)) => received,
-            Ok(None) => return Replies::empty(StatusCode::ACCEPTED),
+            Ok(None) => return reply(StatusCode::ACCEPTED, Bytes::new()),
             Err(refusal) => {
                 let fault = Fault::new(Kind::ParameterValidationError, "The body is not a message of MCP.");
                 let request = CallRequest { counted: usize::MAX, ..CallRequest::refused(caller, "", fault) };
@@ -91,85 +88,164 @@ impl Streamable {
             _ => None,
         };
         let id = request.map(|request| request.id.clone());
-        let used = match self.uses(&parts, &caller, id.clone()) {
-            Ok(used) => used,
-            Err(Busy::Taken) => {
-                let words = "A request with this id is not answered yet.";
-                return refused(StatusCode::BAD_REQUEST, &message::refusal(ErrorCode::INVALID_REQUEST, words, id));
+        let lease = match self.lease(&mut parts, &caller, id.clone()) {
+            Ok(lease) => lease,
+            Err(Refused::Taken) => {
+                let refusal = message::refusal(ErrorCode::INVALID_REQUEST, message::TAKEN, id);
+                return refused(StatusCode::BAD_REQUEST, &refusal);
             }
-            Err(Busy::Full) => return busy("Too many requests of this session are open.", id),
+            Err(_) => return busy("Too many requests of this session are open.", id),
         };
-        let mut place = None;
-        if request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_))) {
-            place = self.sessions.place(&caller.user).await;
-            if place.is_none() {
-                return busy("Too many sessions are open.", id);
-            }
-        }
-        let listens = request.is_some_and(|request| request.request.method() == LISTENS);
-        let asked = McpRequest { approver, arguments: arguments.into(), counted, ..self.asked(caller) };
+        let begun = request.is_none_or(|request| request.request.method() != LISTENS).then_some(begun);
+        let begins = request.is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
+        let user = caller.user.clone();
+        let own = McpRequest { approver, arguments: arguments.into(), counted, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
-        self.answered((asked, place), parts, body, (used, Some(begun).filter(|_| !listens))).await
+        if !begins {
+            return self.answer(own, parts, body, (lease, begun)).await;
+        }
+        let Some(kept) = self.sessions.reserve(&user).await else { return busy("Too many sessions are open.", id) };
+        // A task of its own: a session that was made is known, also where its client has left.
+        let (own, sessions) = (Arc::new(own), self.sessions.clone());
+        let answer = handle(self.rmcp.clone(), own.clone(), parts, body);
+        let answered = tokio::spawn(async move {
+            let answer = answer.await;
+            if let Some(id) = answer.headers().get(SESSION).and_then(|id| id.to_str().ok()) {
+                sessions.add(id, &user, kept);
+            }
+            answer
+        });
+        match answered.await {
+            Ok(answer) => answer.map(|body| direct(own, body, (lease, begun))),
+            Err(_) => reply(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new()),
+        }
     }
 
     /// `GET` and `DELETE`, which older clients send: the stream of a session, and its end.
-    pub async fn other(&self, caller: Caller, parts: Parts) -> Response<Replies> {
+    pub async fn other(&self, caller: Caller, mut parts: Parts) -> Response<Replies> {
         let ends = parts.method == Method::DELETE;
-        match self.uses(&parts, &caller, None) {
-            Ok(None) if ends && parts.headers.contains_key(SESSION) => Replies::empty(StatusCode::NOT_FOUND),
-            Ok(used) => {
-                let mut answer = self.answered((self.asked(caller), None), parts, Bytes::new(), (used, None)).await;
-                // Some clients take nothing else for done.
-                if ends && answer.status() == StatusCode::ACCEPTED {
-                    *answer.status_mut() = StatusCode::NO_CONTENT;
+        let names_session = parts.headers.contains_key(SESSION);
+        let lease = match self.lease(&mut parts, &caller, None) {
+            Ok(lease) => lease,
+            Err(_) => return busy("Too many streams of this session are open.", None),
+        };
+        let event = parts.headers.get(LAST_EVENT).and_then(|event| event.to_str().ok());
+        match (&lease, event.filter(|_| !ends)) {
+            (None, _) if ends && names_session => return reply(StatusCode::NOT_FOUND, Bytes::new()),
+            (Some(lease), _) if ends => self.sessions.remove(&lease.id),
+            (Some(session), Some(event)) => {
+                if let Some(events) = session.resume(event) {
+                    let mut answer = Response::new(streamed(events, lease));
+                    let kind = HeaderValue::from_static("text/event-stream");
+                    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+                    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+                    return answer;
                 }
-                answer
             }
-            Err(_) => busy("Too many streams of this session are open.", None),
+            _ => {}
+        }
+        let mut answer = self.answer(self.request(caller), parts, Bytes::new(), (lease, None)).await;
+        // Some clients take nothing else for done.
+        if ends && answer.status() == StatusCode::ACCEPTED {
+            *answer.status_mut() = StatusCode::NO_CONTENT;
+        }
+        answer
+    }
+
+    /// The session that a request names, where it is the caller's; else rmcp finds that there is none. Newer clients have none.
+    fn lease(
+        &self,
+        parts: &mut Parts,
+        caller: &Caller,
+        id: Option<RequestId>,
+    ) -> Result<Option<SessionLease>, Refused> {
+        let is_newer = version(parts) >= ProtocolVersion::V_2026_07_28.as_str();
+        let Some(session) = parts.headers.get_mut(SESSION).filter(|_| !is_newer) else { return Ok(None) };
+        match self.sessions.open(session.to_str().unwrap_or_default(), &caller.user, id) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(Refused::Unknown) => {
+                *session = HeaderValue::from_static("unknown");
+                Ok(None)
+            }
+            Err(full) => Err(full),
         }
     }
 
-    fn uses(&self, parts: &Parts, caller: &Caller, request: Option<RequestId>) -> Result<Option<SessionLease>, Busy> {
-        let session = parts.headers.get(SESSION).and_then(|session| session.to_str().ok());
-        session.map_or(Ok(None), |session| self.sessions.uses(session, &caller.user, request))
-    }
-
-    fn asked(&self, caller: Caller) -> McpRequest {
+    fn request(&self, caller: Caller) -> McpRequest {
         let payer = Payer::new(self.mcp.service.limiter(), &caller.user);
         McpRequest::new(caller, payer)
     }
 
-    async fn answered(
+    async fn answer(
         &self,
-        (asked, place): (McpRequest, Option<Reservation>),
-        mut parts: Parts,
+        request: McpRequest,
+        parts: Parts,
         body: Bytes,
-        (used, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
+        (lease, begun): (Option<SessionLease>, Option<mpsc::Sender<()>>),
     ) -> Response<Replies> {
-        let asked = Arc::new(asked);
+        let request = Arc::new(request);
         // From here on, whoever drops this request ends its call.
-        let left = asked.left.clone().drop_guard();
-        let resumes = parts.method == Method::GET;
-        parts.extensions.insert(asked.clone());
-        parts.headers.remove(header::CONTENT_LENGTH);
-        let current = Arc::new(Current { asked: asked.clone(), place: place.into(), log: Mutex::default() });
-        let request = http::Request::from_parts(parts, Full::new(body));
-        let (head, body) = CURRENT.scope(current.clone(), self.rmcp.handle(request)).await.into_parts();
-        let log = lock(&current.log).take();
-        let replies = match log {
-            Some(log) if resumes => {
-                let reading = Reading::new(&self.sessions.events, log, true, None);
-                Replies { reading: Some(reading), ..Replies::of(body, None, (left, used)) }
+        let left = request.left.clone().drop_guard();
+        let is_post = parts.method == Method::POST;
+        let knows = version(&parts) >= ProtocolVersion::V_2025_11_25.as_str();
+        let (head, mut body) = handle(self.rmcp.clone(), request.clone(), parts, body).await.into_parts();
+        let is_stream = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+        let replies = match lease {
+            Some(lease) if is_post && is_stream => {
+                let first = body.frame().await.and_then(|Ok(frame)| frame.into_data().ok()).unwrap_or_default();
+                match lease.record((request, first, body), knows, begun) {
+                    Some(events) => {
+                        left.disarm();
+                        streamed(events, ())
+                    }
+                    None => Full::new(Bytes::new()).boxed_unsync(),
+                }
             }
-            Some(log) => {
-                left.disarm();
-                let reading = Reading::new(&self.sessions.events, log, false, Some(Box::new((used, begun.clone()))));
-                Replies { reading: Some(reading), ..Replies::of(body, Some(asked), begun) }
-            }
-            None => Replies::of(body, Some(asked), (left, used, begun)),
+            lease => direct(request, body, (left, lease, begun)),
         };
         Response::from_parts(head, replies)
     }
+}
+
+/// The revision that a request names.
+fn version(parts: &Parts) -> &str {
+    parts.headers.get(VERSION).and_then(|version| version.to_str().ok()).unwrap_or_default()
+}
+
+fn handle(
+    rmcp: Rmcp,
+    request: Arc<McpRequest>,
+    mut parts: Parts,
+    body: Bytes,
+) -> impl Future<Output = Response<BoxBody<Bytes, Infallible>>> {
+    let caller = request.caller.clone();
+    parts.extensions.insert(request);
+    parts.headers.remove(header::CONTENT_LENGTH);
+    let request = http::Request::from_parts(parts, Full::new(body));
+    CALLER.scope(caller, async move { rmcp.handle(request).await })
+}
+
+/// What rmcp sends, with the content of the result in it. `held`: as long as this is read.
+fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, held: impl Send + 'static) -> Replies {
+    let parts = body.into_data_stream().flat_map(move |data| {
+        let Ok(data) = data;
+        stream::iter(request.parts_of(&data))
+    });
+    streamed(parts, held)
+}
+
+fn streamed(parts: impl Stream<Item = Bytes> + Send + 'static, held: impl Send + 'static) -> Replies {
+    let frames = parts.map(move |part| {
+        let _held = &held;
+        Ok(Frame::data(part))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+fn reply(status: StatusCode, bytes: Bytes) -> Response<Replies> {
+    let mut response = Response::new(Full::new(bytes).boxed_unsync());
+    *response.status_mut() = status;
+    response
 }
 
 fn busy(words: &str, id: Option<RequestId>) -> Response<Replies> {
@@ -180,76 +256,9 @@ fn busy(words: &str, id: Option<RequestId>) -> Response<Replies> {
 }
 
 fn refused(status: StatusCode, refusal: &message::Refusal) -> Response<Replies> {
-    let bytes = message_of(refusal).and_then(|message| frames::line(&message)).unwrap_or_default();
-    let mut response = Replies::with(status, bytes.into());
+    let mut bytes = Vec::new();
+    let written = message_of(refusal).and_then(|message| visible(&message, &mut bytes));
+    let mut response = reply(status, written.map(|()| bytes).unwrap_or_default().into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-/// The body of an answer. Dropping it ends the call, now or where its client does not come back.
-pub struct Replies {
-    body: BoxBody<Bytes, Infallible>,
-    asked: Option<Arc<McpRequest>>,
-    /// Of a stream that its client can come back to.
-    reading: Option<Reading>,
-    /// What is sent next.
-    next: VecDeque<Bytes>,
-    _held: Box<dyn Any + Send>,
-}
-
-impl Replies {
-    /// `held`: as long as this is read.
-    fn of(body: BoxBody<Bytes, Infallible>, asked: Option<Arc<McpRequest>>, held: impl Send + 'static) -> Replies {
-        Replies { body, asked, reading: None, next: VecDeque::new(), _held: Box::new(held) }
-    }
-
-    fn empty(status: StatusCode) -> Response<Replies> {
-        Replies::with(status, Bytes::new())
-    }
-
-    fn with(status: StatusCode, bytes: Bytes) -> Response<Replies> {
-        let mut response = Response::new(Replies::of(Full::new(bytes).boxed(), None, ()));
-        *response.status_mut() = status;
-        response
-    }
-
-    /// Sends an event, and where it is the result its content with it.
-    fn event(&mut self, event: &[u8]) {
-        let Some(event) = std::str::from_utf8(event).ok().filter(|event| !event.is_empty()) else { return };
-        let event = text::escaped_json(event).into_bytes();
-        let content = self.asked.as_ref().or_else(|| self.reading.as_ref()?.asked()).and_then(|asked| asked.answer());
-        let Some((content, (head, tail))) =
-            content.as_ref().and_then(|content| Some((content, content.around(&event)?)))
-        else {
-            return self.next.push_back(event.into());
-        };
-        let parts = [Bytes::copy_from_slice(head), content.text.clone(), Bytes::copy_from_slice(tail)];
-        self.next.extend(parts.into_iter().filter(|part| !part.is_empty()));
-    }
-}
-
-impl Body for Replies {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        loop {
-            if let Some(next) = self.next.front_mut() {
-                let piece = next.split_to(next.len().min(PIECE));
-                if next.is_empty() {
-                    self.next.pop_front();
-                }
-                return Poll::Ready(Some(Ok(Frame::data(piece))));
-            }
-            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-            let data = frame.map(|Ok(frame)| frame.into_data().unwrap_or_default());
-            if self.reading.as_mut().is_some_and(|reading| !reading.goes_on(data.as_deref())) {
-                return Poll::Ready(None);
-            }
-            match data {
-                Some(data) => self.event(&data),
-                None => return Poll::Ready(None),
-            }
-        }
-    }
 }

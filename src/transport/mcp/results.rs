@@ -5,11 +5,10 @@
 
 use crate::base::json::{self, Indented};
 use crate::base::text::{self, Visible};
-use crate::executor::Artifact;
 use crate::service::shapes::{self, Shape};
 use crate::service::{Report, Reservation, Slot, format};
 use crate::transport::answers::{self, Payer, visible};
-use crate::transport::schemas;
+use crate::transport::export;
 use bytes::Bytes;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde::{Serialize, Serializer};
@@ -36,7 +35,7 @@ pub struct Content {
 
 impl Content {
     /// What stands before and behind the content in this message. `None`: the message is not the result.
-    pub fn around<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
+    pub fn split<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
         let at = message.windows(PLACE.len()).position(|part| part == PLACE)?;
         Some((&message[..at], &message[at + PLACE.len()..]))
     }
@@ -60,7 +59,7 @@ pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<Co
 
 async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<Content>) {
     let (id, tool, turn) = (report.id.clone(), report.tool.clone(), report.turn.clone());
-    let answer = Answer::of(report);
+    let answer = Answer::new(report);
     let length = answer.json.get().len() + answer.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
     match payer.build(length, move |to| answer.write(to)).await {
         Some((text, room)) => {
@@ -111,59 +110,54 @@ struct Answer {
     json: Box<RawValue>,
     /// It is sent as structured content in an object, since older clients take no other.
     wraps: bool,
-    /// The tool has an output schema.
-    schema: bool,
+    has_schema: bool,
     /// The files that were not published: the answer may speak of them as if they were there.
-    missing: Option<String>,
+    unpublished: Option<String>,
 }
 
 impl Answer {
-    fn of(report: Report) -> Answer {
+    fn new(report: Report) -> Answer {
         let manifest = report.manifest.as_ref();
-        let missing = report.artifacts.iter().filter(|artifact| !artifact.published);
-        let line = |artifact: &Artifact| {
-            format!("{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
-        };
-        let lines: Vec<String> = missing.map(line).collect();
-        let missing =
-            (!lines.is_empty()).then(|| text::printable_block(&format!("Not published:\n{}", lines.join("\n"))));
-        let schema = manifest.is_some_and(|manifest| manifest.output.is_some());
-        let wraps = manifest.is_some_and(|manifest| schemas::wraps(manifest)) && !report.speaks_envelope;
-        let mut blocks = None;
+        let dropped = report.artifacts.iter().filter(|artifact| !artifact.published);
+        let dropped = dropped.map(|artifact| {
+            format!("\n{}: {}", artifact.path, artifact.dropped_because.as_deref().unwrap_or("it was dropped"))
+        });
+        let dropped: String = dropped.collect();
+        let unpublished = (!dropped.is_empty()).then(|| text::printable_block(&format!("Not published:{dropped}")));
+        let has_schema = manifest.is_some_and(|manifest| manifest.output.is_some());
+        let wraps = manifest.is_some_and(|manifest| export::wraps_output(manifest)) && !report.speaks_envelope;
+        let (mut blocks, null) = (None, || RawValue::NULL.to_owned());
         let json = if report.speaks_envelope {
-            serde_json::value::to_raw_value(&report.envelope()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+            serde_json::value::to_raw_value(&report.envelope()).unwrap_or_else(|_| null())
         } else {
-            let output = report.output_data.map_or_else(|| RawValue::NULL.to_owned(), Box::from);
+            let output = report.output_data.map_or_else(null, Box::from);
             match shapes::of(output.get()) {
                 Ok(Shape::Content(content)) => {
                     blocks = Some(content.blocks.to_owned());
-                    content.structured.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)
+                    content.structured.map_or_else(null, ToOwned::to_owned)
                 }
                 _ => output,
             }
         };
-        Answer { blocks, json, wraps, schema, missing }
+        Answer { blocks, json, wraps, has_schema, unpublished }
     }
 
     fn write(&self, to: &mut dyn Write) -> io::Result<()> {
         to.write_all(b"\"content\":[")?;
-        let made = self.blocks.as_ref().map(|made| made.get().trim_start_matches('[').trim_end_matches(']'));
-        let made = made.filter(|made| !made.trim().is_empty());
         let mut separator = "";
-        if let Some(made) = made {
+        let made = self.blocks.as_ref().map(|made| made.get().trim_start_matches('[').trim_end_matches(']').trim());
+        if let Some(made) = made.filter(|made| !made.is_empty()) {
             write!(to, "{}", Visible(made))?;
             separator = ",";
         }
         // The text of what is structured follows the tool's own words.
-        let twin = (self.blocks.is_none() || self.json.get() != "null").then_some(Twin(self));
-        if let Some(text) = twin {
+        let has_twin = self.blocks.is_none() || self.json.get() != "null";
+        let twin: Option<&dyn Display> = if has_twin { Some(self) } else { None };
+        let unpublished = self.unpublished.as_ref().map(|text| text as &dyn Display);
+        for text in twin.into_iter().chain(unpublished) {
             to.write_all(separator.as_bytes())?;
             visible(&Block { text }, to)?;
             separator = ",";
-        }
-        if let Some(text) = &self.missing {
-            to.write_all(separator.as_bytes())?;
-            visible(&Block { text }, to)?;
         }
         let json = Visible(self.json.get());
         match self.wraps {
@@ -176,17 +170,16 @@ impl Answer {
 
 /// The answer as text: with an output schema its compact JSON. Without one a string stays
 /// as it is, and anything else is indented unless that makes it very long.
-struct Twin<'a>(&'a Answer);
-
-impl Display for Twin<'_> {
+impl Display for Answer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Answer { json, schema, .. } = self.0;
-        let json = json.get();
-        if !schema && let Ok(plain) = serde_json::from_str::<String>(json) {
+        let json = self.json.get();
+        if !self.has_schema
+            && let Ok(plain) = serde_json::from_str::<String>(json)
+        {
             return out.write_str(&plain);
         }
         let indented = Indented(json);
-        match *schema || indented.is_longer_than(LONGEST_INDENTED) {
+        match self.has_schema || indented.is_longer_than(LONGEST_INDENTED) {
             true => write!(out, "{}", Visible(json)),
             false => write!(out, "{}", Visible(indented)),
         }
@@ -196,11 +189,11 @@ impl Display for Twin<'_> {
 /// One block of text.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "text")]
-struct Block<T: Display> {
-    #[serde(serialize_with = "shown")]
-    text: T,
+struct Block<'a> {
+    #[serde(serialize_with = "collect")]
+    text: &'a dyn Display,
 }
 
-fn shown<S: Serializer>(text: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+fn collect<S: Serializer>(text: &&dyn Display, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(text)
 }

@@ -1,58 +1,69 @@
-//! Sessions: what an older client keeps here between its requests over HTTP, from `initialize` on. rmcp's manager runs
-//! them; here stands whose they are, how many there may be, and which requests are open.
+//! Sessions: what an older client has here between its requests over HTTP, from `initialize` on. rmcp's manager runs them; here
+//! stands whose they are, which requests are open, and what their responses told, for a client whose connection broke.
 
-use super::asked::CURRENT;
-use super::events::{self, Events};
+use super::request::McpRequest;
 use crate::base::lock;
 use crate::service::{Limiter, Reservation, Resource};
-use futures_util::{Stream, StreamExt, stream};
-use rmcp::model::{
-    ClientJsonRpcMessage, JsonRpcMessage, ProtocolVersion, RequestId, ServerJsonRpcMessage, ServerResult,
-};
-use rmcp::transport::streamable_http_server::session::local::{
-    LocalSessionManager, LocalSessionManagerError, SessionError,
-};
-use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
-use std::collections::{HashMap, HashSet};
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http_body_util::BodyExt;
+use http_body_util::combinators::BoxBody;
+use rmcp::model::RequestId;
+use rmcp::transport::streamable_http_server::session::SessionManager;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
 
 /// A session that nobody uses is forgotten after this time.
 const IDLE: Duration = Duration::from_secs(600);
-/// The worker of a session that is closed ends in this time.
-const ENDING: Duration = Duration::from_secs(10);
 /// Requests of one session that are open at once.
 const OPEN: usize = 64;
-/// The first revision whose clients know an event without content.
-const PRIMED: ProtocolVersion = ProtocolVersion::V_2025_11_25;
+/// When a client is told to come back after its connection broke.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a call goes on for a client that has left and does not say so.
+const AWAY: Duration = Duration::from_secs(10);
+/// How long a response that is over is kept: its client may not have got all of it.
+const KEPT: Duration = Duration::from_secs(60);
+/// Events of one response that are kept, and their bytes; the last one is there in any case.
+const EVENTS: usize = 256;
+const BYTES: usize = 256 * 1024;
+/// A larger response is not kept once it is over, bytes.
+const LARGEST: usize = 4 * 1024 * 1024;
+/// A stream on which nothing is sent shows that it is there.
+const SILENCE: Duration = Duration::from_secs(15);
+const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-struct SessionState {
+struct Session {
     user: String,
     used: Instant,
     /// Responses of it that are being sent.
     uses: usize,
     requests: HashSet<RequestId>,
-    /// Its client knows an event that only tells it how to come back.
-    primed: bool,
+    /// Responses by the number that rmcp gave each.
+    responses: HashMap<String, Arc<Recording>>,
     _kept: Reservation,
 }
 
 pub struct Sessions {
-    local: LocalSessionManager,
-    known: Mutex<HashMap<SessionId, SessionState>>,
+    pub local: Arc<LocalSessionManager>,
+    known: Mutex<HashMap<String, Session>>,
     limiter: Arc<Limiter>,
-    pub events: Arc<Events>,
 }
 
 /// One response of a session, until it is sent or dropped.
 pub struct SessionLease {
     sessions: Arc<Sessions>,
-    id: SessionId,
+    pub id: String,
     request: Option<RequestId>,
 }
 
-/// Why a request cannot be taken now.
-pub enum Busy {
+/// Why a request is not taken.
+pub enum Refused {
+    /// There is no such session of this user.
+    Unknown,
     /// A request of this id is open.
     Taken,
     Full,
@@ -60,18 +71,16 @@ pub enum Busy {
 
 impl Sessions {
     pub fn new(limiter: Arc<Limiter>) -> Arc<Sessions> {
-        let events = Events::new(limiter.clone());
-        let mut local = LocalSessionManager::default().with_event_store(Arc::new(events::Store(events.clone())));
+        let mut local = LocalSessionManager::default();
         // A call may run for longer than any such time; what is idle is seen here.
         local.session_config.keep_alive = None;
-        // Of a request's stream rmcp forgets all with its end; the store keeps it.
         local.session_config.completed_cache_ttl = Duration::ZERO;
-        local.session_config.sse_retry = Some(events::RETRY);
-        Arc::new(Sessions { local, known: Mutex::default(), limiter, events })
+        local.session_config.sse_retry = Some(RETRY);
+        Arc::new(Sessions { local: Arc::new(local), known: Mutex::default(), limiter })
     }
 
-    /// A place for one more session of this user, which takes it when it is made.
-    pub async fn place(&self, user: &str) -> Option<Reservation> {
+    /// A place for one more session of this user.
+    pub async fn reserve(&self, user: &str) -> Option<Reservation> {
         self.forget(|session| session.used.elapsed() > IDLE, usize::MAX).await;
         if let Some(kept) = self.limiter.take(Resource::Sessions, user, 1) {
             return Some(kept);
@@ -80,41 +89,100 @@ impl Sessions {
         self.limiter.take(Resource::Sessions, user, 1)
     }
 
+    pub fn add(&self, id: &str, user: &str, kept: Reservation) {
+        let (user, used) = (user.to_owned(), Instant::now());
+        let (requests, responses) = (HashSet::new(), HashMap::new());
+        let session = Session { user, used, uses: 0, requests, responses, _kept: kept };
+        lock(&self.known).insert(id.to_owned(), session);
+    }
+
     /// Closes such sessions that nobody uses, so many of them, the longest unused first.
-    async fn forget(&self, which: impl Fn(&SessionState) -> bool, most: usize) {
-        let gone = {
-            let mut known = lock(&self.known);
+    async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) {
+        let mut unused: Vec<_> = {
+            let known = lock(&self.known);
             let unused = known.iter().filter(|(_, session)| session.uses == 0 && which(session));
-            let mut unused: Vec<_> = unused.map(|(id, session)| (session.used, id.clone())).collect();
-            unused.sort();
-            unused.truncate(most);
-            // From here on no request finds them.
-            unused.iter().for_each(|(_, id)| drop(known.remove(id)));
-            unused
+            unused.map(|(id, session)| (session.used, id.clone())).collect()
         };
-        for (_, id) in gone {
+        unused.sort();
+        for (_, id) in unused.into_iter().take(most) {
+            self.remove(&id);
             // One that ended by itself is gone already.
-            let _ = self.close_session(&id).await;
+            let _ = self.local.close_session(&id.into()).await;
         }
     }
 
-    /// Opens a request, or a stream. `None`: there is no such session of this user.
-    pub fn uses(
-        self: &Arc<Self>,
-        id: &str,
-        user: &str,
-        request: Option<RequestId>,
-    ) -> Result<Option<SessionLease>, Busy> {
+    /// No request finds it from here on, and its calls end.
+    pub fn remove(&self, id: &str) {
+        let session = lock(&self.known).remove(id);
+        session
+            .into_iter()
+            .flat_map(|session| session.responses)
+            .for_each(|(_, response)| response.request.left.cancel());
+    }
+
+    /// Opens a request, or a stream.
+    pub fn open(self: &Arc<Self>, id: &str, user: &str, request: Option<RequestId>) -> Result<SessionLease, Refused> {
         let mut known = lock(&self.known);
-        let Some(session) = known.get_mut(id).filter(|session| session.user == user) else { return Ok(None) };
+        let session = known.get_mut(id).filter(|session| session.user == user).ok_or(Refused::Unknown)?;
         if session.uses >= OPEN {
-            return Err(Busy::Full);
+            return Err(Refused::Full);
         }
         if request.as_ref().is_some_and(|request| !session.requests.insert(request.clone())) {
-            return Err(Busy::Taken);
+            return Err(Refused::Taken);
         }
         (session.uses, session.used) = (session.uses + 1, Instant::now());
-        Ok(Some(SessionLease { sessions: self.clone(), id: id.into(), request }))
+        Ok(SessionLease { sessions: self.clone(), id: id.into(), request })
+    }
+
+    /// Keeps a response that is over and that nobody reads, where its principal has room for it: its oldest go first.
+    fn settle(self: &Arc<Self>, response: &Arc<Recording>) {
+        let (bytes, lasts) = {
+            let mut state = lock(&response.state);
+            if state.over.is_none() || state.reader.is_some() || state.kept.is_some() {
+                return;
+            }
+            state.events.iter_mut().for_each(|event| event.room = None);
+            let content = response.request.answer().map_or(0, |answer| answer.text.len());
+            (state.bytes + content, state.lasts.take())
+        };
+        // Its end needs the lock of the sessions.
+        drop(lasts);
+        response.request.end_turn();
+        let room = (bytes <= LARGEST).then(|| self.reserve_response(&response.request.caller.user, bytes.max(BYTES)));
+        let Some(room) = room.flatten() else { return self.forget_response(response) };
+        lock(&response.state).kept = Some(room);
+        let (sessions, response) = (self.clone(), response.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(KEPT).await;
+            sessions.forget_response(&response);
+        });
+    }
+
+    fn reserve_response(&self, user: &str, bytes: usize) -> Option<Reservation> {
+        loop {
+            if let Some(room) = self.limiter.take(Resource::Resumable, user, bytes) {
+                return Some(room);
+            }
+            let kept_since = |response: &Arc<Recording>| {
+                let state = lock(&response.state);
+                state.over.filter(|_| state.kept.is_some() && state.reader.is_none())
+            };
+            let oldest = {
+                let known = lock(&self.known);
+                let own = known.values().filter(|session| session.user == user);
+                let kept = own.flat_map(|session| session.responses.values());
+                let kept = kept.filter_map(|response| Some((kept_since(response)?, response)));
+                kept.min_by_key(|(since, _)| *since).map(|(_, response)| response.clone())?
+            };
+            self.forget_response(&oldest);
+        }
+    }
+
+    fn forget_response(&self, response: &Arc<Recording>) {
+        for session in lock(&self.known).values_mut() {
+            session.responses.retain(|_, other| !Arc::ptr_eq(other, response));
+        }
+        drop(lock(&response.state).kept.take());
     }
 }
 
@@ -127,89 +195,230 @@ impl Drop for SessionLease {
     }
 }
 
-type Failed = LocalSessionManagerError;
+/// The place of an event, and the number of its response.
+fn parse_event_id(id: &str) -> Option<(u64, &str)> {
+    let (place, number) = id.split_once('/')?;
+    Some((place.parse().ok()?, number))
+}
 
-impl SessionManager for Sessions {
-    type Error = Failed;
-    type Transport = <LocalSessionManager as SessionManager>::Transport;
+/// The response to one request: what it told, and what it still tells.
+struct Recording {
+    request: Arc<McpRequest>,
+    state: Mutex<RecordingState>,
+    changed: Notify,
+}
 
-    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Failed> {
-        let place = CURRENT.try_with(|current| Some((current.user(), lock(&current.place).take()?)));
-        let (user, kept) = place.ok().flatten().ok_or_else(|| Failed::SessionNotFound("".into()))?;
-        let (id, transport) = self.local.create_session().await?;
-        let requests = HashSet::new();
-        let session = SessionState { user, used: Instant::now(), uses: 0, requests, primed: false, _kept: kept };
-        lock(&self.known).insert(id.clone(), session);
-        Ok((id, transport))
+#[derive(Default)]
+struct RecordingState {
+    /// The place of the first event that is kept.
+    first: u64,
+    events: VecDeque<Event>,
+    bytes: usize,
+    /// Since when no more comes.
+    over: Option<Instant>,
+    /// What lasts until it is over and sent.
+    lasts: Option<(SessionLease, Option<mpsc::Sender<()>>)>,
+    /// Where its reader is. The latest reader has it, since a connection can be broken long before this host sees that.
+    reader: Option<(u64, u64)>,
+    readers: u64,
+    kept: Option<Reservation>,
+}
+
+/// One event as it is sent, and what it takes of the room for answers until it is.
+struct Event {
+    parts: Vec<Bytes>,
+    bytes: usize,
+    room: Option<Reservation>,
+}
+
+impl SessionLease {
+    /// Records the response to a request of this session, and gives what its client reads. `first`: its first event, which has
+    /// nothing but an id; only a client that `knows` such events gets it.
+    pub fn record(
+        self,
+        (request, first, body): (Arc<McpRequest>, Bytes, BoxBody<Bytes, Infallible>),
+        knows: bool,
+        begun: Option<mpsc::Sender<()>>,
+    ) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
+        let id = std::str::from_utf8(&first).ok()?.lines().find_map(|line| line.strip_prefix("id: "))?;
+        let (place, number) = parse_event_id(id).map(|(place, number)| (place, number.to_owned()))?;
+        let (sessions, session) = (self.sessions.clone(), self.id.clone());
+        let state = RecordingState { first: place, lasts: Some((self, begun)), ..RecordingState::default() };
+        let recording = Arc::new(Recording { request, state: Mutex::new(state), changed: Notify::new() });
+        lock(&sessions.known).get_mut(&session)?.responses.insert(number, recording.clone());
+        let reading = Reading::new(&sessions, recording.clone(), place + u64::from(!knows), false);
+        tokio::spawn(recording.record_all(sessions, first, body));
+        Some(reading.into_stream())
     }
 
-    async fn initialize_session(
-        &self,
-        id: &SessionId,
-        message: ClientJsonRpcMessage,
-    ) -> Result<ServerJsonRpcMessage, Failed> {
-        let welcome = self.local.initialize_session(id, message).await?;
-        if let JsonRpcMessage::Response(welcome) = &welcome
-            && let ServerResult::InitializeResult(welcome) = &welcome.result
-            && let Some(session) = lock(&self.known).get_mut(id)
-        {
-            session.primed = welcome.protocol_version >= PRIMED;
+    /// The events after this one. `None`: it is not an event of a response; nothing comes of a response that is not kept.
+    pub fn resume(&self, event: &str) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
+        let (place, number) = parse_event_id(event).or(event.contains('/').then_some((0, "")))?;
+        let response = lock(&self.sessions.known).get(&self.id)?.responses.get(number).cloned();
+        let reading = response.map(|response| Reading::new(&self.sessions, response, place.saturating_add(1), true));
+        let events = reading.map(Reading::into_stream);
+        Some(futures_util::StreamExt::flatten(stream::iter(events)))
+    }
+}
+
+impl Recording {
+    async fn record_all(self: Arc<Self>, sessions: Arc<Sessions>, first: Bytes, mut body: BoxBody<Bytes, Infallible>) {
+        self.push(first).await;
+        while let Some(Ok(frame)) = body.frame().await {
+            // A comment only shows that the connection is there.
+            if let Some(event) = frame.into_data().ok().filter(|event| !event.starts_with(b":")) {
+                self.push(event).await;
+            }
         }
-        Ok(welcome)
+        lock(&self.state).over = Some(Instant::now());
+        self.changed.notify_waiters();
+        sessions.settle(&self);
     }
 
-    /// All that names a session asks this first, but its end, before which `uses` was asked.
-    async fn has_session(&self, id: &SessionId) -> Result<bool, Failed> {
-        let user = CURRENT.try_with(|current| current.user()).ok();
-        let own = lock(&self.known).get(id).is_some_and(|session| Some(&session.user) == user.as_ref());
-        Ok(own && self.local.has_session(id).await?)
+    /// Waits for room, and for a reader that has not got the oldest event yet.
+    async fn push(&self, event: Bytes) {
+        let parts = self.request.parts_of(&event);
+        let room = Some(self.request.payer.reserve(event.len()).await);
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = lock(&self.state);
+                let is_full = |state: &RecordingState| {
+                    !state.events.is_empty() && (state.events.len() >= EVENTS || state.bytes + event.len() > BYTES)
+                };
+                while is_full(&state) && state.reader.is_none_or(|(_, next)| next > state.first) {
+                    state.bytes -= state.events.pop_front().map_or(0, |oldest| oldest.bytes);
+                    state.first += 1;
+                }
+                if !is_full(&state) {
+                    state.bytes += event.len();
+                    state.events.push_back(Event { parts, bytes: event.len(), room });
+                    break;
+                }
+            }
+            changed.await;
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+/// One reader of a response.
+struct Reading {
+    sessions: Arc<Sessions>,
+    response: Arc<Recording>,
+    number: u64,
+    /// The client has an event's id, with which it can come back.
+    has_id: bool,
+}
+
+impl Reading {
+    fn new(sessions: &Arc<Sessions>, response: Arc<Recording>, from: u64, has_id: bool) -> Reading {
+        let number = {
+            let mut state = lock(&response.state);
+            state.readers += 1;
+            state.reader = Some((state.readers, from));
+            state.readers
+        };
+        response.changed.notify_waiters();
+        Reading { sessions: sessions.clone(), response, number, has_id }
     }
 
-    async fn close_session(&self, id: &SessionId) -> Result<(), Failed> {
-        lock(&self.known).remove(id);
-        self.events.close(id);
-        let closed = self.local.close_session(id).await;
-        // Its worker ends a moment later, and may have told something meanwhile.
-        let (events, id) = (self.events.clone(), id.clone());
-        tokio::spawn(async move {
-            tokio::time::sleep(ENDING).await;
-            events.close(&id);
+    fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
+        let events = stream::unfold(self, |mut reading| async {
+            let parts = match tokio::time::timeout(SILENCE, reading.next()).await {
+                Ok(parts) => parts?,
+                Err(_) => vec![COMMENT],
+            };
+            Some((stream::iter(parts), reading))
         });
-        closed
+        futures_util::StreamExt::flatten(events)
     }
 
-    async fn create_stream(
-        &self,
-        id: &SessionId,
-        message: ClientJsonRpcMessage,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failed> {
-        let mut events = Box::pin(self.local.create_stream(id, message).await?);
-        // The first, which is there at once, has nothing but an id.
-        let first = events.next().await;
-        let begin = |first| CURRENT.try_with(|current| current.reads(self.events.begin(first, id, &current.asked)));
-        first.as_ref().map(begin);
-        let primed = lock(&self.known).get(id).is_some_and(|session| session.primed);
-        Ok(stream::iter(first.filter(|_| primed)).chain(events))
+    async fn next(&mut self) -> Option<Vec<Bytes>> {
+        loop {
+            let changed = self.response.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut state = lock(&self.response.state);
+                let (number, next) = state.reader?;
+                let place = next.max(state.first);
+                if number != self.number {
+                    return None;
+                }
+                match usize::try_from(place - state.first).ok().and_then(|at| state.events.get(at)) {
+                    Some(event) => {
+                        let parts = event.parts.clone();
+                        state.reader = Some((number, place + 1));
+                        self.has_id = true;
+                        self.response.changed.notify_waiters();
+                        return Some(parts);
+                    }
+                    None if state.over.is_some() => return None,
+                    None => {}
+                }
+            }
+            changed.await;
+        }
     }
+}
 
-    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Failed> {
-        self.local.accept_message(id, message).await
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let leaves = {
+            let mut state = lock(&self.response.state);
+            state.reader.take_if(|(number, _)| *number == self.number).is_some() && state.over.is_none()
+        };
+        self.response.changed.notify_waiters();
+        self.sessions.settle(&self.response);
+        if leaves {
+            // The call goes on for a while, and what it tells is kept.
+            let (response, number) = (self.response.clone(), self.number);
+            let away = if self.has_id { AWAY } else { Duration::ZERO };
+            tokio::spawn(async move {
+                tokio::time::sleep(away).await;
+                if lock(&response.state).readers == number {
+                    response.request.left.cancel();
+                }
+            });
+        }
     }
+}
 
-    async fn create_standalone_stream(
-        &self,
-        id: &SessionId,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failed> {
-        self.local.create_standalone_stream(id).await
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Caller;
+    use crate::transport::answers::Payer;
+    use futures_util::StreamExt;
+    use http_body_util::Full;
 
-    async fn resume(
-        &self,
-        id: &SessionId,
-        last_event_id: String,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Failed> {
-        let log = self.events.resumed(id, &last_event_id).map_err(SessionError::EventStore)?;
-        let _ = CURRENT.try_with(|current| current.reads(log));
-        self.local.resume(id, last_event_id).await
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_for_each_principal_and_found_in_its_session_alone() {
+        let limiter = Arc::new(Limiter::new(1, 1));
+        let sessions = Sessions::new(limiter.clone());
+        for user in ["a", "b"] {
+            let kept = sessions.reserve(user).await.expect("room");
+            sessions.add(user, user, kept);
+            for number in 0..80 {
+                let lease = sessions.open(user, user, None).ok().expect("its own");
+                let request = Arc::new(McpRequest::new(Caller::named(user), Payer::new(&limiter, user)));
+                let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
+                let body = Full::new(Bytes::from(format!("data: {user}\nid: 1/{number}\n\n"))).boxed();
+                let events = lease.record((request, first, body), true, None).expect("recorded");
+                assert_eq!(events.count().await, 2);
+            }
+        }
+        assert!(sessions.open("a", "b", None).is_err(), "of another principal");
+        let lease = sessions.open("a", "a", None).ok().expect("its own");
+        let found: Vec<usize> = futures_util::future::join_all(
+            ["0/0", "0/79", "0/80"]
+                .map(|event| async { lease.resume(event).expect("an event of a response").count().await }),
+        )
+        .await;
+        assert_eq!(found, [0, 1, 0], "the oldest went first");
+        assert_eq!(["a", "b"].map(|session| lock(&sessions.known)[session].responses.len()), [64, 64]);
     }
 }

@@ -1,106 +1,334 @@
-//! MCP over standard input and output, until the client leaves. A call does not outlive its client.
+//! MCP over standard input and output, until the client leaves: one message a line, read strictly and written visibly.
+//!
+//! rmcp's own transport reads a message in its own way, with the arguments as a tree, and knows no requests that are open.
 
-use super::face::Face;
-use super::{Client, Mcp, frames};
+use super::frontend::{Frontend, Mcp};
+use super::message::{self, Received, Refusal, id_of, message_of, refusal};
+use super::request::McpRequest;
+use super::results::Content;
+use crate::base::lock;
+use crate::quantity::LARGE_TEXT_BYTES;
+use crate::service::{self, Caller};
+use crate::transport::answers::{Payer, visible};
+use crate::transport::patience::Patient;
 use rmcp::ServiceExt;
-use rmcp::service::QuitReason;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use rmcp::model::{ClientNotification, ErrorCode, GetExtensions, JsonRpcMessage, RequestId};
+use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// How long we wait for the protocol to end after a signal.
+/// So much is written at a time, bytes: few enough that a slow reader's progress is seen.
+const PIECE: usize = 16 * 1024;
+/// Longest line that is read, bytes.
+const LONGEST: usize = 8 * 1024 * 1024;
+/// Messages that wait to be handled.
+const AHEAD: usize = 4;
+/// Most open calls: those that run or wait, and some that are being refused. Beyond, nothing is read.
+const CALLS: usize = service::RUNNING + service::WAITING + OTHERS;
+/// Most other open requests: a list of tools is long, and waits in memory for a client that does not read.
+const OTHERS: usize = 16;
+/// How long calls may still finish after the client closed its end: enough for `printf … | toolhost serve`.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long the protocol may take to end after a signal.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a client that closed its end may read nothing of its answers.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// How often we look whether the client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Which of its ends the client has closed, as far as that can be told without reading.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HungUp {
-    pub input: bool,
-    pub output: bool,
+/// Who speaks to us.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub caller: Caller,
+    /// On whose behalf its requests come, where they do not say so themselves.
+    pub label: Option<String>,
 }
 
-/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `hung_up` is asked
-/// now and then, since reading meets the end of the input only after everything before it.
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` says whether the
+/// client can still be answered, which is looked at now and then.
 pub async fn serve<R, W>(
     mcp: Arc<Mcp>,
     client: Client,
     input: R,
     output: W,
     stop: CancellationToken,
-    hung_up: impl Fn() -> HungUp + Send + 'static,
+    is_gone: impl Fn() -> bool + Send + 'static,
 ) -> Result<(), String>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let closing = stop.child_token();
-    let frames = frames::Frames::new(&mcp, client, input, output, closing.clone());
-    let written = frames.written();
+    let connection = Arc::new(Connection {
+        output: tokio::sync::Mutex::new(Patient::new(Box::new(output))),
+        open: Mutex::default(),
+        closed: Notify::new(),
+        calls: Arc::new(Semaphore::new(CALLS)),
+        others: Arc::new(Semaphore::new(OTHERS)),
+        closing: stop.child_token(),
+        payer: Payer::new(mcp.service.limiter(), &client.caller.user),
+        client,
+    });
+    let closing = connection.closing.clone();
     let _ends = closing.clone().drop_guard();
-    tokio::spawn(watch(hung_up, frames.standing(), written.clone(), closing.clone()));
-    let face = Face::new(mcp, &closing);
+    let (sender, messages) = mpsc::channel(AHEAD);
+    tokio::spawn(connection.clone().read_all(BufReader::new(input), sender));
+    let watched = closing.clone();
+    tokio::spawn(async move {
+        while !is_gone() && tokio::time::timeout(LOOK, watched.cancelled()).await.is_err() {}
+        watched.cancel();
+    });
+    let frontend = Frontend::new(mcp, &closing);
     let running = tokio::select! {
-        started = face.serve(frames) => match started {
+        started = frontend.serve(Lines { messages, connection: connection.clone() }) => match started {
             Ok(running) => running,
             // A client that closes before it said anything has not met an error.
             Err(_) if closing.is_cancelled() => return Ok(()),
-            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+            Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         },
         // `stop` cancels this too. A client that leaves during the handshake has asked for nothing yet.
         () = closing.cancelled() => return Ok(()),
     };
-    let rmcp_stops = running.cancellation_token();
-    let mut ended = std::pin::pin!(running.waiting());
-    let ended = tokio::select! {
-        ended = &mut ended => ended,
-        () = stop.cancelled() => {
-            // The calls see `closing` and are dropped, which kills them; the answers are not waited for.
-            rmcp_stops.cancel();
-            tokio::time::timeout(FAREWELL, ended).await.unwrap_or(Ok(QuitReason::Cancelled))
-        }
-        () = closing.cancelled() => loop {
-            // The client closed its end. Answers are written as long as it reads them.
-            let before = written.load(Ordering::Relaxed);
-            match tokio::time::timeout(PATIENCE, &mut ended).await {
-                Ok(ended) => break ended,
-                Err(_) if written.load(Ordering::Relaxed) == before => {
-                    return Err("the client left an answer unread".to_owned());
-                }
-                Err(_) => {}
+    tokio::select! {
+        // rmcp gives answers a few seconds after the end of the input.
+        ended = running.waiting() => {
+            ended.map_err(|error| error.to_string())?;
+            match lock(&connection.open).is_empty() {
+                true => Ok(()),
+                false => Err("the client left an answer unread".to_owned()),
             }
-        },
-    };
-    ended.map(|_| ()).map_err(|error| error.to_string())
+        }
+        // The calls see `closing` and are dropped, which kills them.
+        () = async { stop.cancelled().await; tokio::time::sleep(FAREWELL).await } => Ok(()),
+    }
 }
 
-/// Ends the connection where reading does not meet its end: nobody can be answered, or the client's input is closed
-/// and nothing is read or written any more.
-async fn watch(
-    hung_up: impl Fn() -> HungUp,
-    standing: Arc<AtomicBool>,
-    written: Arc<AtomicUsize>,
+/// Fails where the client does not read for a while.
+type Writer = Patient<Box<dyn AsyncWrite + Send + Unpin>>;
+
+/// What both directions of a connection share.
+struct Connection {
+    output: tokio::sync::Mutex<Writer>,
+    open: Mutex<HashMap<RequestId, OpenRequest>>,
+    /// A request was closed.
+    closed: Notify,
+    calls: Arc<Semaphore>,
+    others: Arc<Semaphore>,
     closing: CancellationToken,
-) {
-    let mut before = usize::MAX;
-    loop {
+    payer: Payer,
+    client: Client,
+}
+
+/// A request that has no answer yet. Its id is its own until that is written, or, where it was cancelled, its call is over.
+struct OpenRequest {
+    request: Arc<McpRequest>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Reads until the end of the input, then lets calls finish for a moment.
+    async fn read_all<R>(self: Arc<Self>, input: BufReader<R>, messages: mpsc::Sender<RxJsonRpcMessage<RoleServer>>)
+    where
+        R: AsyncRead + Unpin,
+    {
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = closing.cancelled() => return,
+            () = self.read(input, &messages) => {}
+            () = self.closing.cancelled() => return,
         }
-        let HungUp { input, output } = hung_up();
-        let now = written.load(Ordering::Relaxed);
-        // A client that closed its input and still reads answers has all of its requests taken in first.
-        let still = standing.load(Ordering::Relaxed) && now == before;
-        if output || (input && still) {
-            tokio::time::sleep(if output { Duration::ZERO } else { frames::GRACE }).await;
-            return closing.cancel();
+        drop(messages);
+        tokio::time::sleep(GRACE).await;
+        self.closing.cancel();
+    }
+
+    async fn read<R: AsyncRead + Unpin>(
+        &self,
+        mut input: BufReader<R>,
+        messages: &mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
+    ) {
+        let (mut line, mut begun) = (Vec::new(), false);
+        loop {
+            let received = match next_line(&mut input, &mut line).await {
+                Ok(Some(true)) => message::read(&line),
+                Ok(Some(false)) => {
+                    let words = format!("The message is too long: at most {LONGEST} bytes are read.");
+                    Err(refusal(ErrorCode::INVALID_REQUEST, &words, id_of(&line)))
+                }
+                Ok(None) | Err(_) => return,
+            };
+            let message = match received {
+                Ok(Some(received)) => self.open(received).await,
+                Ok(None) => Ok(None),
+                Err(refusal) => Err(refusal),
+            };
+            let goes_on = match message {
+                // A notification or response before the first request is dropped: rmcp would end the connection.
+                Ok(Some(message)) if begun || matches!(message, JsonRpcMessage::Request(_)) => {
+                    begun = true;
+                    messages.send(message).await.is_ok()
+                }
+                Ok(_) => true,
+                Err(refusal) => match message_of(&refusal) {
+                    Ok(refusal) => self.write(&refusal, None).await.is_ok(),
+                    Err(_) => false,
+                },
+            };
+            if !goes_on {
+                return;
+            }
         }
-        before = now;
+    }
+
+    /// The message as rmcp gets it. rmcp hears of no cancelled request: it would forget the id while the call still ends, and
+    /// send the answer of one request to the next under that id.
+    async fn open(&self, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
+        let Received { mut message, arguments, .. } = received;
+        match &mut message {
+            JsonRpcMessage::Request(request) => {
+                let is_call = request.request.method() == "tools/call";
+                let places = if is_call { &self.calls } else { &self.others };
+                let Ok(place) = places.clone().acquire_owned().await else { return Ok(None) };
+                let Client { caller, label } = self.client.clone();
+                let own =
+                    McpRequest { label, arguments: arguments.into(), ..McpRequest::new(caller, self.payer.clone()) };
+                let own = Arc::new(own);
+                request.request.extensions_mut().insert(own.clone());
+                let opened = OpenRequest { request: own, _place: place };
+                loop {
+                    match lock(&self.open).entry(request.id.clone()) {
+                        Entry::Vacant(entry) => {
+                            entry.insert(opened);
+                            break;
+                        }
+                        // It is over in a moment.
+                        Entry::Occupied(other) if other.get().request.left.is_cancelled() => {}
+                        Entry::Occupied(_) => {
+                            return Err(refusal(ErrorCode::INVALID_REQUEST, message::TAKEN, Some(request.id.clone())));
+                        }
+                    }
+                    self.closed.notified().await;
+                }
+            }
+            JsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification {
+                    let open = lock(&self.open);
+                    let request = cancelled.params.request_id.as_ref().and_then(|id| open.get(id));
+                    request.into_iter().for_each(|open| open.request.left.cancel());
+                    return Ok(None);
+                }
+            }
+            _ => {}
+        }
+        Ok(Some(message))
+    }
+
+    /// Writes one message with its content in it, and nothing of another between its parts.
+    async fn write(&self, message: &impl Serialize, content: Option<Arc<Content>>) -> io::Result<()> {
+        let mut line = Vec::new();
+        visible(message, &mut line)?;
+        line.push(b'\n');
+        let mut output = self.output.lock().await;
+        let parts = match content.as_ref().and_then(|content| Some((content, content.split(&line)?))) {
+            Some((content, (head, tail))) => vec![head, &content.text, tail],
+            None => vec![&*line],
+        };
+        for part in parts.into_iter().flat_map(|part| part.chunks(PIECE)) {
+            let written = async { output.write_all(part).await.and(output.flush().await) };
+            // After a failed write nobody reads the answers of the calls that still run.
+            written.await.inspect_err(|_| self.closing.cancel())?;
+        }
+        Ok(())
+    }
+}
+
+/// The connection as rmcp has it.
+struct Lines {
+    messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
+    connection: Arc<Connection>,
+}
+
+impl Transport<RoleServer> for Lines {
+    type Error = io::Error;
+
+    fn send(&mut self, item: TxJsonRpcMessage<RoleServer>) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let connection = self.connection.clone();
+        async move {
+            let id = match &item {
+                JsonRpcMessage::Response(response) => Some(response.id.clone()),
+                JsonRpcMessage::Error(error) => error.id.clone(),
+                _ => None,
+            };
+            let request = id.as_ref().and_then(|id| Some(lock(&connection.open).get(id)?.request.clone()));
+            let written = match &request {
+                // The client does not want it any more.
+                Some(request) if request.left.is_cancelled() => Ok(()),
+                _ => connection.write(&message_of(&item)?, request.and_then(|request| request.answer())).await,
+            };
+            if let Some(id) = id {
+                lock(&connection.open).remove(&id);
+                connection.closed.notify_one();
+            }
+            written
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        self.messages.recv().await
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads one line into `line`. `Some(false)`: it was too long, and only its start is kept. `None`: the end.
+async fn next_line<R: AsyncRead + Unpin>(input: &mut BufReader<R>, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+    line.clear();
+    // Gives back the memory of an earlier long line.
+    line.shrink_to(LARGE_TEXT_BYTES);
+    let mut fits = true;
+    loop {
+        let bytes = input.fill_buf().await?;
+        if bytes.is_empty() {
+            // The last line may come without its newline.
+            return Ok((!line.is_empty()).then_some(fits));
+        }
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let taken = end.map_or(bytes.len(), |at| at + 1);
+        fits = fits && line.len() + taken <= LONGEST;
+        if fits {
+            line.extend_from_slice(&bytes[..taken]);
+        } else {
+            line.truncate(LARGE_TEXT_BYTES);
+            line.shrink_to_fit();
+        }
+        input.consume(taken);
+        if end.is_some() {
+            return Ok(Some(fits));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_refused_and_the_next_one_read() {
+        let mut bytes = vec![b'x'; LONGEST + 10];
+        bytes.extend_from_slice(b"\nshort\nlast");
+        let mut input = BufReader::new(bytes.as_slice());
+        let mut line = Vec::new();
+        assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Some(false));
+        for expected in [&b"short\n"[..], b"last"] {
+            assert_eq!(next_line(&mut input, &mut line).await.unwrap(), Some(true));
+            assert_eq!(line, expected);
+        }
+        assert_eq!(next_line(&mut input, &mut line).await.unwrap(), None);
     }
 }

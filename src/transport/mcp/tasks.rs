@@ -1,9 +1,10 @@
 //! Calls that a client of the newer era does not wait for, but asks after. A task is its caller's, and ends with the server.
 
 use super::asking::{self, requests};
-use super::{Mcp, results};
+use super::listed::Lists;
+use super::results;
 use crate::base::lock;
-use crate::service::{CallRequest, Resource, Sink};
+use crate::service::{CallRequest, Reservation, Service, Sink};
 use crate::transport::answers::Payer;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
@@ -31,69 +32,61 @@ impl Default for Tasks {
 
 impl Tasks {
     /// The manager, where the task is this caller's.
-    pub fn of(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
-        match lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user) {
-            true => Ok(&self.manager),
-            false => {
-                let words = "There is no such task of yours. Tasks end with the server, and are forgotten a while after their end.";
-                Err(ErrorData::invalid_params(words, None))
-            }
-        }
+    pub fn find(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
+        let is_own = lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user);
+        let words =
+            "There is no such task of yours. Tasks end with the server, and are forgotten a while after their end.";
+        is_own.then_some(&self.manager).ok_or_else(|| ErrorData::invalid_params(words, None))
     }
-}
 
-/// Begins one. It ends with the server. `user`: who it counts as. The call comes back where too many tasks are open, or
-/// ended lately: it runs as any other, and its client waits for it.
-pub fn begin(
-    mcp: &Arc<Mcp>,
-    user: &str,
-    call: CallRequest,
-    payer: Payer,
-    closing: CancellationToken,
-) -> Result<Task, Box<CallRequest>> {
-    let Some(kept) = mcp.service.limiter().take(Resource::Tasks, &call.caller.user, 1) else {
-        return Err(Box::new(call));
-    };
-    let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
-    let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
-    let of = mcp.clone();
-    let task = mcp.tasks.manager.spawn(options, move |context| {
-        Box::pin(async move {
-            let ended = tokio::select! {
-                biased;
-                ended = run(&of, call, &payer, &context) => ended,
-                () = context.cancelled() => Err(TaskExit::Cancelled),
-                () = closing.cancelled() => Err(TaskExit::Cancelled),
-            };
-            // What it holds in memory counts until it is forgotten.
-            tokio::spawn(async move {
-                tokio::time::sleep(KEPT).await;
-                drop(kept);
-            });
-            ended
-        })
-    });
-    let mut owners = lock(&mcp.tasks.owners);
-    owners.retain(|_, (_, until)| *until > Instant::now());
-    owners.insert(task.task_id.clone(), (user.to_owned(), Instant::now() + longest + KEPT));
-    Ok(task)
+    /// Begins one. It ends with the server. `user`: who it counts as; `kept`: its part of what its principal may have.
+    pub fn begin(
+        &self,
+        host: (Arc<Service>, Arc<Lists>),
+        (user, kept): (String, Reservation),
+        (call, payer): (CallRequest, Payer),
+        closing: CancellationToken,
+    ) -> Task {
+        let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
+        let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
+        let task = self.manager.spawn(options, move |context| {
+            Box::pin(async move {
+                let ended = tokio::select! {
+                    biased;
+                    ended = run(host, call, &payer, &context) => ended,
+                    () = context.cancelled() => Err(TaskExit::Cancelled),
+                    () = closing.cancelled() => Err(TaskExit::Cancelled),
+                };
+                // What it holds in memory counts until it is forgotten.
+                tokio::spawn(async move {
+                    tokio::time::sleep(KEPT).await;
+                    drop(kept);
+                });
+                ended
+            })
+        });
+        let mut owners = lock(&self.owners);
+        owners.retain(|_, (_, until)| *until > Instant::now());
+        owners.insert(task.task_id.clone(), (user, Instant::now() + longest + KEPT));
+        task
+    }
 }
 
 /// The call, again with each round of answers.
 async fn run(
-    mcp: &Mcp,
+    (service, lists): (Arc<Service>, Arc<Lists>),
     mut call: CallRequest,
     payer: &Payer,
     context: &TaskContext,
 ) -> Result<CallToolResult, TaskExit> {
-    let caller = mcp.service.who(&call.caller, call.label.as_deref());
+    let caller = service.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
         let (tool, again) = (call.tool.clone(), call.clone());
-        let mut report = mcp.service.call(call, Sink::none()).await;
+        let mut report = service.call(call, Sink::none()).await;
         let questions = match report.asks.take() {
             Some(questions) if report.error.is_none() => questions,
             _ => {
-                mcp.lists.of(&mcp.service, caller).rename(&mut report);
+                lists.find(&service, caller).rename(&mut report);
                 return Ok(results::whole(report, payer).await);
             }
         };

@@ -1,11 +1,11 @@
-//! The tools that a host elsewhere says it serves (one source for each announcer), as long as it says so.
+//! The tools that a host elsewhere announces (one source for each announcer), as long as it does.
 //!
 //! They get the namespace that the operator gave the announcer, and never an id or a name that a file here has.
 
-use super::{Described, Discovery, Source, Tool, nowhere};
+use super::tool::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::lock;
 use crate::base::text;
-use crate::manifest::{Severity, descriptor};
+use crate::manifest::{Manifest, Severity, descriptor};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ const PREFIX: &str = "announced:";
 /// The most that one announcer has.
 const MOST_SERVICES: usize = 16;
 pub const MOST_TOOLS: usize = 64;
-/// Least time between two changes: each has the whole registry settled anew.
+/// Least time between two changes: each settles the whole registry again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Announced {
     id: String,
     namespace: String,
-    now: Mutex<Now>,
+    present: Mutex<Announcement>,
 }
 
 #[derive(Default)]
-struct Now {
+struct Announcement {
     /// When it last became something.
     since: Option<Instant>,
     text: String,
@@ -36,12 +36,13 @@ struct Now {
 
 impl Announced {
     pub fn new(announcer: &str, namespace: &str) -> Announced {
-        Announced { id: format!("{PREFIX}{announcer}"), namespace: namespace.to_owned(), now: Mutex::default() }
+        let id = format!("{PREFIX}{announcer}");
+        Announced { id, namespace: namespace.to_owned(), present: Mutex::default() }
     }
 
-    /// What is there from now on; false: it was there before. An error leaves what was there.
-    pub fn says(&self, descriptors: &Map<String, Value>) -> Result<bool, String> {
-        let mut now = lock(&self.now);
+    /// Takes what is announced from now on; false: it was there before. An error leaves what was there.
+    pub fn update(&self, descriptors: &Map<String, Value>) -> Result<bool, String> {
+        let mut present = lock(&self.present);
         let (mut own, mut tools) = (Map::new(), 0);
         for (key, value) in descriptors {
             let mut value = value.clone();
@@ -61,17 +62,16 @@ impl Announced {
             return Err(format!("it has more than {MOST_SERVICES} services or {MOST_TOOLS} tools"));
         }
         let text = Value::Object(own).to_string();
-        if text == now.text || descriptors.is_empty() && now.text.is_empty() {
+        if text == present.text || descriptors.is_empty() && present.text.is_empty() {
             return Ok(false);
         }
-        let since = Some(Instant::now());
-        *now = match descriptors.is_empty() {
-            // It may be back at once, as a host that is started anew is.
-            true => Now { since: now.since, ..Now::default() },
-            false if now.since.is_some_and(|since| since.elapsed() < PAUSE) => {
+        *present = match descriptors.is_empty() {
+            // It may be back at once, as a host that restarts is.
+            true => Announcement { since: present.since, ..Announcement::default() },
+            false if present.since.is_some_and(|since| since.elapsed() < PAUSE) => {
                 return Err("it changed a moment ago, and may change once a second".to_owned());
             }
-            false => Now { since, found: self.read(&text)?, text },
+            false => Announcement { since: Some(Instant::now()), found: self.read(&text)?, text },
         };
         Ok(true)
     }
@@ -79,15 +79,15 @@ impl Announced {
     fn read(&self, text: &str) -> Result<Discovery, String> {
         let (found, _) = descriptor::read(text.as_bytes()).map_err(|problems| {
             let first = problems.iter().find(|problem| problem.severity == Severity::Error);
-            let told = first.map_or_else(String::new, |first| format!("{}: {}", first.pointer, first.message));
-            text::printable(&text::head(&told, 300))
+            let first = first.map_or_else(String::new, |first| format!("{}: {}", first.pointer, first.message));
+            text::printable(&text::head(&first, 300))
         })?;
         let known = |service: &str| found.services.iter().any(|it| it.id == service);
-        let tool = |mut manifest: crate::manifest::Manifest| {
-            match manifest.remote().filter(|remote| !known(&remote.service)) {
-                Some(_) => return Err(format!("it says nothing of the service of {}", manifest.id)),
-                None => manifest.model_name = None,
+        let tool = |mut manifest: Manifest| {
+            if manifest.remote().is_some_and(|remote| !known(&remote.service)) {
+                return Err(format!("it says nothing of the service of {}", manifest.id));
             }
+            manifest.model_name = None;
             Ok(Tool::new(Arc::new(manifest), nowhere(), &self.id))
         };
         let service = |it: &_| Described { descriptor: Arc::new(Clone::clone(it)), file: PathBuf::new() };
@@ -98,18 +98,17 @@ impl Announced {
 
     /// What a policy has to say before the tools of each service may be called.
     pub fn grants(&self) -> Vec<String> {
-        let now = lock(&self.now);
         let grant = |it: &Described| {
             let it = &it.descriptor;
             let (id, request, response) = (json!(it.id), json!(it.requests), json!(it.response));
             format!("{{ service = {id}, request = {request}, response = {response}, why = \"…\" }}")
         };
-        now.found.services.iter().map(grant).collect()
+        lock(&self.present).found.services.iter().map(grant).collect()
     }
 
     /// The ids of its tools.
     pub fn tools(&self) -> Vec<String> {
-        lock(&self.now).found.tools.iter().map(|tool| tool.manifest.id.clone()).collect()
+        lock(&self.present).found.tools.iter().map(|tool| tool.manifest.id.clone()).collect()
     }
 }
 
@@ -119,13 +118,13 @@ impl Source for Announced {
     }
 
     fn discover(&self) -> Result<Discovery, String> {
-        Ok(lock(&self.now).found.clone())
+        Ok(lock(&self.present).found.clone())
     }
 }
 
-/// Takes out what was announced with a namespace that something here has: it is not settled with the rest, so that it can
-/// neither stand before a file nor disable one.
-pub(super) fn gives_way(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
+/// Takes out what was announced with a namespace that something here has: it can neither stand before a file nor
+/// disable one.
+pub(super) fn give_way(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
     let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
     let own = tools.iter().filter(|tool| !is_announced(tool)).map(|tool| tool.manifest.namespace());
     let described = services.iter().filter(|it| !it.file.as_os_str().is_empty()).map(|it| it.descriptor.id.as_str());

@@ -1,17 +1,17 @@
 //! MCP's requests, answered for one client, whichever way they come.
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
-use super::asked::{self, CURRENT, McpRequest};
-use super::asking::{self, Back, Bound};
-use super::offered::ToolList;
-use super::person::Person;
-use super::telling::Telling;
-use super::{KEY, Mcp, documents, message, results, tasks, telling};
-use crate::base::lock;
-use crate::fault;
+use super::asking::{self, OpenQuestions, Person, Seal, State};
+use super::listed::{self, Lists, ToolList};
+use super::notify::{self, Notifier};
+use super::request::McpRequest;
+use super::tasks::Tasks;
+use super::{message, results};
+use crate::base::{lock, text};
+use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
-use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Sink, shapes};
+use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Reservation, Resource, Service, Sink, shapes};
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -29,9 +29,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
+tokio::task_local! {
+    /// Whose request over HTTP rmcp looks at.
+    pub static CALLER: Caller;
+}
+
 /// Events that may wait for a slow client.
 const WAITING: usize = 16;
-
 /// Addresses of which one older client hears, and the longest, bytes.
 const SUBSCRIBED: usize = 100;
 const LONGEST: usize = 1024;
@@ -39,13 +43,42 @@ const LONGEST: usize = 1024;
 /// The state and the answers that a client brings back.
 type Again = (Option<String>, Option<InputResponses>);
 
+/// What all clients of one server share.
+pub struct Mcp {
+    pub service: Arc<Service>,
+    lists: Arc<Lists>,
+    seal: Seal,
+    /// Questions to the persons of clients that make a call again with the answer.
+    questions: Arc<OpenQuestions>,
+    tasks: Tasks,
+}
+
+impl Mcp {
+    pub fn new(service: Arc<Service>) -> Arc<Mcp> {
+        Arc::new(Mcp {
+            lists: Arc::default(),
+            seal: Seal::new(),
+            questions: Arc::new(OpenQuestions::new(service.limiter().clone())),
+            tasks: Tasks::default(),
+            service,
+        })
+    }
+
+    /// Whether calls of a tool are made tasks. Where a person must agree, the client waits, and is asked there.
+    fn task_use(&self, id: &str) -> Option<TaskUse> {
+        let tool = self.service.registry().snapshot().find(id).ok()?;
+        tool.manifest.execution.task.filter(|_| !self.service.confirms(&tool))
+    }
+}
+
 /// What a call led to.
 enum Answered {
     Report(Box<Report>),
     Asks(InputRequiredResult),
 }
 
-pub struct Face {
+/// One session over HTTP, one request of a newer client, or one connection.
+pub struct Frontend {
     mcp: Arc<Mcp>,
     /// The server or the connection ends.
     closing: CancellationToken,
@@ -59,21 +92,21 @@ pub struct Face {
     hears: AtomicBool,
 }
 
-impl Face {
-    pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Face {
+impl Frontend {
+    pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Frontend {
         let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
         let (closing, ended) = (closing.clone(), closing.child_token());
-        Face { mcp, closing, ended, level, subscribed, hears: AtomicBool::new(false) }
+        Frontend { mcp, closing, ended, level, subscribed, hears: AtomicBool::new(false) }
     }
 
     /// The tools of this request's caller.
     fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
-        Ok(self.mcp.lists.of(&self.mcp.service, self.who(asked::of(context)?, context)))
+        Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)))
     }
 
     /// A request that leads to no tool leaves its record like every call.
-    async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: fault::Fault) {
-        let Ok(asked) = asked::of(context) else { return };
+    async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: Fault) {
+        let Ok(asked) = McpRequest::find(context) else { return };
         let request = CallRequest::refused(asked.caller.clone(), name, fault);
         let request = CallRequest { label: asked.label(context), counted: asked.counted, ..request };
         drop(self.mcp.service.call(request, Sink::none()).await);
@@ -81,20 +114,19 @@ impl Face {
 
     /// The same for one whose parameters are wrong.
     async fn invalid(&self, context: &RequestContext<RoleServer>, name: &str, error: ErrorData) -> ErrorData {
-        let fault = fault::Fault::new(fault::Kind::ParameterValidationError, error.message.clone());
+        let fault = Fault::new(Kind::ParameterValidationError, error.message.clone());
         self.refused(context, name, fault).await;
         error
     }
 
     /// An unknown name is a protocol error, and leaves its record like every refusal.
     async fn unknown(&self, context: &RequestContext<RoleServer>, name: &str, offered: &ToolList) -> ErrorData {
-        let shown = crate::base::text::printable(&name.chars().take(100).collect::<String>());
-        let mut words = format!("Unknown tool: {shown}.");
+        let mut words = format!("Unknown tool: {}.", text::printable(&text::head(name, 100)));
         let hidden = |near: &&str| offered.tool(near).is_none();
         if let Some(near) = offered.names.nearest(name).filter(|near| !hidden(near)) {
             words.push_str(&format!(" Did you mean {near}?"));
         }
-        let fault = fault::Fault::new(fault::Kind::ToolNotFoundError, words.clone());
+        let fault = Fault::new(Kind::ToolNotFoundError, words.clone());
         self.refused(context, name, fault).await;
         ErrorData::invalid_params(words, None)
     }
@@ -107,20 +139,22 @@ impl Face {
         arguments: Arguments,
         again: Again,
     ) -> Result<Answered, ErrorData> {
-        let asked = asked::of(context)?;
+        let asked = McpRequest::find(context)?;
         let who = self.who(asked, context);
-        let can = asking::can(context);
+        let can = asking::abilities(context);
         // Only what may ask is asked back.
         let asks = again.0.is_some() || !can.is_empty();
-        let bound = if asks { Bound::to(&who.user, id, &arguments.same()) } else { Bound::default() };
-        let Back { answers, state, given } = match self.mcp.seal.opened(&bound, again.0.as_deref(), again.1) {
-            Ok(back) => back,
+        let bound = if asks { asking::bind(&who.user, id, &arguments.same()) } else { Vec::new() };
+        let State { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
+            Ok(opened) => opened,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
-        let person =
-            can.contains(&Ask::Elicitation).then(|| Arc::new(Person::of(context, who, (&self.mcp.questions, given))));
+        let older = context.meta.protocol_version().is_none().then(|| (context.peer.clone(), context.id.clone()));
+        let (open, operator) = (self.mcp.questions.clone(), who.operator);
+        let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
+        let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
         let client = shapes::Client { can, answers, state };
-        let call = self.request(asked, context, CallRequest::new(asked.caller.clone(), id, arguments));
+        let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let approver = approver(asked, person.as_ref());
         let call = CallRequest { client, approver, ..call };
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
@@ -146,7 +180,7 @@ impl Face {
         &self,
         context: &RequestContext<RoleServer>,
         mut call: CallRequest,
-        bound: &Bound,
+        bound: &[u8],
         person: Option<&Person>,
     ) -> Result<Answered, ErrorData> {
         let modern = context.meta.protocol_version().is_some();
@@ -154,23 +188,29 @@ impl Face {
             let (tool, client) = (call.tool.clone(), call.client.clone());
             let again = (!modern && !client.can.is_empty()).then(|| call.clone());
             let (sink, events) = Sink::new(WAITING);
-            let telling = Telling::of(context, &tool, *lock(&self.level)).all(events);
-            let mut report = tokio::join!(self.mcp.service.call(call, sink), telling).0;
-            if let Some(question) = person.and_then(Person::asked) {
-                return self.mcp.seal.confirms(bound, question, client).map(Answered::Asks);
+            let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
+            let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
+            if let Some((person, form)) = person.and_then(Person::take_question) {
+                let state = State { state: client.state, answers: client.answers, person: Some(person) };
+                return self.mcp.seal.ask(bound, &state, form).map(Answered::Asks);
             }
             let questions = match report.asks.take() {
                 Some(questions) if report.error.is_none() => questions,
-                Some(questions) if modern => return Err(asking::lacking(&questions, &client)),
+                Some(questions) if modern => return Err(asking::missing(&questions, &client)),
                 _ => return Ok(Answered::Report(Box::new(report))),
             };
             let Some(again) = again else {
-                return self.mcp.seal.asks(bound, &tool, questions).map(Answered::Asks);
+                let state = State { state: questions.state, ..State::default() };
+                return self
+                    .mcp
+                    .seal
+                    .ask(bound, &state, asking::requests(&tool, questions.requests)?)
+                    .map(Answered::Asks);
             };
             call = again;
             // The arguments take memory while the client is asked.
             let _held = report.asks_on();
-            (call.client.answers, call.client.state) = asking::at_once(context, &tool, questions).await?;
+            (call.client.answers, call.client.state) = asking::ask_all(context, &tool, questions).await?;
         }
         Err(ErrorData::internal_error("The tool asked too often.", None))
     }
@@ -180,38 +220,30 @@ impl Face {
         self.mcp.service.who(&asked.caller, asked.label(context).as_deref())
     }
 
-    /// A call with what its request says of it.
-    fn request(&self, asked: &McpRequest, context: &RequestContext<RoleServer>, call: CallRequest) -> CallRequest {
-        let idempotency_key = context.meta.get(KEY).and_then(Value::as_str).map(str::to_owned);
-        let (label, trace) = (asked.label(context), asked::trace(context));
-        CallRequest { label, idempotency_key, trace, counted: asked.counted, ..call }
-    }
-
-    /// Begins a call that the client asks after. The arguments come back where its tasks are too many.
-    fn begun(
+    /// Begins a call that the client asks after.
+    fn begin_task(
         &self,
         context: &RequestContext<RoleServer>,
-        id: &str,
-        arguments: Arguments,
-    ) -> Result<Result<CallToolResponse, Arguments>, ErrorData> {
-        let asked = asked::of(context)?;
-        let client = shapes::Client { can: asking::can(context), ..Default::default() };
-        let call = self.request(asked, context, CallRequest::new(asked.caller.clone(), id, arguments));
+        (id, arguments): (&str, Arguments),
+        kept: Reservation,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let asked = McpRequest::find(context)?;
+        let client = shapes::Client { can: asking::abilities(context), ..Default::default() };
+        let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let call = CallRequest { client, approver: approver(asked, None), ..call };
-        let user = self.who(asked, context).user;
-        Ok(match tasks::begin(&self.mcp, &user, call, asked.payer.clone(), self.closing.clone()) {
-            Ok(task) => Ok(CreateTaskResult::new(task).into()),
-            Err(call) => Err(call.arguments),
-        })
+        let (user, payer) = (self.who(asked, context).user, asked.payer.clone());
+        let Mcp { service, lists, tasks, .. } = &*self.mcp;
+        let host = (service.clone(), lists.clone());
+        Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), (call, payer), self.closing.clone())).into())
     }
 
     /// The tasks, where this one is the caller's.
     fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<&TaskManager, ErrorData> {
-        self.mcp.tasks.of(&self.who(asked::of(context)?, context).user, id)
+        self.mcp.tasks.find(&self.who(McpRequest::find(context)?, context).user, id)
     }
 }
 
-impl Drop for Face {
+impl Drop for Frontend {
     fn drop(&mut self) {
         self.ended.cancel();
     }
@@ -224,7 +256,7 @@ fn approver(asked: &McpRequest, person: Option<&Arc<Person>>) -> Approver {
     }
 }
 
-impl ServerHandler for Face {
+impl ServerHandler for Frontend {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_logging()
@@ -247,8 +279,8 @@ impl ServerHandler for Face {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let caller = CURRENT.try_with(|current| self.mcp.service.who(&current.asked.caller, None)).ok()?;
-        self.mcp.lists.of(&self.mcp.service, caller).tool(name).cloned()
+        let caller = CALLER.try_with(|caller| self.mcp.service.who(caller, None)).ok()?;
+        self.mcp.lists.find(&self.mcp.service, caller).tool(name).cloned()
     }
 
     async fn list_tools(
@@ -265,9 +297,9 @@ impl ServerHandler for Face {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         // Arguments that were not cut out of the message stand in it.
-        let asked = asked::of(&context)?;
+        let asked = McpRequest::find(&context)?;
         let text = lock(&asked.arguments).take();
-        let mut arguments = match text {
+        let arguments = match text {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
         };
@@ -281,16 +313,14 @@ impl ServerHandler for Face {
         let again = (request.request_state, request.input_responses);
         if let Some(used) = self.mcp.task_use(id) {
             let can = context.client_capabilities().is_some_and(|client| client.supports_tasks());
-            match (can, used) {
-                (true, _) => match self.begun(&context, id, arguments)? {
-                    Ok(task) => return Ok(task),
-                    Err(given) => arguments = given,
-                },
-                (false, TaskUse::Required) => {
-                    let tasks = ClientCapabilities::builder().enable_tasks().build();
-                    return Err(ErrorData::missing_required_client_capability(tasks));
-                }
-                (false, TaskUse::Optional) => {}
+            if !can && used == TaskUse::Required {
+                let tasks = ClientCapabilities::builder().enable_tasks().build();
+                return Err(ErrorData::missing_required_client_capability(tasks));
+            }
+            // A client whose tasks are too many waits for this call.
+            let limiter = self.mcp.service.limiter();
+            if let Some(kept) = can.then(|| limiter.take(Resource::Tasks, &asked.caller.user, 1)).flatten() {
+                return self.begin_task(&context, (id, arguments), kept);
             }
         }
         Ok(match self.answer(&context, id, arguments, again).await? {
@@ -301,7 +331,7 @@ impl ServerHandler for Face {
                     result = results::result(*report, &asked.payer) => result,
                     over = self.over(&context, asked) => return Err(over),
                 };
-                content.into_iter().for_each(|content| asked.answered(content));
+                content.into_iter().for_each(|content| asked.set_answer(content));
                 result.into()
             }
         })
@@ -351,8 +381,8 @@ impl ServerHandler for Face {
         let again = (request.request_state, request.input_responses);
         match self.answer(&context, id.ok_or_else(unknown)?, arguments, again).await? {
             Answered::Asks(result) => Ok(result.into()),
-            Answered::Report(report) if report.error.is_some() => Err(documents::failed(&report)),
-            Answered::Report(report) => documents::told(&report).map(Into::into),
+            Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
+            Answered::Report(report) => listed::prompt(&report).map(Into::into),
         }
     }
 
@@ -379,12 +409,12 @@ impl ServerHandler for Face {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let offered = self.offered(&context)?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
-            return Err(documents::missing(&request.uri));
+            return Err(listed::missing(&request.uri));
         };
         let again = (request.request_state, request.input_responses);
         match self.answer(&context, id, Arguments::Value(arguments), again).await? {
-            Answered::Report(report) if report.error.is_none() => documents::content(&report).map(Into::into),
-            Answered::Report(report) => Err(documents::failed(&report)),
+            Answered::Report(report) if report.error.is_none() => listed::content(&report).map(Into::into),
+            Answered::Report(report) => Err(listed::failed(&report)),
             Answered::Asks(result) => Ok(result.into()),
         }
     }
@@ -395,7 +425,7 @@ impl ServerHandler for Face {
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         if request.uri.len() > LONGEST || self.offered(&context)?.documents.resource(&request.uri).is_none() {
-            return Err(documents::missing(&request.uri));
+            return Err(listed::missing(&request.uri));
         }
         let mut subscribed = lock(&self.subscribed);
         if subscribed.len() >= SUBSCRIBED {
@@ -454,13 +484,13 @@ impl ServerHandler for Face {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut changes = self.mcp.service.changes();
-        let left = &asked::of(context.request_context())?.left;
+        let left = &McpRequest::find(context.request_context())?.left;
         loop {
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
                 () = left.cancelled() => return Ok(()),
                 () = self.closing.cancelled() => return Ok(()),
-                changed = changes.changed() => if changed.is_err() || telling::changed(&context).await.is_err() { return Ok(()) },
+                changed = changes.changed() => if changed.is_err() || notify::changed(&context).await.is_err() { return Ok(()) },
             }
         }
     }
@@ -473,7 +503,7 @@ impl ServerHandler for Face {
     ) -> Result<CustomResult, ErrorData> {
         let CustomRequest { method, params, .. } = request;
         let modern = context.meta.protocol_version().is_some();
-        let Some(words) = message::wrong(&method, params.as_ref(), modern) else {
+        let Some(words) = message::fault_of(&method, params.as_ref(), modern) else {
             return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None));
         };
         let name = params.as_ref().and_then(|params| params["name"].as_str()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! A tool's data is its neighbours' data; its code is not: what one tool writes, others read, and none runs.
+//! P3, P5, P19: a tool's data is its neighbours' data; its code is not. What one tool writes, others read, and none runs; what
+//! it leaves in a folder that it may write never becomes a tool. (A folder that it fills: `registry/scan.rs`.)
 
 use crate::harness::{
     Ended, PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, found, has, manifest,
@@ -92,33 +93,35 @@ fn data_that_one_tool_writes_is_read_by_others() {
         open('data/plain', 'w').write('x')\nprint(n)\n";
     const LIST: &str = "import json, os\nfrom pathlib import Path\nfolder = Path('FOLDER')\n\
         print(json.dumps(sorted(p.name for p in folder.iterdir() if p.read_text())))\n";
-    as_everyone_with("python", "notes", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let data = playground.path("user_scripts/notes/data");
-        let tree = format!("{}/**", data.display());
-        playground.tool_at("notes:add", "python", "notes/add.py", ADD, files(&["self"], &["data/**"]));
-        playground.tool_at("notes:list", "python", "notes/list.py", &LIST.replace("FOLDER", "data"), json!({}));
-        let far = LIST.replace("FOLDER", &data.display().to_string());
-        playground.tool_at("far:list", "python", "far/list.py", &far, files(&["self", &tree], &[]));
-        let names = format!("{}/*.json", data.display());
-        playground.tool_at("far:names", "python", "far/names.py", &far, files(&["self", &names], &[]));
-        playground.allow("notes", "notes:add", &["./**"], &["./data/**"]);
-        playground.policy("far", "far:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
-        playground.settle();
-        fits("ok 0", &playground.call("notes:add", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-        for tool in ["notes:list", "far:list"] {
-            fits(r#"ok ["0.json","plain"]"#, &playground.call(tool, "{}"))
-                .unwrap_or_else(|why| panic!("{who:?}: {tool}: {why}"));
-        }
-        fits(r#"ok ["0.json"]"#, &playground.call("far:names", "{}")).unwrap();
-        fits("ok 2", &playground.call("notes:add", "{}")).unwrap();
-        // Elsewhere nothing is looked at: a reader of another folder loads no code from there.
-        fs::write(data.join("x.py"), "1").unwrap();
-        fits("ok", &playground.call("far:list", "{}")).unwrap();
-        let ended = playground.call("notes:list", "{}");
-        fits(CODE, &ended).unwrap();
-        names_the_file(&ended, &data.join("x.py"), "notes:add@1.0.0");
-    });
+    if !has("python", 1) {
+        return;
+    }
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    let data = playground.path("user_scripts/notes/data");
+    let tree = format!("{}/**", data.display());
+    playground.tool_at("notes:add", "python", "notes/add.py", ADD, files(&["self"], &["data/**"]));
+    playground.tool_at("notes:list", "python", "notes/list.py", &LIST.replace("FOLDER", "data"), json!({}));
+    let far = LIST.replace("FOLDER", &data.display().to_string());
+    playground.tool_at("far:list", "python", "far/list.py", &far, files(&["self", &tree], &[]));
+    let names = format!("{}/*.json", data.display());
+    playground.tool_at("far:names", "python", "far/names.py", &far, files(&["self", &names], &[]));
+    playground.allow("notes", "notes:add", &["./**"], &["./data/**"]);
+    playground.policy("far", "far:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+    playground.settle();
+    fits("ok 0", &playground.call("notes:add", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+    for tool in ["notes:list", "far:list"] {
+        fits(r#"ok ["0.json","plain"]"#, &playground.call(tool, "{}"))
+            .unwrap_or_else(|why| panic!("{who:?}: {tool}: {why}"));
+    }
+    fits(r#"ok ["0.json"]"#, &playground.call("far:names", "{}")).unwrap();
+    fits("ok 2", &playground.call("notes:add", "{}")).unwrap();
+    // Elsewhere nothing is looked at: a reader of another folder loads no code from there.
+    fs::write(data.join("x.py"), "1").unwrap();
+    fits("ok", &playground.call("far:list", "{}")).unwrap();
+    let ended = playground.call("notes:list", "{}");
+    fits(CODE, &ended).unwrap();
+    names_the_file(&ended, &data.join("x.py"), "notes:add@1.0.0");
 }
 
 #[test]
@@ -334,7 +337,8 @@ fn helpers_below_the_base_are_shared_and_not_written() {
     });
 }
 
-/// Scripts and policies below a place where a tool wrote are not loaded, also when the tool and its policy are gone.
+/// What a tool left below a tree that it could write is no tool, no script and no policy: while it is loaded, without its
+/// manifest, without its policy, at a reload.
 #[test]
 fn a_place_keeps_its_past() {
     as_everyone_with("python", "a place with a past", |who| {
@@ -343,23 +347,37 @@ fn a_place_keeps_its_past() {
         let core = "sandbox-policies/core.policy.toml";
         fs::copy(repository(core), playground.path(core)).unwrap();
         let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
+        playground.tool_at("mod:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
         playground.settle();
         let evil = manifest("mod:evil", script("evil.py", "python"), json!({}));
         let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
         let files = json!({
             "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"), "out/x.policy.toml": policy,
+            "out/forbids.tool.json": "{\"handler\": {\"scriptPath\": \"zz/main.py\"}",
         });
         fits("ok", &playground.call("mod:writer", &input(&files, 0.0))).unwrap();
+        let run = |path: &str| playground.call("core:execute-python-script", &json!({"scriptPath": path}).to_string());
+        let unknown = |when: &str| {
+            let ended = playground.call("mod:evil", "{}");
+            fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {why}"));
+        };
+        let mut server = Server::start(&playground);
+        unknown("while the writer is loaded");
+        // A manifest that a tool dropped keeps nobody from running the script that it names.
+        fits("ok", &run("zz/main.py")).unwrap();
         // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is gone.
         fs::rename(folder.join("out/evil.py"), base.join("evil.py")).unwrap();
         fits("ok", &playground.call("mod:writer", &input(&json!({}), 0.0)))
             .unwrap_or_else(|why| panic!("{who:?}: {why}"));
         fs::rename(base.join("evil.py"), folder.join("out/evil.py")).unwrap();
-        fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
         fs::remove_file(playground.path("sandbox-policies/mod-writer.policy.toml")).unwrap();
+        unknown("without the writer's policy");
+        fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
         playground.settle();
-        fits("ToolNotFoundError", &playground.call("mod:evil", "{}")).unwrap();
-        let run = |path: &str| playground.call("core:execute-python-script", &json!({"scriptPath": path}).to_string());
+        unknown("without the writer's manifest");
+        server.reload("the writer goes", |server| !server.names().contains(&"mod__writer".to_owned()));
+        let answer = server.called("mod:evil", json!({}));
+        assert!(!answer.to_string().contains(PLANTED), "{answer}");
         let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
         fits(wanted, &run("old/out/evil.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         let told = playground.cli(&["check"]).text();
@@ -381,6 +399,73 @@ fn a_place_keeps_its_past() {
         }
         playground.settle();
         fits(&format!("ok {PLANTED}"), &playground.call("mod:evil", "{}")).unwrap();
+    });
+}
+
+/// Below a write tree in the tool's own folder nothing is loaded, also before the tool ever ran. A tree elsewhere, with a
+/// tool in it, is not granted.
+#[test]
+fn what_lies_in_a_granted_tree_is_no_tool_before_the_first_call() {
+    if !has("python", 1) {
+        return;
+    }
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    let asks = |path: &str| files(&["self"], &[path]);
+    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", "print(1)\n", asks("out/**"));
+    playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
+    let base = playground.path("user_scripts");
+    fs::create_dir_all(folder.join("out/deep")).unwrap();
+    fs::create_dir(base.join("free")).unwrap();
+    fs::write(base.join("free/evil.py"), "print(99887766)\n").unwrap();
+    // One that claims the writer's id as well, and one that is broken.
+    let planted = |id: &str| manifest(id, script("free/evil.py", "python"), json!({}));
+    fs::write(folder.join("out/deep/evil.tool.json"), planted("esc:backup").to_string()).unwrap();
+    fs::write(folder.join("out/same.tool.json"), planted("esc:writer").to_string()).unwrap();
+    fs::write(folder.join("out/half.tool.json"), "{\"handler\": {\"scriptPath\": \"writer/main.py\"}").unwrap();
+    playground.settle();
+    for _ in 0..2 {
+        let ended = playground.call("esc:backup", "{}");
+        fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert!(ended.stderr.contains("esc:writer@1.0.0 may write"), "{who:?}: {ended:?}");
+        let checked = playground.cli(&["check"]).text();
+        for name in ["evil", "same"] {
+            let at = checked.find(&format!("{name}.tool.json: skipped")).unwrap_or_else(|| panic!("{checked}"));
+            let reason = "esc:writer@1.0.0 may write, and a tool cannot make tools";
+            assert!(checked[at..].lines().nth(1).unwrap().contains(reason), "{who:?} {name}: {checked}");
+        }
+        fits("ok 1", &playground.call("esc:writer", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+    }
+    // The control: put elsewhere, it is a tool. There, a tree of the writer is refused, and the tool stays.
+    fs::create_dir(base.join("own")).unwrap();
+    fs::rename(folder.join("out/deep/evil.tool.json"), base.join("own/evil.tool.json")).unwrap();
+    let tree = format!("{}/**", base.join("own").display());
+    playground.tool_at("esc:far", "python", "far/main.py", "print(1)\n", asks(&tree));
+    playground.policy("far", "esc:far", &format!("[files]\nwrite = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+    playground.settle();
+    fits("ok 99887766", &playground.call("esc:backup", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+    fits("SecurityError: could be written", &playground.call("esc:far", "{}")).unwrap();
+}
+
+#[test]
+fn a_log_named_through_a_link_is_protected_before_it_is_there() {
+    as_everyone_with("python", "a log behind a link", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let real = playground.path("real");
+        let log = playground.path("link/data/audit.jsonl").display().to_string();
+        symlink(&real, playground.path("link")).unwrap();
+        for (name, folder) in [("forger", "data"), ("control", "free")] {
+            fs::create_dir_all(real.join(folder)).unwrap();
+            let (id, file) = (format!("esc:{name}"), format!("{name}/main.py"));
+            let pattern = format!("{}/**", real.join(folder).display());
+            playground.tool_at(&id, "python", &file, "print(1)\n", files(&["self"], &[&pattern]));
+            playground.policy(name, &id, &format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n"));
+        }
+        playground.settle();
+        for (name, wanted) in [("forger", "SecurityError"), ("control", "none")] {
+            let ended = playground.call_with(&format!("esc:{name}"), "{}", &["--audit-log", &log]);
+            assert_eq!(ended.kind(), wanted, "{who:?} {name}: {}", ended.out);
+        }
     });
 }
 

@@ -1,0 +1,437 @@
+//! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a failed refresh
+//! changes no tool.
+
+use super::conflicts::{self, Incumbents, Refused};
+use super::owner::{self, Ownership};
+use super::snapshot::Snapshot;
+use super::tool::{self, Claim, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
+use super::{load, remote_source};
+use crate::base::{lock, text};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{self, Code, Problem, Severity};
+use crate::policy;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// The id under which in-process tools are listed.
+const IN_PROCESS: &str = "in-process";
+
+#[derive(Default)]
+pub struct Registry {
+    state: Mutex<State>,
+    current: RwLock<Arc<Snapshot>>,
+    /// The next snapshot is to be built once somebody asks for it.
+    outdated: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// The policies that every tool answers to.
+    rules: Option<(Arc<policy::Policies>, Arc<policy::Machine>)>,
+    /// Where tools could write before, even if they no longer may.
+    earlier: policy::WritablePaths,
+    sources: Vec<LoadedSource>,
+    in_process: Vec<Tool>,
+    /// Loaded tools count as newcomers: they were loaded under other rules, or none.
+    all_are_new: bool,
+    /// Files that were read since the last snapshot.
+    unlogged: BTreeSet<PathBuf>,
+}
+
+struct LoadedSource {
+    source: Arc<dyn Source>,
+    found: Discovery,
+    /// Why the last refresh changed nothing, or left single tools as they were.
+    stale: Vec<String>,
+}
+
+/// The tools that own their scripts, and those that were refused.
+struct Owned {
+    tools: Vec<Tool>,
+    refused: Vec<Refused>,
+    ownership: Ownership,
+    files: Vec<PathBuf>,
+    /// Nothing is loaded from there.
+    unloaded: policy::WritablePaths,
+}
+
+impl Registry {
+    pub fn new() -> Registry {
+        Registry::default()
+    }
+
+    /// The present tools. Calls that hold a snapshot keep its definitions, whatever changes.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        if self.outdated.load(Ordering::Acquire) {
+            self.publish_changes(&mut lock(&self.state));
+        }
+        self.current()
+    }
+
+    fn publish_changes(&self, state: &mut State) {
+        if self.outdated.load(Ordering::Acquire) {
+            self.publish(state);
+        }
+    }
+
+    fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the policies, so that nothing which a tool may write is loaded: a tool cannot make tools.
+    pub fn answers_to(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
+        let mut state = lock(&self.state);
+        let known = |(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine);
+        if !state.rules.as_ref().is_some_and(known) {
+            state.rules = Some((policies, machine));
+            state.all_are_new = true;
+            self.outdated.store(true, Ordering::Release);
+        }
+    }
+
+    /// Takes the places where tools could write in earlier calls: nothing there is loaded either.
+    pub fn wrote_before(&self, places: &policy::WritablePaths) {
+        let mut state = lock(&self.state);
+        state.earlier.merge(places);
+        state.all_are_new = true;
+        self.outdated.store(true, Ordering::Release);
+    }
+
+    /// Adds a source and loads it.
+    pub fn add_source(&self, source: Arc<dyn Source>) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        let id = source.id().to_owned();
+        if id == IN_PROCESS || state.sources.iter().any(|entry| entry.source.id() == id) {
+            return Err(format!("there already is a source '{id}'"));
+        }
+        // The tools of sources before this one count as loaded: no newcomer takes over an id.
+        if state.sources.iter().any(|entry| entry.source.id() != load::BUILTIN) {
+            self.publish_changes(&mut state);
+        }
+        let found = source.discover()?;
+        state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
+        state.sources.push(LoadedSource { source, found, stale: Vec::new() });
+        self.outdated.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Asks a source again and replaces its tools. An unknown id is a no-op. When the source, or a whole folder of it,
+    /// cannot be read, the old tools stay and the error is returned and kept in `warnings`.
+    pub fn refresh_source(&self, id: &str) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        self.publish_changes(&mut state);
+        let state = &mut *state;
+        let Some(entry) = state.sources.iter_mut().find(|entry| entry.source.id() == id) else { return Ok(()) };
+        let known = &entry.found.incomplete;
+        let found =
+            entry.source.discover().and_then(|found| match found.incomplete.iter().find(|why| !known.contains(why)) {
+                Some(why) => Err(why.clone()),
+                None => Ok(found),
+            });
+        let result = match found {
+            Ok(mut found) => {
+                state.unlogged.extend(found.reports.iter().map(|report| report.path.clone()));
+                entry.stale = keep_broken(&entry.found, &mut found);
+                entry.found = found;
+                Ok(())
+            }
+            Err(why) => {
+                let message = format!("source '{id}' could not be refreshed, its old tools stay: {why}");
+                entry.stale = vec![message.clone()];
+                Err(message)
+            }
+        };
+        entry.stale.iter().for_each(|message| tracing::error!("{message}"));
+        self.publish(state);
+        result
+    }
+
+    /// Takes over what another registry found, for a host of one call that reads its files again.
+    pub fn adopt(&self, other: &Registry) {
+        let snapshot = other.snapshot();
+        self.outdated.store(false, Ordering::Release);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    }
+
+    /// Asks every source again. Returns what failed; each failure keeps that source's old tools.
+    pub fn refresh(&self) -> Vec<String> {
+        let ids: Vec<String> = lock(&self.state).sources.iter().map(|entry| entry.source.id().to_owned()).collect();
+        ids.iter().filter_map(|id| self.refresh_source(id).err()).collect()
+    }
+
+    /// Registers a tool of this process. `document`: a manifest without a handler, version and display name if it
+    /// likes. `kind` is the `x-…` type its executor is registered for.
+    pub fn register(&self, document: Value, kind: &str) -> Result<Arc<Tool>, Fault> {
+        let mut state = lock(&self.state);
+        self.publish_changes(&mut state);
+        let tool = in_process(document, kind)?;
+        let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
+        let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
+        if state.in_process.iter().any(same) {
+            return Err(invalid(format!(
+                "Tool registration failed: {id}@{version} is already registered; unregister it first."
+            )));
+        }
+        let candidates = candidates(&state).chain([tool.clone()]).collect();
+        let (_, refused) = conflicts::settle_ids(candidates, &Incumbents::new(self.current().tools()));
+        if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
+            return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
+        }
+        state.in_process.push(tool);
+        self.publish(&mut state);
+        self.current().find(&format!("{id}@{version}"))
+    }
+
+    /// Removes every version of an in-process tool; false if there was none.
+    pub fn unregister(&self, id: &str) -> bool {
+        let mut state = lock(&self.state);
+        let before = state.in_process.len();
+        state.in_process.retain(|tool| tool.manifest.id != id);
+        let removed = state.in_process.len() < before;
+        if removed {
+            self.publish(&mut state);
+        }
+        removed
+    }
+
+    /// Builds the next snapshot and swaps it in.
+    fn publish(&self, state: &mut State) {
+        let previous = self.current();
+        let held = Incumbents::new(previous.tools());
+        // These stay loaded, whatever other tools may write.
+        let standing = if state.all_are_new { &Incumbents::default() } else { &held };
+        let mut tools: Vec<Tool> = candidates(state).collect();
+        let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
+        remote_source::give_way(&mut tools, &mut described);
+        let mut owned = own(state, tools.clone(), state.earlier.clone(), standing);
+        if let Some((policies, machine)) = &state.rules {
+            let mut policies = (**policies).clone();
+            policies.hold_to_script(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
+            policies.share(Arc::new(owner::shared(owned.tools.iter(), &policies, machine)));
+            let mut unloaded = owner::own_trees(&owned.tools, &policies, machine, standing);
+            if !unloaded.is_empty() {
+                // A running call may still write where its tool no longer may.
+                unloaded.merge(&state.earlier);
+                owned = own(state, tools, unloaded, standing);
+            }
+        }
+        let Owned { tools, refused: foreign, ownership, files, unloaded } = owned;
+        let (mut tools, mut refused) = conflicts::settle_ids(tools, &held);
+        let (services, problems) =
+            conflicts::settle_services(described, &unloaded, &previous.services, &mut tools, &mut refused);
+        conflicts::settle_requires(&mut tools);
+        refused.extend(foreign);
+        let mut reports: Vec<FileReport> = state.sources.iter().flat_map(|entry| entry.found.reports.clone()).collect();
+        let disabled = report_refused(&mut reports, refused, problems, &tools);
+        let mut sources: Vec<_> = state.sources.iter().map(|entry| entry.source.id().to_owned()).collect();
+        sources.extend((!state.in_process.is_empty()).then(|| IN_PROCESS.to_owned()));
+        let found = || state.sources.iter().map(|entry| &entry.found);
+        // What may hold manifests, or be one, and was not seen.
+        let closed = found().flat_map(|found| &found.claims).filter(|claim| claim.scripts.is_none());
+        let unlisted = found().flat_map(|found| &found.unlisted).chain(closed.map(|claim| &claim.manifest));
+        let rest = Snapshot {
+            disabled,
+            services,
+            reports,
+            warnings: state.sources.iter().flat_map(|entry| entry.stale.clone()).collect(),
+            folders: found().flat_map(|found| found.folders.clone()).collect(),
+            unlisted: unlisted.filter(|folder| unloaded.by(folder).is_none()).cloned().collect(),
+            written: unloaded,
+            files,
+            ownership,
+            ..Snapshot::default()
+        };
+        let mut next = rest.with(tools, sources);
+        if let Some((policies, machine)) = &state.rules {
+            next.judge(policies, machine);
+        }
+        state.earlier.merge(&next.written);
+        state.all_are_new = false;
+        log(&next.reports, &std::mem::take(&mut state.unlogged));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        self.outdated.store(false, Ordering::Release);
+    }
+}
+
+fn candidates(state: &State) -> impl Iterator<Item = Tool> + '_ {
+    state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
+}
+
+/// Which of these tools own their scripts, where nothing below the trees of `unloaded` counts.
+fn own(state: &State, mut tools: Vec<Tool>, unloaded: policy::WritablePaths, standing: &Incumbents) -> Owned {
+    // First, so that a file which a tool wrote cannot even conflict with a good tool.
+    let mut refused = owner::withhold(&mut tools, &unloaded);
+    // A manifest that a tool could write claims no script, not even to deny something.
+    let found = state.sources.iter().flat_map(|entry| entry.found.claims.clone());
+    let withheld = refused.iter().filter_map(|refused| {
+        let site = &refused.tool.site;
+        Some(Claim { manifest: site.manifest.clone(), scripts: Some(vec![site.script.clone()?]) })
+    });
+    let claims: Vec<Claim> = found.chain(withheld).filter(|claim| unloaded.by(&claim.manifest).is_none()).collect();
+    let files = registered(state, &tools, &claims, &unloaded);
+    let ownership = Ownership::new(&tools, &claims);
+    // Before ids are settled: a manifest that names a script of others claims no id.
+    let mut foreign = ownership.refuse_foreign_scripts(&mut tools, standing);
+    foreign.append(&mut refused);
+    Owned { tools, refused: foreign, ownership, files, unloaded }
+}
+
+/// Writes into the reports of files why their tools were refused. Returns the reasons by folded id, of those that have
+/// no loaded version.
+fn report_refused(
+    reports: &mut [FileReport],
+    refused: Vec<Refused>,
+    problems: Vec<(PathBuf, Problem)>,
+    tools: &[Tool],
+) -> BTreeMap<String, String> {
+    let mut disabled = BTreeMap::new();
+    if refused.is_empty() && problems.is_empty() {
+        return disabled;
+    }
+    let by_path: HashMap<PathBuf, usize> =
+        reports.iter().enumerate().rev().map(|(index, report)| (report.path.clone(), index)).collect();
+    for Refused { tool, message, summary, code, pointer, at, harmless } in refused {
+        if let Some(index) = by_path.get(&tool.site.manifest) {
+            let severity = if harmless { Severity::Note } else { Severity::Error };
+            let mut why = Problem::new(severity, code, &*pointer, message);
+            (why.line, why.column) = at;
+            reports[*index].add(why);
+            reports[*index].status = Status::Skipped;
+        }
+        disabled.insert(conflicts::folded(&tool.manifest.id), summary);
+    }
+    for (path, problem) in problems {
+        if let Some(index) = by_path.get(&path) {
+            reports[*index].add(problem);
+        }
+    }
+    tools.iter().for_each(|tool| drop(disabled.remove(&conflicts::folded(&tool.manifest.id))));
+    disabled
+}
+
+/// Every manifest, whether or not it is loaded, and every script that one names, but what some tool could write.
+fn registered(state: &State, tools: &[Tool], claims: &[Claim], unloaded: &policy::WritablePaths) -> Vec<PathBuf> {
+    let reports = state.sources.iter().flat_map(|entry| &entry.found.reports).map(|report| report.path.clone());
+    let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
+    let named =
+        claims.iter().flat_map(|claim| claim.scripts.iter().flatten()).filter(|script| script.is_file()).cloned();
+    let scripts = tools.iter().flat_map(owner::files).chain(named);
+    let mut files: Vec<PathBuf> = manifests.chain(scripts).filter(|path| unloaded.by(path).is_none()).collect();
+    files.sort_unstable_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
+    files.dedup();
+    files
+}
+
+/// A manifest whose text became wrong, as it is in the middle of an edit, or that lies in a folder which cannot be
+/// listed any more: the tool stays what it was. Returns the warnings.
+fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
+    let mut warnings = BTreeSet::new();
+    let keep = |file: &Path, found: &mut Discovery| {
+        found.tools.extend(old.tools.iter().filter(|tool| tool.site.manifest == file).cloned());
+        found.services.extend(old.services.iter().filter(|service| service.file == file).cloned());
+    };
+    let files = old.tools.iter().map(|tool| &tool.site.manifest).chain(old.services.iter().map(|it| &it.file));
+    let files: BTreeSet<PathBuf> = files.filter(|file| !file.as_os_str().is_empty()).cloned().collect();
+    let seen: HashMap<PathBuf, usize> =
+        found.reports.iter().enumerate().map(|(index, report)| (report.path.clone(), index)).collect();
+    for file in files {
+        let Some(report) = seen.get(&file).map(|index| &mut found.reports[*index]) else {
+            if let Some(folder) = found.unlisted.iter().find(|folder| file.starts_with(folder)) {
+                let folder = text::path(folder);
+                warnings.insert(format!("{folder} cannot be listed, and the tools in it stay as they were"));
+                keep(&file, found);
+            }
+            continue;
+        };
+        let first = report.problems.iter().find(|problem| problem.severity == Severity::Error).cloned();
+        let broken = report.status == Status::Skipped && report.tool.is_none();
+        // A file that cannot be read at all, or that is a link now, is not an edit.
+        if let Some(first) = first.filter(|first| broken && first.code != Code::Unreadable) {
+            let (path, why) = (text::path(&file), text::printable(&first.message));
+            warnings.insert(format!("{path} is broken, and its old definition stays: line {}: {why}", first.line));
+            let note = "its old definition stays loaded until this is corrected";
+            report.problems.push(Problem::new(Severity::Note, first.code, "", note));
+            found.claims.retain(|claim| claim.manifest != file);
+            keep(&file, found);
+        }
+    }
+    warnings.into_iter().collect()
+}
+
+/// Logs one line per file that was just read, as it was settled: one that a conflict or a writer disabled is not
+/// loaded.
+fn log(reports: &[FileReport], files: &BTreeSet<PathBuf>) {
+    for report in reports.iter().filter(|report| files.contains(&report.path)) {
+        let path = text::path(&report.path);
+        // No warning for notes alone: a copy of a builtin's file, a folder that need not be there.
+        let first = report.problems.iter().find(|problem| problem.severity != Severity::Note);
+        match (report.status, first) {
+            (Status::Skipped, Some(first)) if path.ends_with(ENDING) => {
+                tracing::warn!(
+                    path,
+                    pointer = text::printable(&first.pointer),
+                    line = first.line,
+                    "manifest skipped: {}",
+                    text::printable(&first.message)
+                );
+            }
+            (Status::Skipped, Some(first)) => tracing::warn!(path, "not read: {}", text::printable(&first.message)),
+            (Status::Loaded, Some(first)) if report.tool.is_none() => {
+                tracing::warn!(path, "{}", text::printable(&first.message));
+            }
+            (Status::Skipped, None) => tracing::debug!(path, "not read"),
+            _ => tracing::info!(path, tool = report.tool.as_deref().unwrap_or_default(), "manifest loaded"),
+        }
+    }
+}
+
+fn invalid(message: String) -> Fault {
+    Fault::new(Kind::ParameterValidationError, message)
+}
+
+/// The fields of a tool of this process. It runs outside of the sandbox, so it can request no grant.
+#[rustfmt::skip]
+const IN_PROCESS_FIELDS: [&str; 11] = [
+    "toolId", "displayName", "description", "version", "parameters", "output", "metadata", "tags", "examples",
+    "presentation", "handler",
+];
+
+/// Checks a document as a manifest file is checked. A name to show and a version are filled in.
+fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
+    let blank = |field: &str| document[field].as_str().is_none_or(|text| text.trim().is_empty());
+    let missing = match () {
+        () if blank("toolId") => Some("a name (toolId, namespace:tool-name)"),
+        () if blank("description") => Some("a description"),
+        () if document["parameters"].is_null() => Some("an inputSchema (parameters)"),
+        () => None,
+    };
+    if let Some(missing) = missing {
+        return Err(invalid(format!("Tool registration needs {missing}.")));
+    }
+    if !manifest::extension_kind(kind) {
+        return Err(invalid("Tool registration needs a handler type that starts with x-.".to_owned()));
+    }
+    let foreign = document
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::keys)
+        .find(|field| !IN_PROCESS_FIELDS.contains(&field.as_str()));
+    if let Some(field) = foreign {
+        let field = field.escape_debug();
+        return Err(invalid(format!("Tool registration takes no '{field}': the tool runs in this process.")));
+    }
+    document["handler"] = json!({ "type": kind });
+    for (field, usual) in [("displayName", document["toolId"].clone()), ("version", json!("1.0.0"))] {
+        if document[field].is_null() {
+            document[field] = usual;
+        }
+    }
+    let (manifest, _) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
+        let told: Vec<_> = problems.iter().map(|p| format!("{} {}", p.pointer, p.message)).collect();
+        invalid(format!("Tool registration failed: {}", told.join("; ")))
+    })?;
+    Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS))
+}

@@ -1,0 +1,223 @@
+//! A `[[broker]]` of the configuration, as it is served, and its descriptors.
+
+use crate::base::places::Places;
+use crate::base::{lock, sha256_hex, text};
+use crate::broker::{Delivery, LONGEST_ID, Link, Secret, Terms, Topic};
+use crate::manifest::Manifest;
+use crate::service::{Caller, Service};
+use crate::transport::export;
+use serde_json::{Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Requests that may wait for their turn here, KiB; Pulsar sends what comes, and RabbitMQ no more than may run.
+pub const WAITING: usize = 64 << 10;
+/// Requests that are remembered after their answer.
+const ENDED: usize = 4096;
+
+/// One `[[broker]]`.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub terms: Terms,
+    pub request: Topic,
+    pub response: Topic,
+    /// Hosts of one name share the requests.
+    pub subscription: String,
+    /// `id` or `id@range`.
+    pub tools: Vec<String>,
+    /// Ids of those that run again after a host was lost that may have run them, if their manifests say `idempotent`.
+    pub idempotent: Vec<String>,
+    /// Who all calls count as.
+    pub caller: String,
+    /// Calls that run at once.
+    pub at_once: u16,
+    /// Whether other hosts are told, and as whom.
+    pub announce: Option<Announcing>,
+}
+
+/// `announce` of a `[[broker]]`.
+#[derive(Clone, Debug)]
+pub struct Announcing {
+    pub name: String,
+    pub topic: Topic,
+    pub key: Secret,
+    pub ttl: i64,
+}
+
+/// One entry while it is served.
+pub struct Face {
+    pub service: Arc<Service>,
+    pub entry: Entry,
+    pub link: Link,
+    /// For calls that run.
+    pub running: Arc<Places>,
+    /// For requests that are read or wait for their turn, KiB.
+    pub waiting: Arc<Semaphore>,
+    pub open: Open,
+    pub answered: AtomicU64,
+    pub unanswered: AtomicU64,
+    pub kill: CancellationToken,
+}
+
+impl Face {
+    pub fn caller(&self) -> Caller {
+        Caller::named(self.entry.caller.clone())
+    }
+}
+
+/// Requests that run here, and those that were answered lately: what the broker hands out again is known by its id and its
+/// whole body.
+#[derive(Default)]
+pub struct Open(Mutex<Requests>);
+
+#[derive(Default)]
+struct Requests {
+    running: HashMap<Identity, Running>,
+    ended: VecDeque<Identity>,
+}
+
+/// One request. Clients choose ids, and may use one twice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    id: Vec<u8>,
+    /// SHA-256 of its body.
+    body: String,
+}
+
+impl Identity {
+    pub fn new(delivery: &Delivery) -> Identity {
+        Identity { id: delivery.id.clone(), body: sha256_hex(&delivery.body) }
+    }
+}
+
+#[derive(Default)]
+struct Running {
+    count: usize,
+    /// The same messages again, after a connection was lost: done when the call is.
+    again: Vec<Delivery>,
+}
+
+/// What a redelivered message is.
+pub enum Redelivery {
+    /// Its call runs here, and keeps it.
+    Running,
+    /// It was answered from here.
+    Ended(Delivery),
+    /// Somebody else had it, or this host before it was started anew.
+    No(Delivery),
+}
+
+impl Open {
+    pub fn len(&self) -> usize {
+        lock(&self.0).running.values().map(|running| running.count).sum()
+    }
+
+    pub fn begin(&self, request: &Identity) {
+        lock(&self.0).running.entry(request.clone()).or_default().count += 1;
+    }
+
+    pub fn known(&self, request: &Identity, delivery: Delivery) -> Redelivery {
+        let mut requests = lock(&self.0);
+        if let Some(running) = requests.running.get_mut(request) {
+            running.again.push(delivery);
+            return Redelivery::Running;
+        }
+        match requests.ended.contains(request) {
+            true => Redelivery::Ended(delivery),
+            false => Redelivery::No(delivery),
+        }
+    }
+
+    /// The same messages that came again meanwhile.
+    pub fn end(&self, request: Identity, is_answered: bool) -> Vec<Delivery> {
+        let mut requests = lock(&self.0);
+        let Some(running) = requests.running.get_mut(&request) else { return Vec::new() };
+        running.count -= 1;
+        if running.count > 0 {
+            return Vec::new();
+        }
+        let again = requests.running.remove(&request).map(|running| running.again).unwrap_or_default();
+        // One with a longer id is never answered, and would take memory for nothing.
+        if is_answered && request.id.len() <= LONGEST_ID {
+            requests.ended.push_back(request);
+        }
+        while requests.ended.len() > ENDED {
+            requests.ended.pop_front();
+        }
+        again
+    }
+}
+
+/// The descriptors of a service and of a tool, as TrustGraph's configuration takes them (`toolhost trustgraph export`), each
+/// under its key.
+pub struct Descriptors {
+    pub service_key: String,
+    pub service: Value,
+    pub tool_key: String,
+    pub tool: Value,
+}
+
+/// `service`: the key of the service. The tool's own id goes into the fixed `config` of each message, so that a service with
+/// several tools knows which is meant.
+pub fn descriptors(manifest: &Manifest, service: &str, request: &Topic, response: &Topic) -> Descriptors {
+    let schema = export::input_schema(manifest);
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required: Vec<&str> = required.filter_map(Value::as_str).collect();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let arguments = properties.into_iter().flatten().map(|(name, property)| {
+        // TrustGraph knows one word for the type, and shows it to the model.
+        let kind = property["type"].as_str().unwrap_or("string");
+        let described = text::printable_block(property["description"].as_str().unwrap_or_default());
+        let mut argument = json!({ "name": name, "type": kind, "description": described });
+        // TrustGraph passes this over; hosts of ours read it.
+        if !required.contains(&name.as_str()) {
+            argument["required"] = json!(false);
+        }
+        argument
+    });
+    let name: String = manifest.model_name.clone().unwrap_or_else(|| manifest.id.replace(':', "-"));
+    Descriptors {
+        service_key: service.to_owned(),
+        service: json!({
+            "id": service,
+            "request-queue": request.to_string(),
+            "response-queue": response.to_string(),
+            // TrustGraph sends no other values than these.
+            "config-params": [{ "name": "tool", "required": true }, { "name": "timeoutMs", "required": false }],
+        }),
+        tool_key: name.clone(),
+        tool: json!({
+            "type": "tool-service",
+            "name": name,
+            "description": export::description(manifest),
+            "service": service,
+            "tool": manifest.id,
+            "arguments": arguments.collect::<Vec<_>>(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_bounded_in_number_and_length() {
+        let open = Open::default();
+        for number in 0..ENDED + 10 {
+            let good = number.to_string().into_bytes();
+            let long = [good.clone(), vec![b'x'; LONGEST_ID]].concat();
+            for id in [good, long] {
+                let request = Identity { id, body: sha256_hex(b"{}") };
+                open.begin(&request);
+                assert!(open.end(request, true).is_empty());
+            }
+        }
+        let requests = lock(&open.0);
+        assert!(requests.running.is_empty() && requests.ended.len() == ENDED);
+        assert!(requests.ended.iter().all(|request| request.id.len() <= LONGEST_ID));
+    }
+}

@@ -1,0 +1,149 @@
+//! What a handler takes of a request: the server, and who calls.
+
+use super::reply::{self, Begun, Reader, Refusal, Response};
+use super::server::{Connection, Server};
+use crate::base::lock;
+use crate::fault::{Fault, Kind};
+use crate::service::idempotency::check_key;
+use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
+use crate::transport::answers::Payer;
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, header};
+use std::sync::Arc;
+
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A request whose caller the gate knows.
+pub struct KnownRequest {
+    pub server: Arc<Server>,
+    pub caller: Caller,
+    pub headers: HeaderMap,
+    pub connection: Arc<Connection>,
+}
+
+impl FromRequestParts<Arc<Server>> for KnownRequest {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<KnownRequest, Refusal> {
+        let known = parts.extensions.get().cloned().zip(parts.extensions.get().cloned());
+        let (caller, connection) =
+            known.ok_or_else(|| Fault::new(Kind::InternalError, "The server does not know who sent this request."))?;
+        Ok(KnownRequest { server: server.clone(), caller, headers: parts.headers.clone(), connection })
+    }
+}
+
+impl KnownRequest {
+    /// As `callers.policy.toml` says, where there is one; while that cannot be read, as it was last.
+    pub fn is_operator(&self) -> bool {
+        self.acting().operator
+    }
+
+    /// Who the request counts as.
+    pub fn acting(&self) -> Caller {
+        self.server.service.who(&self.caller, None)
+    }
+
+    /// A fault of the service outside of a call.
+    pub fn refusal(&self, fault: Fault) -> Refusal {
+        Refusal { for_operator: self.is_operator(), ..fault.into() }
+    }
+
+    /// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be
+    /// distinguished from who answers.
+    pub fn approver(&self) -> Approver {
+        Approver::Operators { but: (!self.server.callers.is_own()).then(|| self.caller.user.clone()) }
+    }
+}
+
+/// A request of an operator of this host.
+pub struct Operator(pub KnownRequest);
+
+impl FromRequestParts<Arc<Server>> for Operator {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Operator, Refusal> {
+        let known = KnownRequest::from_request_parts(parts, server).await?;
+        match known.is_operator() {
+            true => Ok(Operator(known)),
+            false => Err(Fault::new(Kind::AuthorizationError, "This is for operators of the host.").into()),
+        }
+    }
+}
+
+/// A request that leads to calls. Until it is dropped the server waits with its end.
+pub struct Start {
+    pub known: KnownRequest,
+    pub begun: Begun,
+}
+
+impl FromRequestParts<Arc<Server>> for Start {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Start, Refusal> {
+        let known = KnownRequest::from_request_parts(parts, server).await?;
+        let begun = lock(&server.begin).clone().ok_or_else(Refusal::stopping)?;
+        Ok(Start { known, begun })
+    }
+}
+
+impl Start {
+    /// A call of this request.
+    pub fn request(&self, tool: String, arguments: Arguments) -> CallRequest {
+        CallRequest {
+            id: Some(service::new_id()),
+            approver: self.known.approver(),
+            trace: TraceContext::of_headers(&self.known.headers),
+            ..CallRequest::new(self.known.caller.clone(), tool, arguments)
+        }
+    }
+
+    /// Who reads the answer.
+    pub fn reader(&self, label: Option<String>) -> Reader {
+        let KnownRequest { server, caller, .. } = &self.known;
+        let payer = Payer::new(server.service.limiter(), &caller.user);
+        Reader { payer, operator: self.known.is_operator(), label }
+    }
+
+    /// Refuses a request that leads to no call, which leaves its record like every other refusal.
+    pub async fn refuse(self, tool: &str, refusal: Refusal) -> Response {
+        let reader = self.reader(None);
+        let request = CallRequest::refused(self.known.caller, tool, refusal.fault);
+        let request = CallRequest { id: Some(service::new_id()), counted: usize::MAX, ..request };
+        let report = run(&self.known.server, request, Sink::none()).await;
+        reply::report(report, Some(refusal.status), &reader, self.begun).await
+    }
+}
+
+/// Runs the call; where the server must end now, it is dropped, which kills, reaps and records.
+pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
+    let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
+    let ended = run_while_served(server, server.service.call(request, sink)).await;
+    ended.unwrap_or_else(|| Report::of_fault(id.clone(), &tool, server.service.stopped(&id)))
+}
+
+/// `None`: the server had to end first.
+pub async fn run_while_served<T>(server: &Server, call: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = server.kill.cancelled() => None,
+        ended = call => Some(ended),
+    }
+}
+
+/// The idempotency key. One that cannot be read is refused: without it the call could run twice.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Fault> {
+    if !headers.contains_key(IDEMPOTENCY_KEY) {
+        return Ok(None);
+    }
+    let key = super::gate::single(headers, &IDEMPOTENCY_KEY).map(str::trim);
+    let key = key.ok_or_else(|| reply::malformed("Idempotency-Key must stand once, and hold one key."))?;
+    check_key(key).map(|()| Some(key.to_owned()))
+}
+
+pub fn wants_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let is_events =
+        |kind: &str| kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"));
+    accepted.flat_map(|value| value.split(',')).any(is_events)
+}

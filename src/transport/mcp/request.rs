@@ -1,0 +1,99 @@
+//! What one request brings beside its message, and what its answer brings beside rmcp's.
+
+use super::results::Content;
+use crate::base::{lock, text};
+use crate::service::{Approver, CallRequest, Caller, Slot, TraceContext};
+use crate::transport::answers::Payer;
+use bytes::Bytes;
+use http::request::Parts;
+use rmcp::model::ErrorData;
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::Value;
+use std::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
+
+/// Members of a request's `_meta`: on whose behalf it comes, and what makes the same request run once.
+const LABEL: &str = "dev.toolhost/user";
+const KEY: &str = "dev.toolhost/idempotencyKey";
+
+pub struct McpRequest {
+    pub caller: Caller,
+    /// On whose behalf it comes, where it does not say so itself.
+    pub label: Option<String>,
+    /// Who else than its client can be asked about its call.
+    pub approver: Approver,
+    pub payer: Payer,
+    /// The arguments of a call, where they were cut out of the message.
+    pub arguments: Mutex<Option<String>>,
+    /// `CallRequest::counted`.
+    pub counted: usize,
+    pub answer: Mutex<Option<Arc<Content>>>,
+    /// The call counts as one that runs until its answer is sent.
+    pub turn: Mutex<Option<Arc<Slot>>>,
+    /// Cancelled once the client has cancelled the request, has left, or has its answer.
+    pub left: CancellationToken,
+}
+
+impl McpRequest {
+    pub fn new(caller: Caller, payer: Payer) -> McpRequest {
+        McpRequest {
+            caller,
+            label: None,
+            approver: Approver::Nobody,
+            payer,
+            arguments: Mutex::default(),
+            counted: 0,
+            answer: Mutex::default(),
+            turn: Mutex::default(),
+            left: CancellationToken::new(),
+        }
+    }
+
+    /// What the request of this context brought: over HTTP in its head.
+    pub fn find(context: &RequestContext<RoleServer>) -> Result<&McpRequest, ErrorData> {
+        let own = context.extensions.get::<Arc<McpRequest>>();
+        let found = own.or_else(|| context.extensions.get::<Parts>()?.extensions.get());
+        found.map(Arc::as_ref).ok_or_else(|| ErrorData::internal_error("This request came without its caller.", None))
+    }
+
+    /// Keeps the content of the answer until that is sent.
+    pub fn set_answer(&self, mut content: Content) {
+        *lock(&self.turn) = content.turn.take();
+        *lock(&self.answer) = Some(Arc::new(content));
+    }
+
+    pub fn answer(&self) -> Option<Arc<Content>> {
+        lock(&self.answer).clone()
+    }
+
+    /// An event or document as it is sent: nothing in it is hidden, and where it is the result its content stands in it.
+    pub fn parts_of(&self, event: &[u8]) -> Vec<Bytes> {
+        let event = text::escaped_json(&String::from_utf8_lossy(event)).into_bytes();
+        match self.answer().and_then(|content| Some((content.split(&event)?, content.text.clone()))) {
+            Some(((head, tail), text)) => vec![Bytes::copy_from_slice(head), text, Bytes::copy_from_slice(tail)],
+            None => vec![event.into()],
+        }
+    }
+
+    /// The answer was sent, or is kept for a client that comes back: the call does not count as running any more.
+    pub fn end_turn(&self) {
+        drop(lock(&self.turn).take());
+    }
+
+    /// On whose behalf the request of this context comes.
+    pub fn label(&self, context: &RequestContext<RoleServer>) -> Option<String> {
+        let label = context.meta.get(LABEL).and_then(Value::as_str);
+        label.map(str::to_owned).or_else(|| self.label.clone())
+    }
+
+    /// A call with what its request says of it.
+    pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> CallRequest {
+        let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
+        let trace = match text("traceparent") {
+            Some(parent) => TraceContext::parse(parent, text("tracestate")),
+            None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::of_headers(&parts.headers)),
+        };
+        let idempotency_key = text(KEY).map(str::to_owned);
+        CallRequest { label: self.label(context), idempotency_key, trace, counted: self.counted, ..call }
+    }
+}

@@ -39,9 +39,9 @@ fn writing(patterns: &[&str]) -> Value {
 const ASKS: [(&str, &str, &str); 7] = [
     (".", "error", "could be written"),
     ("./*", "error", "could be written"),
-    ("main.py", "error", "the tool's own script"),
-    ("node_modules/**", "error", "run later"),
-    ("report*", "error", "counts as its whole folder"),
+    ("main.py", "error", "could be written"),
+    ("node_modules/**", "error", "run or obey"),
+    ("report*", "error", "a fixed ending of data"),
     ("/proc/**", "error", "nothing below /proc is ever granted"),
     ("out/**", "warning", "--suggest-policy"),
 ];
@@ -195,21 +195,10 @@ fn a_policy_that_does_not_load_says_where_and_a_mend_that_does() {
     let host = host();
     let head = "name = \"p\"\nwhy = \"w\"\ntools = [\"t:x\"]\n";
     let rule = |path: &str| format!("{head}[files]\nread = [{{ path = \"{path}\", why = \"w\" }}]\n");
-    for (path, mend) in [
-        ("./**/", "`./**`"),
-        ("data/**/", "`data/**`"),
-        ("data/", "`data/**`"),
-        ("data//", "`data/**`"),
-        ("/srv/x/", "`/srv/x/**`"),
-    ] {
+    for path in ["./**/", "data/", "data//", "/srv/x/"] {
         host.policy(&rule(path));
         let message = host.problems("x.policy.toml").1[0]["message"].as_str().unwrap().to_owned();
-        assert!(message.ends_with(&format!("write {mend}")), "{path}: {message}");
-        host.policy(&rule(mend.trim_matches('`')));
-        assert!(
-            host.problems("x.policy.toml").1.iter().all(|problem| problem["severity"] != "error"),
-            "{path}: {mend}"
-        );
+        assert!(message.contains("`dir/**` for a folder"), "{path}: {message}");
     }
     host.policy(&format!("{head}name = \"q\"\n"));
     let problem = host.problems("x.policy.toml").1[0].clone();
@@ -288,7 +277,7 @@ fn hosts_that_are_refused_or_risky_are_told_at_their_place() {
     host.tool("t:fine", asks(json!(["api.x.com"])));
     host.policy(
         "name = \"x\"\nwhy = \"w\"\ntools = [\"t:asks\", \"t:fine\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
-         [network]\nhosts = [\n{ host = \"api.x.com\", why = \"w\" },\n{ host = \"*.github.io\", why = \"w\" }]\n",
+         [network]\nhosts = [\n{ host = \"api.x.com\", why = \"w\" },\n{ host = \"*.com\", why = \"w\" }]\n",
     );
     assert_eq!(host.problems("fine.tool.json").1, Vec::<Value>::new(), "the control");
     let (_, problems) = host.problems("asks.tool.json");

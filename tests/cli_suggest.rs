@@ -51,6 +51,21 @@ fn a_pattern_directly_in_the_root_is_granted_by_no_policy() {
     assert!(err.contains("no policy can grant this") && !err.contains("--suggest-policy"), "{err}");
 }
 
+/// `--out` writes a new file, whole, that loads as it stands; what is there is not written over.
+#[test]
+fn a_suggestion_is_written_to_a_new_file() {
+    let host = host();
+    host.tool("t:own", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/*.csv"] } } }));
+    host.rule("default.policy.toml", DEFAULT);
+    let file = host.folder.path().join("sandbox-policies/t-own.policy.toml");
+    let printed = host.suggested("t:own");
+    let out = || host.run(&["audit", "t:own", "--suggest-policy", "--out", file.to_str().unwrap()]).0;
+    assert_eq!((out(), fs::read_to_string(&file).unwrap()), (0, printed.clone()));
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:own", "--json"]).1).unwrap();
+    assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own")), "{audit}");
+    assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
+}
+
 /// A second policy that names the tool would stop everything, so the mend is in the first one's `folders`.
 #[test]
 fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
@@ -63,8 +78,8 @@ fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
     };
     host.rule("mine.policy.toml", &at("user_scripts/old"));
     let scripts = host.folder.path().canonicalize().unwrap().join("user_scripts");
-    let mend = format!("this one's manifest lies in {}", scripts.join("moved").display());
-    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &mend, "add that folder to `folders` there"];
+    let folder = scripts.join("moved").display().to_string();
+    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &folder, "to `folders` there"];
     let (_, audit, _) = host.run(&["audit", "t:moved"]);
     let (code, _, refusal) = host.run(&["call", "t:moved"]);
     let suggested = host.suggested("t:moved");
@@ -95,8 +110,6 @@ fn nothing_that_is_asked_is_left_out_in_silence() {
     let text = host.suggested("t:asks");
     for line in [
         "  { path = \"/tmp/**\", why = \"t:asks asks for it\" },",
-        "# read /tmp/** needs no rule: every call has its own /tmp.",
-        "# read self needs no rule: a tool can always read its own script.",
         "  { path = \"./~x\", why = \"t:asks asks for it\" },",
         "  { path = \"./data/**\", why = \"t:asks asks for it\" },",
     ] {

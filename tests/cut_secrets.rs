@@ -110,7 +110,7 @@ fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
         let seen = |guess: &str| {
             let made = playground.path("user_scripts/keyed/made");
             let _ = fs::remove_file(&made);
-            let text = "x".repeat(400) + guess;
+            let text = "x".repeat(4000) + guess;
             let body = json!({"parts": [text, "end"], "wait": true}).to_string();
             let mut stream = web.connect();
             let asked = request("POST", "/v1/tools/esc:keyed/calls", &web.address, &[STREAM], &body);

@@ -505,24 +505,6 @@ fn work_of_the_recorder_is_the_calls_own() {
     assert!(ended.out["usage"]["wallMs"].as_u64().unwrap() < 10_000, "{}", ended.out["usage"]);
 }
 
-#[test]
-fn words_that_speak_of_a_refusal_come_before_what_was_only_tried() {
-    let playground = Playground::new(Who::User, "/var/tmp");
-    let tried = "for path in ['/etc/optional.conf', '/etc/xdg/o', '/opt/o.conf', '/srv/opt.ini']:\n    try:\n        open(path)\n    \
-        except OSError:\n        pass\n";
-    playground.tool("needs", "python", &format!("{tried}open('/srv/needed.csv')\n"), json!({}));
-    playground.tool("wrong", "python", &format!("{tried}raise ValueError('bad input')\n"), json!({}));
-    playground.settle();
-    let details = |tool: &str| {
-        let ended = playground.call_with(tool, "{}", &["--explain"]);
-        ended.out["error"]["details"].as_str().unwrap_or_else(|| panic!("{}", ended.stderr)).to_owned()
-    };
-    let needs = details("esc:needs");
-    assert!(needs.contains("Refused: read /srv/needed.csv (view: not granted)."), "{needs}");
-    let wrong = details("esc:wrong");
-    assert!(wrong.contains("Also refused, perhaps unrelated: ") && wrong.contains("/srv/opt.ini"), "{wrong}");
-}
-
 /// Pid of the parent and of the session's leader.
 fn parent_and_session(pid: u32) -> Option<(u32, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -146,32 +146,3 @@ fn a_fault_gives_no_tool_more_than_before() {
         }
     });
 }
-
-/// What `--suggest-policy` prints or writes loads as it stands, and the tool runs with it.
-#[test]
-fn a_suggested_policy_loads_as_it_is() {
-    as_everyone_with("python", "suggestions", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/*.csv"]}}});
-        playground.tool_at("own:write", "python", "own/main.py", "print(1)\n", asks);
-        playground.settle();
-        fits("SecurityError", &playground.call("own:write", "{}")).unwrap();
-        let file = playground.path("sandbox-policies/own-write.policy.toml").display().to_string();
-        let printed = playground.cli(&["audit", "own:write", "--suggest-policy"]).text();
-        assert!(printed.contains("folders = [\"user_scripts/own\"]"), "{printed}");
-        assert!(printed.contains("sandbox-policies/own-write.policy.toml"), "{printed}");
-        let out = || playground.cli(&["audit", "own:write", "--suggest-policy", "--out", &file]);
-        assert_eq!(out().code, Some(0), "{who:?}");
-        assert_eq!(fs::read_to_string(&file).unwrap(), printed);
-        playground.settle();
-        fits("ok 1", &playground.call("own:write", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-        // What is there is not written over.
-        assert_ne!(out().code, Some(0));
-        assert_eq!(fs::read_to_string(&file).unwrap(), printed);
-        // A policy whose folders miss the tool is named in the refusal.
-        fs::write(&file, printed.replace("user_scripts/own", "user_scripts/other")).unwrap();
-        playground.settle();
-        let ended = playground.call("own:write", "{}");
-        fits("SecurityError: its `folders` are for tools below", &ended).unwrap();
-    });
-}

@@ -1,6 +1,6 @@
 //! The run log of a server: one stream of JSON lines with call ids, and never in the way of a call.
 
-use crate::harness::{Playground, Server, Who, as_everyone_with, finish, wait_for};
+use crate::harness::{Playground, Server, Who, as_ours_with, finish, wait_for};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ const TALKER: &str = "import json, sys\nn = json.load(sys.stdin).get('n', 2)\n\
 
 #[test]
 fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
-    as_everyone_with("python", "the log as JSON", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("talker", "python", TALKER, json!({}));
         playground.tool("broken", "python", "raise SystemExit('no')\n", json!({}));
@@ -61,7 +61,7 @@ fn a_start_that_fails_is_an_error_in_the_log_too() {
 /// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the host's.
 #[test]
 fn no_text_of_others_shows_a_field_of_its_own() {
-    as_everyone_with("python", "the log as text", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let forger = "import json, sys\nprint(json.load(sys.stdin)['text'], file=sys.stderr)\nprint(1)\n";
         playground.tool("forger", "python", forger, json!({}));

@@ -4,9 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use toolhost::base::mask::{Hide, Mask, Search, TextStream};
+use toolhost::base::mask::{Mask, Search, TextStream};
 
 /// Secrets that themselves hold what begins an encoded character, and others.
 const SECRETS: [&str; 7] = [
@@ -18,6 +17,11 @@ const SECRETS: [&str; 7] = [
     "käse-😀-größe",
     "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nhunter2+hunter2/hunter2==\n",
 ];
+
+/// Bytes that may belong to a secret whose base64 is so long.
+fn reach(longest: usize) -> usize {
+    24 * (longest + 12)
+}
 
 fn mask(secret: &str) -> Mask {
     let mut mask = Mask::default();
@@ -73,7 +77,7 @@ fn mixture(text: &str, rng: &mut TestRng) -> String {
 fn dressed(secret: &str, rng: &mut TestRng) -> (String, bool) {
     let based = |engine: &dyn Fn(&[u8]) -> String, rng: &mut TestRng| {
         let inside = format!("{}{secret}{}", "x".repeat(rng.random_range(0..5)), "yz".repeat(rng.random_range(0..2)));
-        let (width, end) = (rng.random_range(1..80), ["\n", "\r\n", "\n  "][rng.random_range(0..3)]);
+        let (width, end) = (rng.random_range(4..80), ["\n", "\r\n", "\n  "][rng.random_range(0..3)]);
         let letters: Vec<char> = engine(inside.as_bytes()).chars().collect();
         letters.chunks(width).map(String::from_iter).collect::<Vec<_>>().join(end)
     };
@@ -99,7 +103,7 @@ fn whole(mask: &Mask, text: &str) -> Vec<u8> {
 
 /// In pieces of random lengths: what the relay does, and what the output does.
 fn in_pieces(mask: &Mask, text: &str, rng: &mut TestRng) -> (Vec<u8>, String) {
-    let mut search = Search::new(mask.finder().unwrap(), Hide::Length);
+    let mut search = Search::new(mask.finder().unwrap(), true);
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(rng.random_range(1..=rest.len().min(30)));
@@ -147,39 +151,19 @@ proptest! {
     }
 
     #[test]
-    fn how_much_is_held_back_does_not_depend_on_what_a_text_says(text in "[s3cret/Value+1]{0,300}", cut in 1..20usize) {
-        let mut search = Search::new(mask(SECRETS[0]).finder().unwrap(), Hide::Length);
-        for piece in text.as_bytes().chunks(cut) {
-            search.push(piece);
-        }
-        let longest = 20; // of base64
-        prop_assert_eq!(search.held(), text.len().min(longest - 1));
-    }
-}
-
-#[test]
-fn speed() {
-    let mut mask = Mask::default();
-    (0..20).for_each(|n| mask.add(&format!("key-{n:03}-Zq7/swordfish+4711abcdefgh")));
-    let finder: Arc<_> = mask.finder().unwrap();
-    for (what, text) in [
-        ("plain", "the quick brown fox jumps over the lazy dog\n".repeat(20_000)),
-        ("coded", "%41\\u0041&#x41;".repeat(60_000)),
-        ("near", "key-0%30".repeat(100_000)),
-        ("amps", "&#0000000000".repeat(80_000)),
-    ] {
-        let began = Instant::now();
-        finder.all(text.as_bytes());
-        let took = began.elapsed();
-        eprintln!("{what}: {:.1} MB/s", text.len() as f64 / 1e6 / took.as_secs_f64());
-        assert!(took < Duration::from_secs(20));
+    fn how_much_is_held_back_does_not_depend_on_what_a_text_says(
+        text in "[s3cret/Value+1]{0,900}|(%7[0-9]|&#x0?7[0-9];|\\\\u007[0-9]|\n){0,300}", cut in 1..20usize,
+    ) {
+        let mut search = Search::new(mask(SECRETS[0]).finder().unwrap(), true);
+        let shown: usize = text.as_bytes().chunks(cut).map(|piece| search.push(piece).len()).sum();
+        prop_assert_eq!(text.len() - shown, text.len().min(reach(20)));
     }
 }
 
 #[test]
 fn many_secrets_beside_many_cuts_take_little_time() {
     let text = "key-000-swordfish […] […\n… cut …]\n".repeat(20_000);
-    for count in [256, 5_000] {
+    for count in [256, 20_000] {
         let mut mask = Mask::default();
         (0..count).for_each(|n| mask.add(&format!("key-{n:03}-swordfish")));
         let began = Instant::now();
@@ -192,20 +176,20 @@ fn many_secrets_beside_many_cuts_take_little_time() {
 
 #[test]
 fn beside_a_cut_as_much_is_hidden_as_a_secret_may_have_whatever_stands_there() {
-    let mask = mask("Zq7-swordfish_4711");
-    let longest = 24; // of base64
-    let (before, after) = ("a".repeat(100), "b".repeat(100));
-    let hidden = |text: &str| mask.text(text);
-    for guess in ["Zq7-swor", "xxxxxxxx"] {
-        let start = format!("{}***", &before[..100 - longest + guess.len()]);
-        assert_eq!(hidden(&format!("{before}{guess}…")), format!("{start}…"));
-        assert_eq!(hidden(&format!("{before}{guess}[…] so")), format!("{start}[…] so"));
-        assert_eq!(hidden(&format!("…{guess}{after}")), format!("…***{}", &after[longest - guess.len()..]));
+    let secret = "Zq7-swordfish_4711";
+    let (mask, reach) = (mask(secret), reach(24));
+    let encoded: String = secret.bytes().map(|byte| format!("&#x{byte:04x};")).collect();
+    for guess in [&secret[..8], "xxxxxxxx", &encoded[..40], &encoded[..encoded.len() - 9]] {
+        let (before, after) = ("a".repeat(reach), "b".repeat(reach));
+        let start = format!("{}***", &before[..guess.len()]);
+        let end = format!("***{}", &after[reach - guess.len()..]);
+        assert_eq!(mask.text(&format!("{before}{guess}…")), format!("{start}…"));
+        assert_eq!(mask.text(&format!("{before}{guess}[…] so")), format!("{start}[…] so"));
+        assert_eq!(mask.text(&format!("…{guess}{after}")), format!("…{end}"));
         let lines = [format!("{before}{guess}"), "[… 7 bytes cut …]".to_owned(), format!("{guess}{after}")];
-        let shown = mask.lines(&lines);
-        let start = format!("{}***", &before[..100 - longest + 1 + guess.len()]);
-        assert_eq!(shown, [start, lines[1].clone(), format!("***{}", &after[longest - guess.len()..])]);
+        // A line break stands beside each cut.
+        assert_eq!(mask.lines(&lines), [start.replacen("***", "a***", 1), lines[1].clone(), end], "{guess}");
     }
     let plain = "[network] hosts = [{ why = \"…\" }] and … more";
-    assert_eq!(hidden(plain), plain);
+    assert_eq!(mask.text(plain), plain);
 }

@@ -164,40 +164,6 @@ fn the_output_alone_is_printed() {
     }
 }
 
-/// The shim's own line is the reason of the failure, with the mend, and not a line of the log.
-#[test]
-fn a_missing_entry_point_is_named_with_its_mend() {
-    let playground = Playground::new(Who::ours(), "/tmp");
-    let python = "def analyse(n=0):\n    return n\ndef odd():\n    return {1, 2}\n";
-    let node = "export function analyse(input) { return 1; }\n";
-    for (name, language, script, entry) in [
-        ("missing", "python", python, "analyze"),
-        ("odd", "python", python, "odd"),
-        ("missing-node", "nodejs", node, "analyze"),
-    ] {
-        let file = if language == "python" { "main.py" } else { "main.mjs" };
-        let handler = json!({"type": "external-script", "scriptPath": format!("{name}/{file}"),
-            "language": language, "entryPoint": entry});
-        let folder = playground.tool(name, language, script, json!({"handler": handler}));
-        std::fs::write(folder.join(file), script).unwrap();
-    }
-    playground.settle();
-    for (name, parts) in [
-        ("missing", ["'analyze'", "handler.entryPoint"]),
-        ("odd", ["a set, which JSON cannot carry", "return sorted(it) or list(it)"]),
-        ("missing-node", ["'analyze'", "handler.entryPoint"]),
-    ] {
-        let ended = playground.call(&format!("esc:{name}"), "{}");
-        let (kind, message) = ended.error();
-        if kind == "CapabilityError" && name == "missing-node" {
-            crate::harness::skipped(1, "no node on this machine");
-            continue;
-        }
-        assert_eq!((kind, ended.code), ("ScriptError", Some(1)), "{ended:?}");
-        assert!(parts.iter().all(|part| message.contains(part)), "{name}: {message}");
-    }
-}
-
 /// A tool may give back a secret that it was given: it is hidden in the answer too, and the notes say so.
 #[tokio::test]
 async fn a_secret_argument_is_hidden_in_a_successful_answer() {

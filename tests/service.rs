@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
-use toolhost::service::{Arguments, CallRequest, Caller, Report, Sink, format};
+use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 
 #[tokio::test]
 async fn a_success_has_every_field_of_the_outcome_and_no_error() {
@@ -142,15 +142,6 @@ async fn run_code_brings_its_source_and_nothing_else() {
     assert!(seen[0].shape.grants.is_empty() && seen[0].shape.script.is_none());
 }
 
-#[tokio::test]
-async fn without_a_policy_that_names_it_run_code_is_gone() {
-    let world = world_with(|root, _| fs::remove_file(root.join("sandbox-policies/core.policy.toml")).unwrap());
-    let report = world.call("core:run-code", json!({"language": "python", "code": "print(1)"})).await;
-    assert_eq!(report.error.unwrap().kind, Kind::SecurityError);
-    let tool = world.service.registry().snapshot().find("core:run-code").unwrap();
-    assert!(!world.service.can_call(&caller(), &tool), "and it is not offered");
-}
-
 /// A method may be registered at any time: until then the tool fails, and is not offered.
 #[tokio::test]
 async fn a_tool_is_offered_once_its_service_is_there() {
@@ -176,7 +167,16 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     let error = report.error.unwrap();
     assert_eq!(error.kind, Kind::InternalError);
     assert!(error.person.unwrap().contains("--audit-log"));
+    assert!(!world.call("fake:echo", json!({"message": 1})).await.success);
+    let unread = Fault::new(Kind::ParameterValidationError, "not a call");
+    assert!(world.service.refuses(&caller(), "POST /", unread.clone()).is_err());
     assert_eq!(world.runs(), 0);
+    // What has no record is counted in one as soon as it can be written.
+    fs::remove_dir(world.root().join("state/audit.jsonl")).unwrap();
+    world.service.records_counted();
+    let record = world.records().pop().unwrap();
+    assert_eq!(record["notes"], json!(["2 such refusals before this one have no record"]));
+    assert!(world.service.refuses(&caller(), "POST /", unread).is_ok() && world.records().len() == 2, "the control");
 }
 
 #[tokio::test]
@@ -374,32 +374,6 @@ async fn a_new_handler_type_needs_no_change_here() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_text_are_read_strictly_and_an_answer_is_text() {
-    let world = world();
-    let reply = |report: &Report| report.output_data.as_ref().map(format::response);
-    let call = async |tool: &str, text: &str| {
-        let request = CallRequest::new(caller(), tool, Arguments::Text(text.to_owned()));
-        world.service.call(request, Sink::none()).await
-    };
-    let report = call("fake:echo", r#"{"message": "m"}"#).await;
-    assert_eq!(reply(&report).as_deref(), Some(r#"{"received_message":"m"}"#));
-    let text = reply(&call("fake:text", "{}").await);
-    assert_eq!(text.as_deref(), Some("plain \u{202e}text"), "a string untouched");
-    for (tool, text, kind) in [
-        ("fake:nothing", "{}", Kind::ToolNotFoundError),
-        ("fake:whole", r#"{"x": 1}"#, Kind::ParameterValidationError),
-        ("fake:whole", "{", Kind::ParameterValidationError),
-    ] {
-        let report = call(tool, text).await;
-        assert_eq!(reply(&report), None);
-        let error = report.error.unwrap();
-        assert!(error.kind == kind && !error.message.is_empty(), "{error:?}");
-    }
-    assert_eq!(reply(&call("fake:whole", "").await).as_deref(), Some("{}"));
-    assert_eq!(world.records().len(), 6, "one record per call or refusal");
-}
-
-#[tokio::test]
 async fn a_hundred_calls_at_once_each_get_their_own_answer() {
     let world = world();
     let mut waiting = Vec::new();
@@ -435,64 +409,6 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     assert_eq!(report.error.unwrap().kind, Kind::RateLimitError, "the last one found no room");
 }
 
-#[tokio::test]
-async fn dropping_a_call_cancels_it() {
-    let world = world();
-    let arguments = json!({"scriptPath": "examples/long_running.py"});
-    let request = written("user-1", "core:execute-python-script", &arguments);
-    let (_, call) = world.start(CallRequest { timeout_ms: Some(10_000), ..request });
-    until("it runs", || world.runs() > 0).await;
-    drop(call);
-    until("it leaves a record", || !world.records().is_empty()).await;
-    assert_eq!(world.records()[0]["outcome"], "CancelledError");
-}
-
-#[test]
-fn a_fault_keeps_its_words_for_the_person_out_of_json() {
-    let fault = Fault::new(Kind::SecurityError, "no").person("/secret/path");
-    assert!(!serde_json::to_string(&fault).unwrap().contains("secret"));
-}
-
-#[tokio::test]
-async fn a_tool_cannot_make_tools() {
-    let world = world_with(|root, _| {
-        let folder = root.join("user_scripts/writer");
-        fs::create_dir_all(folder.join("out")).unwrap();
-        fs::write(folder.join("echo.py"), "").unwrap();
-        let writer = manifest(
-            "u:writer",
-            script("writer/echo.py", "python"),
-            json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}}),
-        );
-        fs::write(folder.join("writer.tool.json"), writer.to_string()).unwrap();
-        let policy = "name = \"writer\"\nwhy = \"w\"\ntools = [\"u:writer\"]\n[files]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
-        fs::write(root.join("sandbox-policies/writer.policy.toml"), policy).unwrap();
-        // Put there before the writer ever ran.
-        fs::write(folder.join("out/evil.py"), "").unwrap();
-        let evil = writer.to_string().replace("u:writer", "u:evil").replace("writer/echo.py", "writer/out/evil.py");
-        fs::write(folder.join("out/evil.tool.json"), evil.replace("out/**", "keep/*.csv")).unwrap();
-    });
-    let call = |tool: &str, arguments| world.service.call(request(tool, arguments), Sink::none());
-    let missing = call("u:evil", json!({})).await.error.expect("not loaded");
-    assert_eq!(missing.kind, Kind::ToolNotFoundError);
-    let named =
-        call("core:execute-python-script", json!({"scriptPath": "writer/out/evil.py"})).await.error.expect("not run");
-    assert_eq!(named.kind, Kind::SecurityError, "{named:?}");
-    assert_eq!(world.fake.runs.load(Ordering::SeqCst), 0);
-    let reports = &world.service.registry().snapshot().reports;
-    let report = reports.iter().find(|report| report.path.ends_with("out/evil.tool.json")).expect("reported");
-    assert!(report.problems[0].message.contains("u:writer@1.0.0 may write"), "{report:?}");
-    // What is not loaded does not count as registered: the writer keeps its grant.
-    let writer = call("u:writer", json!({})).await;
-    assert!(writer.error.is_none(), "{writer:?}");
-    let policies = toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
-    let (snapshot, machine) = (world.service.registry().snapshot(), crate::harness::fake::machine());
-    let tool = snapshot.find("u:writer").unwrap();
-    let policies = snapshot.protect(&policies);
-    let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
-    assert!(decision.shape.is_ok(), "an audit decides as a call");
-}
-
 /// Calls that end at once write their records one after another: no line is torn, and none is empty.
 #[test]
 fn records_written_at_once_are_whole_lines() {
@@ -505,7 +421,7 @@ fn records_written_at_once_are_whole_lines() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    log.open().unwrap().write(&record).unwrap();
+                    log.open().unwrap().write(&record);
                 }
             });
         }
@@ -622,43 +538,6 @@ async fn the_environment_of_a_call_reaches_the_tool_and_no_record() {
         let kept = fs::read_to_string(entry.path()).unwrap_or_default();
         assert!(!kept.contains("very-secret"), "{}: {kept}", entry.path().display());
     }
-}
-
-#[tokio::test]
-async fn a_tool_that_policy_or_machine_keeps_from_running_is_listed_so() {
-    let world = world_with(|root, _| {
-        // Another tool's policy names an interpreter: no help to a bun tool that it does not govern.
-        let other = "name = \"other\"\nwhy = \"w\"\ntools = [\"u:other\"]\n[runtimes]\nbun = { path = \"/opt/bun\", why = \"w\" }\n";
-        fs::write(root.join("sandbox-policies/other.policy.toml"), other).unwrap();
-        fs::write(root.join("user_scripts/examples/b.ts"), "").unwrap();
-        let bun = manifest("u:bun", script("examples/b.ts", "bun"), json!({}));
-        fs::write(root.join("tool-defs/bun.tool.json"), bun.to_string()).unwrap();
-    });
-    let mut machine = crate::harness::fake::machine();
-    let bun = machine.runtimes.values().next().unwrap().clone();
-    let bun = toolhost::policy::Runtime { language: toolhost::manifest::Language::Bun, ..bun };
-    machine.named_runtimes.insert("/opt/bun".into(), Ok(bun));
-    let policies = toolhost::policy::Policies::load(&world.root().join("sandbox-policies"), &world.root()).unwrap();
-    let snapshot = world.service.registry().snapshot();
-    let mut out = Vec::new();
-    let args = toolhost::cli::list::Args { json: true, ..Default::default() };
-    toolhost::cli::list::show(&snapshot, &policies, &machine, &args, &mut out).unwrap();
-    let listed: Vec<Value> = serde_json::from_slice(&out).unwrap();
-    let of = |id: &str| listed.iter().find(|tool| tool["toolId"] == id).unwrap_or_else(|| panic!("{id}"));
-    for (id, need) in [
-        ("fake:greedy", "a policy that allows what it asks: see `toolhost audit fake:greedy`"),
-        ("u:bun", "the runtime 'bun', which was not found on this host's PATH"),
-        ("core:execute-nodejs-script", "the runtime 'nodejs', which was not found on this host's PATH"),
-    ] {
-        assert_eq!((&of(id)["available"], &of(id)["needs"]), (&json!(false), &json!([need])), "{id}");
-    }
-    assert_eq!(of("fake:echo")["available"], true);
-    let folders = (vec![world.root().join("tool-defs")], vec![world.root().join("user_scripts")]);
-    let rules = (Arc::new(policies), Arc::new(machine));
-    let checked = toolhost::cli::check::look(&Default::default(), &folders.0, &folders.1, &[], Some(rules), None).0;
-    let greedy = checked.iter().find(|file| file.path.ends_with("greedy.tool.json")).unwrap();
-    assert!(greedy.problems.iter().any(|p| p.message.contains("every call is refused by policy")), "{greedy:?}");
-    assert_eq!(world.call("u:bun", json!({})).await.error.unwrap().kind, Kind::CapabilityError);
 }
 
 /// A service with the script service's name that never looks for the script.

@@ -1,7 +1,7 @@
 //! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
 //! stream ends.
 
-use crate::harness::{Ended, Playground, as_everyone_with, has, processes_of, wait_for};
+use crate::harness::{Ended, Playground, as_ours_with, has, processes_of, wait_for};
 use crate::http::{Web, calls::events, exchanged, request};
 use serde_json::{Value, json};
 use std::fs;
@@ -51,7 +51,7 @@ fn kind(outcome: &Value) -> (&str, String) {
 #[test]
 fn a_yielded_value_is_told_at_once() {
     for language in LANGUAGES {
-        as_everyone_with(language, "streams", |who| {
+        as_ours_with(language, |who| {
             let playground = Playground::new(who, "/var/tmp");
             let waits = Tool {
                 name: "waits",
@@ -205,7 +205,7 @@ fn endings() -> Vec<Case> {
 #[test]
 fn a_stream_ends_once_and_its_parts_come_before() {
     for language in LANGUAGES {
-        as_everyone_with(language, "ends of streams", |who| {
+        as_ours_with(language, |who| {
             let playground = Playground::new(who, "/var/tmp");
             playground.without_breaker();
             let cases = endings();
@@ -234,7 +234,7 @@ fn a_stream_ends_once_and_its_parts_come_before() {
 /// Any program that prints lines can stream.
 #[test]
 fn printed_lines_are_a_stream() {
-    as_everyone_with("python", "printed streams", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let line = |json: &str| format!("print('@toolhost {json}', flush=True)\n");
         let chunk = line("{\"chunk\": \"a\"}");
@@ -311,7 +311,7 @@ fn a_slow_reader_makes_the_tool_wait() {
 
 #[test]
 fn the_command_line_has_the_whole_answer() {
-    as_everyone_with("python", "streams on the command line", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let tool =
             Tool { name: "two", python: "def go():\n  yield 'a'\n  yield 'b'\n", javascript: "", more: json!({}) };

@@ -39,7 +39,7 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("pep440_rs", &["policy/versions.rs"]),
     ("pep508_rs", &["packages/found/requirement.rs"]),
     ("nodejs_semver", &["policy/versions.rs"]),
-    ("jsonschema", &["manifest", "policy/document.rs", "policy/file.rs", "policy/callers/read.rs"]),
+    ("jsonschema", &["manifest", "policy/document.rs", "policy/file.rs", "policy/callers.rs"]),
     ("jsonschema_regex", &["manifest"]),
     ("regex_automata", &["manifest"]),
     ("lapin", &["broker"]),

@@ -4,7 +4,7 @@ use crate::harness::{Host, Playground, Server, Who, finish, host, is_root, kind}
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// What a call of this tool says.
@@ -175,22 +175,6 @@ fn what_this_host_makes_its_owner_can_open_whatever_the_umask() {
     assert!(seen >= 3, "{seen}");
 }
 
-#[test]
-fn a_machine_without_dev_null_is_told_so() {
-    if !is_root() {
-        return;
-    }
-    let host = host();
-    host.tool("t:one", json!({}));
-    let root = host.folder.path().to_str().unwrap();
-    let run = format!("mount -t tmpfs x /dev && exec {} --root {root} call t:one", env!("CARGO_BIN_EXE_toolhost"));
-    let mut command = Command::new("/usr/bin/unshare");
-    command.args(["-m", "/bin/sh", "-c", &run]).env("XDG_STATE_HOME", host.folder.path().join("state"));
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert!(err.contains("no /dev/null") && err.contains("mknod -m 666 /dev/null c 1 3"), "{err}");
-}
-
 /// A link that leads nowhere is not the same as no policies.
 #[test]
 fn a_dangling_link_in_the_place_of_the_policies_refuses() {
@@ -218,35 +202,6 @@ fn check_of_one_file_looks_at_that_file() {
     assert!(code == 0 && out.contains("alone.tool.json: ok, t:alone@1.0.0"), "{out}{err}");
     let (code, out, _) = host.run(&["check", elsewhere.path().to_str().unwrap()]);
     assert!(code == 2 && out.contains("one id and version twice"), "the control: {out}");
-}
-
-#[test]
-fn a_broken_policy_is_told_once_and_hides_no_other() {
-    let host = host();
-    let policies = host.folder.path().join("sandbox-policies");
-    let put = |name: &str, text: &str| {
-        fs::create_dir_all(&policies).unwrap();
-        fs::write(policies.join(name), text).unwrap();
-    };
-    let rules = "[files]\nread = [{ path = \"./**\", why = \"its [ own\" }] # [ {\n";
-    put("good.policy.toml", &format!("name = \"good\"\nwhy = \"w\"\ntools = [\"t:misspelt\"]\n{rules}"));
-    for (open, place) in [
-        (format!("name = \"b\"\nwhy = '''\n[ {{'''\ntools = [\"t:x\"\n{rules}"), "5:1: error[syntax]: not TOML"),
-        (
-            format!(
-                "name = \"b\"\nwhy = \"\\\"[\"\ntools = [\"t:x\"]\n{rules}write = [{{ path = \"./o\", why = \"w\"\n"
-            ),
-            "error[syntax]: not TOML",
-        ),
-    ] {
-        put("bad.policy.toml", &open);
-        let (code, out, _) = host.run(&["check"]);
-        assert_eq!(code, 2, "{out}");
-        let lines: Vec<&str> = out.lines().filter(|line| line.contains("bad.policy.toml:")).collect();
-        assert!(lines.iter().filter(|line| line.contains("error[")).count() == 1, "{out}");
-        assert!(out.contains(place), "{place}: {out}");
-        assert!(out.contains("good.policy.toml: ok") && out.contains("t:misspelt"), "the other is told: {out}");
-    }
 }
 
 /// As many policies as tools: four times as many take some four times as long.

@@ -1,6 +1,6 @@
 //! `call --verbose` and `test --verbose`: what was run, with what, and how long each stage took.
 
-use crate::harness::{Playground, as_everyone_with};
+use crate::harness::{Playground, as_ours_with};
 use serde_json::json;
 
 const SECRET: &str = "hunter2-very-secret";
@@ -16,7 +16,7 @@ fn field<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
 
 #[test]
 fn a_call_shows_command_input_output_log_grants_and_times() {
-    as_everyone_with("python", "call --verbose", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let secret = json!({"type": "string", "description": "d", "writeOnly": true});
         let parameters =

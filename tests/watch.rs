@@ -157,7 +157,7 @@ fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
     assert_eq!(count(), 2);
     let refused = web.call("esc:one", &json!({}), &[]).json()["error"].clone();
     assert_eq!(refused["type"], "DependencyError");
-    assert_eq!(refused["message"], "the script's folder cannot be looked at, so the tool was not started");
+    assert_eq!(refused["message"], "this tool's packages cannot be read, so it was not started");
     // The others go on, and are read anew.
     fs::remove_dir_all(playground.path("user_scripts/two")).unwrap();
     wait_for("the tool that went", || count() == 1);

@@ -1,17 +1,16 @@
 //! Masks secrets in what leaves this host: answers of hosts, output, logs, records and reports.
 //!
 //! A text has three readings: as it is, decoded character by character, and decoded so once more. Each is searched for
-//! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. The search
-//! streams: only the last characters, as many as the longest pattern has, may still belong to a match. As much is
-//! hidden beside a cut. How much that is depends on the lengths of the secrets and never on how a text compares with
-//! them, which would confirm a guess.
+//! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. A search
+//! that streams holds back a constant number of bytes, and as many are hidden beside a cut. That number depends on the
+//! length of the longest secret and never on how a text compares with one, which would confirm a guess.
 
-mod decode;
-mod find;
-
-pub use find::{Finder, Hide, Search};
-
-use std::collections::BTreeSet;
+use aho_corasick::Anchored;
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::nfa::contiguous::NFA;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -19,17 +18,24 @@ use std::sync::{Arc, OnceLock};
 pub const HIDDEN: &str = "***";
 /// A shorter text is not searched for: it would be found in ordinary words.
 pub const SHORTEST: usize = 8;
-/// Most secrets that are searched for: with more, whole texts are hidden.
-const MOST: usize = 256;
-/// What stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
+/// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
 const ELLIPSIS: char = '…';
+/// Most bytes of all patterns of secrets: beyond it, whole texts are hidden.
+const MOST_BYTES: usize = 1 << 20;
+/// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
+const LONGEST_CODE: usize = 12;
+/// Bytes of a text for each character of a secret that was encoded twice.
+const SPREAD: usize = 2 * LONGEST_CODE;
+/// Bytes that are decoded at a time.
+const STEP: usize = 4096;
+const NAMED: [(&[u8], u8); 5] =
+    [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
 
 /// Some secrets, and what finds them.
 #[derive(Clone, Default)]
 pub struct Mask {
     secrets: BTreeSet<String>,
-    /// `None`: there are more secrets than can be searched for, so that whole texts are hidden.
     finder: OnceLock<Option<Arc<Finder>>>,
 }
 
@@ -46,10 +52,9 @@ impl Mask {
         self.finder.take();
     }
 
-    /// `None`: there are more secrets than can be searched for.
+    /// `None`: the secrets are too long together.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        let few = self.secrets.len() <= MOST;
-        self.finder.get_or_init(|| few.then(|| Finder::new(&self.secrets)).flatten().map(Arc::new)).clone()
+        self.finder.get_or_init(|| Finder::new(&self.secrets).map(Arc::new)).clone()
     }
 
     /// The text with every secret hidden, and what a cut may have left of one.
@@ -62,12 +67,12 @@ impl Mask {
         self.pieces(&[text], "", false).remove(0)
     }
 
-    /// Lines of a log, also with a secret hidden that is broken over several of them, and what a cut may have left of one.
+    /// Lines of a log: a secret may be broken over several of them, or cut.
     pub fn lines(&self, lines: &[String]) -> Vec<String> {
         self.pieces(lines, "\n", true)
     }
 
-    /// A list of texts with each secret hidden that stands in them one after the other; `None` where there is none, or
+    /// A list of texts in which a secret may stand in several one after the other; `None` where nothing is hidden, or
     /// it is another list.
     pub fn list(&self, json: &str) -> Option<String> {
         let texts: Vec<String> = serde_json::from_str(json).ok()?;
@@ -82,18 +87,20 @@ impl Mask {
         }
         let Some(finder) = self.finder() else { return vec![HIDDEN.to_owned(); texts.len()] };
         let whole = texts.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(between);
-        let mut found = finder.all(whole.as_bytes());
+        let mut places = finder.all(whole.as_bytes());
         if cut {
-            found.extend(beside_cuts(&whole, finder.longest));
-            found = find::joined(found);
+            places.extend(beside_cuts(&whole, finder.reach()));
+            places.sort_by_key(|place| place.start);
         }
+        let mut found = Vec::new();
+        places.into_iter().for_each(|place| add(&mut found, place));
         let mut next = 0;
-        let shown = texts.iter().map(|text| {
+        let mut shown = |text: &T| {
             let piece = next..next + text.as_ref().len();
             next = piece.end + between.len();
-            text_of(find::shown(whole.as_bytes(), 0, &found, piece, Hide::Word))
-        });
-        shown.collect()
+            text_of(&mask(whole.as_bytes(), 0, &found, piece, false))
+        };
+        texts.iter().map(&mut shown).collect()
     }
 
     /// The answer of a tool with the secrets hidden that stand in its texts and numbers; of the names of members those
@@ -141,34 +148,30 @@ impl Mask {
     }
 
     /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
-    pub fn piece(&self, held: &mut TextStream, piece: Option<&str>) -> String {
-        match (held.search.take(), piece) {
-            (None, Some(piece)) if self.secrets.is_empty() => piece.to_owned(),
-            (None, None) => String::new(),
-            (search, piece) => {
-                let Some(finder) = self.finder() else {
-                    held.hid = true;
-                    return HIDDEN.to_owned();
-                };
-                let mut search = search.unwrap_or_else(|| Search::new(finder, Hide::Word));
-                let shown = match piece {
-                    Some(piece) => search.push(piece.as_bytes()),
-                    None => search.finish(),
-                };
-                held.hid |= search.hid;
-                held.search = piece.map(|_| search);
-                text_of(shown)
+    pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
+        let shown = match (piece, &mut stream.search, self.finder()) {
+            (None, search, _) => search.take().map_or(Vec::new(), |mut search| {
+                let rest = search.finish();
+                stream.hid |= search.hid;
+                rest
+            }),
+            (Some(piece), None, _) if self.secrets.is_empty() => return piece.to_owned(),
+            (Some(_), _, None) => {
+                stream.hid = true;
+                return HIDDEN.to_owned();
             }
-        }
+            (Some(piece), search, Some(finder)) => {
+                let search = search.get_or_insert_with(|| Search::new(finder, false));
+                let shown = search.push(piece.as_bytes());
+                stream.hid |= search.hid;
+                shown
+            }
+        };
+        text_of(&shown)
     }
 }
 
-/// The first `most` bytes of a text, and a mark where something was cut.
-pub fn head(text: &str, most: usize) -> String {
-    if text.len() <= most { text.to_owned() } else { text[..text.floor_char_boundary(most)].to_owned() + CUT }
-}
-
-/// What of a text was not shown yet.
+/// A text that comes in pieces.
 #[derive(Default)]
 pub struct TextStream {
     search: Option<Search>,
@@ -176,10 +179,15 @@ pub struct TextStream {
     pub hid: bool,
 }
 
-/// The places beside cuts that may be parts of a secret of this length.
-fn beside_cuts(text: &str, longest: usize) -> Vec<Range<usize>> {
-    let before = |at: usize| at.saturating_sub(longest)..at;
-    let after = |at: usize| at..text.len().min(at + longest);
+/// The first `most` bytes of a text, and a mark where something was cut.
+pub fn head(text: &str, most: usize) -> String {
+    if text.len() <= most { text.to_owned() } else { text[..text.floor_char_boundary(most)].to_owned() + CUT }
+}
+
+/// The places beside cuts that may be parts of a secret, which reaches so far.
+fn beside_cuts(text: &str, reach: usize) -> Vec<Range<usize>> {
+    let before = |at: usize| at.saturating_sub(reach)..at;
+    let after = |at: usize| at..text.len().min(at + reach);
     let mut edges: Vec<_> = text.match_indices("[…").map(|(at, _)| before(at)).collect();
     edges.extend(text.match_indices("…]\n").map(|(at, mark)| after(at + mark.len())));
     edges.extend(text.starts_with(ELLIPSIS).then(|| after(ELLIPSIS.len_utf8())));
@@ -188,7 +196,292 @@ fn beside_cuts(text: &str, longest: usize) -> Vec<Range<usize>> {
     edges
 }
 
-fn text_of(bytes: Vec<u8>) -> String {
-    // A match can begin or end within a character.
-    String::from_utf8(bytes).unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned())
+/// A match can begin or end within a character.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// All patterns of some secrets.
+pub struct Finder {
+    patterns: NFA,
+    start: StateID,
+    /// The length of the longest pattern.
+    longest: usize,
+}
+
+impl Finder {
+    fn new(secrets: &BTreeSet<String>) -> Option<Finder> {
+        let (mut all, mut bytes) = (BTreeSet::new(), 0);
+        for pattern in secrets.iter().flat_map(|secret| patterns(secret)) {
+            bytes += pattern.len();
+            if bytes > MOST_BYTES {
+                return None;
+            }
+            all.insert(pattern);
+        }
+        let longest = all.iter().map(Vec::len).max().unwrap_or(1);
+        let patterns = NFA::builder().prefilter(false).build(&all).ok()?;
+        let start = patterns.start_state(Anchored::No).ok()?;
+        Some(Finder { patterns, start, longest })
+    }
+
+    /// How many bytes of a text may belong to a secret that is not whole yet.
+    pub fn reach(&self) -> usize {
+        SPREAD * (self.longest + LONGEST_CODE)
+    }
+
+    /// Where secrets stand in a whole text: in order, those that overlap as one.
+    pub fn all(self: &Arc<Finder>, text: &[u8]) -> Vec<Range<usize>> {
+        let mut search = Search::new(Arc::clone(self), true);
+        search.read(text);
+        search.take(Vec::new(), true);
+        search.found
+    }
+}
+
+/// What a secret is searched as: itself, decoded as a reading of a text is, and what its bytes alone decide of its
+/// base64 at each place in a group of three.
+fn patterns(secret: &str) -> Vec<Vec<u8>> {
+    let once = decode(secret.as_bytes(), true);
+    // What follows the secret in a text may be read with its last signs.
+    let readings = [decode(secret.as_bytes(), false), decode(&once, false), decode(&once, true)];
+    let latin: Option<Vec<u8>> = secret.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
+    let mut found: Vec<Vec<u8>> = [secret.into(), once].into_iter().chain(readings).chain(latin).collect();
+    for before in 0..3 {
+        let bytes = [&[0; 2][..before], secret.as_bytes()].concat();
+        let decided = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
+        found.push(STANDARD_NO_PAD.encode(bytes).as_bytes()[decided].to_vec());
+    }
+    found.retain(|pattern| pattern.len() >= SHORTEST);
+    found.iter_mut().flatten().for_each(|byte| *byte = fold(*byte));
+    found
+}
+
+/// Letters of either case, both alphabets of base64, and the blank of a form are one.
+fn fold(byte: u8) -> u8 {
+    match byte {
+        b' ' | b'-' => b'+',
+        b'_' => b'/',
+        other => other.to_ascii_lowercase(),
+    }
+}
+
+/// One search through a text that comes in pieces, and gives out what no secret can begin in any more.
+pub struct Search {
+    finder: Arc<Finder>,
+    /// Secrets are overwritten. Otherwise `HIDDEN` stands where they begin.
+    equal_length: bool,
+    /// As it is, decoded once and twice.
+    readings: [Reading; 3],
+    decoders: [Decoder; 2],
+    found: Vec<Range<usize>>,
+    /// Bytes that were read.
+    read: usize,
+    /// What was not given out yet, and where in the text it begins.
+    text: Vec<u8>,
+    from: usize,
+    /// Something was hidden.
+    pub hid: bool,
+}
+
+impl Search {
+    pub fn new(finder: Arc<Finder>, equal_length: bool) -> Search {
+        let readings = [(); 3].map(|()| Reading { state: finder.start, places: VecDeque::new() });
+        let (decoders, found, text) = Default::default();
+        Search { finder, equal_length, readings, decoders, found, read: 0, text, from: 0, hid: false }
+    }
+
+    /// Takes bytes in, and gives out those that are settled.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.read(bytes);
+        self.text.extend_from_slice(bytes);
+        let mut to = self.read.saturating_sub(self.finder.reach()).max(self.from);
+        // Characters stay whole.
+        let is_inside = |at: usize| self.text.get(at - self.from).is_some_and(|byte| byte & 0xC0 == 0x80);
+        for _ in 0..3 {
+            to -= usize::from(to > self.from && is_inside(to));
+        }
+        self.release(to)
+    }
+
+    /// The rest: nothing more comes.
+    pub fn finish(&mut self) -> Vec<u8> {
+        self.take(Vec::new(), true);
+        self.release(self.from + self.text.len())
+    }
+
+    fn release(&mut self, to: usize) -> Vec<u8> {
+        let shown = mask(&self.text, self.from, &self.found, self.from..to, self.equal_length);
+        self.hid |= self.found.iter().any(|secret| secret.start < to);
+        self.found.retain(|secret| secret.end > to);
+        self.text.drain(..to - self.from);
+        self.from = to;
+        shown
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        for step in bytes.chunks(STEP) {
+            let units = units(step, self.read);
+            self.read += step.len();
+            self.take(units, false);
+        }
+    }
+
+    fn take(&mut self, mut units: Vec<Unit>, last: bool) {
+        for (number, reading) in self.readings.iter_mut().enumerate() {
+            units.iter().for_each(|unit| reading.read(&self.finder, *unit, &mut self.found));
+            if let Some(decoder) = self.decoders.get_mut(number) {
+                units = decoder.decode(units, last);
+            }
+        }
+    }
+}
+
+/// A byte of a reading, and the bytes of the text that it stands for.
+#[derive(Clone, Copy)]
+struct Unit {
+    byte: u8,
+    from: usize,
+    to: usize,
+}
+
+fn units(text: &[u8], at: usize) -> Vec<Unit> {
+    text.iter().zip(at..).map(|(byte, from)| Unit { byte: *byte, from, to: from + 1 }).collect()
+}
+
+struct Reading {
+    state: StateID,
+    /// Where the last bytes of the reading stand in the text, as many as the longest pattern has.
+    places: VecDeque<usize>,
+}
+
+impl Reading {
+    fn read(&mut self, finder: &Finder, unit: Unit, found: &mut Vec<Range<usize>>) {
+        if self.places.len() == finder.longest {
+            self.places.pop_front();
+        }
+        self.places.push_back(unit.from);
+        self.state = finder.patterns.next_state(Anchored::No, self.state, fold(unit.byte));
+        if finder.patterns.is_match(self.state) {
+            // The first is the longest: the others are ends of it.
+            let length = finder.patterns.pattern_len(finder.patterns.match_pattern(self.state, 0));
+            add(found, self.places[self.places.len() - length]..unit.to);
+        }
+    }
+}
+
+/// Adds a place to places in order; those that overlap become one.
+fn add(found: &mut Vec<Range<usize>>, place: Range<usize>) {
+    let first = found.partition_point(|other| other.end <= place.start);
+    let after = found.partition_point(|other| other.start < place.end);
+    let start = found[first..after].first().map_or(place.start, |other| other.start.min(place.start));
+    let end = found[first..after].last().map_or(place.end, |other| other.end.max(place.end));
+    found.splice(first..after, std::iter::once(start..end));
+}
+
+/// A piece of a text that begins at `from`, with the secrets hidden.
+fn mask(text: &[u8], from: usize, found: &[Range<usize>], piece: Range<usize>, equal_length: bool) -> Vec<u8> {
+    let (mut shown, mut done) = (Vec::with_capacity(piece.len()), piece.start);
+    let first = found.partition_point(|secret| secret.end <= piece.start);
+    for secret in found[first..].iter().take_while(|secret| secret.start < piece.end) {
+        let (start, end) = (secret.start.max(piece.start), secret.end.min(piece.end));
+        shown.extend_from_slice(&text[done - from..start - from]);
+        if equal_length {
+            shown.resize(shown.len() + end - start, b'*');
+        } else if secret.start >= piece.start {
+            shown.extend_from_slice(HIDDEN.as_bytes());
+        }
+        done = end;
+    }
+    shown.extend_from_slice(&text[done - from..piece.end - from]);
+    shown
+}
+
+/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for
+/// itself, and so does a longer one than `LONGEST_CODE`. A line break and blanks after it are skipped: base64 is
+/// broken into lines.
+#[derive(Default)]
+struct Decoder {
+    /// From the first byte on that may begin an encoded character.
+    waiting: VecDeque<Unit>,
+    /// Bytes of a line break and its blanks that were skipped.
+    skipped: usize,
+}
+
+impl Decoder {
+    /// `last`: nothing more comes.
+    fn decode(&mut self, units: Vec<Unit>, last: bool) -> Vec<Unit> {
+        self.waiting.extend(units);
+        let mut decoded = Vec::with_capacity(self.waiting.len());
+        while let Some(Unit { byte, from, .. }) = self.waiting.front().copied() {
+            let mut code = None;
+            if matches!(byte, b'%' | b'\\' | b'&') {
+                let ahead: Vec<u8> = self.waiting.iter().take(LONGEST_CODE).map(|unit| unit.byte).collect();
+                code = character(&ahead);
+                if code.is_none() && !last && ahead.len() < LONGEST_CODE {
+                    break;
+                }
+            }
+            let (length, bytes) = code.unwrap_or_else(|| (1, vec![byte]));
+            let to = self.waiting[length - 1].to;
+            self.waiting.drain(..length);
+            for byte in bytes {
+                let blank = matches!(byte, b'\r' | b'\n') || self.skipped > 0 && matches!(byte, b' ' | b'\t');
+                self.skipped = if blank && self.skipped < LONGEST_CODE { self.skipped + 1 } else { 0 };
+                if self.skipped == 0 {
+                    decoded.push(Unit { byte, from, to });
+                }
+            }
+        }
+        decoded
+    }
+}
+
+/// A text decoded once; without `last` as far as that does not depend on what follows it.
+fn decode(text: &[u8], last: bool) -> Vec<u8> {
+    Decoder::default().decode(units(text, 0), last).iter().map(|unit| unit.byte).collect()
+}
+
+/// How many of these bytes stand for the encoded character that they begin with, and its bytes.
+fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
+    let hex = |digits: Range<usize>| number(bytes.get(digits)?, 16);
+    let byte = |length: usize, value: u32| Some((length, vec![u8::try_from(value).ok()?]));
+    let char = |length: usize, value: u32| Some((length, char::from_u32(value)?.to_string().into_bytes()));
+    // A number of any length up to this sign.
+    let until = |from: usize, end: u8, radix: u32| {
+        let digits = bytes[from..].iter().position(|b| *b == end)?;
+        char(from + digits + 1, number(&bytes[from..from + digits], radix).filter(|value| *value > 0)?)
+    };
+    match *bytes {
+        [b'%' | b'\\', b'u', b'{', ..] => until(3, b'}', 16),
+        [mark @ (b'%' | b'\\'), b'u', ..] => match hex(2..6)? {
+            high @ 0xD800..=0xDBFF if bytes.get(6..8) == Some(&[mark, b'u']) => {
+                let low = hex(8..12).filter(|low| (0xDC00..=0xDFFF).contains(low))?;
+                char(12, 0x10000 + ((high - 0xD800) << 10) + low - 0xDC00)
+            }
+            unit => char(6, unit),
+        },
+        [b'%', ..] => byte(3, hex(1..3)?),
+        [b'\\', b'x', ..] => byte(4, hex(2..4)?),
+        [b'\\', b'U', ..] => char(10, hex(2..10)?),
+        [b'\\', b'n', ..] => byte(2, 10),
+        [b'\\', b'r', ..] => byte(2, 13),
+        [b'\\', b't', ..] => byte(2, 9),
+        [b'\\', b'b', ..] => byte(2, 8),
+        [b'\\', b'f', ..] => byte(2, 12),
+        // A sign stands for itself behind a backslash, unless it may begin another encoded character.
+        [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => byte(2, sign.into()),
+        [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
+        [b'&', b'#', ..] => until(2, b';', 10),
+        [b'&', ..] => {
+            let is = |name: &[u8]| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+            NAMED.iter().find(|(name, _)| is(name)).map(|(name, byte)| (name.len(), vec![*byte]))
+        }
+        _ => None,
+    }
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<u32> {
+    let digit = |value: u32, b: &u8| Some(value.saturating_mul(radix).saturating_add(char::from(*b).to_digit(radix)?));
+    digits.iter().try_fold(0, digit)
 }

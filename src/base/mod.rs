@@ -7,6 +7,7 @@ pub mod json;
 pub mod links;
 pub mod mask;
 pub mod messages;
+pub mod netlink;
 pub mod places;
 pub mod problem;
 pub mod shared;

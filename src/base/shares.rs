@@ -2,15 +2,23 @@
 //! network.
 //!
 //! An entry stays until its time. Once that has passed it goes where room is needed: first the one whose time came
-//! first, of whoever has most.
+//! first, of whoever has most that can go.
 
 use super::places::Claim;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::LazyLock;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The time of an entry that stays until it is removed.
 pub const IN_USE: Duration = Duration::MAX;
+
+/// The time since some moment.
+pub fn now() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed()
+}
 
 #[derive(Debug)]
 pub struct Shares<K, V> {
@@ -30,13 +38,10 @@ struct Entry<V> {
 /// What is charged to one key.
 #[derive(Debug)]
 struct Share<K> {
-    /// The place of the key in the claims that have it.
-    level: usize,
     size: usize,
-    /// How much of it is in use.
-    in_use: usize,
-    /// The entries that are not, by their time.
-    removable: BTreeSet<(Duration, K)>,
+    /// How much of it is not in use, and those entries by their time.
+    removable: usize,
+    entries: BTreeSet<(Duration, K)>,
 }
 
 impl<K, V> Default for Shares<K, V> {
@@ -46,28 +51,21 @@ impl<K, V> Default for Shares<K, V> {
 }
 
 impl<K: Ord + Clone, V> Shares<K, V> {
-    /// Puts an entry in the place of what has its key. What goes for it is dropped. `Err`: there is no room.
-    pub fn put(
-        &mut self,
-        now: Duration,
-        key: K,
-        (claim, size): (Claim, usize),
-        until: Duration,
-        value: V,
-    ) -> Result<(), V> {
+    /// Puts an entry in the place of what has its key. `Err`: there is no room.
+    pub fn put(&mut self, key: K, (claim, size): (Claim, usize), until: Duration, value: V) -> Result<(), V> {
         self.remove(&key);
-        if !self.make_room(now, &claim, size) {
+        if !self.make_room(&claim, size) {
             return Err(value);
         }
         self.insert(key, Entry { claim, size, until, value });
         Ok(())
     }
 
-    /// Charges an entry anew. False: there is no room, and it stays as it was.
-    pub fn charge(&mut self, now: Duration, key: &K, (claim, size): (Claim, usize), until: Duration) -> bool {
+    /// Charges an entry in another way. False: there is no room, and it stays as it was.
+    pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
         let Some(old) = self.take(key) else { return false };
-        let fits = self.make_room(now, &claim, size);
-        self.insert(key.clone(), if fits { Entry { claim, size, until, ..old } } else { old });
+        let fits = self.make_room(&claim, size);
+        self.insert(key.clone(), if fits { Entry { claim, size, ..old } } else { old });
         fits
     }
 
@@ -99,13 +97,13 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     }
 
     fn insert(&mut self, key: K, entry: Entry<V>) {
-        for (level, (name, _)) in entry.claim.iter().enumerate() {
-            let new = || Share { level, size: 0, in_use: 0, removable: BTreeSet::new() };
+        for (name, _) in &entry.claim {
+            let new = || Share { size: 0, removable: 0, entries: BTreeSet::new() };
             let share = self.shares.entry(name.clone()).or_insert_with(new);
             share.size += entry.size;
-            match entry.until {
-                IN_USE => share.in_use += entry.size,
-                until => _ = share.removable.insert((until, key.clone())),
+            if entry.until != IN_USE {
+                share.removable += entry.size;
+                share.entries.insert((entry.until, key.clone()));
             }
         }
         self.entries.insert(key, entry);
@@ -115,50 +113,41 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         let (key, entry) = self.entries.remove_entry(key)?;
         let at = (entry.until, key);
         for (name, _) in &entry.claim {
-            if let Some(share) = self.shares.get_mut(name) {
-                share.size -= entry.size;
-                match entry.until {
-                    IN_USE => share.in_use -= entry.size,
-                    _ => _ = share.removable.remove(&at),
-                }
-                if share.size == 0 && share.removable.is_empty() {
-                    self.shares.remove(name);
-                }
+            let Some(share) = self.shares.get_mut(name) else { continue };
+            share.size -= entry.size;
+            if share.entries.remove(&at) {
+                share.removable -= entry.size;
+            }
+            if share.size == 0 && share.entries.is_empty() {
+                self.shares.remove(name);
             }
         }
         Some(entry)
     }
 
-    fn make_room(&mut self, now: Duration, claim: &Claim, size: usize) -> bool {
+    fn make_room(&mut self, claim: &Claim, size: usize) -> bool {
         // The narrowest first: whoever has its share makes its own room.
         for (name, most) in claim.iter().rev() {
             while self.shares.get(name).map_or(0, |share| share.size) + size > *most {
-                let Some(key) = self.excess(now, name) else { return false };
+                let Some(key) = self.excess(name) else { return false };
                 self.remove(&key);
             }
         }
         true
     }
 
-    /// The entry that goes where this key has no room: of whoever below it has most that is not in use.
-    fn excess(&self, now: Duration, name: &str) -> Option<K> {
-        let share = self.shares.get(name)?;
-        let (_, first) = share.first(now)?;
-        let belongs =
-            |key: &K| self.entries.get(key).is_some_and(|entry| entry.claim.iter().any(|(own, _)| own == name));
-        let below = self.shares.iter().filter(|(_, below)| below.level == share.level + 1);
-        let below = below.filter(|(_, below)| below.first(now).is_some_and(|(_, key)| belongs(key)));
-        match below.max_by_key(|(_, below)| (below.size - below.in_use, Reverse(below.first(now)))) {
-            Some((narrower, _)) => self.excess(now, narrower),
-            None => Some(first.clone()),
-        }
-    }
-}
-
-impl<K: Ord> Share<K> {
-    /// The entry whose time has passed first.
-    fn first(&self, now: Duration) -> Option<&(Duration, K)> {
-        self.removable.first().filter(|(until, _)| *until <= now)
+    /// The entry that goes where this key has no room: of whoever below it has most that can go.
+    fn excess(&self, name: &str) -> Option<K> {
+        let now = now();
+        self.shares.get(name)?.entries.first().filter(|(until, _)| *until <= now)?;
+        let removable = |(name, _): &(String, usize)| self.shares.get(name).map_or(0, |share| share.removable);
+        let firsts = self.shares.values().filter_map(|share| share.entries.first().filter(|(until, _)| *until <= now));
+        let below = firsts.filter_map(|(until, key)| {
+            let claim = &self.entries.get(key)?.claim;
+            let at = claim.iter().position(|(own, _)| own == name)?;
+            Some((claim[at + 1..].iter().map(removable).collect::<Vec<_>>(), Reverse(*until), Reverse(key)))
+        });
+        below.max().map(|(.., Reverse(key))| key.clone())
     }
 }
 
@@ -166,33 +155,26 @@ impl<K: Ord> Share<K> {
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(10);
-
-    fn of(who: &str) -> (Claim, usize) {
-        (vec![("all".to_owned(), 8), (who.to_owned(), 6)], 1)
-    }
-
     #[test]
     fn whoever_has_most_gives_way_and_what_is_in_use_stays() {
+        let of = |who: &str| (vec![("all".to_owned(), 8), (who.to_owned(), 6)], 1);
+        let past = Duration::from_nanos;
         let mut shares = Shares::default();
-        let past = |n: u64| Duration::from_secs(n);
         for n in 0..20 {
             let until = if n == 0 { IN_USE } else { past(9 - n % 9) };
-            assert!(shares.put(NOW, n, of("a"), until, ()).is_ok(), "its own goes for it");
+            assert!(shares.put(n, of("a"), until, ()).is_ok(), "its own goes for it");
         }
         assert_eq!((shares.iter().count(), shares.get(&0)), (6, Some(&())));
-        assert!((100..103).all(|n| shares.put(NOW, n, of("b"), past(1), ()).is_ok()));
+        assert!((100..103).all(|n| shares.put(n, of("b"), past(1), ()).is_ok()));
         let left = |shares: &Shares<u64, ()>, from: u64| shares.iter().filter(|(n, _)| **n / 100 == from).count();
         assert_eq!((left(&shares, 0), left(&shares, 1)), (5, 3), "one of whoever has most");
         let keys: Vec<u64> = shares.iter().map(|(n, _)| *n).collect();
         keys.iter().for_each(|n| shares.keep(n, IN_USE));
-        assert!(shares.put(NOW, 200, of("c"), NOW, ()).is_err());
+        assert!(shares.put(200, of("c"), past(1), ()).is_err());
         shares.remove(&0);
-        assert!(shares.put(NOW, 200, of("c"), IN_USE, ()).is_ok());
-        assert!(!shares.charge(NOW, &200, (of("c").0, 2), IN_USE), "a larger one finds no room");
-        assert!(shares.get(&200).is_some() && shares.charge(NOW, &200, of("d"), IN_USE));
-        let rest: Vec<u64> = shares.iter().map(|(n, _)| *n).collect();
-        rest.iter().for_each(|n| assert!(shares.remove(n).is_some()));
+        assert!(shares.put(200, of("c"), IN_USE, ()).is_ok());
+        assert!(!shares.charge(&200, (of("c").0, 2)) && shares.charge(&200, of("d")), "a larger one finds no room");
+        (0..300).for_each(|n| _ = shares.remove(&n));
         assert!(shares.shares.is_empty());
     }
 }

@@ -42,9 +42,33 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let diff = policy::diff::between(&before, &after);
     match args.json {
         true => words::show_json(&serde_json::to_value(&diff)?),
-        false => words::show(policy::diff::text(&diff).as_bytes()),
+        false => words::show(text(&diff).as_bytes()),
     }
     Ok(Exit::Ok.into())
+}
+
+const TABLES: [words::Table; 3] = [
+    ("newly", &["subject", "kind", "now", "before"], &[]),
+    ("noLonger", &["subject", "kind", "before", "now"], &[]),
+    ("different", &["subject", "place", "now", "before"], &[]),
+];
+/// The longest value of a difference that is shown, characters.
+const MAX_VALUE_CHARS: usize = 120;
+
+/// The differences for a person.
+pub fn text(diff: &policy::diff::Diff) -> String {
+    let mut report = serde_json::to_value(diff).unwrap_or_default();
+    for value in report["different"].as_array_mut().into_iter().flatten() {
+        for side in ["now", "before"] {
+            value[side] = text::head(&text::json(&value[side], false), MAX_VALUE_CHARS).into();
+        }
+    }
+    let first = match (diff.newly.is_empty(), diff.different.is_empty()) {
+        (false, _) => "",
+        (true, true) => "Nothing new can be done.\n",
+        (true, false) => "No grant, limit or capability is new.\n",
+    };
+    format!("{first}{}", words::render(&report, &TABLES))
 }
 
 type Result<T, E = fault::Fault> = std::result::Result<T, E>;

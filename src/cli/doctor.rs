@@ -13,6 +13,7 @@ use crate::packages::Index;
 use crate::policy::packages::Ecosystem;
 use crate::sandbox::{Problem, identity};
 use crate::{policy, sandbox};
+use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -125,7 +126,8 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
 /// The wall that could not be raised.
 fn refused(error: LauncherError) -> Value {
     match error {
-        LauncherError::Wall(Problem { wall, what, errno }) => {
+        LauncherError::Wall(Problem { wall, what, errno, .. }) => {
+            let errno = Errno::from_raw(errno);
             json!({ "wall": wall, "what": what, "errno": format!("{errno:?}: {}", errno.desc()) })
         }
         other => {

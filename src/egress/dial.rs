@@ -1,5 +1,5 @@
-//! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses that
-//! were checked are connected to.
+//! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses
+//! that were checked are connected to.
 
 use super::protocol::Refusal;
 use super::{resolver, route};
@@ -55,7 +55,7 @@ impl Dialler {
         if granted.is_empty() || !canonical {
             return Err(Refusal::NotGranted);
         }
-        let _place = DIALS.enter_as(self.claim()).await;
+        let _place = DIALS.enter_as(self.claim(), 1).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }

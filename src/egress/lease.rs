@@ -1,12 +1,12 @@
 //! The host's end of one relay: dials for it, and keeps what it says of each call.
 
 use super::dial::Dialler;
-use super::protocol::{Event, FromRelay, LIMITS, Refusal, Served, ToRelay, Totals, TrafficKind};
-use super::traffic::Traffic;
-use crate::base::{lock, messages};
+use super::protocol::{EVENTS, Event, FromRelay, LIMITS, Refusal, Served, TEXT, ToRelay, Totals, TrafficKind};
+use crate::base::{lock, mask, messages, text};
 use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
 use nix::errno::Errno;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,8 +43,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Gives a relay what it serves, and waits until it does. `control`: a non-blocking socket of messages. `sockets`: the
-    /// stub's two, and one for each port.
+    /// Gives a relay what it serves, and waits until it does. `control`: a non-blocking socket of messages. `sockets`:
+    /// the stub's two, and one for each port.
     pub async fn serve(control: OwnedFd, served: &Served, sockets: &[OwnedFd], dialler: Dialler) -> io::Result<Lease> {
         let most = served.limits.get(&Limit::Connections).copied().unwrap_or_default();
         let control = UnixDatagram::from_std(control.into())?;
@@ -80,13 +80,13 @@ impl Lease {
                     Err(error) => Err(error),
                 },
                 Some(done) = dials.join_next() => match done {
-                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| None),
+                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| false),
                     Err(failed) => Err(io::Error::other(failed)),
                 },
             };
             match done {
-                Ok(None) => {}
-                Ok(Some(_)) => return,
+                Ok(false) => {}
+                Ok(true) => return,
                 Err(_) => {
                     // Its connections fail from here on, instead of waiting for nobody.
                     let _ = self.control.shutdown(std::net::Shutdown::Both);
@@ -98,13 +98,14 @@ impl Lease {
         }
     }
 
+    /// Whether the call passed a limit.
     async fn take(
         &self,
         message: FromRelay,
         dials: &mut JoinSet<Dialled>,
         next: &mut Instant,
         traffic: &Mutex<Traffic>,
-    ) -> io::Result<Option<Limit>> {
+    ) -> io::Result<bool> {
         match message {
             FromRelay::Dial { id, host, port } => {
                 let target = HostPattern { host: host.clone(), port: Some(port) };
@@ -127,18 +128,18 @@ impl Lease {
                             tokio::time::sleep_until(start).await;
                             Dialled { id, target, socket: dialler.dial(&host, port).await }
                         });
-                        return Ok(None);
+                        return Ok(false);
                     }
                 };
-                self.answer(id, &target, Err(refusal), traffic).await.map(|()| None)
+                self.answer(id, &target, Err(refusal), traffic).await.map(|()| false)
             }
             FromRelay::Saw(event) => {
                 lock(traffic).told(event);
-                Ok(None)
+                Ok(false)
             }
             FromRelay::Over { limit } if LIMITS.contains(&limit) => {
                 lock(traffic).over = Some(limit);
-                Ok(Some(limit))
+                Ok(true)
             }
             FromRelay::Ready | FromRelay::Ended(_) | FromRelay::Over { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -169,7 +170,8 @@ impl Lease {
         self.control.async_io(Interest::WRITABLE, || self.say(&message, &beside)).await
     }
 
-    /// The call's processes are gone: takes what the relay still tells of it. After an error the relay is of no more use.
+    /// The call's processes are gone: takes what the relay still tells of it. After an error the relay is of no more
+    /// use.
     pub async fn end(&self, traffic: &Mutex<Traffic>) -> io::Result<()> {
         let ended = self.ended(traffic).await;
         if ended.is_err() {
@@ -222,4 +224,53 @@ fn lost(traffic: &Mutex<Traffic>) {
     if !traffic.events.iter().any(|event| event.refused == Some(Refusal::RelayEnded)) {
         traffic.saw(Event { what: TrafficKind::Connection, target: String::new(), refused: Some(Refusal::RelayEnded) });
     }
+}
+
+/// What one call did with its network, as its relay and its dials report it, bounded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Traffic {
+    /// Who authenticated: the call's dials count against them.
+    #[serde(skip)]
+    pub principal: String,
+    /// The first `EVENTS` that were served, and as many that were refused.
+    pub events: Vec<Event>,
+    /// Where `counted` is false, what the host saw until then: at least so much.
+    pub totals: Totals,
+    /// The relay told its counts when the call ended.
+    pub counted: bool,
+    /// The limit that it passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub over: Option<Limit>,
+}
+
+impl Traffic {
+    /// An event that the relay tells.
+    fn told(&mut self, event: Event) {
+        let known = event.refused.as_ref().is_none_or(|refusal| refusal.is_of_the_relay());
+        if known {
+            self.saw(event);
+        }
+    }
+
+    /// What was refused before it came to a relay, or where there is none.
+    pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: Refusal) {
+        self.totals.refuse(what);
+        self.saw(Event { what, target: target.to_owned(), refused: Some(refusal) });
+    }
+
+    /// An event that the host itself knows of.
+    fn saw(&mut self, mut event: Event) {
+        let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
+        if alike < EVENTS || event.refused == Some(Refusal::RelayEnded) {
+            event.target = bounded(&event.target);
+            event.refused = event.refused.map(|refusal| refusal.with_text(bounded));
+            self.events.push(event);
+        }
+    }
+}
+
+/// The first `TEXT` bytes, on one line.
+fn bounded(text: &str) -> String {
+    text::printable(&mask::head(text, TEXT + mask::CUT.len()))
 }

@@ -195,3 +195,14 @@ pub struct Totals {
     /// CPU time of the relay, which counts as the call's.
     pub cpu_ms: u64,
 }
+
+impl Totals {
+    /// Counts a refusal.
+    pub fn refuse(&mut self, what: TrafficKind) {
+        *match what {
+            TrafficKind::Lookup => &mut self.lookups_refused,
+            TrafficKind::Connection | TrafficKind::Listener => &mut self.connections_refused,
+            TrafficKind::Request | TrafficKind::Replaced => &mut self.requests_refused,
+        } += 1;
+    }
+}

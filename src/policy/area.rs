@@ -1,10 +1,6 @@
-//! Areas: exact sets of paths, with their overlap and inclusion.
-//!
-//! For: the rules of a policy, the asks of a manifest, the openings of a confinement.
-//! In: absolute, lexically clean paths. Out: areas. Never: looks at the file system, compares
-//! paths as strings (`/data/pub` does not hold `/data/public`).
+//! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No file is looked at.
 
-use super::Opening;
+use super::confinement::Opening;
 use crate::base::text;
 use std::path::{Component, Path, PathBuf};
 
@@ -13,14 +9,16 @@ use std::path::{Component, Path, PathBuf};
 pub enum Area {
     /// A folder and everything below it.
     Tree(PathBuf),
-    /// One file.
     File(PathBuf),
     /// Files of one folder whose names match a glob.
-    Names { folder: PathBuf, names: String },
+    Names {
+        folder: PathBuf,
+        names: String,
+    },
 }
 
 impl Area {
-    /// The paths that both hold, or `None`. Two different globs give `None`: too little, never too much.
+    /// Two different globs give `None`: too little, never too much.
     pub fn overlap(&self, other: &Area) -> Option<Area> {
         match (self, other) {
             (Area::Tree(a), Area::Tree(b)) if a.starts_with(b) => Some(self.clone()),
@@ -38,7 +36,6 @@ impl Area {
         }
     }
 
-    /// True if every path of `self` is also in `other`.
     pub fn within(&self, other: &Area) -> bool {
         self.overlap(other).as_ref() == Some(self)
     }
@@ -52,7 +49,6 @@ impl Area {
         }
     }
 
-    /// True if `path` is one of the paths of this area.
     pub fn holds(&self, path: &Path) -> bool {
         match self {
             Area::Tree(tree) => path.starts_with(tree),
@@ -106,7 +102,6 @@ impl Area {
         }
     }
 
-    /// The area that an opening opens.
     pub fn of(opening: &Opening) -> Area {
         match opening {
             Opening::Live { path } => Area::Tree(path.clone()),
@@ -206,7 +201,6 @@ pub fn plain_tail(names: &str) -> String {
     tail
 }
 
-/// A part of a glob over names.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Any,
@@ -280,71 +274,55 @@ fn plain(names: &str) -> String {
 mod tests {
     use super::*;
 
-    fn tree(p: &str) -> Area {
-        Area::Tree(p.into())
-    }
-    fn file(p: &str) -> Area {
-        Area::File(p.into())
-    }
-    fn names(p: &str, n: &str) -> Area {
-        Area::Names { folder: p.into(), names: n.into() }
-    }
-
-    #[test]
-    fn prefixes_are_compared_by_component() {
-        assert_eq!(tree("/data/pub").overlap(&tree("/data/public")), None);
-        assert!(tree("/data/pub/x").within(&tree("/data/pub")));
-        assert!(tree("/data/pub/").within(&tree("/data/pub")));
-        assert!(!tree("/data").within(&tree("/data/pub")));
-        assert_eq!(tree("/data").overlap(&tree("/data/pub")), Some(tree("/data/pub")));
+    fn area(text: &str) -> Area {
+        let (folder, names) = text.rsplit_once('/').unwrap_or_default();
+        match names {
+            "**" => Area::Tree(folder.into()),
+            names if names.contains('*') => Area::Names { folder: folder.into(), names: names.into() },
+            _ => Area::File(text.into()),
+        }
     }
 
     #[test]
-    fn files_trees_and_names_meet_exactly() {
-        assert!(file("/d/a.csv").within(&tree("/d")));
-        assert!(!file("/d").within(&tree("/d")), "a folder is not a file of itself");
-        assert_eq!(tree("/d").overlap(&file("/d/a.csv")), Some(file("/d/a.csv")));
-        assert!(names("/d", "*.csv").within(&tree("/d")));
-        assert_eq!(names("/d", "*.csv").overlap(&file("/d/a.csv")), Some(file("/d/a.csv")));
-        assert_eq!(names("/d", "*.csv").overlap(&file("/d/sub/a.csv")), None);
-        assert_eq!(names("/d", "*.csv").overlap(&tree("/d/sub")), None);
+    fn areas_meet_exactly_and_by_component() {
+        for (one, other, both) in [
+            ("/data/pub/**", "/data/public/**", None),
+            ("/data/pub/x/**", "/data/pub/**", Some("/data/pub/x/**")),
+            ("/d/a.csv", "/d/**", Some("/d/a.csv")),
+            ("/d", "/d/**", None),
+            ("/d/*.csv", "/d/**", Some("/d/*.csv")),
+            ("/d/*.csv", "/d/a.csv", Some("/d/a.csv")),
+            ("/d/*.csv", "/d/sub/a.csv", None),
+            ("/d/*.csv", "/d/sub/**", None),
+            ("/d/*.csv", "/d/a*", None),
+        ] {
+            let both = both.map(area);
+            assert_eq!(area(one).overlap(&area(other)), both, "{one} {other}");
+            assert_eq!(area(other).overlap(&area(one)), both, "{other} {one}");
+        }
+        assert!(Area::Tree("/data/pub/".into()).within(&area("/data/pub/**")));
     }
 
     #[test]
     fn literal_names_stay_literal() {
         for odd in ["a[b].csv", "a{b,c}.csv", "a*b", "back\\slash", "a?b", "plain.csv", "]["] {
             assert!(name_matches(&escape(odd), odd), "{odd}");
-            assert_eq!(Area::of(&file("/d").for_reading()), file("/d"));
             let area = Area::File(Path::new("/d").join(odd));
             assert_eq!(Area::of(&area.for_writing()), area, "{odd}");
         }
-        assert!(!name_matches(&escape("a*b"), "axb"));
-        assert!(!name_matches(&glob_of_pattern("{a,b}*.csv"), "a1.csv"));
-        assert!(name_matches(&glob_of_pattern("{a,b}*.csv"), "{a,b}1.csv"));
-        assert!(!name_matches("*", ".hidden") && name_matches(".h*", ".hidden"));
-    }
-
-    #[test]
-    fn a_question_mark_is_one_character_whatever_its_bytes() {
         for (names, yes, no) in [
-            ("?.csv", ["a.csv", "ä.csv", "漢.csv"], ["ab.csv", ".csv", "aa.csv"]),
-            ("a*b*c", ["abc", "axbxc", "abcbc"], ["acb", "abcx", "xabc"]),
-            ("*", ["a", "🙂", "a b"], [".a", "..", ".🙂"]),
-            ("r?pört-*", ["répört-", "rapört-ü", "rxpört-1.csv"], ["rpört-", "rxxpört-", "report-1"]),
-            ("[?][*]?", ["?*x", "?*?", "?*ä"], ["a*x", "?ax", "?*"]),
+            ("a[*]b", "a*b", "axb"),
+            (&*glob_of_pattern("{a,b}*.csv"), "{a,b}1.csv", "a1.csv"),
+            ("?.csv", "漢.csv", "ab.csv"),
+            ("a*b*c", "abcbc", "acb"),
+            ("*", "🙂", ".hidden"),
+            (".h*", ".hidden", "hidden"),
+            ("r?pört-*", "répört-", "rpört-"),
+            ("[?][*]?", "?*ä", "a*x"),
         ] {
-            yes.iter().for_each(|name| assert!(name_matches(names, name), "{names} {name}"));
-            no.iter().for_each(|name| assert!(!name_matches(names, name), "{names} {name}"));
+            assert!(name_matches(names, yes) && !name_matches(names, no), "{names}");
         }
         // Many stars take no more steps than pattern length times name length.
         assert!(!name_matches(&"a*".repeat(2000), &format!("{}b", "a".repeat(250))));
-    }
-
-    #[test]
-    fn join_refuses_dots() {
-        assert_eq!(join(Path::new("/a"), Path::new("./b/")), Some("/a/b".into()));
-        assert_eq!(join(Path::new("/a"), Path::new("../b")), None);
-        assert_eq!(join(Path::new("/a"), Path::new("/c")), Some("/c".into()));
-        assert_eq!(join(Path::new(""), Path::new("c")), None);
     }
 }

@@ -1,47 +1,40 @@
 //! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no entry
 //! names calls nothing.
 
-mod callbacks;
-mod read;
-
-pub use callbacks::{CallbackGrant, CallbackRule, CallbackUrl};
-pub(super) use read::parse;
-pub use read::schema;
-
-use super::SecretSource;
-use super::document::At;
-use super::file::Selector;
-use super::grantable::Grantable;
+use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
+use super::confinement::SecretSource;
+use super::document::{At, Document, Schema};
+use super::files::plain_path;
+use super::grantable::{Grantable, Origin};
+use super::secrets;
+use super::selector::Selector;
 use crate::base::text::printable;
+use crate::manifest::Problem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub const CALLERS_FILE: &str = "callers.policy.toml";
 /// Every caller that no other entry names, every tool, every name in `act_as`.
 pub const EVERYBODY: &str = "*";
-/// Longest name of a caller, bytes.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
-/// The file as read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Callers {
     pub file: PathBuf,
     pub list: Vec<CallerRule>,
     pub limits: Vec<ToolLimit>,
     pub breaker: Breaker,
-    /// The file as it is written.
     pub source: Value,
 }
 
-/// One `[[caller]]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct CallerRule {
-    /// As it authenticated, or `*`.
     pub name: String,
     pub why: String,
-    #[serde(skip)]
+    #[serde(default)]
     pub tools: Vec<Selector>,
     #[serde(skip)]
     pub parameters: Vec<ParameterRule>,
@@ -56,7 +49,6 @@ pub struct CallerRule {
     /// Where it may be told that calls in the background ended.
     #[serde(skip)]
     pub callbacks: Vec<CallbackRule>,
-    /// What those messages are signed with.
     #[serde(skip)]
     pub callback_secret: Option<SecretSource>,
     #[serde(skip)]
@@ -66,7 +58,6 @@ pub struct CallerRule {
 /// What one parameter of a tool may be. Of several rules for one parameter one must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParameterRule {
-    #[serde(skip_deserializing, default = "any")]
     pub tool: Selector,
     pub name: String,
     #[serde(flatten)]
@@ -79,20 +70,20 @@ pub struct ParameterRule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AllowedValue {
-    /// Exactly one of these.
     Values(Vec<Value>),
-    /// A text that begins so.
     Prefix(String),
     /// A path of plain parts below this folder.
     Under(String),
     /// A number, both ends included.
-    Range { min: Option<f64>, max: Option<f64> },
+    Range {
+        min: Option<f64>,
+        max: Option<f64>,
+    },
 }
 
 /// One `[[limit]]`: of each tool that it names, all callers together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ToolLimit {
-    #[serde(skip)]
     pub tools: Vec<Selector>,
     pub why: String,
     pub calls_per_minute: Option<u32>,
@@ -113,7 +104,7 @@ impl Default for Breaker {
 }
 
 /// What one caller may do with one tool, as reports show it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallerGrant {
     pub name: String,
@@ -124,7 +115,6 @@ pub struct CallerGrant {
     pub parameters: Vec<ParameterRule>,
     pub calls_per_minute: Option<u32>,
     pub at_once: Option<u32>,
-    /// Where the ends of its calls in the background may be told.
     #[serde(default)]
     pub callbacks: Vec<CallbackGrant>,
     pub rule: String,
@@ -132,7 +122,6 @@ pub struct CallerGrant {
 }
 
 impl Callers {
-    /// The entry that speaks for a caller.
     pub fn of(&self, name: &str) -> Option<&CallerRule> {
         let named = |name: &str| self.list.iter().find(|rule| rule.name == name);
         // A caller that calls itself `*` is one of everybody.
@@ -185,9 +174,8 @@ impl Callers {
         }
     }
 
-    /// Where an entry is written.
     pub fn place(&self, at: At) -> String {
-        format!("{}:{}", crate::base::text::path(&self.file), at.line)
+        Origin { name: CALLERS_FILE, file: &self.file }.place(at)
     }
 }
 
@@ -230,7 +218,6 @@ impl AllowedValue {
         }
     }
 
-    /// What may stand there, for the operator.
     pub fn text(&self) -> String {
         let end = |number: &Option<f64>| number.map_or_else(|| "…".to_owned(), |number| number.to_string());
         match self {
@@ -262,16 +249,12 @@ fn is_below(path: &str, folder: &str) -> bool {
 impl CallerGrant {
     /// What holds where there is no file.
     pub fn anybody() -> CallerGrant {
+        let why = format!("there is no {CALLERS_FILE}");
         CallerGrant {
-            name: "anybody whom this host serves".to_owned(),
-            except: Vec::new(),
-            through: Vec::new(),
-            parameters: Vec::new(),
-            calls_per_minute: None,
-            at_once: None,
-            callbacks: Vec::new(),
-            rule: "house".to_owned(),
-            why: format!("there is no {CALLERS_FILE}"),
+            name: "anybody whom this host serves".into(),
+            rule: "house".into(),
+            why,
+            ..CallerGrant::default()
         }
     }
 }
@@ -285,38 +268,28 @@ impl Grantable for CallerGrant {
             true => String::new(),
             false => format!("{before}{}", names.join(", ")),
         };
-        let mut held: Vec<String> =
-            self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text())).collect();
-        held.extend(self.calls_per_minute.map(|calls| format!("{calls} calls a minute")));
-        held.extend(self.at_once.map(|calls| format!("{calls} at once")));
-        held.extend(self.callbacks.iter().map(CallbackGrant::text));
-        format!(
-            "{}{}{}{}",
-            self.name,
-            list(" but not ", &self.except),
-            list(", also through ", &self.through),
-            list(": ", &held)
-        )
+        let rules = self.parameters.iter().map(|rule| format!("`{}` {}", rule.name, rule.takes.text()));
+        let rate = self.calls_per_minute.map(|calls| format!("{calls} calls a minute"));
+        let at_once = self.at_once.map(|calls| format!("{calls} at once"));
+        let conditions: Vec<String> =
+            rules.chain(rate).chain(at_once).chain(self.callbacks.iter().map(CallbackGrant::text)).collect();
+        let (except, through) = (list(" but not ", &self.except), list(", also through ", &self.through));
+        format!("{}{except}{through}{}", self.name, list(": ", &conditions))
     }
-    /// True if whoever calls by `other` could make the same calls by this.
     fn covers(&self, other: &CallerGrant) -> bool {
-        let named = *self == CallerGrant::anybody() || self.name == other.name;
-        let except = self.except.iter().all(|name| other.except.contains(name));
-        let through = other.through.iter().all(|name| self.through.contains(name)) || *self == CallerGrant::anybody();
+        let anybody = *self == CallerGrant::anybody();
         let wide = |ours: Option<u32>, theirs: Option<u32>| ours.is_none_or(|o| theirs.is_some_and(|t| t <= o));
         // A parameter that has rules here has the same ones there, or some of them.
         let parameters = self.parameters.iter().all(|rule| {
             let theirs: Vec<_> = other.parameters.iter().filter(|their| their.name == rule.name).collect();
-            let known = |their: &&ParameterRule| {
+            let is_ours = |their: &&ParameterRule| {
                 self.parameters.iter().any(|our| our.name == their.name && our.takes == their.takes)
             };
-            !theirs.is_empty() && theirs.iter().all(known)
+            !theirs.is_empty() && theirs.iter().all(is_ours)
         });
-        let told = other.callbacks.iter().all(|their| self.callbacks.iter().any(|our| our.covers(their)));
-        named
-            && except
-            && told
-            && through
+        (anybody || self.name == other.name && other.through.iter().all(|name| self.through.contains(name)))
+            && self.except.iter().all(|name| other.except.contains(name))
+            && other.callbacks.iter().all(|their| self.callbacks.iter().any(|our| our.covers(their)))
             && parameters
             && wide(self.calls_per_minute, other.calls_per_minute)
             && wide(self.at_once, other.at_once)
@@ -326,12 +299,105 @@ impl Grantable for CallerGrant {
     }
 }
 
-/// What a caller can be called.
 fn is_name(name: &str) -> bool {
-    let plain = !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_whitespace);
+    let plain = !name.is_empty() && name.len() <= MAX_NAME_BYTES && !name.chars().any(char::is_whitespace);
     plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
 }
 
-fn any() -> Selector {
-    Selector::Any
+/// JSON Schema (2020-12) of the file, read as TOML.
+pub fn schema() -> &'static Value {
+    static PUBLISHED: LazyLock<Value> =
+        LazyLock::new(|| serde_json::from_str(include_str!("callers.schema.json")).expect("the schema is JSON"));
+    &PUBLISHED
+}
+
+#[jsonschema::validator(path = "src/policy/callers.schema.json", methods = { is_valid = false, validate = false })]
+struct Shape;
+
+#[derive(Deserialize)]
+struct ParameterLine {
+    tool: Selector,
+    name: String,
+    why: String,
+    values: Option<Vec<Value>>,
+    prefix: Option<String>,
+    under: Option<String>,
+    min: Option<f64>,
+    max: Option<f64>,
+}
+
+pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
+    let mut document =
+        Document::parse(source, &Schema { published: schema, errors: |value| Shape::iter_errors(value) })?;
+    let it = &mut document;
+    let mut list: Vec<CallerRule> = Vec::new();
+    for (pointer, entry) in it.list("/caller") {
+        let rule = caller(it, &pointer, entry, file.parent().unwrap_or(Path::new("")));
+        if list.iter().any(|other| other.name == rule.name) {
+            it.conflict(&format!("{pointer}/name"), "another entry names this caller: write one");
+        }
+        list.push(rule);
+    }
+    let mut limits: Vec<ToolLimit> = Vec::new();
+    for (pointer, limit) in it.list::<ToolLimit>("/limit") {
+        if limits.iter().any(|other| other.tools.iter().any(|tool| limit.tools.contains(tool))) {
+            it.conflict(&format!("{pointer}/tools"), "another entry limits one of these: write one");
+        }
+        limits.push(limit);
+    }
+    let usual = Breaker::default();
+    let breaker = Breaker {
+        failures: it.get("/breaker/failures").unwrap_or(usual.failures),
+        wait: it.get("/breaker/wait_seconds").map_or(usual.wait, Duration::from_secs),
+    };
+    let source = std::mem::take(&mut it.value);
+    let problems = document.finish();
+    match problems.is_empty() {
+        true => Ok(Callers { file: file.to_path_buf(), list, limits, breaker, source }),
+        false => Err(problems),
+    }
+}
+
+/// `folder`: of the file, where relative paths start.
+fn caller(document: &mut Document<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
+    let at = |key: &str| format!("{pointer}/{key}");
+    let names = rule.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
+    for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
+        if !is_name(name) {
+            document.fault(&pointer, "the name of a caller is as it authenticates (alice, uid:1000), or \"*\"");
+        }
+    }
+    let mut parameters = Vec::new();
+    for (pointer, line) in document.list::<ParameterLine>(&at("parameters")) {
+        // A misspelt id would leave the tool that is meant without its rule.
+        if !rule.tools.iter().any(|own| own.meets(&line.tool)) {
+            document
+                .fault(&format!("{pointer}/tool"), "none of this caller's `tools`: write the same id here and there");
+        }
+        let (tool, name, why) = (line.tool.clone(), line.name.clone(), line.why.clone());
+        let Some(takes) = allowed_value(document, &pointer, line) else { continue };
+        parameters.push(ParameterRule { tool, name, takes, why, at: document.at(&format!("{pointer}/name")) });
+    }
+    let callbacks = callbacks::read(document, &at("callbacks"));
+    let secret = document.get(&at("callback_secret")).map(|secret: String| secrets::source(&secret, folder));
+    let callback_secret = secret.and_then(|secret| document.parsed(&at("callback_secret"), secret));
+    let operator = document.value.pointer(&at("role")).is_some();
+    CallerRule { parameters, callbacks, callback_secret, operator, at: document.at(&at("name")), ..rule }
+}
+
+fn allowed_value(document: &mut Document<'_>, pointer: &str, line: ParameterLine) -> Option<AllowedValue> {
+    Some(match line {
+        ParameterLine { values: Some(values), .. } => AllowedValue::Values(values),
+        ParameterLine { prefix: Some(prefix), .. } => AllowedValue::Prefix(prefix),
+        ParameterLine { under: Some(folder), .. } => {
+            let path = document.parsed(&format!("{pointer}/under"), plain_path(folder.trim_end_matches('/')))?;
+            AllowedValue::Under(path.to_string_lossy().into_owned())
+        }
+        ParameterLine { min, max, .. } => {
+            if min.zip(max).is_some_and(|(min, max)| min > max) {
+                document.fault(&format!("{pointer}/min"), "`min` is above `max`: no number fits");
+            }
+            AllowedValue::Range { min, max }
+        }
+    })
 }

@@ -1,10 +1,16 @@
-//! Capabilities: the words a manifest may require, and who must agree to each.
-//!
-//! For: policy files (which words may be granted), settings (which a host offers) and `decide` (which asks are met).
-//! In: a word. Out: its kind, or why it is refused. Never: lets an unknown word pass in silence.
+//! Capabilities: the words that a manifest may require, and who must agree to each.
 
-use crate::manifest::environment;
+use super::confinement::Variable;
+use super::document::{At, Document};
+use super::grantable::{Layer, granted};
+use super::machine::Machine;
+use super::needs::Need;
+use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use crate::base::text::{self, printable};
 use crate::manifest::shape::did_you_mean;
+use crate::manifest::{Handler, Language, Manifest, environment};
+use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// How a capability is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +25,6 @@ pub enum Kind<'a> {
     Ask(Ask),
     /// What this host's configuration says that the machine has (`capabilities`). It opens nothing.
     Declared,
-    /// Known, not built yet.
     Later,
     Unknown,
 }
@@ -39,11 +44,8 @@ const KNOWN: [&str; 9] = [
 /// What a tool may ask of the client that called it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// A form for the person behind the client.
     Elicitation,
-    /// An answer of the client's model.
     Sampling,
-    /// The folders that the client works in.
     Roots,
 }
 
@@ -87,36 +89,152 @@ pub fn kind(word: &str) -> Kind<'_> {
     }
 }
 
-/// Why no host could ever meet this word: the text after "which nobody knows"; `None` = some host may.
+/// Why no host could ever meet this word; `None` = some host may.
 pub fn unknown(word: &str) -> Option<String> {
-    let variable = || {
-        let name = word.strip_prefix("env:").or_else(|| word.strip_prefix("secret:"))?;
-        environment::refused(name, "")
-    };
-    let why = || match variable() {
-        Some(why) => format!(": {why}"),
-        None => format!("{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")),
-    };
-    (kind(word) == Kind::Unknown).then(why)
+    if kind(word) != Kind::Unknown {
+        return None;
+    }
+    let shown = printable(&text::head(word, 60));
+    let variable = word.strip_prefix("env:").or(word.strip_prefix("secret:"));
+    Some(match variable.and_then(|name| environment::refused(name, "")) {
+        Some(why) => format!("capability '{shown}': {why}"),
+        None => format!("unknown capability '{shown}'{}; known: {}", did_you_mean(word, &KNOWN), KNOWN.join(", ")),
+    })
 }
 
-/// May a config name this word?
+/// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
+pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
+    let client = "a client that runs the tool (handler.type definition-only): not built yet";
+    let later = matches!(manifest.handler, Handler::DefinitionOnly).then(|| Need::new("/handler/type", client));
+    let words = manifest.asks.capabilities.iter().enumerate();
+    let unknown = words.filter_map(|(index, word)| {
+        Some(Need::mistaken(format!("/securityContext/requiredCapabilities/{index}"), unknown(word)?))
+    });
+    later.into_iter().chain(unknown).collect()
+}
+
 pub fn offerable(word: &str) -> Result<(), String> {
     if kind(word) == Kind::Declared { Ok(()) } else { grantable(word) }
 }
 
-/// May a policy grant this word?
 pub fn grantable(word: &str) -> Result<(), String> {
-    let shown = crate::base::text::printable(word);
-    match kind(word) {
-        Kind::Free | Kind::Env(_) | Kind::Ask(_) => Ok(()),
-        Kind::Secret(_) => Err(format!(
-            "`{shown}` is granted by an entry of [secrets] grant in the tool's policy, which says where it lies: write it there"
-        )),
-        Kind::Declared => {
-            Err(format!("`{shown}` needs no grant: `capabilities` in the host's configuration declares it; remove it"))
+    let why = match kind(word) {
+        Kind::Free | Kind::Env(_) | Kind::Ask(_) => return Ok(()),
+        Kind::Secret(_) => "is granted by an entry of [secrets] grant in the tool's policy, which says where it lies",
+        Kind::Declared => "needs no grant: `capabilities` in the host's configuration declares it",
+        Kind::Later => "is not built yet: remove it",
+        Kind::Unknown => return Err(unknown(word).unwrap_or_default()),
+    };
+    Err(format!("`{}` {why}", printable(word)))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Capability {
+    pub name: String,
+    pub why: String,
+    #[serde(skip)]
+    pub at: At,
+}
+
+/// `cap`: the file is a cap, which names the secrets that policies may grant.
+pub(super) fn read(document: &mut Document<'_>, cap: bool) -> Vec<Capability> {
+    let mut found = Vec::new();
+    for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
+        let pointer = format!("{pointer}/name");
+        let is_secret = cap && matches!(kind(&granted.name), Kind::Secret(_));
+        if !is_secret {
+            document.parsed(&pointer, grantable(&granted.name));
         }
-        Kind::Later => Err(format!("`{shown}` is not built yet; remove it")),
-        Kind::Unknown => Err(format!("unknown capability `{shown}`{}", unknown(word).unwrap_or_default())),
+        found.push(Capability { at: document.at(&pointer), ..granted });
     }
+    found
+}
+
+/// Why a capability cannot be met on this machine, whatever a policy says.
+fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'static str> {
+    let module = matches!(manifest.handler, Handler::Script { language: Language::Wasm, .. });
+    match kind(word) {
+        Kind::Free if module => Some("a WASI module starts no processes"),
+        Kind::Env(name) if !machine.environment.contains_key(name) => {
+            Some("this host does not offer it, or it is not set")
+        }
+        Kind::Declared if !machine.declared.contains(word) => {
+            Some("`capabilities` in this host's configuration does not declare it")
+        }
+        Kind::Later => Some("not built yet"),
+        Kind::Unknown => Some("not a word this host knows"),
+        _ => None,
+    }
+}
+
+/// The answers to all that are no secrets, and what the machine lacks for them.
+pub(super) fn judge(
+    manifest: &Manifest,
+    layers: &[Layer<'_, Vec<Capability>>],
+    machine: &Machine,
+) -> (Vec<Verdict>, Vec<Need>) {
+    let (mut verdicts, mut lacks) = (Vec::new(), Vec::new());
+    for (index, word) in manifest.asks.capabilities.iter().enumerate() {
+        let kind = kind(word);
+        if let Kind::Secret(_) = kind {
+            continue;
+        }
+        let granted = granted(layers, "[capabilities] grant", word, |entry| entry.name == *word);
+        verdicts.push(match (missing(machine, manifest, word), kind, granted) {
+            (Some(reason), ..) => {
+                // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
+                if kind != Kind::Unknown {
+                    let pointer = format!("/securityContext/requiredCapabilities/{index}");
+                    lacks.push(Need::new(pointer, format!("the capability '{}': {reason}", printable(word))));
+                }
+                Verdict::denied(RequestKind::Capability, word, Narrower::Machine, reason, &[])
+            }
+            (None, Kind::Free, ..) => Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP]).because(
+                "house: free",
+                "every tool may start processes inside its own walls and limits",
+                "house",
+            ),
+            (None, Kind::Declared, ..) => {
+                let why = "`capabilities` declares it; it opens no file, device or host";
+                let met = Verdict::met(RequestKind::Capability, word, word, &[]);
+                met.because("this host's configuration", why, "configuration")
+            }
+            (None, _, Ok((entry, origin))) => {
+                let (effective, walls): (_, &[&str]) = match kind {
+                    Kind::Env(name) => {
+                        (format!("{name}, with the host's own text (never shown)"), &[wall::ENVIRONMENT])
+                    }
+                    Kind::Ask(ask) => (format!("{} of the client that called it", ask.word()), &[]),
+                    _ => (word.clone(), &[wall::ENVIRONMENT]),
+                };
+                let (rule, place) = (format!("{}: {}", origin.name, entry.name), origin.place(entry.at));
+                Verdict::met(RequestKind::Capability, word, effective, walls).because(rule, &entry.why, place)
+            }
+            (None, _, Err((narrower, reason))) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &[]),
+        });
+    }
+    (verdicts, lacks)
+}
+
+/// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an interpreter are
+/// refused, as they were at load.
+pub(super) fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
+    let mut kept = BTreeMap::new();
+    for (name, value) in &manifest.execution.env {
+        if let Some(reason) = environment::refused(name, value) {
+            verdicts.push(Verdict::denied(RequestKind::Env, name, Narrower::House, reason, &[wall::ENVIRONMENT]));
+        } else {
+            let verdict = Verdict::met(RequestKind::Env, name, format!("{name}={value}"), &[wall::ENVIRONMENT]);
+            verdicts.push(verdict.because("house: env literals", "a text the manifest carries itself", "house"));
+            kept.insert(name.clone(), Variable::Literal(value.clone()));
+        }
+    }
+    for verdict in verdicts.iter().filter(|v| v.what == RequestKind::Capability && v.allowed) {
+        if let Kind::Env(name) = kind(&verdict.asked)
+            && let Some(value) = machine.environment.get(name)
+        {
+            kept.insert(name.to_owned(), value.clone());
+        }
+    }
+    kept
 }

@@ -1,17 +1,15 @@
-//! The confinement: manifest ∩ policy on this machine. Everything one call may touch.
-//!
-//! Plain data, complete, no defaults left to fill. What audit prints is what the walls enforce,
-//! because it is this value in both places.
+//! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit prints is what the
+//! walls enforce, because it is this value in both places.
 
-use super::packages::PackageGrant;
-use super::{Variable, WrittenTree};
+use super::versions::Ecosystem;
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
 use crate::quantity::Limit;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,12 +24,10 @@ pub struct Runtime {
     /// Files and folders that are bound read-only at their own paths (never idmapped).
     pub roots: Vec<PathBuf>,
     pub version: String,
-    /// How it was found: `PATH`, or the policy that names it.
     pub found: String,
 }
 
 impl Runtime {
-    /// This binary, in a role.
     pub fn ourselves(role: &str) -> Runtime {
         Runtime {
             language: Language::Wasm,
@@ -47,10 +43,11 @@ impl Runtime {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Program {
-    /// One of this machine.
     Path(PathBuf),
     /// This binary, executed from a descriptor: the wasm worker and the audit probe.
-    Ourselves { role: String },
+    Ourselves {
+        role: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -64,17 +61,23 @@ pub enum Access {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Opening {
-    /// A folder and everything below it; changes show at once.
-    Live { path: PathBuf },
+    Live {
+        path: PathBuf,
+    },
     /// Files in one folder whose names match, bound read-only at call start.
     /// `names` is a glob over one path component (a literal name is escaped).
-    Snapshot { folder: PathBuf, names: String },
+    Snapshot {
+        folder: PathBuf,
+        names: String,
+    },
     /// A private copy of the folder's matching files; published after success, only what matches.
-    Staged { folder: PathBuf, names: String },
+    Staged {
+        folder: PathBuf,
+        names: String,
+    },
 }
 
 impl Opening {
-    /// The folder that is opened or holds the matched files.
     pub fn folder(&self) -> &Path {
         match self {
             Opening::Live { path } => path,
@@ -86,24 +89,29 @@ impl Opening {
 /// Placeholder for the script's folder where a service method gets its script with the call.
 pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
-/// One grant with where it came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
     pub access: Access,
     pub opening: Opening,
-    /// The pattern in the manifest, or `(default)`.
     pub asked: String,
-    /// `policy-name: ./out/**`
     pub rule: String,
     pub why: String,
 }
 
+impl Grant {
+    /// The tree that is read by `base:`.
+    pub fn base_tree(&self) -> Option<&Path> {
+        (self.access == Access::Read && self.asked.starts_with("base:")).then(|| self.opening.folder())
+    }
+}
+
 /// What a call reaches over a network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
     /// Nothing: an empty network namespace and no sockets.
+    #[default]
     None,
     /// These hosts, through the stub and relay of `egress`, which are all that its network namespace holds. Never empty.
     Hosts(Vec<HostGrant>),
@@ -117,7 +125,6 @@ impl Network {
         }
     }
 
-    /// All ports at which some host is granted, in order.
     pub fn ports(&self) -> Vec<u16> {
         let ports: BTreeSet<u16> = self.hosts().iter().flat_map(|grant| grant.pattern.ports()).collect();
         ports.into_iter().collect()
@@ -133,9 +140,7 @@ pub struct HostGrant {
     /// Addresses that are not public, and that these hosts may have all the same.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<IpNet>,
-    /// The pattern in the manifest.
     pub asked: String,
-    /// `policy-name: api.example.com`
     pub rule: String,
     pub why: String,
 }
@@ -147,7 +152,6 @@ impl HostGrant {
     }
 }
 
-/// A secret that a call may use, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretGrant {
@@ -156,7 +160,6 @@ pub struct SecretGrant {
     /// Added by the relay; `None`: a variable of the tool, by the secret's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<HeaderRule>,
-    /// `policy-name: WEATHER_KEY`
     pub rule: String,
     pub why: String,
 }
@@ -165,9 +168,7 @@ pub struct SecretGrant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SecretSource {
-    /// A variable of the host.
     Env(String),
-    /// A file, absolute.
     File(PathBuf),
     /// A file for each caller, absolute; `{caller}` stands once, in its name.
     #[serde(rename = "callerFile")]
@@ -180,11 +181,9 @@ pub enum SecretSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderRule {
-    /// A canonical name.
     pub host: String,
     /// Where that host speaks TLS.
     pub port: u16,
-    /// In lower case.
     pub name: String,
     /// With `{}` where the secret stands.
     pub value: String,
@@ -210,13 +209,52 @@ impl HeaderRule {
     }
 }
 
-/// All limits, filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    pub path: PathBuf,
+    pub sha256: String,
+}
+
+/// The packages that a call has, and where that comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageGrant {
+    pub ecosystem: Ecosystem,
+    #[serde(flatten)]
+    pub rules: PackageRules,
+    pub rule: String,
+    pub locked: bool,
+    pub sources: Vec<Source>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageRules {
+    /// The name of an index in the host's configuration.
+    pub index: String,
+    /// A lock with hashes is required; else what the first call resolves is kept.
+    pub lock_required: bool,
+    /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
+    pub builds: bool,
+    pub deny: Vec<Denied>,
+    /// A version must have been published this many days ago.
+    pub min_age_days: Option<u32>,
+    pub why: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Denied {
+    pub name: String,
+    /// A range, as the ecosystem writes it; `None`: all.
+    pub versions: Option<String>,
+    pub why: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Limits(pub BTreeMap<Limit, u64>);
 
 impl Limits {
-    /// House defaults for all.
     pub fn house() -> Limits {
         Limits(Limit::ALL.into_iter().map(|l| (l, l.house_default())).collect())
     }
@@ -238,11 +276,61 @@ pub struct Built {
     pub link: Option<(PathBuf, PathBuf)>,
 }
 
+/// A tree in which a script would find the code that some tool wrote: it is looked at before the call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WrittenTree {
+    pub tree: PathBuf,
+    pub writer: String,
+}
+
+/// The text of one environment variable, and where it comes from. The host's own may be a secret: no record, digest, report or
+/// debug line shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Variable {
+    /// From the manifest, which everybody may read.
+    Literal(String),
+    /// The host's own, granted as `env:NAME`.
+    Host(String),
+}
+
+impl Variable {
+    pub fn text(&self) -> &str {
+        match self {
+            Variable::Literal(text) | Variable::Host(text) => text,
+        }
+    }
+
+    /// The text, if it is the host's own.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Variable::Host(text) => Some(text),
+            Variable::Literal(_) => None,
+        }
+    }
+
+    /// For reports.
+    fn shown(&self) -> &str {
+        if self.host().is_some() { "(the host's own)" } else { self.text() }
+    }
+}
+
+impl Serialize for Variable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.shown())
+    }
+}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.shown())
+    }
+}
+
 /// The part that is the same for every call: a launcher is made for one shape, and audit prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
-    /// `id@version`
     pub tool: String,
     pub runtime: Runtime,
     /// The script as seen by the tool, absolute. `None` when the source comes with the call (run-code).
@@ -252,13 +340,10 @@ pub struct Shape {
     pub folder: PathBuf,
     pub grants: Vec<Grant>,
     pub network: Network,
-    /// Secrets that the call may use, by name and source.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
-    /// Packages that are installed for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageGrant>,
-    /// Where those lie that were built for this call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub built: Option<Built>,
     pub limits: Limits,
@@ -266,10 +351,8 @@ pub struct Shape {
     pub env: BTreeMap<String, Variable>,
     /// The policy demands exact accounting; without a cgroup the call is refused.
     pub require_cgroup: bool,
-    /// What the call asks for and is refused is kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe: bool,
-    /// Any text on stderr fails the call (manifest or policy).
     pub stderr_is_error: bool,
     /// Output that is not one JSON value is the answer as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -1,10 +1,8 @@
-//! Policy files as they lie on disk: only regular files that nobody else can change, no links.
-//!
-//! For: `policy/load.rs`. In: a folder or a file. Out: texts in the order of their names.
-//! Never: follows a link, waits on a FIFO, reads more than the house allows, or trusts a file others can write.
+//! Policy files on disk: only regular files that nobody else can change; no link is followed and no FIFO waited on.
 
 use super::document::{At, FileProblem};
 use super::file::is_policy_file;
+use super::packages::is_lock_name;
 use crate::base::files;
 use crate::base::text;
 use crate::manifest::{Code, Severity};
@@ -62,18 +60,25 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
 
 /// A lock of packages that a policy names, held to what holds for the policy.
 pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
-    let text = open(AT_FDCWD, path).and_then(|(opened, about)| whole(opened, &about, path));
-    let fix = if path.exists() { "" } else { "; `toolhost deps lock core:run-code NAME` writes it" };
-    let text = text.map_err(|Bad(code, at, what)| Bad(code, at, what + fix));
-    text.map_err(|Bad(_, at, what)| FileProblem::new(path, Severity::Error, Code::Dependency, "", at, what))
+    beside(path, |_| None).map_err(|mut bad| {
+        bad.problem.code = Code::Dependency;
+        let fix = if path.exists() { "" } else { "; `toolhost deps lock core:run-code NAME` writes it" };
+        bad.problem.message.push_str(fix);
+        bad
+    })
 }
 
-/// Certificates in PEM that a policy names, held to what holds for the policy.
+/// Certificates in PEM that a policy names, likewise.
 pub fn certificates(path: &Path) -> Result<String, FileProblem> {
+    let is_pem = |text: &str| text.contains("-----BEGIN CERTIFICATE-----");
+    beside(path, |text| (!is_pem(text)).then_some("holds no certificate in PEM"))
+}
+
+fn beside(path: &Path, check: impl Fn(&str) -> Option<&'static str>) -> Result<String, FileProblem> {
     let text = open(AT_FDCWD, path).and_then(|(opened, about)| whole(opened, &about, path));
-    let text = text.and_then(|text| match text.contains("-----BEGIN CERTIFICATE-----") {
-        true => Ok(text),
-        false => Err(unreadable("holds no certificate in PEM")),
+    let text = text.and_then(|text| match check(&text) {
+        Some(why) => Err(unreadable(why)),
+        None => Ok(text),
     });
     text.map_err(|Bad(code, at, what)| FileProblem::new(path, Severity::Error, code, "", at, what))
 }
@@ -90,7 +95,7 @@ fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts)
         if name.to_str().is_some_and(is_policy_file) {
             let text = open(opened, Path::new(name)).and_then(|(opened, about)| whole(opened, &about, &file));
             found.take(&file, text);
-        } else if !name.to_str().is_some_and(super::packages::is_lock_name) {
+        } else if !name.to_str().is_some_and(is_lock_name) {
             let why = "ignored: a policy file ends in `.policy.toml`";
             // Whoever wrote one that is not read believes in it.
             let like = name.to_string_lossy().to_lowercase();
@@ -139,7 +144,6 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Bad> {
     Ok(text.to_owned())
 }
 
-/// Refuses a policy that somebody else can change.
 fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
     let shown = text::path(path);
     if about.mode() & 0o022 != 0 {

@@ -1,7 +1,5 @@
-//! A policy file as text, as a value and as places. The published JSON Schema says which values are accepted.
-//!
-//! The schema decides shape, types and known keys; what it cannot say (two entries that contradict each other, a text that
-//! has a grammar of its own) the reader of a table adds with `fault`. Nothing that the schema or a reader refuses loads.
+//! A policy file as text, as a value and as places. The published JSON Schema says which values are accepted; what it
+//! cannot say (two entries that contradict each other, a text with a grammar of its own) the reader of a table adds.
 
 use crate::base::text;
 use crate::manifest::shape::{self, Violation};
@@ -65,7 +63,6 @@ pub(super) struct Schema {
     pub errors: for<'v> fn(&'v Value) -> ErrorIterator<'v>,
 }
 
-/// One file with its faults so far.
 pub(super) struct Document<'t> {
     text: &'t str,
     /// Where each line starts, so that a long file is not counted through for every value.
@@ -73,8 +70,6 @@ pub(super) struct Document<'t> {
     table: DeTable<'t>,
     pub value: Value,
     problems: Vec<Problem>,
-    /// What the schema says and a reader may say exactly.
-    rough: Vec<Violation>,
 }
 
 impl<'t> Document<'t> {
@@ -84,7 +79,7 @@ impl<'t> Document<'t> {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
         let (table, errors) = DeTable::parse_recoverable(text);
         let table = table.into_inner();
-        let mut document = Document { text, lines, table, value: Value::Null, problems: Vec::new(), rough: Vec::new() };
+        let mut document = Document { text, lines, table, value: Value::Null, problems: Vec::new() };
         let first = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
         if let Some(error) = errors.iter().min_by_key(first) {
             let at = error.span().map(|span| document.place(span.start)).unwrap_or_default();
@@ -97,17 +92,12 @@ impl<'t> Document<'t> {
             return Err(document.finish());
         }
         document.value = table_value(&document.table);
-        let found =
-            shape::violations((schema.errors)(&document.value).take(MAX_PROBLEMS), (schema.published)(), &shape::TOML);
-        for violation in found {
-            match violation {
-                Violation { is_rough: true, .. } => document.rough.push(violation),
-                Violation { is_name, pointer, message, .. } => {
-                    let spans = document.find(&pointer);
-                    let at = document.place(if is_name { spans.0.start } else { spans.1.start });
-                    document.add(Code::Schema, &pointer, at, message);
-                }
-            }
+        let errors = (schema.errors)(&document.value).take(MAX_PROBLEMS);
+        for Violation { pointer, is_name, message, .. } in shape::violations(errors, (schema.published)(), &shape::TOML)
+        {
+            let spans = document.find(&pointer);
+            let at = document.place(if is_name { spans.0.start } else { spans.1.start });
+            document.add(Code::Schema, &pointer, at, message);
         }
         Ok(document)
     }
@@ -117,7 +107,6 @@ impl<'t> Document<'t> {
         self.place(self.find(pointer).1.start)
     }
 
-    /// The spans of a member's name and of its value.
     fn find(&self, pointer: &str) -> (Range<usize>, Range<usize>) {
         let mut found = (0..0, 0..0);
         let (mut table, mut value) = (Some(&self.table), None);
@@ -150,11 +139,13 @@ impl<'t> Document<'t> {
         At { line, column }
     }
 
+    /// A fault of a value, unless one is known already.
     pub fn fault(&mut self, pointer: &str, message: impl Into<String>) {
-        self.add(Code::Schema, pointer, self.at(pointer), message);
+        if !self.is_faulty(pointer) {
+            self.add(Code::Schema, pointer, self.at(pointer), message);
+        }
     }
 
-    /// A fault of two entries that do not go together.
     pub fn conflict(&mut self, pointer: &str, message: impl Into<String>) {
         self.add(Code::Conflict, pointer, self.at(pointer), message);
     }
@@ -171,8 +162,7 @@ impl<'t> Document<'t> {
         let value = self.value.pointer(pointer)?;
         let read = T::deserialize(value).ok();
         if read.is_none() {
-            let message = "this cannot be read here; `toolhost schema` says what can".to_owned();
-            self.rough.push(Violation { pointer: pointer.to_owned(), is_name: false, is_rough: true, message });
+            self.fault(pointer, "this cannot be read here; `toolhost schema` says what can");
         }
         read
     }
@@ -192,18 +182,11 @@ impl<'t> Document<'t> {
         read.map_err(|message| self.fault(pointer, message)).ok()
     }
 
-    /// Whether something at or below a pointer is wrong.
     pub fn is_faulty(&self, pointer: &str) -> bool {
         self.problems.iter().any(|problem| is_below(&problem.pointer, pointer))
     }
 
-    /// All faults by their place.
     pub fn finish(mut self) -> Vec<Problem> {
-        for Violation { pointer, message, .. } in std::mem::take(&mut self.rough) {
-            if !self.is_faulty(&pointer) {
-                self.fault(&pointer, message);
-            }
-        }
         self.problems.sort_by_key(|problem| (problem.line, problem.column));
         self.problems
     }

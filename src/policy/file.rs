@@ -1,34 +1,33 @@
 //! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed, and
 //! what cannot be enforced is not accepted.
 
-use super::capability;
+use super::capability::{self, Capability};
+use super::confinement::{HostGrant, SecretGrant};
 use super::document::{At, Document, FileProblem, MAX_PROBLEMS, Schema};
-use super::files::{self, Rule};
-use super::grantable::Entry;
-use super::hosts;
+use super::files::{self, FileRules};
+use super::grantable::{Entry, Layer, Origin};
+use super::machine::NamedRuntime;
 use super::packages::{self, Ecosystem, PackagesAllowed};
-use super::secrets;
+use super::selector::Selector;
 use super::services::{self, ServiceRule};
-use super::{HostGrant, SecretGrant};
+use super::verdict::Narrower;
+use super::{hosts, secrets};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, Severity, StderrRule};
 use crate::quantity::Limit;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// The name of the file that caps every tool.
 pub const HOST_FILE: &str = "host.policy.toml";
-/// The ending of every policy file's name.
 pub const SUFFIX: &str = ".policy.toml";
 
 pub fn is_policy_file(name: &str) -> bool {
     name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
 }
 
-/// The built-in default, as a policy file.
 pub const DEFAULT_POLICY: &str = r#"name  = "default"
 why   = "A tool reads its own folder, has scratch, and nothing else."
 tools = ["*"]
@@ -37,46 +36,10 @@ tools = ["*"]
 read = [{ path = "./**", why = "its own folder" }]
 "#;
 
-/// Which tools a policy is for; narrower wins.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Selector {
-    /// `*`
-    Any,
-    /// `ns:*`
-    Namespace(String),
-    /// `ns:name`
-    Exact(String),
-}
-
-/// As it is written.
-impl Serialize for Selector {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&self.text())
-    }
-}
-
-impl Selector {
-    pub fn matches(&self, id: &str) -> bool {
-        match self {
-            Selector::Any => true,
-            Selector::Namespace(ns) => id.split_once(':').is_some_and(|(n, _)| n == ns),
-            Selector::Exact(exact) => exact == id,
-        }
-    }
-    pub fn text(&self) -> String {
-        match self {
-            Selector::Any => "*".into(),
-            Selector::Namespace(ns) => format!("{ns}:*"),
-            Selector::Exact(id) => id.clone(),
-        }
-    }
-}
-
 /// What happens to a tool that asks for more than it may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The call is refused.
     #[default]
     Reject,
     /// The call runs with less, and its notes say so.
@@ -89,33 +52,14 @@ pub struct Ceiling {
     pub at: At,
 }
 
-/// An interpreter the operator chose.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct NamedRuntime {
-    pub path: PathBuf,
-    pub why: String,
-    #[serde(skip)]
-    pub at: At,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Capability {
-    pub name: String,
-    pub why: String,
-    #[serde(skip)]
-    pub at: At,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tools {
     pub selector: Selector,
     pub at: At,
 }
 
-/// One entry of `folders`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
-    /// Absolute.
     pub path: PathBuf,
     pub at: At,
 }
@@ -141,8 +85,7 @@ pub struct Policy {
     pub confirm: Option<String>,
     /// Why the person may be one that the client which calls asks.
     pub confirm_by_client: Option<String>,
-    pub read: Vec<Rule>,
-    pub write: Vec<Rule>,
+    pub files: FileRules,
     pub limits: BTreeMap<Limit, Ceiling>,
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
@@ -150,20 +93,13 @@ pub struct Policy {
     pub secrets: Vec<Entry<SecretGrant>>,
     pub packages: BTreeMap<Ecosystem, Entry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
-    /// The file as it is written.
     pub source: Value,
-    /// SHA-256 of the file's text, hex.
     pub digest: String,
     /// What is wrong with the file: its tools are refused.
     pub fault: Option<String>,
 }
 
 impl Policy {
-    /// A policy that grants nothing.
-    fn empty(file: &Path) -> Policy {
-        Policy { file: file.to_path_buf(), read: Vec::new(), ..Policy::built_in() }
-    }
-
     /// The policy for tools that no policy file governs.
     pub fn built_in() -> Policy {
         let nowhere = Path::new("");
@@ -171,21 +107,17 @@ impl Policy {
         Policy { name: "built-in default".into(), ..read.expect("the default is a policy") }
     }
 
-    /// Where a rule is written: `file:line`, or the policy's name.
+    pub fn origin(&self) -> Origin<'_> {
+        Origin { name: &self.name, file: &self.file }
+    }
+
     pub fn place(&self, at: At) -> String {
-        place(&self.name, &self.file, at)
+        self.origin().place(at)
     }
 
-    /// The policy's name, with its file if it has one.
-    pub fn called(&self) -> String {
-        let place = self.place(At::default());
-        if place == self.name { format!("`{place}`") } else { format!("`{}` ({place})", self.name) }
-    }
-
-    /// True if it allows more than the built-in default does.
     pub fn is_wider_than_default(&self) -> bool {
-        !self.write.is_empty()
-            || self.read.iter().any(|rule| !rule.relative)
+        !self.files.write.is_empty()
+            || self.files.read.iter().any(|rule| !rule.relative)
             || !self.capabilities.is_empty()
             || !self.hosts.is_empty()
             || !self.secrets.is_empty()
@@ -196,12 +128,23 @@ impl Policy {
     }
 }
 
-/// Where something of a policy is written: `file:line`, or the policy's name.
-pub(super) fn place(name: &str, file: &Path, at: At) -> String {
-    match text::path(file) {
-        file if file.is_empty() => name.to_owned(),
-        file if at.line == 0 => file,
-        file => format!("{file}:{}", at.line),
+/// The policy and the cap, of which every grant is the intersection.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds<'p> {
+    pub policy: &'p Policy,
+    pub cap: Option<&'p Policy>,
+}
+
+impl<'p> Bounds<'p> {
+    pub fn policies(self) -> impl Iterator<Item = &'p Policy> {
+        std::iter::once(self.policy).chain(self.cap)
+    }
+
+    pub fn layers<E>(self, entries: fn(&Policy) -> &E) -> Vec<Layer<'p, E>> {
+        let narrowers = [Narrower::Policy, Narrower::Host];
+        let layer =
+            |(policy, narrower): (&'p Policy, _)| Layer { origin: policy.origin(), narrower, entries: entries(policy) };
+        self.policies().zip(narrowers).map(layer).collect()
     }
 }
 
@@ -242,25 +185,19 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         };
     let it = &mut document;
     let name: String = it.get("/name").unwrap_or_default();
-    if name.chars().count() > 100 || text::printable(&name) != name {
+    if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");
     }
     let name = if name.is_empty() { text::path(file) } else { name };
-    if it.value.get("confirm_by_client").is_some() && it.value.get("confirm").is_none() {
-        let words = "`confirm_by_client` says who else may be asked: say in `confirm` why anybody is";
-        it.fault("/confirm_by_client", words);
-    }
-    let tools = if host { host_only(it) } else { tools(it) };
+    let tools = if host { cap_only(it) } else { tools(it) };
     let folders = folders(it, root);
     let (require_cgroup, require_permissions) = require(it);
-    let (read, write) = files::read(it);
-    let (limits, runtimes, capabilities) = (limits(it), runtimes(it), capabilities(it, host));
     let beside = file.parent().unwrap_or(Path::new(""));
     let hosts = hosts::read(it, &name);
     // The complaint about `[secrets]` in a cap is that it stands there.
     let mut secrets = if host { Vec::new() } else { secrets::read(it, &name, beside) };
     hosts::vouch(it, &mut secrets, beside);
-    let packages = packages::read(it, &name, file);
+    let packages = packages::read(it, Origin { name: &name, file });
     let policy = Policy {
         name,
         why: it.get("/why").unwrap_or_default(),
@@ -274,11 +211,10 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         observe: it.get("/observe").unwrap_or_default(),
         confirm: it.get("/confirm"),
         confirm_by_client: it.get("/confirm_by_client"),
-        read,
-        write,
-        limits,
-        runtimes,
-        capabilities,
+        files: files::read(it),
+        limits: limits(it),
+        runtimes: runtimes(it),
+        capabilities: capability::read(it, host),
         hosts,
         secrets,
         packages,
@@ -289,41 +225,37 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     };
     let (tools_are_faulty, folders_are_faulty) = (it.is_faulty("/tools"), it.is_faulty("/folders"));
     let problems = document.finish();
-    let Some(first) = problems.first() else { return (Some(policy), problems) };
     // Of so many faults some are not listed, perhaps one of `tools`.
-    if host || problems.len() >= MAX_PROBLEMS || tools_are_faulty {
+    if !problems.is_empty() && (host || problems.len() >= MAX_PROBLEMS || tools_are_faulty) {
         return (None, problems);
     }
-    let fault = FileProblem { path: file.to_path_buf(), problem: first.clone() }.to_string();
     // With a folder that cannot be read the policy governs its tools wherever they lie.
     let folders = if folders_are_faulty { Vec::new() } else { policy.folders.clone() };
-    (Some(without_grants(Policy { folders, ..policy }, fault)), problems)
+    let policy = match problems.first() {
+        Some(first) => without_grants(Policy { folders, ..policy }, first.clone()),
+        None => policy,
+    };
+    (Some(policy), problems)
 }
 
 /// What is left of a policy with a fault: which tools it governs, and where its secrets and interpreters lie, which stays
 /// protected.
-fn without_grants(policy: Policy, fault: String) -> Policy {
+fn without_grants(policy: Policy, problem: Problem) -> Policy {
+    let fault = Some(FileProblem { path: policy.file.clone(), problem }.to_string());
     let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;
-    let empty = Policy::empty(&file);
-    Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, fault: Some(fault), ..empty }
+    let (files, built_in) = (FileRules::default(), Policy::built_in());
+    Policy { files, name, why, file, tools, folders, runtimes, secrets, source, digest, fault, ..built_in }
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
-fn host_only(document: &mut Document<'_>) -> Vec<Tools> {
-    for (pointer, tool) in document.list::<String>("/tools") {
-        if tool != "*" {
-            document.fault(&pointer, "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
-        }
+fn cap_only(document: &mut Document<'_>) -> Vec<Tools> {
+    if document.value.get("tools").is_some_and(|tools| *tools != serde_json::json!(["*"])) {
+        document.fault("/tools", "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
     }
     for key in ["folders", "mode", "runtimes", "secrets"] {
         if document.value.get(key).is_some() {
-            let more = if key == "secrets" {
-                "; here, [capabilities] grant = [{ name = \"secret:NAME\", why = \"…\" }] lets policies grant that one"
-            } else {
-                ""
-            };
             let message = format!(
-                "host.policy.toml is a cap and has no `{key}`; write it in the policy that names the tool{more}"
+                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (of secrets the cap lists the names, in [capabilities] grant)"
             );
             document.fault(&format!("/{key}"), message);
         }
@@ -333,35 +265,10 @@ fn host_only(document: &mut Document<'_>) -> Vec<Tools> {
 
 fn tools(document: &mut Document<'_>) -> Vec<Tools> {
     if document.value.get("tools").is_none() {
-        document.fault("/tools", format!("`tools` names no tool: write {SELECTORS}"));
+        document.fault("/tools", "`tools` is missing: write exact ids, \"ns:*\", or \"*\"");
     }
-    let mut found: Vec<Tools> = Vec::new();
-    for (pointer, tool) in document.list::<String>("/tools") {
-        let Some(selector) = document.parsed(&pointer, selector(&tool)) else { continue };
-        if found.iter().any(|t| t.selector == selector) {
-            document.conflict(&pointer, format!("`{}` is named twice", selector.text()));
-        }
-        found.push(Tools { selector, at: document.at(&pointer) });
-    }
-    found
-}
-
-/// What `tools` takes.
-pub(super) const SELECTORS: &str = "exact ids, \"ns:*\", or \"*\"";
-
-pub(super) fn selector(text: &str) -> Result<Selector, String> {
-    if text == "*" {
-        return Ok(Selector::Any);
-    }
-    let shown = text::printable(text);
-    let plain = |t: &str| !t.is_empty() && !t.contains('*') && !t.chars().any(|c| c.is_whitespace() || c.is_control());
-    match text.strip_suffix(":*") {
-        Some(ns) if plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_string())),
-        None if plain(text) => Ok(Selector::Exact(text.to_string())),
-        _ => Err(format!(
-            "`{shown}` names no tool: write an exact id, \"ns:*\", or \"*\" (a `*` stands alone or after `ns:`)"
-        )),
-    }
+    let tools = document.list::<Selector>("/tools").into_iter();
+    tools.map(|(pointer, selector)| Tools { selector, at: document.at(&pointer) }).collect()
 }
 
 fn folders(document: &mut Document<'_>, root: &Path) -> Vec<Folder> {
@@ -373,20 +280,13 @@ fn folders(document: &mut Document<'_>, root: &Path) -> Vec<Folder> {
     found
 }
 
-/// Whether a cgroup is required, and which permissions.
 fn require(document: &mut Document<'_>) -> (bool, BTreeSet<String>) {
     let (mut cgroup, mut permissions) = (false, BTreeSet::new());
     for (pointer, word) in document.list::<String>("/require") {
         match word.strip_prefix("permission:") {
-            Some(label) if !label.trim().is_empty() => _ = permissions.insert(label.to_owned()),
-            _ if word == "cgroup" => cgroup = true,
-            _ => {
-                let shown = text::printable(&word);
-                let words = format!(
-                    "`require` knows only \"cgroup\" and \"permission:NAME\", not \"{shown}\"; every other wall is always required"
-                );
-                document.fault(&pointer, words);
-            }
+            Some(label) => _ = permissions.insert(label.to_owned()),
+            None if word == "cgroup" => cgroup = true,
+            None => document.fault(&pointer, "`require` takes \"cgroup\" and \"permission:NAME\""),
         }
     }
     (cgroup, permissions)
@@ -407,26 +307,11 @@ fn runtimes(document: &mut Document<'_>) -> BTreeMap<Language, NamedRuntime> {
         let entry = format!("/runtimes/{}", language.name());
         let Some(NamedRuntime { path, why, .. }) = document.get(&entry) else { continue };
         let pointer = format!("{entry}/path");
-        let plain = files::plain_path(&path.to_string_lossy()).and_then(|plain| match plain.is_absolute() {
-            true => Ok(plain),
-            false => Err("an interpreter is named by its absolute path".to_owned()),
-        });
-        let Some(path) = document.parsed(&pointer, plain) else { continue };
+        let plain = files::plain_path(&path.to_string_lossy());
+        let absolute =
+            plain.and_then(|path| path.is_absolute().then_some(path).ok_or("not an absolute path".to_owned()));
+        let Some(path) = document.parsed(&pointer, absolute) else { continue };
         found.insert(language, NamedRuntime { path, why, at: document.at(&pointer) });
-    }
-    found
-}
-
-/// `host`: the file is a cap, which names the secrets that policies may grant.
-fn capabilities(document: &mut Document<'_>, host: bool) -> Vec<Capability> {
-    let mut found = Vec::new();
-    for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
-        let pointer = format!("{pointer}/name");
-        let secret = host && matches!(capability::kind(&granted.name), capability::Kind::Secret(_));
-        if !secret {
-            document.parsed(&pointer, capability::grantable(&granted.name));
-        }
-        found.push(Capability { at: document.at(&pointer), ..granted });
     }
     found
 }

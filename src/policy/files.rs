@@ -1,24 +1,20 @@
-//! Files: the paths that a manifest asks for ∩ the rules of the policy ∩ those of the cap, exactly.
+//! Files: the paths that a manifest requests ∩ the rules of the policy ∩ those of the cap, exactly.
 //!
-//! A rule is an exact file or `dir/**`; a path that could be read in two ways is refused. Two rules are never joined into a
-//! wider one, and no tool writes what is later run or read as a policy.
+//! A rule is an exact file or `dir/**`. Two rules are never joined into a wider one.
 
 use super::area::{self, Area};
 use super::base_view::KERNEL;
+use super::confinement::{Access, Grant, Opening};
 use super::document::{At, Document};
-use super::file::Policy;
-use super::grantable::{Grantable, Narrowing, least};
+use super::grantable::{Grantable, Layer, Narrowing, least};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
-use super::writable::hard_denials::HardDenials;
-use super::{Access, Grant, Opening};
+use crate::base::text;
 use crate::manifest::{Pattern, PatternShape, Site};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// One line of `[files]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// As written.
     pub text: String,
     /// The path is below the tool's own folder.
     pub relative: bool,
@@ -29,7 +25,6 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The rule for a tool that lies in `folder`.
     pub fn area_at(&self, folder: &Path) -> Area {
         match (&self.area, self.relative) {
             (Area::Tree(path), true) if path.as_os_str().is_empty() => Area::Tree(folder.to_path_buf()),
@@ -40,15 +35,27 @@ impl Rule {
     }
 }
 
-/// One entry of `read` or `write`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileRules {
+    pub read: Vec<Rule>,
+    pub write: Vec<Rule>,
+}
+
+impl FileRules {
+    /// Those that allow an access: a rule for writing is one for reading, too.
+    fn allowing(&self, access: Access) -> impl Iterator<Item = &Rule> {
+        let read: &[Rule] = if access == Access::Read { &self.read } else { &[] };
+        read.iter().chain(&self.write)
+    }
+}
+
 #[derive(Deserialize)]
-struct Entry {
+struct FileLine {
     path: String,
     why: String,
 }
 
-/// The rules for reading, and those for writing.
-pub(super) fn read(document: &mut Document<'_>) -> (Vec<Rule>, Vec<Rule>) {
+pub(super) fn read(document: &mut Document<'_>) -> FileRules {
     let own_folder = Rule {
         text: "./** (default)".to_owned(),
         relative: true,
@@ -58,181 +65,121 @@ pub(super) fn read(document: &mut Document<'_>) -> (Vec<Rule>, Vec<Rule>) {
     };
     let is_written = document.value.pointer("/files/read").is_some();
     let read = if is_written { list(document, "/files/read") } else { vec![own_folder] };
-    (read, list(document, "/files/write"))
+    FileRules { read, write: list(document, "/files/write") }
 }
 
 fn list(document: &mut Document<'_>, pointer: &str) -> Vec<Rule> {
     let mut found = Vec::new();
-    for (pointer, Entry { path, why }) in document.list(pointer) {
+    for (pointer, FileLine { path, why }) in document.list(pointer) {
         let pointer = format!("{pointer}/path");
-        let Some((relative, area)) = document.parsed(&pointer, area(&path)) else { continue };
+        let Some((relative, area)) = document.parsed(&pointer, rule_area(&path)) else { continue };
         found.push(Rule { text: path, relative, area, why, at: document.at(&pointer) });
     }
     found
 }
 
-/// Parses a rule's path: whether it is relative, and its area.
-fn area(text: &str) -> Result<(bool, Area), String> {
-    let shown = crate::base::text::printable(text);
-    if text == "self" {
-        return Err(
-            "`self` needs no rule: the script itself can always be read (a file of that name is `./self`)".into()
-        );
-    }
-    if text.starts_with('/') && text.trim_end_matches(['/', '*']).is_empty() {
-        return Err("the whole file system is never granted; name the folders".into());
-    }
-    let tree = text.strip_suffix("/**").or(if text == "**" { Some(".") } else { None });
-    let path = match tree {
-        Some("." | "") => PathBuf::new(),
-        Some(folder) => plain_path(folder)?,
-        None if text == "." || text == "./" => {
-            return Err("for the tool's own folder and all below write `./**`".into());
-        }
-        None if text.ends_with('/') => {
-            let folder = shown.trim_end_matches('/');
-            let mend = if folder.ends_with("/**") { folder.to_owned() } else { format!("{folder}/**") };
-            // The mend is offered only if it would load; else its own fault is the answer.
-            return area(&mend).and_then(|_| Err(format!("for the folder and all below write `{mend}`")));
-        }
-        None => plain_path(text)?,
+fn rule_area(text: &str) -> Result<(bool, Area), String> {
+    let area = match text.strip_suffix("/**").or((text == "**").then_some(".")) {
+        Some(".") => Area::Tree(PathBuf::new()),
+        Some(folder) => Area::Tree(plain_path(folder)?),
+        None => Area::File(plain_path(text)?),
     };
-    if let Some(kernel) = KERNEL.iter().find(|kernel| path.starts_with(kernel)) {
-        return Err(format!("nothing below {kernel} is ever granted: a tool has its own, made for it"));
+    match text == "self" || KERNEL.iter().any(|kernel| area.path().starts_with(kernel)) {
+        true => Err(format!("`{text}` needs no rule: every tool has its own")),
+        false => Ok((!area.path().is_absolute(), area)),
     }
-    let relative = !path.is_absolute();
-    Ok((relative, if tree.is_some() { Area::Tree(path) } else { Area::File(path) }))
 }
 
 /// A path of plain components; a leading `./` is taken off.
 pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
-    let shown = crate::base::text::printable(text);
-    if text.is_empty() {
-        return Err("a path is missing".into());
-    }
-    if text.contains('\0') || text.chars().any(char::is_control) {
-        return Err(format!("`{shown}` holds a control character"));
-    }
-    if text.starts_with('~') || text.starts_with("base:") {
-        return Err(format!("`{shown}`: a policy does not expand `~` or `base:`; write the absolute path"));
-    }
-    if text.contains(['*', '?', '[', ']', '{', '}']) {
-        return Err(format!(
-            "`{shown}`: a policy names an exact file or `dir/**`; no other pattern, so that it can be compared exactly"
-        ));
-    }
     let (lead, rest) = match text.strip_prefix('/') {
         Some(rest) => ("/", rest),
         None => ("", text.strip_prefix("./").unwrap_or(text)),
     };
-    for part in rest.split('/') {
-        match part {
-            ".." => return Err(format!("`{shown}`: `..` is not allowed; write the path it leads to")),
-            "" | "." => {
-                return Err(format!(
-                    "`{shown}` is not a clean path: write each folder once, without `//`, `/./` or a last `/`"
-                ));
-            }
-            _ => {}
-        }
+    let odd = |c: char| c.is_control() || "*?[]{}".contains(c);
+    let expands = text.starts_with('~') || text.starts_with("base:");
+    match expands || text.contains(odd) || rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        true => Err(format!(
+            "`{}` is not a plain path: no `..`, `.`, `//`, `~`, `base:`, pattern or control character",
+            text::printable(text)
+        )),
+        false => Ok(Path::new(lead).join(rest)),
     }
-    Ok(Path::new(lead).join(rest))
 }
 
 /// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
+const WALLS: [&str; 2] = [wall::VIEW, wall::LANDLOCK];
 
-/// What is needed to judge one tool's file asks.
 pub(super) struct Judge<'a> {
     pub site: &'a Site,
     /// The script lies among other tools' scripts and the manifest does not: nothing relative to its folder is granted.
     pub guest: bool,
-    pub policy: &'a Policy,
-    pub host: Option<&'a Policy>,
-    pub denials: HardDenials<'a>,
+    /// The policy, then the cap.
+    pub layers: Vec<Layer<'a, FileRules>>,
+    /// Why no policy can grant an area.
+    pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
 }
 
-/// A part of an ask that policy and host both allow, by a rule of the policy.
-struct Piece<'a> {
-    area: Area,
-    rule: &'a Rule,
-}
-
-#[derive(Default)]
-pub(super) struct FileVerdicts {
-    pub verdicts: Vec<Verdict>,
-    pub grants: Vec<Grant>,
-}
-
-impl<'a> Judge<'a> {
-    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern]) -> FileVerdicts {
-        let mut judged = FileVerdicts::default();
-        match read {
-            Some(patterns) => patterns.iter().for_each(|p| self.pattern(Access::Read, p, &mut judged)),
-            None => self.own_folder(&mut judged),
-        }
-        write.iter().for_each(|p| self.pattern(Access::Write, p, &mut judged));
-        judged.grants = least(std::mem::take(&mut judged.grants));
-        judged
-    }
-
-    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool that asked for nothing is not
-    /// refused: where it gets less it gets its script, and the verdict says why.
-    fn own_folder(&self, judged: &mut FileVerdicts) {
-        let shared = self.guest || self.site.folder == self.site.base;
-        let own = Area::Tree(self.site.folder.clone());
-        if !shared {
-            self.area(Access::Read, "(default)", &own, judged);
-            match judged.verdicts.last_mut() {
-                Some(verdict) if verdict.allowed => return,
-                // A part of the folder is granted; the script is added below.
-                Some(verdict) if verdict.effective.is_some() => verdict.allowed = true,
-                _ => judged.verdicts.clear(),
-            }
-        }
-        self.own_script("(default)", judged);
-        if let Some(verdict) = judged.verdicts.last_mut() {
-            verdict.reason = Some(if self.guest {
-                self.guest_reason()
-            } else if shared {
-                "the script lies directly in a base folder, so it has no folder of its own; give it one".to_string()
-            } else {
-                self.reason(Access::Read, &own)
-            });
-        }
-    }
-
-    fn own_script(&self, asked: &str, judged: &mut FileVerdicts) {
-        let Some(script) = &self.site.script else {
-            judged.verdicts.push(Verdict::met(
-                RequestKind::Read,
-                asked,
-                "the script itself",
-                &[wall::VIEW, wall::LANDLOCK],
-            ));
-            return;
+impl Judge<'_> {
+    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern]) -> (Vec<Verdict>, Vec<Grant>) {
+        let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+        let mut add = |(verdict, more): (Verdict, Vec<Grant>)| {
+            verdicts.push(verdict);
+            grants.extend(more);
         };
-        let verdict = Verdict::met(
-            RequestKind::Read,
-            asked,
-            format!("{} (the script itself)", script.display()),
-            &[wall::VIEW, wall::LANDLOCK],
-        );
+        match read {
+            Some(patterns) => patterns.iter().for_each(|pattern| add(self.pattern(Access::Read, pattern))),
+            None => self.own_folder().into_iter().for_each(&mut add),
+        }
+        write.iter().for_each(|pattern| add(self.pattern(Access::Write, pattern)));
+        (verdicts, least(grants))
+    }
+
+    /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool that requested nothing is not
+    /// refused: where it gets less it gets its script, and the verdict says why.
+    fn own_folder(&self) -> Vec<(Verdict, Vec<Grant>)> {
+        let own = Area::Tree(self.site.folder.clone());
+        let shared = self.site.folder == self.site.base;
+        let mut answers = Vec::new();
+        if !self.guest && !shared {
+            let (mut verdict, grants) = self.area(Access::Read, "(default)", &own);
+            if verdict.allowed {
+                return vec![(verdict, grants)];
+            }
+            verdict.allowed = true;
+            answers.extend(verdict.effective.is_some().then_some((verdict, grants)));
+        }
+        let (mut script, grants) = self.own_script("(default)");
+        script.reason = Some(match shared {
+            true => "the script lies directly in a base folder: give it a folder of its own".to_owned(),
+            false => self.refusal(Access::Read, &own).1,
+        });
+        answers.push((script, grants));
+        answers
+    }
+
+    fn own_script(&self, requested: &str) -> (Verdict, Vec<Grant>) {
         let why = "a tool can always read its own script";
-        judged.verdicts.push(verdict.because("house: self", why, "house"));
-        judged.grants.push(Grant {
+        let Some(script) = &self.site.script else {
+            return (Verdict::met(RequestKind::Read, requested, "the script itself", &WALLS), Vec::new());
+        };
+        let effective = format!("{} (the script itself)", script.display());
+        let verdict = Verdict::met(RequestKind::Read, requested, effective, &WALLS);
+        let grant = Grant {
             access: Access::Read,
             opening: Area::File(script.clone()).for_reading(),
-            asked: asked.to_string(),
+            asked: requested.to_owned(),
             rule: "house: self".into(),
             why: why.into(),
-        });
+        };
+        (verdict.because("house: self", why, "house"), vec![grant])
     }
 
-    fn pattern(&self, access: Access, pattern: &Pattern, judged: &mut FileVerdicts) {
+    fn pattern(&self, access: Access, pattern: &Pattern) -> (Verdict, Vec<Grant>) {
         let from = if pattern.from_base { &self.site.base } else { &self.site.folder };
-        let ask = match &pattern.shape {
-            PatternShape::SelfScript if access == Access::Read => return self.own_script(&pattern.text, judged),
+        let request = match &pattern.shape {
+            PatternShape::SelfScript if access == Access::Read => return self.own_script(&pattern.text),
             PatternShape::SelfScript => self.site.script.clone().map(Area::File),
             PatternShape::Tree { path } => area::join(from, path).map(Area::Tree),
             PatternShape::File { path } => area::join(from, path).map(Area::File),
@@ -240,161 +187,112 @@ impl<'a> Judge<'a> {
                 area::join(from, folder).map(|folder| Area::Names { folder, names: area::glob_of_pattern(names) })
             }
         };
-        match ask {
-            Some(ask) => self.area(access, &pattern.text, &ask, judged),
+        match request {
+            Some(request) => self.area(access, &pattern.text, &request),
             None => {
-                let reason = "not a path of plain components".to_string();
-                judged.verdicts.push(denied(access, &pattern.text, Narrower::House, reason));
+                let reason = "not a path of plain components";
+                (Verdict::denied(kind(access), &pattern.text, Narrower::House, reason, &WALLS), Vec::new())
             }
         }
     }
 
-    fn area(&self, access: Access, asked: &str, ask: &Area, judged: &mut FileVerdicts) {
-        if *ask == Area::Tree(PathBuf::from(SCRATCH)) {
-            let verdict = Verdict::met(what(access), asked, "/tmp (the call's own scratch)", &[wall::SCRATCH]);
+    fn area(&self, access: Access, requested: &str, request: &Area) -> (Verdict, Vec<Grant>) {
+        if *request == Area::Tree(PathBuf::from(SCRATCH)) {
             let why = "every call has its own, empty at the start and gone at the end";
-            judged.verdicts.push(verdict.because("house: /tmp", why, "house"));
-            return;
+            let verdict = Verdict::met(kind(access), requested, "/tmp (the call's own scratch)", &[wall::SCRATCH]);
+            return (verdict.because("house: /tmp", why, "house"), Vec::new());
         }
-        let fenced = self.denials.reason(access, ask);
-        let pieces = self.pieces(access, ask);
-        let allowed = pieces.iter().any(|p| p.area == *ask);
-        let effective: Vec<String> = pieces.iter().map(|p| effective_text(access, &p.area)).collect();
-        let (narrower, reason) = match fenced {
+        let parts = self.parts(access, request);
+        let is_whole = parts.iter().any(|(part, _)| part == request);
+        let (narrower, reason) = match (self.denial)(access, request) {
             Some(reason) => (Narrower::House, reason),
-            None => (self.narrower(access, ask), self.reason(access, ask)),
+            None => self.refusal(access, request),
         };
-        let mut verdict = match pieces.first() {
-            None => denied(access, asked, narrower, reason.clone()),
-            Some(first) => {
-                let walls: &[&str] =
-                    if matches!((access, &first.area), (Access::Write, Area::File(_) | Area::Names { .. })) {
-                        &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK]
-                    } else {
-                        &[wall::VIEW, wall::LANDLOCK]
-                    };
-                let (policy, rule) = (self.policy, first.rule);
-                Verdict::met(what(access), asked, effective.join(", "), walls).because(
-                    format!("{}: {}", policy.name, rule.text),
-                    &rule.why,
-                    policy.place(rule.at),
-                )
+        let mut verdict = match (parts.first(), self.layers.first()) {
+            (Some((first, rule)), Some(policy)) => {
+                let staged = access == Access::Write && !matches!(first, Area::Tree(_));
+                let walls: &[&str] = if staged { &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK] } else { &WALLS };
+                let effective: Vec<String> = parts.iter().map(|(part, _)| effective(access, part)).collect();
+                let verdict = Verdict::met(kind(access), requested, effective.join(", "), walls);
+                let verdict = verdict.because(rule_name(policy, rule), &rule.why, policy.origin.place(rule.at));
+                if is_whole { verdict } else { verdict.only_in_part(narrower, &reason) }
             }
+            _ => Verdict::denied(kind(access), requested, narrower, reason, &WALLS),
         };
-        if !allowed && verdict.allowed {
-            verdict = verdict.only_in_part(narrower, &reason);
-        }
-        verdict.area = Some(ask.clone());
-        judged.verdicts.push(verdict);
-        judged.grants.extend(pieces.into_iter().map(|piece| Grant {
+        verdict.area = Some(request.clone());
+        let grant = |(part, rule): (Area, &Rule)| Grant {
             access,
-            opening: if access == Access::Read { piece.area.for_reading() } else { piece.area.for_writing() },
-            asked: asked.to_string(),
-            rule: format!("{}: {}", self.policy.name, piece.rule.text),
-            why: piece.rule.why.clone(),
-        }));
+            opening: if access == Access::Read { part.for_reading() } else { part.for_writing() },
+            asked: requested.to_owned(),
+            rule: self.layers.first().map_or_else(String::new, |policy| rule_name(policy, rule)),
+            why: rule.why.clone(),
+        };
+        (verdict, parts.into_iter().map(grant).collect())
     }
 
-    /// The request, narrowed by the rules of the policy and then by those of the cap: the largest parts, each with the rule
-    /// of the policy. What is never granted goes at each step, since a cap could narrow it to something that passes.
-    fn pieces(&self, access: Access, ask: &Area) -> Vec<Piece<'a>> {
-        let mut parts: Vec<(Area, Option<&'a Rule>)> = vec![(ask.clone(), None)];
-        for bound in std::iter::once(self.policy).chain(self.host) {
+    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. What is never
+    /// granted goes at each step, since a cap could narrow it to something that passes.
+    fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
+        let mut parts: Vec<(Area, Option<&Rule>)> = vec![(request.clone(), None)];
+        for layer in &self.layers {
             let narrowed = parts.iter().flat_map(|(area, by)| {
-                rules(bound, access).filter_map(move |rule| {
+                layer.entries.allowing(access).filter_map(move |rule| {
                     let part = area.overlap(&rule.area_at(&self.site.folder))?;
-                    let other = by.is_none() && rule.relative && (self.guest || self.holds_the_base(&part));
-                    let is_open = !other && self.denials.reason(access, &part).is_none();
+                    let foreign = by.is_none() && rule.relative && self.is_shared(&part);
+                    let is_open = !foreign && (self.denial)(access, &part).is_none();
                     is_open.then(|| (part, by.or(Some(rule))))
                 })
             });
             parts = narrowed.collect();
         }
-        let mut greatest: Vec<Piece<'a>> = Vec::new();
-        for piece in parts.into_iter().filter_map(|(area, rule)| Some(Piece { area, rule: rule? })) {
-            if !greatest.iter().any(|g| piece.area.within(&g.area)) {
-                greatest.retain(|g| !g.area.within(&piece.area));
-                greatest.push(piece);
+        let mut largest: Vec<(Area, &Rule)> = Vec::new();
+        for (area, rule) in parts.into_iter().filter_map(|(area, rule)| Some((area, rule?))) {
+            if !largest.iter().any(|(wide, _)| area.within(wide)) {
+                largest.retain(|(narrow, _)| !narrow.within(&area));
+                largest.push((area, rule));
             }
         }
-        greatest.retain(|g| g.area != Area::Tree(PathBuf::from(SCRATCH)));
-        greatest
+        largest.retain(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH)));
+        largest
     }
 
-    /// Whether the area holds a whole script base folder, other tools' files included. A relative rule ("its own
-    /// folder") does not open that, only a rule with an absolute path.
-    fn holds_the_base(&self, area: &Area) -> bool {
+    /// Whether the area is other tools' too: of a guest, or a whole base folder of scripts. A relative rule ("its own
+    /// folder") does not open it, only a rule with an absolute path.
+    fn is_shared(&self, area: &Area) -> bool {
         let base = &self.site.base;
-        !base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree))
+        self.guest || (!base.as_os_str().is_empty() && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
     }
 
-    fn guest_reason(&self) -> String {
-        let folder = self.site.folder.display();
-        format!(
-            "scripts of other tools lie in {folder}, and the manifest does not: put it there, or give the tool a script in a folder of its own (only a rule with an absolute path could open this one)"
-        )
-    }
-
-    fn narrower(&self, access: Access, ask: &Area) -> Narrower {
-        let holds = |r: &Rule| {
-            ask.within(&r.area_at(&self.site.folder)) && !(r.relative && (self.guest || self.holds_the_base(ask)))
-        };
-        let by_policy = rules(self.policy, access).any(holds);
-        if by_policy { Narrower::Host } else { Narrower::Policy }
-    }
-
-    fn reason(&self, access: Access, ask: &Area) -> String {
+    fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
         let folder = &self.site.folder;
-        let verb = what(access).name();
-        let policy = match (self.narrower(access, ask), self.host) {
-            (Narrower::Host, Some(host)) => host,
-            _ => self.policy,
+        let allows = |layer: &Layer<'_, FileRules>| {
+            let foreign = layer.narrower == Narrower::Policy && self.is_shared(request);
+            let mut rules = layer.entries.allowing(access).filter(|rule| !(rule.relative && foreign));
+            rules.any(|rule| request.within(&rule.area_at(folder)))
         };
-        let name = policy.called();
-        let near = rules(policy, access)
-            .find(|r| matches!((r.area_at(folder), ask), (Area::File(f), Area::Tree(t)) if f == *t));
-        let readable = access == Access::Write && rules(policy, Access::Read).any(|r| ask.within(&r.area_at(folder)));
-        if policy.name == self.policy.name && self.guest && ask.path().starts_with(folder) {
-            return self.guest_reason();
+        let Some(layer) = self.layers.iter().find(|layer| !allows(layer)).or(self.layers.last()) else {
+            return (Narrower::Policy, String::new());
+        };
+        let mut reason = layer.origin.lacks(&format!("[files] {}", kind(access).name()), &request.text());
+        if self.is_shared(request) && layer.narrower == Narrower::Policy {
+            reason.push_str("; scripts of other tools lie in that folder, so only an absolute path opens it: give the tool a folder of its own");
         }
-        if policy.name == self.policy.name && self.holds_the_base(ask) {
-            return format!(
-                "the script lies directly in the base folder {}, where other tools' files lie too: give the tool its own folder (only a rule with an absolute path could open this one)",
-                self.site.base.display()
-            );
-        }
-        let mut reason = format!("no {verb} rule of policy {name} holds {}", ask.text());
-        if let Some(rule) = near {
-            reason.push_str(&format!("; its rule `{0}` is one file, for the folder write `{0}/**`", rule.text));
-        } else if readable {
-            reason.push_str("; it is allowed for reading only");
-        } else if ask.path().starts_with(SCRATCH) && !folder.starts_with(SCRATCH) {
-            reason.push_str(
-                "; /tmp inside a call is its own scratch and needs no asking, a path below it asks for the host's",
-            );
-        }
-        reason
+        (layer.narrower, reason)
     }
 }
 
-pub(super) fn rules(policy: &Policy, access: Access) -> impl Iterator<Item = &Rule> {
-    // Write implies read of the same path.
-    let read: &[Rule] = if access == Access::Read { &policy.read } else { &[] };
-    read.iter().chain(&policy.write)
+fn rule_name(policy: &Layer<'_, FileRules>, rule: &Rule) -> String {
+    format!("{}: {}", policy.origin.name, rule.text)
 }
 
-pub(super) fn what(access: Access) -> RequestKind {
+pub(super) fn kind(access: Access) -> RequestKind {
     match access {
         Access::Read => RequestKind::Read,
         Access::Write => RequestKind::Write,
     }
 }
 
-fn denied(access: Access, asked: &str, narrower: Narrower, reason: String) -> Verdict {
-    Verdict::denied(what(access), asked, narrower, reason, &[wall::VIEW, wall::LANDLOCK])
-}
-
-fn effective_text(access: Access, area: &Area) -> String {
+fn effective(access: Access, area: &Area) -> String {
     let how = match (access, area) {
         (_, Area::Tree(_)) => "live",
         (Access::Read, _) => "as found at call start",
@@ -420,7 +318,7 @@ impl Narrowing for Grant {
 
 impl Grantable for Grant {
     fn kind(&self) -> &'static str {
-        what(self.access).name()
+        kind(self.access).name()
     }
     fn text(&self) -> String {
         let staged = if matches!(self.opening, Opening::Staged { .. }) { " (staged)" } else { "" };

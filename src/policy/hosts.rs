@@ -1,13 +1,12 @@
-//! Hosts: those that a manifest asks for ∩ the entries of the policy ∩ those of the cap, exactly.
+//! Hosts: those that a manifest requests ∩ the entries of the policy ∩ those of the cap, exactly.
 //!
 //! Two entries are never joined into a wider one. An address that is not public is reached only where an entry of its own
 //! lists the range.
 
+use super::confinement::{HeaderRule, HostGrant, SecretGrant};
 use super::document::Document;
-use super::file::Policy;
-use super::grantable::{Entry, Grantable, Narrowing, least, narrowed};
+use super::grantable::{Entry, Grantable, Layer, Narrowing, least, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
-use super::{HeaderRule, HostGrant, SecretGrant};
 use crate::base::address::special;
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -68,7 +67,6 @@ pub(super) fn vouch(document: &mut Document<'_>, secrets: &mut [Entry<SecretGran
     }
 }
 
-/// The `ranges` of an entry.
 pub(super) fn ranges(document: &mut Document<'_>, entry: &str) -> Vec<IpNet> {
     let mut found = Vec::new();
     for (pointer, written) in document.list::<String>(&format!("{entry}/ranges")) {
@@ -84,58 +82,29 @@ pub(super) fn ranges(document: &mut Document<'_>, entry: &str) -> Vec<IpNet> {
 /// A range of addresses that are not public.
 pub fn range(written: &str) -> Result<IpNet, String> {
     let shown = text::printable(&text::head(written, 60));
-    if let Ok(address) = written.parse::<IpAddr>() {
-        return Err(format!("`{shown}` is one address: write `{}`", IpNet::from(address)));
-    }
-    let range: IpNet =
-        written.parse().map_err(|_| format!("`{shown}` is no range of addresses: write for example `10.1.0.0/16`"))?;
-    let plain = range.trunc();
-    if plain != range || (plain.addr().is_ipv4() && plain.to_string() != written) {
-        return Err(format!("`{shown}` has bits beyond its length, or zeros before a number: write `{plain}`"));
-    }
-    if let (IpNet::V6(six), IpAddr::V4(four)) = (range, range.addr().to_canonical())
-        && let Some(length) = six.prefix_len().checked_sub(96)
-    {
-        return Err(format!("`{shown}` is IPv4 inside IPv6: write `{four}/{length}`"));
+    let range = written.parse::<IpNet>().or_else(|_| written.parse::<IpAddr>().map(IpNet::from));
+    let range = range.map_err(|_| format!("`{shown}` is not a range of addresses, such as `10.1.0.0/16`"))?;
+    let v4 = range.prefix_len().checked_sub(96).zip(range.addr().is_ipv6().then(|| range.addr().to_canonical()));
+    let plain = match v4 {
+        Some((length, IpAddr::V4(inner))) => format!("{inner}/{length}"),
+        _ => range.trunc().to_string(),
+    };
+    if range.to_string() != plain || (range.addr().is_ipv4() && plain != written) || !written.contains('/') {
+        return Err(format!("`{shown}` is not written plainly: write `{plain}`"));
     }
     match special(range.addr()) {
         Some(_) => Ok(range),
-        None => Err(format!(
-            "`{shown}`: {} is public already and needs no range; name only addresses that are not public",
-            range.addr()
-        )),
+        None => Err(format!("`{shown}` is public already: a range names only addresses that are not public")),
     }
 }
 
-/// Why nobody reaches this host: an address that is not public, in none of the ranges.
+/// Why this host can never be reached: its address is not public, and in none of the ranges.
 pub(super) fn unreachable(pattern: &HostPattern, ranges: &[IpNet]) -> Option<String> {
     let Host::Address(address) = pattern.host else { return None };
     let what = special(address).filter(|_| !ranges.iter().any(|range| range.contains(&address)))?;
     let range = IpNet::from(address);
     Some(format!("`{address}` is not public ({what}): add ranges = [\"{range}\"] to the entry if it is meant"))
 }
-
-/// Where anybody can have a name.
-#[rustfmt::skip]
-const SHARED: [&str; 24] = [
-    "amazonaws.com", "appspot.com", "azureedge.net", "azurewebsites.net", "blogspot.com", "cloudapp.net",
-    "cloudfront.net", "digitaloceanspaces.com", "firebaseapp.com", "fly.dev", "github.io", "gitlab.io", "googleapis.com",
-    "herokuapp.com", "netlify.app", "ngrok.io", "onrender.com", "pages.dev", "r2.dev", "run.app", "vercel.app", "web.app",
-    "windows.net", "workers.dev",
-];
-
-/// Addresses that are this host, or that tell whoever asks a machine's secrets.
-const OWN: [(&str, &str); 9] = [
-    ("0.0.0.0/8", "this host itself"),
-    ("127.0.0.0/8", "this host itself"),
-    ("::/128", "this host itself"),
-    ("::1/128", "this host itself"),
-    ("169.254.0.0/16", "the metadata service of a cloud"),
-    ("168.63.129.16/32", "the metadata service of a cloud"),
-    ("100.100.100.200/32", "the metadata service of a cloud"),
-    ("fd00:ec2::254/128", "the metadata service of a cloud"),
-    ("fe80::/10", "whatever else is on this host's link"),
-];
 
 /// What is risky about reaching these hosts, a sentence each.
 pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
@@ -145,60 +114,79 @@ pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
         Host::Below(name) if !name.contains('.') => {
             found.push(format!("`{name}` is a whole top-level domain: others have names below it, too"));
         }
-        Host::Below(name) => {
-            let shared = SHARED.iter().find(|shared| name == *shared || host::is_below(name, shared));
-            found.extend(shared.map(|shared| format!("anybody can have a name below `{shared}`")));
-        }
-        Host::Name(_) | Host::Address(_) => {}
+        _ => {}
     }
     if matches!(pattern.host, Host::Any | Host::Below(_)) && !ranges.is_empty() {
-        let ranges = list(ranges);
-        found.push(format!(
-            "it has ranges ({ranges}): whoever answers for a name below it chooses which address is reached"
-        ));
+        found.push("it has ranges: whoever answers for a name below it chooses which address is reached".to_owned());
     }
-    for range in ranges {
-        let own = OWN
-            .iter()
-            .filter(|(own, _)| own.parse().is_ok_and(|own: IpNet| own.contains(range) || range.contains(&own)));
-        let mut what: Vec<&str> = own.map(|(_, what)| *what).collect();
-        what.dedup();
-        if !what.is_empty() {
-            found.push(format!("its range {range} holds {}", what.join(", ")));
-        }
-    }
+    let machine = ranges.iter().filter(|range| {
+        let inside = |net: &str| net.parse().is_ok_and(|net: IpNet| net.contains(*range) || range.contains(&net));
+        THIS_MACHINE.iter().any(|net| inside(net))
+    });
+    found.extend(machine.map(|range| format!("its range {range} holds this machine, or its cloud's metadata service")));
     found
 }
 
-/// Ranges, or ports, with commas between.
-pub(super) fn list<T: ToString>(items: &[T]) -> String {
+/// Addresses that are this machine, or its link, or that give away its secrets.
+#[rustfmt::skip]
+const THIS_MACHINE: [&str; 9] = [
+    "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fe80::/10",
+];
+
+fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What holds a tool to its hosts: a network namespace with our stub and relay only, ports, kinds of sockets.
-pub(super) const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
+const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 
-/// The answer to each request, and the grants of all.
-pub(super) fn judge(asks: &[HostPattern], policy: &Policy, cap: Option<&Policy>) -> (Vec<Verdict>, Vec<HostGrant>) {
-    let entries =
-        |policy: &Policy| -> Vec<HostGrant> { policy.hosts.iter().map(|entry| entry.grant.clone()).collect() };
-    let allowed = cap.into_iter().fold(entries(policy), |allowed, cap| narrowed(&allowed, &entries(cap)));
+type HostLayer<'p> = Layer<'p, Vec<Entry<HostGrant>>>;
+
+/// The answer to each request, and the grants of all; `layers`: the policy, then the cap.
+pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>]) -> (Vec<Verdict>, Vec<HostGrant>) {
     let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
-    for (index, ask) in asks.iter().enumerate() {
-        if asks[..index].contains(ask) {
+    for (index, request) in requests.iter().enumerate() {
+        if requests[..index].contains(request) {
             continue;
         }
-        let pieces = least(narrowed(&allowed, &[request(ask)]));
-        verdicts.push(verdict(ask, &pieces, policy, cap));
-        grants.extend(pieces);
+        let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+        let (rule, why) = (String::new(), String::new());
+        let whole = [HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why }];
+        let entries = |layer: &HostLayer<'_>| layer.entries.iter().map(|entry| entry.grant.clone()).collect();
+        let all: Vec<Vec<HostGrant>> = layers.iter().map(entries).chain([whole.to_vec()]).collect();
+        let parts = all.into_iter().reduce(|left, bound| narrowed(&left, &bound)).unwrap_or_default();
+        let parts = least(parts);
+        verdicts.push(verdict(request, &parts, layers));
+        grants.extend(parts);
     }
     (verdicts, least(grants))
 }
 
-/// A request as a grant: whatever addresses its hosts have.
-fn request(ask: &HostPattern) -> HostGrant {
-    let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-    HostGrant { pattern: ask.clone(), ranges, asked: ask.to_string(), rule: String::new(), why: String::new() }
+fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[HostLayer<'_>]) -> Verdict {
+    let missing = |layer: &HostLayer<'_>| -> Vec<u16> {
+        let allows = |port: &u16| layer.entries.iter().any(|entry| entry.grant.reaches(&request.host, *port));
+        request.ports().into_iter().filter(|port| !allows(port)).collect()
+    };
+    let refusing = layers.iter().find(|layer| !missing(layer).is_empty()).or(layers.last());
+    let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
+        let what = format!("{} at {}", host(request), ports(&missing(layer)));
+        (layer.narrower, layer.origin.lacks("[network] hosts", &what))
+    });
+    let (Some(first), Some(policy)) = (parts.first(), layers.first()) else {
+        return Verdict::denied(RequestKind::Host, request.to_string(), narrower, reason, &WALLS);
+    };
+    let each = |field: fn(&HostGrant) -> &String| {
+        let mut texts: Vec<&str> = parts.iter().map(|part| field(part).as_str()).collect();
+        texts.dedup();
+        texts.join("; ")
+    };
+    let entry = policy.entries.iter().find(|entry| entry.grant.rule == first.rule);
+    let place = entry.map_or_else(String::new, |entry| policy.origin.place(entry.at));
+    let effective: Vec<String> = parts.iter().map(HostGrant::text).collect();
+    let verdict = Verdict::met(RequestKind::Host, request.to_string(), effective.join("; "), &WALLS);
+    let verdict = verdict.because(each(|part| &part.rule), each(|part| &part.why), place);
+    let is_whole = request.ports().into_iter().all(|port| parts.iter().any(|part| part.reaches(&request.host, port)));
+    if is_whole { verdict } else { verdict.only_in_part(narrower, &reason) }
 }
 
 impl Narrowing for HostGrant {
@@ -213,7 +201,6 @@ impl Narrowing for HostGrant {
     }
 }
 
-/// The addresses that are in both.
 fn common(ours: &[IpNet], theirs: &[IpNet]) -> Vec<IpNet> {
     let mut both = Vec::new();
     for (our, their) in ours.iter().flat_map(|our| theirs.iter().map(move |their| (our, their))) {
@@ -251,57 +238,6 @@ impl Grantable for HostGrant {
     fn is_near(&self, other: &HostGrant) -> bool {
         self.pattern.overlap(&other.pattern).is_some()
     }
-}
-
-fn verdict(ask: &HostPattern, pieces: &[HostGrant], policy: &Policy, cap: Option<&Policy>) -> Verdict {
-    let (narrower, refuses) = match cap {
-        Some(cap) if missing(ask, policy).is_empty() => (Narrower::Host, cap),
-        _ => (Narrower::Policy, policy),
-    };
-    let reason = || reason(ask, refuses);
-    let Some(first) = pieces.first() else {
-        return Verdict::denied(RequestKind::Host, ask.to_string(), narrower, reason(), &WALLS);
-    };
-    let each = |field: fn(&HostGrant) -> &String| {
-        let mut texts: Vec<&str> = pieces.iter().map(|piece| field(piece).as_str()).collect();
-        texts.dedup();
-        texts.join("; ")
-    };
-    let place = policy.hosts.iter().find(|entry| entry.grant.rule == first.rule).map(|entry| policy.place(entry.at));
-    let effective: Vec<String> = pieces.iter().map(HostGrant::text).collect();
-    let verdict = Verdict::met(RequestKind::Host, ask.to_string(), effective.join("; "), &WALLS).because(
-        each(|piece| &piece.rule),
-        each(|piece| &piece.why),
-        place.unwrap_or_default(),
-    );
-    let whole = ask.ports().into_iter().all(|port| pieces.iter().any(|piece| piece.reaches(&ask.host, port)));
-    if whole { verdict } else { verdict.only_in_part(narrower, &reason()) }
-}
-
-/// The ports of an ask at which no entry of the policy holds all its hosts.
-fn missing(ask: &HostPattern, policy: &Policy) -> Vec<u16> {
-    let held = |port: &u16| policy.hosts.iter().any(|entry| entry.grant.reaches(&ask.host, *port));
-    ask.ports().into_iter().filter(|port| !held(port)).collect()
-}
-
-/// Why a policy does not hold an ask, and which of its entries comes near.
-fn reason(ask: &HostPattern, policy: &Policy) -> String {
-    let hosts = || policy.hosts.iter().map(|entry| &entry.grant.pattern);
-    let parent_of =
-        |pattern: &HostPattern| matches!((&pattern.host, &ask.host), (Host::Below(a), Host::Name(b)) if a == b);
-    let near = if let Some(near) = hosts().find(|pattern| pattern.host.covers(&ask.host)) {
-        format!("; its `{near}` is for {}", ports(&near.ports()))
-    } else if let Some(near) = hosts().find(|pattern| parent_of(pattern)) {
-        format!("; its `{near}` is for names below it, and not for the name itself")
-    } else if matches!(ask.host, Host::Address(_)) && hosts().any(|pattern| pattern.host == Host::Any) {
-        "; its `*` is for names, and an address needs an entry of its own".to_owned()
-    } else if ask.host == Host::Any {
-        "; only an entry `*` does".to_owned()
-    } else {
-        String::new()
-    };
-    let at = ports(&missing(ask, policy));
-    format!("no entry of [network] hosts in policy {} holds {} at {at}{near}", policy.called(), host(ask))
 }
 
 fn host(pattern: &HostPattern) -> String {

@@ -1,15 +1,13 @@
-//! Load: the policies of one host, read from a folder or a file, checked against each other, looked up by tool.
-//!
-//! For: service and cli. In: a path. Out: `Policies`, or every problem of every file.
-//! Never: starts with a policy that is broken, that others can write, or that is reached by a link.
+//! The policies of one host: read from a folder or a file, checked against each other, looked up by tool.
 
 use super::callers::{self, CALLERS_FILE, Callers};
+use super::confinement::{HeaderRule, SecretGrant, SecretSource};
 use super::document::{At, FileProblem};
-use super::file::{self, Folder, HOST_FILE, Policy, Selector};
+use super::file::{self, Folder, HOST_FILE, Policy};
 use super::grantable::Entry;
-use super::hosts;
-use super::writable::hard_denials::Protected;
-use super::{SecretSource, disk};
+use super::selector::Selector;
+use super::writable::Protected;
+use super::{disk, hosts};
 use crate::base::text;
 use crate::manifest::{Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,24 +20,20 @@ pub struct PassedOver {
     pub file: PathBuf,
     /// It names the tool by its exact id: a second policy that does would not load.
     pub exact: bool,
-    /// Which one, why, and the mend.
     pub words: String,
 }
 
 impl PassedOver {
     fn new(policy: &Policy, exact: bool, manifest: &Path) -> PassedOver {
         let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
-        let held: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
-        let mend = match manifest.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            Some(folder) => format!(
-                "this one's manifest lies in {}; if it is the tool that is meant, add that folder to `folders` there",
-                text::path(folder)
-            ),
-            None => "this one has no file; leave `folders` out there if it is the tool that is meant".to_owned(),
-        };
-        let (name, place, held) = (&policy.name, policy.place(at), held.join(", "));
-        let words =
-            format!("policy `{name}` ({place}) names this tool, but its `folders` are for tools below {held}: {mend}");
+        let folders: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
+        let words = format!(
+            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is meant, add its folder {} to `folders` there",
+            policy.name,
+            policy.place(at),
+            folders.join(", "),
+            text::path(manifest.parent().unwrap_or(manifest))
+        );
         PassedOver { file: policy.file.clone(), exact, words }
     }
 }
@@ -48,19 +42,13 @@ impl PassedOver {
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     /// Sorted by file; the built-in default is last if no file is for `*`.
-    pub(super) list: Vec<Policy>,
+    list: Vec<Policy>,
     pub(super) host: Option<Policy>,
     /// Who may call what; `None`: whoever is served may call everything.
-    pub(super) callers: Option<Arc<Callers>>,
-    /// Files no tool may write: policies, and what the caller adds (`protect`).
+    callers: Option<Arc<Callers>>,
+    /// Files that no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
     pub(super) protected: Arc<Protected>,
-    /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
-    pub(super) records: Option<PathBuf>,
-    /// The folders of the scripts among `protected`.
-    pub(super) scripts: Arc<BTreeSet<PathBuf>>,
-    /// Trees that manifests read by `base:`, as far as policy grants them.
-    pub(super) shared: Arc<BTreeSet<PathBuf>>,
     /// Manifests whose scripts lie in folders of other tools: rules relative to such a folder grant them nothing.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
     notes: Vec<FileProblem>,
@@ -69,13 +57,8 @@ pub struct Policies {
 }
 
 impl Policies {
-    fn of(list: Vec<Policy>, host: Option<Policy>, notes: Vec<FileProblem>) -> Policies {
-        Policies { list, host, notes, ..Policies::default() }
-    }
-
-    /// The policies of a host without a policies folder.
     pub fn built_in() -> Policies {
-        Policies::of(vec![Policy::built_in()], None, Vec::new())
+        Policies { list: vec![Policy::built_in()], ..Policies::default() }
     }
 
     /// A folder or one file. `root`: where relative `folders` start.
@@ -90,20 +73,20 @@ impl Policies {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
         let disk::PolicyTexts { texts, notes, mut problems } = disk::read(&path);
-        problems.extend(passed_over_beside(&path));
-        let mut policies = Policies::of(Vec::new(), None, notes);
+        problems.extend(unread_beside(&path));
+        let mut policies = Policies { notes, ..Policies::default() };
         for (file, text) in texts {
-            let tell = |problem| FileProblem { path: file.clone(), problem };
+            let located = |problem| FileProblem { path: file.clone(), problem };
             if file.file_name().is_some_and(|n| n == CALLERS_FILE) {
                 match callers::parse(&text, &file) {
                     Ok(callers) => policies.callers = Some(Arc::new(callers)),
-                    Err(found) => problems.extend(found.into_iter().map(tell)),
+                    Err(found) => problems.extend(found.into_iter().map(located)),
                 }
                 continue;
             }
             let host = file.file_name().is_some_and(|n| n == HOST_FILE);
             let (policy, found) = file::read(&text, &file, host, &root);
-            let found = found.into_iter().map(tell);
+            let found = found.into_iter().map(located);
             match policy {
                 None => problems.extend(found),
                 Some(policy) if host => policies.host = Some(policy),
@@ -120,18 +103,20 @@ impl Policies {
 
     /// Builds from policies already parsed (tests, an embedding program). The same conflicts are refused.
     pub fn from_parts(list: Vec<Policy>, host: Option<Policy>) -> Result<Policies, Vec<FileProblem>> {
-        let mut policies = Policies::of(list, host, Vec::new());
+        let mut policies = Policies { list, host, ..Policies::default() };
         let problems = policies.finished();
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// Adds the built-in default where no file is for `*`, warnings, and the files of secrets to what no tool may write. Returns what is wrong.
+    /// Adds the built-in default where no file is for `*`, warnings, and the files of secrets to what no tool may write.
+    /// Returns what is wrong.
     fn finished(&mut self) -> Vec<FileProblem> {
         let problems = self.conflicts();
         if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {
             self.list.push(Policy::built_in());
         }
-        self.warn();
+        let warnings: Vec<_> = self.list.iter().flat_map(warnings).chain(self.host.iter().flat_map(clamped)).collect();
+        self.notes.extend(warnings);
         let secrets = || self.list.iter().flat_map(|policy| &policy.secrets).map(|entry| &entry.grant);
         let callers = self.callers.iter().flat_map(|callers| &callers.list);
         let sources =
@@ -155,73 +140,25 @@ impl Policies {
     /// Two policies of one name, or of the same width for one tool: which one holds would be unclear.
     fn conflicts(&self) -> Vec<FileProblem> {
         let mut problems = Vec::new();
-        let mut names: BTreeMap<&str, &Policy> = BTreeMap::new();
-        for policy in self.list.iter().chain(&self.host).filter(|policy| policy.fault.is_none()) {
+        let (mut names, mut selectors): (BTreeMap<&str, &Policy>, BTreeMap<&Selector, &Policy>) = Default::default();
+        let mut conflict = |policy: &Policy, pointer: String, at, first: &Policy, what: &str| {
+            let message = format!("{what} is also in {}: keep one", first.origin().called());
+            problems.push(FileProblem::new(&policy.file, Severity::Error, Code::Conflict, pointer, at, message));
+        };
+        for policy in self.all().filter(|policy| policy.fault.is_none()) {
             if let Some(first) = names.insert(&policy.name, policy) {
-                let message = format!("the name `{}` is also used by {}", policy.name, first.file.display());
-                let at = At { line: 1, column: 1 };
-                problems.push(FileProblem::new(&policy.file, Severity::Error, Code::Conflict, "/name", at, message));
+                conflict(policy, "/name".to_owned(), At { line: 1, column: 1 }, first, "the name");
             }
         }
-        let mut selectors: BTreeMap<&Selector, &Policy> = BTreeMap::new();
         for policy in &self.list {
-            for (i, tool) in policy.tools.iter().enumerate() {
+            for (index, tool) in policy.tools.iter().enumerate() {
                 if let Some(first) = selectors.insert(&tool.selector, policy) {
-                    let message = format!(
-                        "`{}` is named by two policies of the same width: `{}` ({}) and `{}` ({}); keep one",
-                        tool.selector.text(),
-                        first.name,
-                        first.file.display(),
-                        policy.name,
-                        policy.file.display()
-                    );
-                    let pointer = format!("/tools/{i}");
-                    let (file, at) = (&policy.file, tool.at);
-                    problems.push(FileProblem::new(file, Severity::Error, Code::Conflict, pointer, at, message));
+                    let what = format!("`{}`", tool.selector.text());
+                    conflict(policy, format!("/tools/{index}"), tool.at, first, &what);
                 }
             }
         }
         problems
-    }
-
-    fn warn(&mut self) {
-        let mut notes = Vec::new();
-        let warning = |policy: &Policy, pointer: &str, at, message: String| {
-            FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message)
-        };
-        for policy in self.list.iter().chain(&self.host) {
-            for (limit, ceiling) in policy.limits.iter().filter(|(limit, ceiling)| ceiling.value > limit.most()) {
-                let name = limit.policy_name();
-                let message =
-                    format!("`{name}` is clamped to {}, the largest response: write at most that", limit.most());
-                notes.push(warning(policy, &format!("/limits/{name}"), ceiling.at, message));
-            }
-        }
-        for policy in &self.list {
-            let open = policy.folders.is_empty() && policy.is_wider_than_default();
-            let wide = policy.tools.iter().find(|t| !matches!(t.selector, Selector::Exact(_)));
-            if let Some(tool) = wide.filter(|_| open) {
-                let message = format!(
-                    "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; name exact ids, or the `folders` those tools lie in",
-                    tool.selector.text()
-                );
-                notes.push(warning(policy, "/tools", tool.at, message));
-            }
-            for (index, Entry { grant, at }) in policy.hosts.iter().enumerate() {
-                for risk in hosts::risks(&grant.pattern, &grant.ranges) {
-                    let message = format!("high risk: `{}`: {risk}", grant.pattern);
-                    notes.push(warning(policy, &format!("/network/hosts/{index}/host"), *at, message));
-                }
-            }
-            for Entry { grant, at } in policy.secrets_without_query() {
-                let message = format!(
-                    "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query = []`",
-                    grant.name
-                );
-                notes.push(warning(policy, "/secrets/grant", *at, message));
-            }
-        }
-        self.notes.extend(notes);
     }
 
     /// Remarks that do not stop the start: ignored files, policies wider than they should be.
@@ -275,17 +212,13 @@ impl Policies {
 
     /// Adds files no tool may write: every manifest and script of the registry.
     pub fn protect(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
-        let (protected, scripts) = (Arc::make_mut(&mut self.protected), Arc::make_mut(&mut self.scripts));
-        for path in paths.into_iter().filter(|path| !path.as_os_str().is_empty()) {
-            let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
-            scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
-            protected.add(path);
-        }
+        let protected = Arc::make_mut(&mut self.protected);
+        paths.into_iter().filter(|path| !path.as_os_str().is_empty()).for_each(|path| protected.add(path));
     }
 
     /// Sets the trees of code that tools share: no write tree holds one.
     pub fn share(&mut self, trees: Arc<BTreeSet<PathBuf>>) {
-        self.shared = trees;
+        Arc::make_mut(&mut self.protected).shared = trees;
     }
 
     /// Sets the manifests that get their script and nothing else of its folder.
@@ -295,13 +228,58 @@ impl Policies {
 
     /// Sets the folder of this host's records.
     pub fn keep_out_of(&mut self, records: Option<PathBuf>) {
-        self.records = records;
+        Arc::make_mut(&mut self.protected).records = records;
     }
 
-    /// The policies, host cap last.
     pub fn all(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().chain(&self.host)
     }
+}
+
+fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProblem {
+    FileProblem::new(&policy.file, Severity::Warning, Code::Security, pointer, at, message)
+}
+
+fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
+    let beyond = policy.limits.iter().filter(|(limit, ceiling)| ceiling.value > limit.most());
+    beyond.map(|(limit, ceiling)| {
+        let (name, most) = (limit.policy_name(), limit.most());
+        let message = format!("`{name}` is clamped to {most}, the largest response");
+        warning(policy, &format!("/limits/{name}"), ceiling.at, message)
+    })
+}
+
+fn warnings(policy: &Policy) -> Vec<FileProblem> {
+    let mut found: Vec<FileProblem> = clamped(policy).collect();
+    let mut warn = |pointer: &str, at, message: String| found.push(warning(policy, pointer, at, message));
+    let wide = policy.tools.iter().find(|tool| !matches!(tool.selector, Selector::Exact(_)));
+    if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default()) {
+        let message = format!(
+            "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; name exact ids, or the `folders` those tools lie in",
+            tool.selector.text()
+        );
+        warn("/tools", tool.at, message);
+    }
+    for (index, Entry { grant, at }) in policy.hosts.iter().enumerate() {
+        for risk in hosts::risks(&grant.pattern, &grant.ranges) {
+            let message = format!("high risk: `{}`: {risk}", grant.pattern);
+            warn(&format!("/network/hosts/{index}/host"), *at, message);
+        }
+    }
+    let lines = policy.source["secrets"]["grant"].as_array().into_iter().flatten();
+    let unqueried: Vec<_> =
+        lines.filter(|line| !line["header"]["query"].is_array()).map(|line| &line["name"]).collect();
+    let limited = |grant: &SecretGrant| grant.header.as_ref().is_some_and(HeaderRule::is_limited);
+    for Entry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
+        if unqueried.iter().any(|name| **name == *grant.name) {
+            let message = format!(
+                "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query = []`",
+                grant.name
+            );
+            warn("/secrets/grant", *at, message);
+        }
+    }
+    found
 }
 
 impl Policy {
@@ -312,23 +290,21 @@ impl Policy {
 }
 
 /// The built-in default, for a tool that lies outside the `folders` of every policy.
-pub(super) fn fallback() -> &'static Policy {
+fn fallback() -> &'static Policy {
     static BUILT_IN: std::sync::LazyLock<Policy> = std::sync::LazyLock::new(Policy::built_in);
     &BUILT_IN
 }
 
 /// What only narrows, beside a file that is read alone: it would be passed over in silence.
-fn passed_over_beside(path: &Path) -> Vec<FileProblem> {
+fn unread_beside(path: &Path) -> Vec<FileProblem> {
     let beside = |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();
     let others = [CALLERS_FILE, HOST_FILE].into_iter().filter(|name| path.file_name().is_some_and(|own| own != *name));
-    let told = others.filter(beside).map(|name| {
-        let own = text::path(path);
-        let message = format!(
-            "would not hold, because the policies are the file {own} alone: name its folder, or move one of the two away"
-        );
+    let problem = |name| {
+        let message =
+            format!("would not be read, because the policies are {} alone: name its folder", text::path(path));
         FileProblem::new(&path.with_file_name(name), Severity::Error, Code::Conflict, "", At::default(), message)
-    });
-    told.collect()
+    };
+    others.filter(beside).map(problem).collect()
 }
 
 /// Does a manifest lie below one of these folders (by name, or by the folder's real place)?

@@ -1,19 +1,17 @@
-//! Secrets: those that a manifest asks for (`secret:NAME`) ∩ the entries of the policy ∩ the names in the cap.
+//! Secrets: those that a manifest requests (`secret:NAME`) ∩ the entries of the policy ∩ the names in the cap.
 //!
 //! A policy says where each lies and how it is used. A header goes to one exact name; a tool uses no secret in two ways, and
-//! has none that the relay adds.
+//! never has one that the relay adds.
 
 use super::area::{self, Area};
-use super::capability::{self, Kind};
+use super::capability::{self, Capability, Kind};
+use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::document::Document;
-use super::file::Policy;
 use super::files::plain_path;
-use super::grantable::{Entry, Grantable, Narrowing};
+use super::grantable::{Entry, Grantable, Layer, Narrowing};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
-use super::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use crate::base::text;
-use crate::manifest::host::{self, Host};
-use crate::manifest::shape::did_you_mean;
+use crate::manifest::host::{self, Host, HostPattern};
 use crate::manifest::{Manifest, environment};
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,12 +21,11 @@ use std::path::Path;
 
 /// The port at which a host is reached by TLS where a policy names none.
 const HTTPS: u16 = 443;
-/// Most words of a command, and headers of a request that are named.
-const MOST: usize = 64;
-/// Longest name of a file, bytes.
-const LONGEST_FILE: usize = 255;
-/// Longest name or text of a header, bytes.
-const LONGEST: usize = 1000;
+/// The port at which the relay adds headers.
+const HTTP: u16 = 80;
+const MAX_WORDS: usize = 64;
+const MAX_FILE_NAME_BYTES: usize = 255;
+const MAX_HEADER_BYTES: usize = 1000;
 /// Stands for the name of the caller.
 pub const CALLER: &str = "{caller}";
 /// Headers that say how a message is read or where it goes: no secret is one of them.
@@ -39,7 +36,7 @@ const FRAMING: [&str; 14] = [
 ];
 
 #[derive(Deserialize)]
-struct HeaderEntry {
+struct HeaderLine {
     host: String,
     name: String,
     value: Option<String>,
@@ -47,29 +44,35 @@ struct HeaderEntry {
     methods: Vec<String>,
     #[serde(default)]
     paths: Vec<String>,
-    query: Option<Vec<String>>,
-    request_headers: Option<Vec<String>>,
+    #[serde(default)]
+    query: Vec<String>,
+    #[serde(default)]
+    request_headers: Vec<String>,
 }
 
 /// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
 pub(super) fn read(document: &mut Document<'_>, policy: &str, folder: &Path) -> Vec<Entry<SecretGrant>> {
     let mut found: Vec<Entry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
-        let written = |key: &str| entry[key].as_str().map(str::to_owned);
+        let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         let at = |key: &str| format!("{pointer}/{key}");
         // An entry with another fault still says what no tool may write.
-        let from = written("from").map(|from| document.parsed(&at("from"), source(&from, folder)));
-        let Some(from) = from.flatten() else { continue };
-        let (name, why) = (written("name").unwrap_or_default(), written("why").unwrap_or_default());
-        if let Some(complaint) = environment::refused(&name, "").filter(|_| entry["name"].is_string()) {
-            let shown = text::printable(&text::head(&name, 60));
-            document.fault(&at("name"), format!("`{shown}` is no name of a secret: it {complaint}"));
+        let from = entry["from"].as_str().and_then(|from| document.parsed(&at("from"), source(from, folder)));
+        let Some(from) = from else { continue };
+        let (name, why) = (written("name"), written("why"));
+        if !name.is_empty() && environment::refused(&name, "").is_some() {
+            document.fault(&at("name"), "a secret has the name of a variable that a tool may have");
         } else if found.iter().any(|entry| entry.grant.name == name) {
             document.conflict(&at("name"), format!("`{name}` is named twice"));
         }
-        let header = document.get(&at("header")).and_then(|written| header(document, &at("header"), written));
-        if let Some(other) = header.as_ref().and_then(|header| clash(header, &found)) {
-            document.conflict(&at("header"), other);
+        let header = document.get(&at("header")).and_then(|line| header(document, &at("header"), line));
+        let meets = |header: &HeaderRule| {
+            let others = found.iter().filter_map(|entry| entry.grant.header.as_ref());
+            others.filter(|other| other.host == header.host).any(|o| o.name == header.name || o.port != header.port)
+        };
+        if header.as_ref().is_some_and(meets) {
+            let message = "another entry has this header of this host, or another port of it: keep one header of a name, and one port";
+            document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
         found.push(Entry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
@@ -77,121 +80,69 @@ pub(super) fn read(document: &mut Document<'_>, policy: &str, folder: &Path) -> 
     found
 }
 
-impl Policy {
-    /// The secrets whose header has methods or paths, and no word on queries.
-    pub(super) fn secrets_without_query(&self) -> impl Iterator<Item = &Entry<SecretGrant>> {
-        let written = |grant: &SecretGrant| {
-            let entries = self.source["secrets"]["grant"].as_array().into_iter().flatten();
-            entries.filter(|entry| entry["name"] == *grant.name).any(|entry| entry["header"]["query"].is_array())
-        };
-        let is_limited = |grant: &SecretGrant| grant.header.as_ref().is_some_and(HeaderRule::is_limited);
-        self.secrets.iter().filter(move |entry| is_limited(&entry.grant) && !written(&entry.grant))
-    }
-}
-
-/// Why no second header can go there: one request has one header of a name, and one host that it goes to.
-fn clash(header: &HeaderRule, found: &[Entry<SecretGrant>]) -> Option<String> {
-    found.iter().find_map(|Entry { grant, .. }| {
-        let (HeaderRule { host, port, name, .. }, other) = (header, grant.header.as_ref()?);
-        if other.host != *host {
-            return None;
-        }
-        if other.name == *name {
-            return Some(format!("`{}` is already the header `{name}` of {host}: keep one", grant.name));
-        }
-        let message = format!(
-            "{host} gets it at port {port}, and `{}` at port {}: write one port, since requests for one name go to one place",
-            grant.name, other.port
-        );
-        (other.port != *port).then_some(message)
-    })
-}
-
-/// `folder`: where relative paths start.
+/// Where a secret lies. `folder`: where relative paths start. What is written may be the secret: it is not repeated.
 pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
-    match written.split_once(':') {
-        Some(("file", path)) if path.contains(CALLER) => caller_file(path, folder),
-        _ if written.contains(CALLER) => {
-            Err(format!("`{CALLER}` stands in the name of a file alone, never in a variable or a command"))
+    let sources = || {
+        format!(
+            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each caller), \"env:NAME\" or \"command:/PROGRAM WORDS\""
+        )
+    };
+    parse_source(written, folder).ok_or_else(sources)
+}
+
+fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
+    let (kind, text) = written.split_once(':')?;
+    match (kind, text.matches(CALLER).count()) {
+        ("file", 0) => Some(SecretSource::File(folder.join(plain_path(text).ok()?))),
+        ("file", 1) => {
+            // Judged as a path in which the name of a caller stands.
+            plain_path(&text.replace(CALLER, "caller")).ok()?;
+            let path = folder.join(text.strip_prefix("./").unwrap_or(text));
+            let is_in_name = path.file_name()?.to_str()?.contains(CALLER) && path.parent()?.parent().is_some();
+            is_in_name.then_some(SecretSource::CallerFile(path))
         }
-        Some(("env", name)) => {
-            let plain = name.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
-            match plain && !name.is_empty() {
-                true => Ok(SecretSource::Env(name.to_owned())),
-                false => Err("`env:` is followed by the name of a variable of the host".to_owned()),
-            }
+        ("env", 0) => {
+            let is_name = !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
+            is_name.then(|| SecretSource::Env(text.to_owned()))
         }
-        Some(("file", path)) => plain_path(path).map(|path| SecretSource::File(folder.join(path))),
-        Some(("command", words)) => {
-            let words: Vec<String> = words.split_ascii_whitespace().map(str::to_owned).collect();
-            let plain = |program: &String| plain_path(program).is_ok_and(|path| path.is_absolute());
-            let many = words.len() > MOST || words.iter().any(|word| word.chars().any(char::is_control));
-            match words.first() {
-                Some(program) if plain(program) && !many => Ok(SecretSource::Command(words)),
-                _ => Err("`command:` is followed by an absolute program and its words; no shell reads them".to_owned()),
-            }
+        ("command", 0) => {
+            let words: Vec<String> = text.split_ascii_whitespace().map(str::to_owned).collect();
+            let is_absolute = plain_path(words.first()?).is_ok_and(|path| path.is_absolute());
+            let is_plain = !words.iter().any(|word| word.chars().any(char::is_control));
+            (is_absolute && is_plain && words.len() <= MAX_WORDS).then_some(SecretSource::Command(words))
         }
-        // It may be the secret itself: it is not repeated.
-        _ => Err(format!(
-            "what stands there is no source: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\"{}",
-            did_you_mean(written.split(':').next().unwrap_or_default(), &["file", "env", "command"])
-        )),
+        _ => None,
     }
 }
 
-/// One file for each caller, all in one folder.
-fn caller_file(written: &str, folder: &Path) -> Result<SecretSource, String> {
-    // Judged as a path in which the name of a caller stands.
-    plain_path(&written.replace(CALLER, "caller"))?;
-    let path = folder.join(written.strip_prefix("./").unwrap_or(written));
-    let named = path.file_name().and_then(|name| name.to_str()).filter(|name| name.contains(CALLER));
-    match named.is_some() && written.matches(CALLER).count() == 1 && path.parent().is_some_and(|p| p.parent().is_some())
-    {
-        true => Ok(SecretSource::CallerFile(path)),
-        false => Err(format!("`{CALLER}` stands once, and in the last part of the path: `file:secrets/{CALLER}.key`")),
-    }
-}
-
-fn header(document: &mut Document<'_>, pointer: &str, written: HeaderEntry) -> Option<HeaderRule> {
-    let HeaderEntry { host, name, value, methods, paths, query, request_headers } = written;
+fn header(document: &mut Document<'_>, pointer: &str, line: HeaderLine) -> Option<HeaderRule> {
     let at = |key: &str| format!("{pointer}/{key}");
-    let limited = !methods.is_empty() || !paths.is_empty();
-    for (key, list) in [("query", &query), ("request_headers", &request_headers)] {
-        if list.is_some() && !limited {
-            let message =
-                format!("`{key}` is for a header with `methods` or `paths`; without them every request gets it");
-            document.fault(&at(key), message);
-        }
-    }
-    let names = request_headers.unwrap_or_default().into_iter().take(MOST).enumerate();
-    let names = names
-        .map(|(at_name, name)| document.parsed(&format!("{pointer}/request_headers/{at_name}"), header_name(&name)));
-    let (request_headers, query) = (names.collect::<Option<_>>(), query.unwrap_or_default());
-    let value = document.parsed(&at("value"), header_value(value.unwrap_or_else(|| "{}".to_owned())));
-    let name = document.parsed(&at("name"), header_name(&name));
-    let (host, port) = document.parsed(&at("host"), exact(&host))?;
+    let names = line.request_headers.iter().enumerate();
+    let names =
+        names.map(|(index, name)| document.parsed(&format!("{pointer}/request_headers/{index}"), header_name(name)));
+    let request_headers = names.collect::<Option<_>>();
+    let value = document.parsed(&at("value"), header_value(line.value.unwrap_or_else(|| "{}".to_owned())));
+    let name = document.parsed(&at("name"), header_name(&line.name));
+    let (host, port) = document.parsed(&at("host"), exact(&line.host))?;
     let (name, value, request_headers) = (name?, value?, request_headers?);
+    let HeaderLine { methods, paths, query, .. } = line;
     Some(HeaderRule { host, port, name, value, methods, paths, query, request_headers, ca: None })
 }
 
 /// The text of a header with `{}` where the secret stands.
 pub fn header_value(written: String) -> Result<String, String> {
-    let printable = written.bytes().all(|b| (b' '..=b'~').contains(&b)) && written.len() <= LONGEST;
+    let printable = written.bytes().all(|b| (b' '..=b'~').contains(&b)) && written.len() <= MAX_HEADER_BYTES;
     match written.matches("{}").count() == 1 && printable && written.trim() == written {
         true => Ok(written),
         false => Err("`value` is ASCII with one `{}`, where the secret stands, and no space at its ends".to_owned()),
     }
 }
 
-/// One name, and the port of TLS there.
 fn exact(written: &str) -> Result<(String, u16), String> {
-    let pattern = host::pattern(written)?;
-    match pattern.host {
-        Host::Name(_) if pattern.port == Some(80) => {
-            Err("the port is where the host speaks TLS (443), not where the tool asks: leave `:80` out".to_owned())
-        }
-        Host::Name(name) => Ok((name, pattern.port.unwrap_or(HTTPS))),
-        _ => Err("a secret goes to one exact name: no wildcard, no address".to_owned()),
+    let HostPattern { host, port } = host::pattern(written)?;
+    match host {
+        Host::Name(name) if port != Some(HTTP) => Ok((name, port.unwrap_or(HTTPS))),
+        _ => Err("a secret goes to one exact name, with the port at which that speaks TLS (443, not 80)".to_owned()),
     }
 }
 
@@ -199,13 +150,11 @@ fn exact(written: &str) -> Result<(String, u16), String> {
 pub fn header_name(written: &str) -> Result<String, String> {
     let name = written.to_ascii_lowercase();
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if name.is_empty() || name.len() > LONGEST || !name.bytes().all(token) {
-        return Err(format!("`{}` is not the name of a header", text::printable(&text::head(written, 60))));
+    let is_token = !name.is_empty() && name.len() <= MAX_HEADER_BYTES && name.bytes().all(token);
+    match is_token && !FRAMING.contains(&name.as_str()) {
+        true => Ok(name),
+        false => Err("not the name of a header that may be set (those that frame a message may not)".to_owned()),
     }
-    if FRAMING.contains(&name.as_str()) {
-        return Err(format!("`{name}` says how a message is read or where it goes: leave it out"));
-    }
-    Ok(name)
 }
 
 impl fmt::Display for SecretSource {
@@ -225,9 +174,9 @@ impl SecretSource {
         let SecretSource::CallerFile(path) = self else { return None };
         let plain = !caller.is_empty() && !caller.starts_with('.') && !caller.contains(['/', '\0']);
         let name = path.file_name()?.to_string_lossy().replacen(CALLER, caller, 1);
-        let name = match plain && name.len() <= LONGEST_FILE && !name.chars().any(char::is_control) {
+        let name = match plain && name.len() <= MAX_FILE_NAME_BYTES && !name.chars().any(char::is_control) {
             true => Ok(name),
-            false => Err(format!("`{}` is no name of a file", text::printable(&text::head(caller, 60)))),
+            false => Err(format!("`{}` cannot be the name of a file", text::printable(&text::head(caller, 60)))),
         };
         Some((path.parent()?, name))
     }
@@ -280,13 +229,12 @@ pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Secret {
     pub name: String,
-    /// As a policy says it.
     pub from: String,
     pub header: Option<HeaderRule>,
 }
 
 impl Secret {
-    pub fn of(grant: &SecretGrant) -> Secret {
+    pub fn new(grant: &SecretGrant) -> Secret {
         Secret { name: grant.name.clone(), from: grant.from.to_string(), header: grant.header.clone() }
     }
 }
@@ -329,42 +277,45 @@ impl HeaderRule {
     }
 }
 
-/// The port at which the relay adds headers.
-const HTTP: u16 = 80;
-
-/// The grants, in order of name; `hosts` and `files`: what the tool reaches and opens.
+/// The grants, in order of name. The entries of the policy grant them, the words of the cap bound them; `hosts` and `files`:
+/// what the tool reaches and opens.
 pub(super) fn judge(
     manifest: &Manifest,
-    policy: &Policy,
-    cap: Option<&Policy>,
+    entries: &[Layer<'_, Vec<Entry<SecretGrant>>>],
+    words: &[Layer<'_, Vec<Capability>>],
     hosts: &[HostGrant],
     files: &[Grant],
-    verdicts: &mut Vec<Verdict>,
-) -> Vec<SecretGrant> {
-    let (mut grants, mut seen): (Vec<SecretGrant>, BTreeSet<&str>) = Default::default();
+) -> (Vec<Verdict>, Vec<SecretGrant>) {
+    let (mut verdicts, mut grants, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let Some(policy) = entries.first() else { return (verdicts, grants) };
     for word in &manifest.asks.capabilities {
         let Kind::Secret(name) = capability::kind(word) else { continue };
         if !seen.insert(name) {
             continue;
         }
-        let listed = policy.secrets.iter().find(|entry| entry.grant.name == name);
-        let added = listed.is_some_and(|entry| entry.grant.header.is_some());
-        let wall = if added { wall::NETWORK } else { wall::ENVIRONMENT };
-        let nowhere = || format!("no entry of [secrets] grant in policy {} names it", policy.called());
-        let judged = listed.ok_or_else(|| (Narrower::Policy, nowhere())).and_then(|entry| {
-            capped(word, cap).or_else(|| conflict(manifest, &entry.grant, hosts, files)).map_or(Ok(entry), Err)
-        });
-        verdicts.push(match judged {
-            Ok(Entry { grant, at }) => {
+        let entry = policy.entries.iter().find(|entry| entry.grant.name == name);
+        let is_added = entry.is_some_and(|entry| entry.grant.header.is_some());
+        let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
+        let capped = words.get(1).filter(|cap| !cap.entries.iter().any(|capability| capability.name == *word));
+        let refusal = match (entry, capped) {
+            (None, _) => Some((Narrower::Policy, policy.origin.lacks("[secrets] grant", word))),
+            (_, Some(cap)) => Some((Narrower::Host, cap.origin.lacks("[capabilities] grant", word))),
+            (Some(entry), None) => conflict(manifest, &entry.grant, hosts, files),
+        };
+        verdicts.push(match (entry, refusal) {
+            (Some(Entry { grant, at }), None) => {
                 grants.push(grant.clone());
-                let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &[wall]);
-                verdict.because(&grant.rule, &grant.why, policy.place(*at))
+                let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &wall);
+                verdict.because(&grant.rule, &grant.why, policy.origin.place(*at))
             }
-            Err((narrower, reason)) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &[wall]),
+            (_, refusal) => {
+                let (narrower, reason) = refusal.unwrap_or((Narrower::Policy, String::new()));
+                Verdict::denied(RequestKind::Capability, word, narrower, reason, &wall)
+            }
         });
     }
-    grants.sort_by(|a, b| a.name.cmp(&b.name));
-    grants
+    grants.sort_by(|a: &SecretGrant, b| a.name.cmp(&b.name));
+    (verdicts, grants)
 }
 
 impl Narrowing for SecretGrant {
@@ -375,70 +326,51 @@ impl Narrowing for SecretGrant {
     }
 }
 
-fn capped(word: &str, cap: Option<&Policy>) -> Option<(Narrower, String)> {
-    let cap = cap.filter(|cap| !cap.capabilities.iter().any(|capability| capability.name == word))?;
-    let reason = format!("no entry of [capabilities] grant in policy {} names {word}", cap.called());
-    Some((Narrower::Host, reason))
-}
-
-/// Why a secret that both allow cannot be used by this tool, with the mend.
+/// Why a secret that both allow cannot be used by this tool, with the fix.
 fn conflict(
     manifest: &Manifest,
-    rule: &SecretGrant,
+    secret: &SecretGrant,
     hosts: &[HostGrant],
     files: &[Grant],
 ) -> Option<(Narrower, String)> {
-    let name = &rule.name;
-    if let Some(all) = rule.from.all_files()
-        && let Some(open) = files.iter().find(|grant| Area::of(&grant.opening).overlap(&all).is_some())
-    {
-        let reason = format!(
-            "the secrets of all callers lie in {}, and the tool could read them there ({}): put them elsewhere",
-            text::path(all.folder()),
-            open.rule
-        );
-        return Some((Narrower::Policy, reason));
-    }
-    let Some(header) = &rule.header else {
-        let other = match manifest.execution.env.contains_key(name) {
-            true => "sets a variable of that name itself (execution.env)".to_owned(),
-            false => {
-                let asked = manifest.asks.capabilities.iter().find(|word| **word == format!("env:{name}"))?;
-                format!("asks for `{asked}`, too")
-            }
-        };
-        let reason =
-            format!("the secret is the variable {name}, and the manifest {other}: take that out of the manifest");
-        return Some((Narrower::House, reason));
+    let requests = |word: String| manifest.asks.capabilities.contains(&word);
+    let name = &secret.name;
+    let is_open = |grant: &Grant| {
+        let reason = format!("the tool could read the file where it lies ({}): put that file elsewhere", grant.rule);
+        (Narrower::Policy, reason)
     };
-    if let SecretSource::File(file) = &rule.from
-        && let spellings = [Some(file.clone()), file.canonicalize().ok()]
-        && let Some(open) =
-            files.iter().find(|grant| spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file)))
+    if let Some(all) = secret.from.all_files()
+        && let Some(grant) = files.iter().find(|grant| Area::of(&grant.opening).overlap(&all).is_some())
     {
-        let reason = format!(
-            "toolhost adds it so that the tool never has it, and the tool could read the file where it lies ({}): put that file elsewhere",
-            open.rule
-        );
-        return Some((Narrower::Policy, reason));
+        return Some(is_open(grant));
     }
-    if let SecretSource::Env(variable) = &rule.from
-        && manifest.asks.capabilities.contains(&format!("env:{variable}"))
-    {
-        let reason = format!(
-            "toolhost adds it so that the tool never has it, and the manifest asks for the same text as `env:{variable}`: take that out"
-        );
-        return Some((Narrower::House, reason));
+    let Some(header) = &secret.header else {
+        let is_set = manifest.execution.env.contains_key(name) || requests(format!("env:{name}"));
+        let reason = format!("the manifest sets or asks for the variable {name} itself: take that out of the manifest");
+        return is_set.then_some((Narrower::House, reason));
+    };
+    match &secret.from {
+        SecretSource::File(file) => {
+            let spellings = [Some(file.clone()), file.canonicalize().ok()];
+            let holds = |grant: &&Grant| spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file));
+            if let Some(grant) = files.iter().find(holds) {
+                return Some(is_open(grant));
+            }
+        }
+        SecretSource::Env(variable) if requests(format!("env:{variable}")) => {
+            let reason = format!("the manifest asks for the same text as `env:{variable}`: take that out");
+            return Some((Narrower::House, reason));
+        }
+        _ => {}
     }
     let host = Host::Name(header.host.clone());
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {
         return None;
     }
-    let asks = manifest.asks.hosts.iter().any(|ask| ask.host.covers(&host) && ask.ports().contains(&HTTP));
-    let narrower = if asks { Narrower::Policy } else { Narrower::Manifest };
-    let at = format!("{}:{HTTP}", header.host);
+    let is_requested = manifest.asks.hosts.iter().any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
+    let narrower = if is_requested { Narrower::Policy } else { Narrower::Manifest };
     let reason = format!(
-        "its header goes to http://{0}, which this tool does not reach: the manifest must ask for `{at}` (allowHosts) and the policy grant it ([network] hosts); the tool speaks http://{0}, and toolhost speaks TLS to the host",
+        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` (allowHosts) and the policy grant it ([network] hosts)",
         header.host
     );
     Some((narrower, reason))

@@ -1,20 +1,14 @@
-//! Services: `[services]` of a policy: which tool services elsewhere a tool may call, over which queues.
-//!
-//! For: `policy/file.rs`, `decide`, the reports. In: a TOML table; a tool of a service, two policies, the brokers of this
-//! host. Out: `ServiceRule`s; a verdict, and a grant. Never: lets a descriptor choose a queue that no policy names.
+//! Tool services elsewhere: which ones the tools of a policy may call, over which queues.
 
-use super::Machine;
 use super::document::{At, Document};
-use super::file::Policy;
-use super::grantable::Grantable;
+use super::grantable::{Grantable, Layer, granted};
+use super::machine::Machine;
 use super::needs::Need;
-use super::verdict::{Narrower, RequestKind, Verdict};
-use crate::base::text;
-use crate::manifest::{Manifest, ServiceDescriptor};
+use super::verdict::{RequestKind, Verdict};
+use crate::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One entry of `[services] call`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ServiceRule {
     pub service: String,
@@ -39,13 +33,11 @@ pub struct ServiceGrant {
     pub broker: Option<String>,
     pub config: Map<String, Value>,
     pub user: bool,
-    /// `policy-name: service`
     pub rule: String,
     pub why: String,
 }
 
 impl ServiceGrant {
-    /// Where its requests go.
     pub fn place(&self) -> String {
         let (to, broker) = (self.request.join(", "), self.broker.as_deref().unwrap_or("no broker"));
         format!("{} at {to} of {broker}", self.service)
@@ -80,25 +72,11 @@ pub(super) fn read(document: &mut Document<'_>) -> Vec<ServiceRule> {
     for (pointer, rule) in document.list::<ServiceRule>("/services/call") {
         let pointer = format!("{pointer}/service");
         if found.iter().any(|other| other.service == rule.service) {
-            let shown = text::printable(&text::head(&rule.service, 80));
-            document.conflict(&pointer, format!("`{shown}` is named twice"));
+            document.conflict(&pointer, "another entry names this service: write one");
         }
         found.push(ServiceRule { at: document.at(&pointer), ..rule });
     }
     found
-}
-
-impl ServiceRule {
-    /// Why calls of this service are not what the rule allows.
-    fn refuses(&self, service: &ServiceDescriptor) -> Option<String> {
-        let other = service.requests.iter().find(|queue| !self.request.contains(queue));
-        let (queue, key) = match other {
-            Some(queue) => (queue, "request"),
-            None if service.response != self.response => (&service.response, "response"),
-            None => return None,
-        };
-        Some(format!("its descriptor says {key} queue `{queue}`, which `{key}` of the entry does not name"))
-    }
 }
 
 /// What the configuration may call a service by, the nearest first: its id, all of a namespace, all.
@@ -107,51 +85,43 @@ pub fn names(id: &str) -> [String; 3] {
     [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]
 }
 
-/// The grant of a tool whose work a service does; `None` where it gets none, or needs none.
+/// The grant of a tool whose work a service does; no verdict where it needs none.
 pub(super) fn judge(
     manifest: &Manifest,
-    policy: &Policy,
-    cap: Option<&Policy>,
+    layers: &[Layer<'_, Vec<ServiceRule>>],
     machine: &Machine,
-    verdicts: &mut Vec<Verdict>,
-    lacks: &mut Vec<Need>,
-) -> Option<ServiceGrant> {
-    let remote = manifest.remote()?;
-    let service = remote.found.as_ref()?;
-    let broker = names(&service.id).iter().find_map(|name| machine.brokers.get(name)).cloned();
-    if broker.is_none() {
-        let words = format!(
-            "a broker over which the service '{}' is called ([[tool_services]] of the configuration)",
-            service.id
-        );
-        lacks.push(Need::new(&*remote.at.0, words));
-    }
-    let asked = format!("{} at {}, answers from {}", service.id, service.requests.join(", "), service.response);
-    let entry = |policy: &Policy| -> Result<ServiceRule, String> {
-        let listed = policy.services.iter().find(|rule| rule.service == service.id);
-        let rule =
-            listed.ok_or_else(|| format!("no entry of [services] call in policy {} names it", policy.called()))?;
-        rule.refuses(service).map_or(Ok(rule.clone()), |why| Err(format!("policy {}: {why}", policy.called())))
+) -> (Option<Verdict>, Option<ServiceGrant>, Option<Need>) {
+    let remote = manifest.remote();
+    let Some((remote, service)) = remote.and_then(|remote| Some((remote, remote.found.as_ref()?))) else {
+        return (None, None, None);
     };
-    let capped = cap.map(entry).transpose().map_err(|why| (Narrower::Host, why));
-    let judged = capped.and_then(|cap| Ok((entry(policy).map_err(|why| (Narrower::Policy, why))?, cap)));
-    let (verdict, grant) = match judged {
-        Err((narrower, why)) => (Verdict::denied(RequestKind::Service, asked, narrower, why, &[]), None),
-        Ok((rule, cap)) => {
-            let grant = ServiceGrant {
-                service: service.id.clone(),
-                request: service.requests.clone(),
-                response: service.response.clone(),
-                broker,
-                config: remote.sent(),
-                user: rule.user && cap.is_none_or(|cap| cap.user),
-                rule: format!("{}: {}", policy.name, service.id),
-                why: rule.why.clone(),
-            };
-            let met = Verdict::met(RequestKind::Service, asked, grant.text(), &[]);
-            (met.because(&grant.rule, &rule.why, policy.place(rule.at)), Some(grant))
+    let broker = names(&service.id).iter().find_map(|name| machine.brokers.get(name)).cloned();
+    let need = broker.is_none().then(|| {
+        let words = format!("a broker for the service '{}' ([[tool_services]] of the configuration)", service.id);
+        Need::new(&*remote.at.0, words)
+    });
+    let queues = format!("{} at {}, answers from {}", service.id, service.requests.join(", "), service.response);
+    let allows = |rule: &&ServiceRule| {
+        let named = service.requests.iter().all(|queue| rule.request.contains(queue));
+        rule.service == service.id && rule.response == service.response && named
+    };
+    let (rule, policy) = match granted(layers, "[services] call", &queues, allows) {
+        Ok(granted) => granted,
+        Err((narrower, reason)) => {
+            return (Some(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[])), None, need);
         }
     };
-    verdicts.push(verdict);
-    grant
+    let mut rules = layers.iter().flat_map(|layer| layer.entries.iter().find(allows));
+    let grant = ServiceGrant {
+        service: service.id.clone(),
+        request: service.requests.clone(),
+        response: service.response.clone(),
+        broker,
+        config: remote.sent(),
+        user: rules.all(|rule| rule.user),
+        rule: format!("{}: {}", policy.name, service.id),
+        why: rule.why.clone(),
+    };
+    let verdict = Verdict::met(RequestKind::Service, queues, grant.text(), &[]);
+    (Some(verdict.because(&grant.rule, &rule.why, policy.place(rule.at))), Some(grant), need)
 }

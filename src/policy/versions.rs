@@ -7,11 +7,6 @@ use pep508_rs::PackageName;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// Longest name, version or range, bytes (npm's own bound for names).
-const LONGEST: usize = 214;
-/// The largest part of a version of Node (`Number.MAX_SAFE_INTEGER`).
-const LARGEST: u64 = (1 << 53) - 1;
-
 /// Where packages come from, and who installs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -40,6 +35,11 @@ impl Ecosystem {
         }
     }
 }
+
+/// Longest name, version or range, bytes (npm's own bound for names).
+const LONGEST: usize = 214;
+/// The largest part of a version of Node (`Number.MAX_SAFE_INTEGER`).
+const LARGEST: u64 = (1 << 53) - 1;
 
 /// The name as its index spells it when it compares names; `None`: it is none.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
@@ -165,103 +165,44 @@ fn node_range(text: &str) -> Option<nodejs_semver::Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_that_is_denied_has_its_pre_releases() {
-        let denied = |range, version| may_hold(Ecosystem::Node, range, version);
-        for (range, version) in
-            [("<2", "1.9.0-beta.1"), ("<2", "2.0.0-rc.1"), ("1.2.3", "1.2.3-a"), ("^1", "1.0.1-a"), ("*", "3.0.0-a")]
-        {
-            assert!(denied(range, version), "{range} {version}");
-        }
-        for (range, version) in [("<2", "2.0.1-a"), ("<2", "3.0.0-a"), ("<2", "2.0.0"), (">=2", "1.9.0-a")] {
-            assert!(!denied(range, version), "{range} {version}");
-        }
-        let denied = |range, version| may_hold(Ecosystem::Python, range, version);
-        for (range, version) in [
-            ("<2", "2.0rc1"),
-            ("<2", "2.0.dev3"),
-            (">1.0", "1.0.post1"),
-            (">1.0", "1.0+local"),
-            ("==1.0", "1.0+local"),
-            ("<=1.0", "1.0+local"),
-            (">=1,<2", "1.5a1"),
-        ] {
-            assert!(denied(range, version), "{range} {version}");
-        }
-        for (range, version) in [("<2", "2.0"), (">1.0", "1.0"), ("==1.0", "1.0.post1"), ("<2,!=1.5", "1.5")] {
-            assert!(!denied(range, version), "{range} {version}");
-        }
-    }
-
     use Ecosystem::{Node, Python};
 
     #[test]
-    fn names_are_those_of_an_index() {
-        for (ecosystem, text, want) in [
-            (Python, "Flask_SQL.Alchemy", Some("flask-sql-alchemy")),
-            (Python, "a", Some("a")),
-            (Python, "-e", None),
-            (Python, "a-", None),
-            (Python, "a b", None),
-            (Python, "a/b", None),
-            (Python, "", None),
-            (Node, "left-pad", Some("left-pad")),
-            (Node, "@scope/x", Some("@scope/x")),
-            (Node, "JSONStream", Some("JSONStream")),
-            (Node, "-x", None),
-            (Node, "../x", None),
-            (Node, "@a/../x", None),
-            (Node, "a/b", None),
-            (Node, "@a/b/c", None),
-            (Node, "node_modules", None),
-            (Node, "http:x", None),
+    fn a_range_that_is_denied_has_its_pre_releases() {
+        for (ecosystem, range, denied, other) in [
+            (Node, "<2", "1.9.0-beta.1", "2.0.1-a"),
+            (Node, "<2", "2.0.0-rc.1", "2.0.0"),
+            (Node, "1.2.3", "1.2.3-a", "1.2.4"),
+            (Node, "^1", "1.0.1-a", "3.0.0-a"),
+            (Node, ">=2", "3.0.0-a", "1.9.0-a"),
+            (Python, "<2", "2.0rc1", "2.0"),
+            (Python, "<2", "2.0.dev3", "2.1"),
+            (Python, ">1.0", "1.0.post1", "1.0"),
+            (Python, ">1.0", "1.0+local", "0.9"),
+            (Python, "==1.0", "1.0+local", "1.0.post1"),
+            (Python, ">=1,<2,!=1.5", "1.6a1", "1.5"),
         ] {
-            assert_eq!(name(ecosystem, text).as_deref(), want, "{text}");
-        }
-        for (ecosystem, text, want) in [
-            (Python, "1.0RC1", Some("1.0rc1")),
-            (Python, "--index-url", None),
-            (Node, "1.2.3-rc.1", Some("1.2.3-rc.1")),
-            (Node, "1.2", None),
-            (Node, "git+ssh://x", None),
-        ] {
-            assert_eq!(version(ecosystem, text).as_deref(), want, "{text}");
+            assert!(may_hold(ecosystem, range, denied), "{range} {denied}");
+            assert!(!may_hold(ecosystem, range, other), "{range} {other}");
         }
     }
 
     #[test]
-    fn ranges_are_those_of_the_installer() {
-        for (ecosystem, range, version, want) in [
-            (Python, ">=1,<2", "1.5", Some(true)),
-            (Python, ">=1,<2", "2.0", Some(false)),
-            (Python, "==1.*", "1.9", Some(true)),
-            (Python, "~=1.4", "2.0", Some(false)),
-            (Python, "", "9", Some(true)),
-            (Python, "^1", "1", None),
-            (Node, "1.2.3", "1.2.3", Some(true)),
-            (Node, "1.2.3", "1.2.4", Some(false)),
-            (Node, "1.2", "1.2.9", Some(true)),
-            (Node, "1", "2.0.0", Some(false)),
-            (Node, "^1.2.3", "1.9.0", Some(true)),
-            (Node, "^0.2.3", "0.3.0", Some(false)),
-            (Node, ">= 1.2 < 2", "1.9.0", Some(true)),
-            (Node, ">=1.2 <2", "2.0.0", Some(false)),
-            (Node, "1.x || >=3.1.0", "3.2.0", Some(true)),
-            (Node, "1.2.3 - 2", "2.9.0", Some(true)),
-            (Node, "1.2.3 - 2", "3.0.0", Some(false)),
-            (Node, "", "7.0.0", Some(true)),
-            (Node, "*", "7.0.0", Some(true)),
-            (Node, "<2", "1.9.9", Some(true)),
-            (Node, "v1.0.0", "1.0.0", Some(true)),
-            (Node, "^2.0.0-beta.1", "2.0.0-beta.2", Some(true)),
-            (Node, "latest", "1.0.0", None),
-            (Node, "git+https://x", "1.0.0", None),
-            (Node, "file:../x", "1.0.0", None),
-            (Node, "> > 1", "1.0.0", None),
-        ] {
-            assert_eq!(holds(ecosystem, range, version), want, "{range} {version}");
+    fn no_name_or_version_is_an_option_a_path_or_an_address() {
+        assert_eq!(name(Python, "Flask_SQL.Alchemy").as_deref(), Some("flask-sql-alchemy"));
+        assert_eq!(name(Node, "@scope/JSONStream").as_deref(), Some("@scope/JSONStream"));
+        for text in ["-e", "a-", "a b", "a/b", "", "../x", "http:x"] {
+            assert_eq!((name(Python, text), name(Node, text).filter(|_| text != "a-")), (None, None), "{text}");
         }
+        for text in ["@a/../x", "@a/b/c", "node_modules"] {
+            assert_eq!(name(Node, text), None, "{text}");
+        }
+        for text in ["--index-url", "git+ssh://x", "latest", "file:../x", "> > 1"] {
+            for ecosystem in Ecosystem::ALL {
+                assert!(version(ecosystem, text).is_none() && !is_range(ecosystem, text), "{text}");
+            }
+        }
+        assert_eq!(version(Python, "1.0RC1").as_deref(), Some("1.0rc1"));
         assert!(pins(Python, "==1.0") && !pins(Python, "==1.*") && pins(Node, "=1.2.3") && !pins(Node, "^1.2.3"));
     }
 }

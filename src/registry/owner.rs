@@ -264,7 +264,7 @@ pub(super) fn written<'t>(
 ) -> policy::WritablePaths {
     let writers = tools.filter(|tool| writes(tool));
     let decisions: Vec<_> = writers.map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine)).collect();
-    policy::WritablePaths::of(&decisions)
+    policy::WritablePaths::of_tools(decisions.iter().map(|it| (it.tool.as_str(), it.grants.as_slice())))
 }
 
 /// The tool's manifest and script, if they are files.

@@ -52,7 +52,7 @@ pub struct Tool {
 impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
     pub fn new(manifest: Arc<Manifest>, site: Site, source: &str) -> Tool {
-        let needs = policy::needs::of_manifest(&manifest);
+        let needs = policy::needs_of(&manifest);
         Tool { manifest, site, source: source.to_owned(), needs }
     }
 

@@ -1,7 +1,7 @@
 //! Every wall, and the order in which they are raised. The page that an auditor reads first.
 //!
-//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised: then nothing runs.
-//! There is no switch for that, for tests either.
+//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised: then nothing
+//! runs. There is no switch for that, for tests either.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 
@@ -10,7 +10,6 @@ mod child;
 mod host;
 mod plan;
 pub mod probe;
-mod problem;
 pub mod protocol;
 mod recorder;
 mod spawn;
@@ -20,14 +19,13 @@ mod wall_tests;
 mod walls;
 
 pub use account::written;
-use account::{freeze, held, processes, sampler};
+use account::{held, processes, sampler};
 pub use child::launcher;
 use child::{idmap, init};
 pub use host::grants;
 use host::inspect;
 pub use host::inspect::Totals;
-use problem::moved;
-pub use problem::{Problem, ProblemKind, WallState};
+pub use protocol::{Problem, ProblemKind, WallState};
 pub use recorder::{MOST_BYTES as MOST_RECORDED, UNRESOLVED, WRITABLE};
 pub use sampler::SESSIONS;
 pub use sys::{children_are_told, fstat, landlock_abi, large_files_are_errors, lstat, output_was_closed, pidfd_open};

@@ -25,9 +25,8 @@ pub enum Step {
         fd: RawFd,
         data: &'static [u8],
     },
-    /// open(2), write(2), close(2). `what`: its purpose, for a refusal.
+    /// open(2), write(2), close(2).
     WriteFile {
-        what: &'static str,
         path: CString,
         data: Vec<u8>,
     },
@@ -108,30 +107,11 @@ impl Plan {
 }
 
 impl Step {
-    /// For a refusal: what was tried.
-    pub fn name(&self) -> &'static str {
+    /// For a refusal: what was tried, as `MountProc`.
+    pub fn name(&self) -> String {
         match self {
-            Step::Write { .. } => "joining the cgroup",
-            Step::WriteFile { what, .. } => what,
-            Step::SetIds(_) => "setresuid(2)",
-            Step::OwnCgroup => "unshare(CLONE_NEWCGROUP)",
-            Step::MountProc => "mounting /proc",
-            Step::Chdir(_) => "chdir(2) to the tool's folder",
-            Step::Duplicate { .. } => "dup2(2)",
-            Step::CloseOnExecFrom(_) => "close_range(2)",
-            Step::Setsid => "setsid(2)",
-            Step::Nicer(_) => "setpriority(2)",
-            Step::Limit { .. } => "prlimit(2)",
-            Step::NoNewPrivileges => "prctl(PR_SET_NO_NEW_PRIVS)",
-            Step::DropBounding(_) => "prctl(PR_CAPBSET_DROP)",
-            Step::DropCapabilities => "capset(2)",
-            Step::LandlockPath { .. } => "landlock_add_rule(2)",
-            Step::LandlockRestrict(_) => "landlock_restrict_self(2)",
-            Step::Seccomp { .. } => "seccomp(2)",
-            Step::Undumpable => "prctl(PR_SET_DUMPABLE)",
-            Step::Start => "vfork(2) of the tool",
-            Step::Execute(_) => "execve(2)",
-            Step::Become(_) => "execveat(2) of the init",
+            Step::WriteFile { path, .. } => format!("WriteFile {}", path.to_string_lossy()),
+            step => format!("{step:?}").split([' ', '(']).next().unwrap_or_default().to_owned(),
         }
     }
 }

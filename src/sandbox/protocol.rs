@@ -4,12 +4,15 @@
 //! closes it when the tool is executed.
 
 use super::inspect::Totals;
-use super::problem::{Problem, WallState};
+use super::sys;
 use crate::base::hidden::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches};
 use crate::quantity::{Limit, MAX_PORTS, MIB};
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::io;
 use std::path::PathBuf;
 
 /// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
@@ -208,11 +211,70 @@ pub struct Exited {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FromLauncher {
-    /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each port.
+    /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening socket for each
+    /// port.
     Ready { walls: Vec<WallState> },
     /// The launcher ends without a result; the tool was started only where the problem is about `Ran`.
     Refused(Problem),
     /// Beside it, unless the call was killed: one folder descriptor for each stage; then, of a recorded call, a memory
     /// file with lines of JSON, each a `Note`.
     Exited(Exited),
+}
+
+/// Why a call was refused or its result is lost. `what` and `errno` are for the person.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    pub kind: ProblemKind,
+    pub wall: Cow<'static, str>,
+    pub what: String,
+    pub errno: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProblemKind {
+    /// A layer could not be set up.
+    Wall,
+    /// The source or the staged files of the call do not fit its scratch.
+    Scratch,
+    /// A granted path is no longer what it was a moment ago.
+    Changed,
+    /// The tool was started, and how it ended cannot be told.
+    Ran,
+}
+
+impl Problem {
+    pub fn new(kind: ProblemKind, wall: &'static str, what: impl ToString, errno: Errno) -> Problem {
+        Problem { kind, wall: wall.into(), what: what.to_string(), errno: errno as i32 }
+    }
+
+    /// For `map_err`: what was tried, and the layer it belongs to.
+    pub fn of<E: Into<io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
+        move |error| Problem::new(ProblemKind::Wall, wall, what, sys::errno(&error.into()))
+    }
+
+    /// For `map_err` of opening a granted path, which may have vanished or become something else.
+    pub fn of_path(wall: &'static str, what: impl ToString) -> impl FnOnce(Errno) -> Problem {
+        move |errno| {
+            let moved = matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP);
+            Problem::new(if moved { ProblemKind::Changed } else { ProblemKind::Wall }, wall, what, errno)
+        }
+    }
+
+    /// This problem, marked as one that arose after the tool was started.
+    pub(super) fn while_it_ran(self) -> Problem {
+        Problem { kind: ProblemKind::Ran, what: format!("{}: {}", self.wall, self.what), ..self }
+    }
+
+    pub fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.errno)
+    }
+}
+
+/// One layer as it stood during a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WallState {
+    pub name: String,
+    /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
+    pub state: String,
+    pub why: String,
 }

@@ -1,17 +1,15 @@
-//! Recorder: a process beside the launcher that records what a call attempted and was refused.
+//! A process beside the launcher that records what a call attempted and was refused.
 //!
-//! It has the listener of the call's seccomp filter, answers what the rules of the filter refuse with their errors, and
-//! lets the rest go on to the other walls. It starts with the three capabilities that reading the tool's memory and entering
-//! its namespaces take. At the tool's first file call it enters the tool's user and mount namespaces and its root, becomes
-//! its user, and keeps the one capability to read processes in there. It
-//! reads a path through /proc/TID/mem while the call waits, and the kernel resolves it (`resolve`); nothing is opened
-//! but as O_PATH. What cannot be read or resolved is recorded as such. Another thread may change a path afterwards: the
+//! It has the listener of the call's seccomp filter, answers what the rules of the filter refuse with their errors,
+//! and lets the rest go on to the other layers. It starts with the three capabilities that entering the tool's
+//! namespaces and reading its memory take. At the tool's first file call it enters the tool's user and mount
+//! namespaces and its root, becomes its user, and keeps the one capability to read processes in there.
+//!
+//! It reads a path through /proc/TID/mem while the call waits, and the kernel resolves it: openat2(2) sees what the
+//! task sees. Where a part is missing, the mount of the last folder that is there decides. Nothing is opened but as
+//! O_PATH. What cannot be read or resolved is recorded as such. Another thread may change a path afterwards: the
 //! record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
 //! that it would have been notified of.
-
-mod resolve;
-
-pub use resolve::{UNRESOLVED, WRITABLE};
 
 use super::Problem;
 use super::identity::GUEST;
@@ -21,18 +19,23 @@ use super::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
 use super::sys::{self, ExitReport, SeccompNotification};
 use crate::base::{files, messages};
 use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
-use resolve::{LinkHandling, Task};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IoSliceMut, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 /// Most entries of one call, and most bytes of them.
 const MOST: usize = 1000;
@@ -83,7 +86,7 @@ impl Recorder {
 
     /// CPU time that it used so far, which is the call's.
     pub fn cpu_ms(&self) -> u64 {
-        processes::cpu_ms(self.pid.unsigned_abs()).unwrap_or(0)
+        processes::process(self.pid.unsigned_abs()).ok().flatten().map_or(0, |(_, process)| process.own_ms)
     }
 
     /// What was kept of a call that has ended.
@@ -153,7 +156,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         };
         match (errno, init) {
             // The first call starts the tool. It and the one that starts the init (pid 1 of the call) are our own.
-            (_, None) => init = Some(processes::parent(heard.thread)?),
+            (_, None) => init = Some(processes::process(heard.thread)?.ok_or(Errno::ESRCH)?.1.parent),
             (Some(errno), _) => entries.call(heard.number, errno),
             (None, Some(init)) if heard.thread != init && !entries.full => {
                 inside = inside || enter(&proc, heard.thread)?;
@@ -291,7 +294,204 @@ fn opens(flags: u64) -> (Operation, LinkHandling) {
     (if changes { Operation::Write } else { Operation::Read }, last)
 }
 
-/// Whether a process in the launcher's /proc is a recorder: the only child of the launcher that leads a session.
-pub fn is_one(pid: u32, process: &processes::Process) -> bool {
-    process.parent == 1 && process.session == pid
+/// The rule of a file that is not granted.
+const NOT_SHOWN: &str = "view: not granted";
+const READ_ONLY: &str = "view: read-only";
+/// The rule of a program that the tool can write, which no policy lifts.
+pub const WRITABLE: &str = "view: what the tool can write is not run";
+/// The rule of a path that could not be resolved, with an error behind it: whether it was refused is not known.
+pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
+/// Most links that are followed in one path, and its longest text, as by the kernel (path_resolution(7), PATH_MAX).
+const LINKS: usize = 40;
+const LONGEST: usize = 4096;
+const PAGE: usize = 4096;
+
+/// How a system call takes the last part of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkHandling {
+    /// A link there is followed.
+    Followed,
+    /// The link itself is meant.
+    Itself,
+    /// As `Itself`, and the call fails where there is something.
+    New,
+}
+
+/// A thread of the call, in the /proc of the launcher.
+pub struct Task<'a> {
+    pub proc: &'a OwnedFd,
+    pub thread: u32,
+}
+
+/// Where a path leads: what is there, or the last folder that is there and what is missing in it.
+enum Place {
+    There(OwnedFd),
+    Missing(OwnedFd, Vec<u8>),
+}
+
+impl Task<'_> {
+    /// A file of this thread's folder in /proc, as a handle on what it leads to.
+    pub fn open(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let name = format!("{}/{name}", self.thread);
+        openat(self.proc, name.as_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+    }
+
+    /// The path at this address of the thread's memory, which the kernel reads whatever its protection is.
+    pub fn path_at(&self, address: u64) -> Result<Vec<u8>, Errno> {
+        let name = format!("{}/mem", self.thread);
+        let memory = File::from(openat(self.proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?);
+        let mut bytes: Vec<u8> = Vec::new();
+        while bytes.len() < LONGEST {
+            let from = address.checked_add(bytes.len() as u64).ok_or(Errno::EFAULT)?;
+            let mut page = vec![0; PAGE - from as usize % PAGE];
+            let read = memory.read_at(&mut page, from).map_err(|error| sys::errno(&error))?;
+            if let Some(end) = page[..read].iter().position(|byte| *byte == 0) {
+                bytes.extend(&page[..end]);
+                return Ok(bytes);
+            }
+            if read == 0 {
+                return Err(Errno::EFAULT);
+            }
+            bytes.extend(&page[..read]);
+        }
+        Err(Errno::ENAMETOOLONG)
+    }
+
+    /// Where a path leads and the rule that refuses this operation there; `None`: the view refuses nothing. `folder`:
+    /// the descriptor in which a relative path starts, if it is not the working folder.
+    pub fn refusal(
+        &self,
+        folder: Option<i32>,
+        path: &[u8],
+        operation: Operation,
+        last: LinkHandling,
+    ) -> Option<(Option<PathBuf>, String)> {
+        let place = self.resolve(folder, path, last).and_then(|place| {
+            let rule = rule(&place, operation, last)?;
+            Ok(rule.map(|rule| (place, rule)))
+        });
+        match place {
+            Ok(None) => None,
+            Ok(Some((place, rule))) => {
+                let path = match &place {
+                    Place::There(file) => self.name_of(file),
+                    Place::Missing(folder, rest) => self.name_of(folder).map(|at| at.join(OsStr::from_bytes(rest))),
+                };
+                Some((path.ok(), rule.to_owned()))
+            }
+            Err(errno) => Some((None, format!("{UNRESOLVED} ({errno:?})"))),
+        }
+    }
+
+    fn resolve(&self, folder: Option<i32>, path: &[u8], last: LinkHandling) -> Result<Place, Errno> {
+        let mut path = path.to_owned();
+        let mut start = match folder {
+            _ if path.starts_with(b"/") => open(AT_FDCWD, b"/", false)?,
+            Some(number) => self.open(&format!("fd/{number}"))?,
+            None => self.open("cwd")?,
+        };
+        for _ in 0..LINKS {
+            let errno = match open(&start, &path, last == LinkHandling::Followed) {
+                Ok(file) => return Ok(Place::There(file)),
+                Err(errno) => errno,
+            };
+            // What is shorter is there where what is longer is.
+            let ends: Vec<usize> = (1..path.len()).filter(|end| path[*end] == b'/' && path[end - 1] != b'/').collect();
+            let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
+            let (mut end, mut at) = (0, None);
+            if there > 0 {
+                end = ends[there - 1];
+                at = Some(open(&start, &path[..end], true)?);
+            } else if path.starts_with(b"/") {
+                at = Some(open(AT_FDCWD, b"/", false)?);
+            }
+            let at = at.unwrap_or(start);
+            let rest: Vec<u8> = path[end..].iter().copied().skip_while(|byte| *byte == b'/').collect();
+            let stop = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+            let (name, after) = rest.split_at(stop);
+            let is_last = after.iter().all(|byte| *byte == b'/');
+            let link = open(&at, name, false).ok().filter(|file| is(file, SFlag::S_IFLNK));
+            let Some(link) = link.filter(|_| last == LinkHandling::Followed || !is_last) else {
+                return if errno == Errno::ENOENT { Ok(Place::Missing(at, rest)) } else { Err(errno) };
+            };
+            (start, path) = self.follow(at, name, &link, errno)?;
+            if path.is_empty() && after.is_empty() {
+                return Ok(Place::There(start));
+            }
+            path = [if path.is_empty() { b"." } else { &path[..] }, after].concat();
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Where a link leads that the kernel does not follow for us to its end: the folder and the path in it.
+    fn follow(&self, at: OwnedFd, name: &[u8], link: &OwnedFd, errno: Errno) -> Result<(OwnedFd, Vec<u8>), Errno> {
+        let target = readlinkat(link, "");
+        let (own, of_thread) = self.numbers()?;
+        match target {
+            Ok(target) if errno == Errno::ENOENT => Ok((at, target.into_vec())),
+            // `self` leads elsewhere for each reader.
+            Err(Errno::ENOENT) if name == b"self" => Ok((at, own.into_bytes())),
+            Err(Errno::ENOENT) if name == b"thread-self" => Ok((at, of_thread.into_bytes())),
+            // A magic link of the task itself leads to its own root, folders, program and descriptors.
+            Ok(_) if errno == Errno::ELOOP => {
+                let folder = self.name_of(&at)?;
+                let mut places = [of_thread, own].into_iter().map(|own| Path::new("/proc").join(own));
+                let rest = places.find_map(|place| folder.strip_prefix(place).ok()).ok_or(errno)?;
+                let name = rest.join(OsStr::from_bytes(name));
+                let own = ["root", "cwd", "exe"].map(Path::new).contains(&name.as_path()) || rest == Path::new("fd");
+                if own { Ok((self.open(&name.to_string_lossy())?, Vec::new())) } else { Err(errno) }
+            }
+            _ => Err(errno),
+        }
+    }
+
+    /// The names of the process and of the thread in the /proc of the call.
+    fn numbers(&self) -> Result<(String, String), Errno> {
+        let name = format!("{}/status", self.thread);
+        let status = openat(self.proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let status = std::io::read_to_string(File::from(status)).map_err(|error| sys::errno(&error))?;
+        let number = |field: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field));
+            line.and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_owned()
+        };
+        let (process, thread) = (number("NStgid:"), number("NSpid:"));
+        let of_thread = format!("{process}/task/{thread}");
+        Ok((process, of_thread))
+    }
+
+    /// The path of an open file from the root of the call.
+    fn name_of(&self, file: &OwnedFd) -> Result<PathBuf, Errno> {
+        readlinkat(self.proc, format!("self/fd/{}", file.as_raw_fd()).as_str()).map(PathBuf::from)
+    }
+}
+
+/// The rule that refuses an operation at this place.
+fn rule(place: &Place, operation: Operation, last: LinkHandling) -> Result<Option<&'static str>, Errno> {
+    let (file, there) = match place {
+        Place::There(file) => (file, true),
+        Place::Missing(folder, _) => (folder, false),
+    };
+    // The view's own tree holds folders that lead to grants, and nothing of the host.
+    let own = || Ok(fstat(file)?.st_dev == fstat(&open(AT_FDCWD, b"/", false)?)?.st_dev);
+    let special = || there && [SFlag::S_IFCHR, SFlag::S_IFIFO, SFlag::S_IFSOCK].iter().any(|kind| is(file, *kind));
+    let mount = fstatvfs(file)?.flags();
+    Ok(match operation {
+        _ if !there && own()? => Some(NOT_SHOWN),
+        // It fails for what is there already.
+        Operation::Write if there && last == LinkHandling::New => None,
+        Operation::Write if mount.contains(FsFlags::ST_RDONLY) && !special() => Some(READ_ONLY),
+        Operation::Run if there && mount.contains(FsFlags::ST_NOEXEC) => Some(WRITABLE),
+        _ => None,
+    })
+}
+
+fn is(file: &OwnedFd, kind: SFlag) -> bool {
+    fstat(file).is_ok_and(|stat| crate::base::files::is(stat.st_mode, kind))
+}
+
+/// A handle on what a path leads to, by no magic link.
+fn open(start: impl std::os::fd::AsFd, path: &[u8], follow: bool) -> Result<OwnedFd, Errno> {
+    let flags = if follow { OFlag::O_PATH } else { OFlag::O_PATH | OFlag::O_NOFOLLOW };
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(start, path, how)
 }

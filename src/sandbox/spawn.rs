@@ -10,9 +10,6 @@ use nix::libc;
 use std::ffi::CString;
 use std::os::fd::{OwnedFd, RawFd};
 
-/// The step that failed: its wall and its name. A child can allocate nothing, so this becomes a `Problem` in its parent.
-type Failed = (&'static str, &'static str, Errno);
-
 struct Child<'a> {
     plan: &'a Plan,
     argv: Vec<*const libc::c_char>,
@@ -20,7 +17,8 @@ struct Child<'a> {
     /// The stack of the tool's process until it executes.
     stack: *mut libc::c_void,
     started: std::cell::Cell<bool>,
-    failed: std::cell::Cell<Option<Failed>>,
+    /// The step that failed. A child can allocate nothing, so this becomes a `Problem` in its parent.
+    failed: std::cell::Cell<Option<(&'a (&'static str, Step), Errno)>>,
 }
 
 /// A stack for a child that shares our memory, and its top, which is 16-byte aligned.
@@ -55,9 +53,9 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
     let pid = check(pid.into()).map_err(Problem::of("namespaces", "clone(2)"))? as i32;
     let pidfd = adopt(pidfd);
-    if let Some((wall, step, errno)) = child.failed.get() {
+    if let Some(((wall, step), errno)) = child.failed.get() {
         let _ = wait4(pid, true);
-        let problem = Problem::of(wall, step)(errno);
+        let problem = Problem::of(wall, step.name())(errno);
         return Err(if child.started.get() { problem.while_it_ran() } else { problem });
     }
     Ok((pid, pidfd))
@@ -76,10 +74,10 @@ extern "C" fn run_tool(data: *mut libc::c_void) -> libc::c_int {
 }
 
 /// Performs the steps, of which the last one executes. If a step fails, notes it and ends the process.
-fn perform_all(child: &Child, steps: &[(&'static str, Step)]) -> ! {
-    for (wall, step) in steps {
-        if perform(child, step) < 0 {
-            child.failed.set(child.failed.get().or(Some((*wall, step.name(), Errno::last()))));
+fn perform_all<'a>(child: &Child<'a>, steps: &'a [(&'static str, Step)]) -> ! {
+    for named in steps {
+        if perform(child, &named.1) < 0 {
+            child.failed.set(child.failed.get().or(Some((named, Errno::last()))));
             break;
         }
     }
@@ -93,7 +91,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
     unsafe {
         match step {
             Step::Write { fd, data } => libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long,
-            Step::WriteFile { path, data, .. } => {
+            Step::WriteFile { path, data } => {
                 let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
                 if fd < 0 {
                     return -1;

@@ -1,25 +1,21 @@
 //! Approval: a person agrees to one call, before anything of it runs, where a policy says `confirm`.
 //!
-//! One answer is for one call and one decision: the call pipeline decides again afterwards, and refuses where anything changed. A
-//! question ends in time and holds up no other call. A caller does not answer itself, where callers can be told apart,
-//! unless every policy that asks says so.
+//! One answer is for one call and one decision: the call pipeline decides again afterwards, and refuses where anything
+//! changed. A question ends in time and holds up no other call. A caller does not answer itself, where callers can be
+//! told apart, unless every policy that asks says so.
 
-use super::quota::{Limiter, Reservation, Resource};
+use super::quota::{Reservation, Resource};
 use super::record::CallRecord;
-use super::request::{Event, Stream};
+use super::request::{Answer, Approver, Event, Question, Stream};
 use super::target::Target;
 use super::{Caller, Service};
 use crate::base::text::printable;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Confirm};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -28,111 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 
-/// Who can be asked about a call, as the face knows that it came by.
-#[derive(Clone, Default)]
-pub enum Approver {
-    #[default]
-    Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be told apart.
-    Operators { but: Option<String> },
-    /// Whomever the face itself can ask.
-    Face(Arc<dyn Ask>),
-    /// The person of the client that calls, as that one says, where every policy that asks allows it; else the other.
-    Client { face: Arc<dyn Ask>, or: Box<Approver> },
-}
-
-impl Approver {
-    fn for_these(self, why: &[Confirm]) -> Approver {
-        match self {
-            Approver::Client { face, .. } if why.iter().all(|rule| rule.by_client.is_some()) => Approver::Face(face),
-            Approver::Client { or, .. } => *or,
-            other => other,
-        }
-    }
-}
-
-impl fmt::Debug for Approver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Approver::Nobody => "nobody",
-            Approver::Operators { .. } => "operators",
-            Approver::Face(_) => "face",
-            Approver::Client { .. } => "client",
-        })
-    }
-}
-
-/// Asks a person. Dropping the future ends the question.
-pub trait Ask: Send + Sync {
-    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
-}
-
-/// What a person is asked: everything that the answer is for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Question {
-    /// The call's id.
-    pub call: String,
-    /// `id@version`
-    pub tool: String,
-    /// Who the call counts as.
-    pub caller: String,
-    /// Who authenticated, where that is another; what the request calls itself.
-    pub through: Option<String>,
-    pub label: Option<String>,
-    pub why: Vec<Confirm>,
-    /// JSON text, secrets hidden, nothing in it that a terminal would obey.
-    pub arguments: String,
-    /// So many characters of it are left out.
-    pub not_shown: usize,
-    /// What the call may touch, a line each.
-    pub touches: Vec<String>,
-    /// SHA-256 of the whole decision and the whole arguments.
-    pub digest: String,
-    /// RFC 3339: when the question came, and when it ends unanswered.
-    pub asked: String,
-    pub until: String,
-}
-
-impl Question {
-    /// In lines for a person; its texts come from tools, callers and policies. `touches`: also what the call may touch.
-    pub fn told(&self, touches: bool) -> String {
-        let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
-        let mut lines = vec![format!("{}: may this call run?", printable(tool))];
-        let rule =
-            |rule: &Confirm| format!("  why        {} (policy {})", printable(&rule.why), printable(&rule.policy));
-        lines.extend(why.iter().map(rule));
-        let through = through.iter().map(|name| format!(", through {name}"));
-        let label = label.iter().map(|label| format!(", which calls itself {label}"));
-        let caller = format!("{caller}{}", through.chain(label).collect::<String>());
-        lines.push(format!("  for        {}", printable(&caller)));
-        let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
-        lines.push(format!("  arguments  {}{rest}", printable(arguments)));
-        let nothing = ["nothing but its script and scratch".to_owned()];
-        let all = if self.touches.is_empty() { &nothing } else { self.touches.as_slice() };
-        lines.extend(all.iter().filter(|_| touches).map(|line| format!("  may        {}", printable(line))));
-        lines.join("\n")
-    }
-}
-
-/// What the person said.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// `by`: who, as records show it.
-    Approved { by: String },
-    /// The same.
-    Denied { by: String },
-    /// The question was closed.
-    Dismissed { by: String },
-    /// The person is asked now, and this call made again with the answer.
-    InputRequired,
-    /// No answer that counts.
-    Refused(Fault),
-    /// There is nobody to ask after all.
-    Nobody,
-}
-
-/// Questions that operators may answer.
+/// Questions that operators may answer, by call.
 #[derive(Debug, Default)]
 pub(super) struct Approvals(Mutex<BTreeMap<String, Open>>);
 
@@ -150,23 +42,6 @@ struct QuestionGuard<'a>(&'a Approvals, &'a str);
 impl Drop for QuestionGuard<'_> {
     fn drop(&mut self) {
         lock(&self.0.0).remove(self.1);
-    }
-}
-
-impl Approvals {
-    async fn ask(&self, limiter: &Limiter, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
-        let (answer, answered) = oneshot::channel();
-        {
-            let mut open = lock(&self.0);
-            let principal = question.through.as_ref().unwrap_or(&question.caller);
-            let kept = limiter.take(Resource::Questions, principal, 1).filter(|_| !open.contains_key(&question.call));
-            let kept = kept.ok_or_else(|| {
-                Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.").retryable()
-            })?;
-            open.insert(question.call.clone(), Open { question: question.clone(), but, answer, _kept: kept });
-        }
-        let _listed = QuestionGuard(self, &question.call);
-        Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 }
 
@@ -191,7 +66,23 @@ impl Service {
         open.remove(call)?.answer.send(answer).ok().map(Ok)
     }
 
-    /// Asks a person and waits; the call gives up its place among those that run meanwhile. Returns when somebody agreed.
+    async fn ask_operators(&self, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut open = lock(&self.approvals.0);
+            let principal = question.through.as_ref().unwrap_or(&question.caller);
+            let kept = self.limiter.take(Resource::Questions, principal, 1);
+            let Some(_kept) = kept.filter(|_| !open.contains_key(&question.call)) else {
+                let fault = Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.");
+                return Err(fault.retryable());
+            };
+            open.insert(question.call.clone(), Open { question: question.clone(), but, answer, _kept });
+        }
+        let _listed = QuestionGuard(&self.approvals, &question.call);
+        Ok(answered.await.unwrap_or(Answer::Nobody))
+    }
+
+    /// Asks a person and waits; the call gives up its slot meanwhile. Returns when somebody agreed.
     pub(super) async fn agreed(
         &self,
         target: &Target,
@@ -199,18 +90,25 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
-        let question = self.question(target, record);
+        let (question, patience) = (self.question(target, record), self.parts.settings.patience);
         record.step_aside();
+        let approver = match approver {
+            Approver::Client { face, .. } if question.why.iter().all(|rule| rule.by_client.is_some()) => {
+                Approver::Face(face)
+            }
+            Approver::Client { or, .. } => *or,
+            other => other,
+        };
+        let asked = async {
+            match approver {
+                Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
+                Approver::Operators { but } => self.ask_operators(&question, but).await,
+                Approver::Face(face) => Ok(face.ask(&question).await),
+            }
+        };
+        stream.push(Event::Preparing("a person is asked before this tool runs".to_owned()));
         let answer = {
-            let asked = async {
-                match approver.for_these(&question.why) {
-                    Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
-                    Approver::Operators { but } => self.approvals.ask(&self.limiter, &question, but).await,
-                    Approver::Face(face) => Ok(face.ask(&question).await),
-                }
-            };
-            stream.push(Event::Preparing("a person is asked before this tool runs".to_owned()));
-            let asked = tokio::time::timeout(self.parts.settings.patience, asked);
+            let asked = tokio::time::timeout(patience, asked);
             tokio::pin!(asked);
             loop {
                 tokio::select! {
@@ -220,42 +118,38 @@ impl Service {
                 }
             }
         };
-        let (rule, fault) = match answer.unwrap_or_else(|_| Err(late(self.parts.settings.patience)))? {
+        let not_agreed =
+            |rest: &str| Fault::new(Kind::AuthorizationError, format!("A person was asked about this call{rest}"));
+        let late = || not_agreed(&format!(", and did not answer within {} s.", patience.as_secs())).retryable();
+        let (rule, fault) = match answer.unwrap_or_else(|_| Err(late()))? {
             Answer::Approved { by } => {
-                record.approved_by = Some(by);
-                (String::new(), None)
+                record.approved(&by);
+                return self.comes_back(target, record).await;
             }
             Answer::Denied { by } => {
-                let message = "A person was asked about this call and did not agree.";
-                let fault = Fault::new(Kind::AuthorizationError, message).person(format!("{by} did not agree"));
-                (format!("denied by {by}"), Some(fault))
+                (format!("denied by {by}"), not_agreed(" and did not agree.").person(format!("{by} did not agree")))
             }
             Answer::Dismissed { by } => {
-                let message = "A person was asked about this call and closed the question without an answer.";
-                let fault = Fault::new(Kind::AuthorizationError, message).person(format!("{by} closed it"));
-                (format!("dismissed by {by}"), Some(fault))
+                let fault = not_agreed(" and closed the question without an answer.");
+                (format!("dismissed by {by}"), fault.person(format!("{by} closed it")))
             }
             Answer::InputRequired => {
                 let message = "A person is asked before this tool runs: the call is made again with the answer.";
-                ("asked".to_owned(), Some(Fault::new(Kind::CancelledError, message).retryable()))
+                ("asked".to_owned(), Fault::new(Kind::CancelledError, message).retryable())
             }
-            Answer::Refused(fault) => ("no answer that counts".to_owned(), Some(fault)),
-            Answer::Nobody => ("nobody to ask".to_owned(), Some(nobody(&target.decided.decision.confirm))),
+            Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),
+            Answer::Nobody => ("nobody to ask".to_owned(), nobody(&target.decided.decision.confirm)),
         };
-        if let Some(fault) = fault {
-            record.denied_by = Some(format!("confirm: {rule}"));
-            return Err(fault);
-        }
-        record.comes_back(&self.limiter, &target.found, &target.tools).await
+        record.denied_by = Some(format!("confirm: {rule}"));
+        Err(fault)
     }
 
     fn question(&self, target: &Target, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
-        let arguments = printable(&text::head(&whole, SHOWN));
         let input = super::idempotency::sorted(&target.input);
         let about = json!([target.digest(), input, target.source, target.env]);
-        let (now, patience) = (jiff::Timestamp::now(), self.parts.settings.patience);
+        let now = jiff::Timestamp::now();
         Question {
             call: record.id.clone(),
             tool: target.found.tool.reference(),
@@ -264,11 +158,11 @@ impl Service {
             label: record.label().map(printable),
             why: decision.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
-            arguments,
+            arguments: printable(&text::head(&whole, SHOWN)),
             touches: policy::audit::touches(decision),
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
-            until: now.checked_add(patience).unwrap_or(now).to_string(),
+            until: now.checked_add(self.parts.settings.patience).unwrap_or(now).to_string(),
         }
     }
 }
@@ -278,14 +172,9 @@ pub fn changed() -> Fault {
     Fault::new(Kind::ServiceError, message).retryable()
 }
 
-fn late(patience: Duration) -> Fault {
-    let message = format!("A person was asked about this call, and did not answer within {} s.", patience.as_secs());
-    Fault::new(Kind::AuthorizationError, message).retryable()
-}
-
 fn nobody(why: &[Confirm]) -> Fault {
     let message = "This tool runs only once a person has agreed, and nobody can be asked where this call comes from.";
     let rules: Vec<String> = why.iter().map(|rule| format!("policy {}: {}", rule.policy, rule.why)).collect();
-    let mend = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost approvals`); an MCP client that can show forms may ask its person where these policies say `confirm_by_client`";
-    Fault::new(Kind::AuthorizationError, message).person(printable(&format!("{} ({mend})", rules.join("; "))))
+    let fix = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost approvals`); an MCP client that can show forms may ask its person where these policies say `confirm_by_client`";
+    Fault::new(Kind::AuthorizationError, message).person(printable(&format!("{} ({fix})", rules.join("; "))))
 }

@@ -1,5 +1,5 @@
-//! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate key
-//! or NaN is refused. `manifest::arguments` checks them against the schema.
+//! Arguments as callers bring them: a value, JSON text, or texts by name. Text is one strict JSON document: a duplicate
+//! key or NaN is refused. `manifest::arguments` checks them against the schema.
 
 use crate::base::{json, text};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
@@ -14,7 +14,6 @@ use std::fmt;
 
 #[derive(Clone, PartialEq)]
 pub enum Arguments {
-    /// Already decoded by a strict reader.
     Value(Value),
     /// One JSON document; empty text is an empty object.
     Text(String),
@@ -22,7 +21,10 @@ pub enum Arguments {
     Strings(BTreeMap<String, String>),
     /// The inputs of an action: an object whose texts, at any depth, are read as the schema asks. `twice`: names that
     /// were given more than once.
-    Inputs { texts: Value, twice: Vec<String> },
+    Inputs {
+        texts: Value,
+        twice: Vec<String>,
+    },
 }
 
 /// Nothing of it is shown: secrets are among it.
@@ -52,7 +54,6 @@ impl Arguments {
         }
     }
 
-    /// Whether reading them may take so long that other calls must not wait for it.
     pub(super) fn are_long(&self) -> bool {
         matches!(self, Arguments::Text(text) if text.len() > LARGE_TEXT_BYTES)
     }
@@ -72,7 +73,6 @@ impl Arguments {
     }
 }
 
-/// One strict JSON document.
 fn document(what: &str, text: &str) -> Result<Value, Fault> {
     match json::compact(text.as_bytes()) {
         Ok(compact) => compact.tree(MAX_TREE_BYTES).map_err(|json::TooMuch| {
@@ -96,7 +96,8 @@ pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
     }
 }
 
-/// The time limit that a config sets. What a config holds besides is others' to read, but not a time limit by another name.
+/// The time limit that a config sets. What a config holds besides is others' to read, but not a time limit by another
+/// name.
 pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
     let meant =
         |name: &&String| ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str());

@@ -1,7 +1,7 @@
-//! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half of
-//! the cores.
+//! Runs work that may take long on threads of its own, within the time limit of its call. Long work gets at most half
+//! of the cores.
 
-use super::format;
+use super::output;
 use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
@@ -15,7 +15,6 @@ static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     Arc::new(Semaphore::new((cores / 2).max(1)))
 });
 
-/// When a call began, and its time limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Until {
     pub began: Instant,
@@ -51,7 +50,7 @@ impl Until {
             },
             Err(_) => {
                 let limit_ms = crate::base::millis(self.limit);
-                Err(format::judge(Ending::TimedOut { limit_ms }, &[], &[]).err().unwrap_or_else(format::cancelled))
+                Err(output::judge(Ending::TimedOut { limit_ms }, &[], &[]).err().unwrap_or_else(output::cancelled))
             }
         }
     }

@@ -1,12 +1,11 @@
 //! The circuit breaker: what keeps failing is not called for a while.
 //!
-//! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits and crashes, which arguments can
-//! cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong, and what may be tried again
-//! count for nothing.
+//! Failures of this host or of a service count against what ran, for all callers. Timeouts, limits and crashes, which
+//! arguments can cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong,
+//! and what may be tried again count for nothing.
 
-use super::quota::Clock;
 use crate::base::lock;
-use crate::base::shares::Shares;
+use crate::base::shares::{Shares, now};
 use crate::fault::{Fault, Kind};
 use crate::policy::Breaker;
 use serde::Serialize;
@@ -15,28 +14,20 @@ use std::time::Duration;
 
 /// Most rows that are remembered; one principal has half of them at most. The row that changed longest ago goes first.
 const ROWS: usize = 10_000;
-/// While the one call that tries again runs, the others are told to wait so long.
-const PROBING: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Default)]
-pub(super) struct Breakers {
-    clock: Clock,
-    rows: Mutex<Shares<Key, Row>>,
-}
 
 /// What ran, and for whom its failures count: one caller, or all.
 type Key = (Option<String>, String);
 
+#[derive(Debug, Default)]
+pub(super) struct Breakers(Mutex<Shares<Key, Row>>);
+
 #[derive(Debug)]
 struct Row {
-    /// In a row.
     failures: u32,
     /// Which was called when it failed first.
     tool: String,
     /// Calls are held back until then.
     until: Option<Duration>,
-    /// One call is trying again.
-    probing: bool,
 }
 
 /// One breaker that has failures.
@@ -56,46 +47,44 @@ pub struct BreakerState {
 
 /// One call, as the breaker sees it.
 #[derive(Clone, Debug)]
-pub(super) struct BreakerCall<'a> {
-    pub caller: &'a str,
-    pub principal: &'a str,
-    /// As it is shown.
+pub(super) struct BreakerCall {
+    pub caller: String,
+    pub principal: String,
     pub tool: String,
     /// What runs; the same whatever tool names it.
     pub runs: String,
     /// The caller brought it: all its failures are that one's.
     pub is_own: bool,
+    pub rule: Breaker,
 }
 
 /// One call that was let through. Dropped without an end it counts as nothing.
 #[derive(Debug)]
 pub(super) struct Attempt {
     breakers: Arc<Breakers>,
+    call: BreakerCall,
     /// Of all callers, then of this one; and whether the call is the one that tries again.
     keys: Vec<(Key, bool)>,
-    principal: String,
-    tool: String,
-    rule: Breaker,
 }
 
 impl Breakers {
-    /// Lets a call through, or refuses it.
-    pub fn enter(self: &Arc<Self>, called: BreakerCall<'_>, rule: Breaker) -> Result<Attempt, Fault> {
-        let BreakerCall { caller, principal, tool, runs, is_own } = called;
-        let (all, own) = ((None, runs.clone()), (Some(caller.to_owned()), runs));
-        let wanted = if is_own { vec![own] } else { vec![all, own] };
-        let (breakers, keys, principal) = (self.clone(), Vec::new(), principal.to_owned());
-        let mut attempt = Attempt { breakers, keys, principal, tool, rule };
+    /// Refuses a call that is held back. `runs`: the call is about to run. After a wait one call tries; the others wait
+    /// until it ended.
+    pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
+        let (all, own) = ((None, call.runs.clone()), (Some(call.caller.clone()), call.runs.clone()));
+        let wanted = if call.is_own { vec![own] } else { vec![all, own] };
+        let mut attempt = Attempt { breakers: self.clone(), call, keys: Vec::new() };
         for key in wanted {
+            let (mut rows, now) = (lock(&self.0), now());
             let mut probe = false;
-            if let Some(row) = lock(&self.rows).get_mut(&key)
+            if let Some(row) = rows.get_mut(&key)
                 && let Some(until) = row.until
             {
-                let left = until.saturating_sub(self.clock.now());
-                if row.probing || !left.is_zero() {
-                    return Err(open(&attempt.tool, row.failures, if left.is_zero() { PROBING } else { left }));
+                if until > now {
+                    return Err(open(&attempt.call.tool, row.failures, until - now));
                 }
-                (row.probing, probe) = (true, true);
+                probe = runs;
+                row.until = Some(if runs { now + attempt.call.rule.wait } else { until });
             }
             attempt.keys.push((key, probe));
         }
@@ -104,8 +93,7 @@ impl Breakers {
 
     /// The breakers with failures: of one caller, or every one.
     pub fn states(&self, caller: Option<&str>) -> Vec<BreakerState> {
-        let now = self.clock.now();
-        let rows = lock(&self.rows);
+        let (now, rows) = (now(), lock(&self.0));
         let shown = rows.iter().filter(|((of, _), _)| caller.is_none_or(|caller| of.as_deref() == Some(caller)));
         let state = |((caller, _), row): (&Key, &Row)| {
             let left = row.until.map(|until| until.saturating_sub(now));
@@ -128,48 +116,47 @@ fn open(tool: &str, failures: u32, wait: Duration) -> Fault {
 
 impl Attempt {
     /// How the call ended; `None`: well. `crashed`: by a signal or a trap.
-    pub fn ended(self, fault: Option<&Fault>, crashed: bool) {
-        let mut rows = lock(&self.breakers.rows);
+    pub fn ended(mut self, fault: Option<&Fault>, crashed: bool) {
+        let breakers = self.breakers.clone();
+        let mut rows = lock(&breakers.0);
         let Some(fault) = fault else {
-            for (key, probe) in &self.keys {
+            for (key, probe) in std::mem::take(&mut self.keys) {
                 // A call that began before the breaker opened does not close it.
-                if *probe || rows.get(key).is_some_and(|row| row.until.is_none()) {
-                    rows.remove(key);
+                if probe || rows.get(&key).is_some_and(|row| row.until.is_none()) {
+                    rows.remove(&key);
                 }
             }
             return;
         };
-        let counted = if fault.by_caller || fault.retryable { None } else { self.counts(fault.kind, crashed) };
-        let Some((key, probe)) = counted else { return };
-        let now = self.breakers.clock.now();
-        if rows.get(key).is_none() {
-            let claim = vec![(String::new(), ROWS), (format!("principal {}", self.principal), ROWS / 2)];
-            let fresh = Row { failures: 0, tool: self.tool.clone(), until: None, probing: false };
-            // Each row may go for another one.
-            let _ = rows.put(now, key.clone(), (claim, 1), now, fresh);
+        let counted = match fault.kind {
+            _ if fault.by_caller || fault.retryable => None,
+            Kind::ServiceError | Kind::DependencyError | Kind::InternalError => Some(0),
+            Kind::TimeoutError | Kind::ResourceLimitError => Some(self.keys.len() - 1),
+            _ => crashed.then_some(self.keys.len() - 1),
+        };
+        if let Some(at) = counted {
+            let ((key, probe), now) = (self.keys.remove(at), now());
+            if rows.get(&key).is_none() {
+                let claim = vec![(String::new(), ROWS), (format!("principal {}", self.call.principal), ROWS / 2)];
+                let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
+                // Each row may go for another one.
+                let _ = rows.put(key.clone(), (claim, 1), now, row);
+            }
+            rows.keep(&key, now);
+            if let Some(row) = rows.get_mut(&key).filter(|row| row.until.is_none() || probe) {
+                row.failures = row.failures.saturating_add(1);
+                row.until = (row.failures >= self.call.rule.failures).then(|| now + self.call.rule.wait);
+            }
         }
-        rows.keep(key, now);
-        if let Some(row) = rows.get_mut(key).filter(|row| row.until.is_none() || *probe) {
-            row.failures = row.failures.saturating_add(1);
-            row.until = (row.failures >= self.rule.failures).then(|| now + self.rule.wait);
-        }
-    }
-
-    fn counts(&self, kind: Kind, crashed: bool) -> Option<&(Key, bool)> {
-        match kind {
-            Kind::ServiceError | Kind::DependencyError | Kind::InternalError => self.keys.first(),
-            Kind::TimeoutError | Kind::ResourceLimitError => self.keys.last(),
-            _ if crashed => self.keys.last(),
-            _ => None,
-        }
+        drop(rows);
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let mut rows = lock(&self.breakers.rows);
+        // A try that decided nothing leaves the next call to try.
         for (key, _) in self.keys.iter().filter(|(_, probe)| *probe) {
-            rows.get_mut(key).into_iter().for_each(|row| row.probing = false);
+            lock(&self.breakers.0).get_mut(key).into_iter().for_each(|row| row.until = Some(now()));
         }
     }
 }
@@ -178,11 +165,11 @@ impl Drop for Attempt {
 mod tests {
     use super::*;
 
-    const RULE: Breaker = Breaker { failures: 5, wait: Duration::from_secs(60) };
-
     fn enter(under: &Arc<Breakers>, caller: &str, is_own: bool) -> Result<Attempt, Fault> {
-        let (tool, runs) = ("t".to_owned(), "a.py".to_owned());
-        under.enter(BreakerCall { caller, principal: "gateway", tool, runs, is_own }, RULE)
+        let rule = Breaker { failures: 5, wait: Duration::from_secs(60) };
+        let (caller, principal) = (caller.to_owned(), caller.split(' ').next().unwrap_or_default().to_owned());
+        let call = BreakerCall { caller, principal, tool: "t".to_owned(), runs: "a.py".to_owned(), is_own, rule };
+        under.enter(call, true)
     }
 
     fn call(under: &Arc<Breakers>, caller: &str, kind: Option<Kind>) -> bool {
@@ -191,10 +178,9 @@ mod tests {
         true
     }
 
-    #[test]
-    fn five_failures_in_a_row_open_it_and_one_probe_decides() {
-        let (clock, pass) = Clock::standing();
-        let under = Arc::new(Breakers { clock, rows: Mutex::default() });
+    #[tokio::test(start_paused = true)]
+    async fn five_failures_in_a_row_open_it_and_one_probe_decides() {
+        let under = Arc::<Breakers>::default();
         let failed = Some(Kind::TimeoutError);
         assert!((0..4).all(|_| call(&under, "a", failed)) && call(&under, "a", None), "a success before the fifth");
         for kind in [Kind::ScriptError, Kind::ParameterValidationError, Kind::SecurityError, Kind::CancelledError] {
@@ -204,41 +190,20 @@ mod tests {
         let fault = enter(&under, "a", false).expect_err("open");
         assert_eq!((fault.kind, fault.retryable, fault.retry_after_ms), (Kind::CircuitOpenError, true, Some(60_000)));
         assert!(call(&under, "b", None), "another caller's timeouts are its own");
-        pass(Duration::from_secs(60));
-        let probe = enter(&under, "a", false).expect("one tries");
-        assert!((0..9).all(|_| enter(&under, "a", false).is_err()), "and no other meanwhile");
-        drop(probe);
-        assert!(call(&under, "a", failed), "one that was cancelled decided nothing");
-        assert!(!call(&under, "a", None), "a failure opens it again");
-        pass(Duration::from_secs(60));
-        assert!(call(&under, "a", None) && under.states(None).is_empty(), "a success closes it");
-    }
-
-    #[test]
-    fn what_this_host_or_a_service_fails_at_counts_for_all_and_never_for_source_text() {
-        let under = Arc::<Breakers>::default();
-        for kind in [Kind::ServiceError, Kind::DependencyError, Kind::InternalError] {
-            assert!(call(&under, "a", Some(kind)) && enter(&under, "a", true).is_ok());
+        assert!((0..5).all(|n| call(&under, &format!("c{n}"), Some(Kind::ServiceError))));
+        assert!(!call(&under, "d", None) && enter(&under, "d", true).is_ok(), "for all, but never for source text");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(call(&under, "d", None));
+        assert!(call(&under, "a", failed));
+        for ends in [failed, None] {
+            tokio::time::advance(Duration::from_secs(60)).await;
+            let probe = enter(&under, "a", false).expect("one tries");
+            assert!((0..9).all(|_| enter(&under, "a", false).is_err()), "and no other meanwhile");
+            drop(probe);
+            let probe = enter(&under, "a", false).expect("one that was cancelled decided nothing");
+            probe.ended(ends.map(|kind| Fault::new(kind, "f")).as_ref(), false);
+            assert_eq!(call(&under, "a", None), ends.is_none());
         }
-        assert!(call(&under, "b", Some(Kind::ServiceError)) && call(&under, "c", Some(Kind::ServiceError)));
-        assert!(!call(&under, "d", None), "whoever calls");
-        for _ in 0..5 {
-            enter(&under, "a", true).expect("closed").ended(Some(&Fault::new(Kind::InternalError, "f")), false);
-        }
-        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
-    }
-
-    #[test]
-    fn many_names_of_one_principal_push_out_no_breaker_of_others() {
-        let under = Arc::<Breakers>::default();
-        let fail = |principal: &str, caller: &str| {
-            let called =
-                BreakerCall { caller, principal, tool: "t".to_owned(), runs: "a.py".to_owned(), is_own: false };
-            let attempt = under.enter(called, RULE).expect("closed");
-            attempt.ended(Some(&Fault::new(Kind::TimeoutError, "f")), false);
-        };
-        fail("a", "a");
-        (0..ROWS).for_each(|n| fail("gateway", &format!("label {n}")));
-        assert_eq!((under.states(Some("a")).len(), under.states(None).len()), (1, ROWS / 2 + 1));
+        assert!(under.states(None).is_empty(), "a success closes it");
     }
 }

@@ -1,5 +1,5 @@
-//! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped, all
-//! parts of that line together fit into `audit::ROOM`.
+//! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped,
+//! all parts of that line together fit into `audit::LONGEST_RECORD`.
 
 use super::report::{Digests, Report};
 use crate::base::text::cut as cut_to;
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Longest text of a caller or tool in a record, bytes.
 pub(super) const CUT: usize = 2048;
-/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into `audit::ROOM`.
+/// Longest part where a record has several, bytes. Even with each byte as `\u00XX` all fit into
+/// `audit::LONGEST_RECORD`.
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
@@ -24,20 +25,15 @@ pub(super) const MORE: &str = "more";
 const NOTES: usize = 20;
 /// Longest text in an event of a network, bytes.
 const EVENT: usize = 80;
-/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and the
-/// states of calls read this and nothing else.
+/// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and
+/// the states of calls read this and nothing else.
 pub(super) struct CallEnded {
     /// What its caller gets.
     pub report: Report,
-    /// Its line of the audit log.
     pub line: Line,
-    /// False: that line could not be written.
-    pub is_recorded: bool,
-    /// Who the call counts as.
     pub caller: String,
     /// `id@version`; what was asked for, where no tool was found.
     pub tool: String,
-    /// The policy that decided.
     pub policy: String,
     /// Which executors the call leads to; empty: none.
     pub executor: String,
@@ -50,12 +46,10 @@ pub(super) struct CallEnded {
     pub took: Duration,
 }
 
-/// One line of the audit log.
-#[derive(Serialize)]
+#[derive(Clone, Default, Serialize)]
 pub(super) struct Line {
     pub time: String,
     pub call: String,
-    /// Who the call counts as.
     pub user: String,
     /// Who authenticated, where that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,10 +88,11 @@ pub(super) struct Line {
     pub network: Option<Value>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Decision {
     Allowed,
+    #[default]
     Refused,
     /// It got the outcome of an earlier call, and ran nothing.
     Replayed,
@@ -110,7 +105,6 @@ pub(super) enum Stage {
     Turn,
     /// The tool is found, arguments are checked, policy decides.
     Decide,
-    /// A person is asked.
     Confirm,
     /// Packages, grants and secrets are made ready.
     Prepare,
@@ -206,21 +200,12 @@ mod tests {
     use crate::service::audit;
 
     #[test]
-    fn the_longest_record_fits_its_room() {
-        // The worst case: each byte is written as six.
-        let worst = "\u{1}".repeat(100_000);
-        let many = || few(vec![worst.clone(); 1000]);
-        let digests = Digests {
-            manifest: Some("0".repeat(64)),
-            script: Some("0".repeat(64)),
-            policy: Some("0".repeat(64)),
-            confinement: Some("0".repeat(64)),
-        };
-        let part = cut_to(&worst, PART);
-        let denial =
-            Denial { operation: worst.clone(), target: worst.clone(), rule: worst.clone(), ..Denial::default() };
-        // Texts of events are printable: at worst two bytes are written as six.
-        let long = "é".repeat(1000);
+    fn the_longest_record_fits() {
+        // The worst case: each byte is written as six; texts of events are printable, at worst two bytes as six.
+        let (worst, long) = ("\u{1}".repeat(100_000), "é".repeat(1000));
+        let (part, digest, text) = (cut_to(&worst, PART), Some("0".repeat(64)), Some(cut_to(&worst, CUT)));
+        let (operation, target, rule) = (worst.clone(), worst.clone(), worst.clone());
+        let denial = Denial { operation, target, rule, ..Denial::default() };
         let refused = Some(protocol::Refusal::Content { why: long.clone() });
         let event = protocol::Event { what: protocol::TrafficKind::Connection, target: long, refused };
         let line = Line {
@@ -233,24 +218,25 @@ mod tests {
             transaction: Some(part.clone()),
             trace: Some("0".repeat(32)),
             tool: part.clone(),
-            version: Some("1.0.0".to_owned()),
-            manifest: Some(cut_to(&worst, CUT)),
-            digests,
-            decision: Decision::Allowed,
+            manifest: text.clone(),
+            digests: Digests {
+                manifest: digest.clone(),
+                script: digest.clone(),
+                policy: digest.clone(),
+                confinement: digest,
+            },
             rule: part.clone(),
-            service: Some(part.clone()),
+            service: Some(part),
             limits: Some(policy::Limits(Limit::ALL.into_iter().map(|limit| (limit, u64::MAX)).collect())),
-            outcome: "ParameterValidationError".to_owned(),
-            message: Some(cut_to(&worst, CUT)),
+            message: text,
             arguments: cut_to(&worst, CUT),
-            usage: executor::Usage::default(),
-            notes: many(),
+            notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
             network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
+            ..Line::default()
         };
-        let line = audit::ascii(&line).expect("JSON");
-        assert!(line.len() as u64 > audit::ROOM / 2 && (line.len() as u64) < audit::ROOM, "{} bytes", line.len());
-        assert_eq!(many().len(), NOTES);
-        assert!(many().last().is_some_and(|last| last == "and 981 more"));
+        assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
+        let length = audit::ascii(&line).expect("JSON").len() as u64;
+        assert!((audit::LONGEST_RECORD / 2..audit::LONGEST_RECORD).contains(&length), "{length} bytes");
     }
 }

@@ -17,13 +17,11 @@ pub(super) struct Rights {
     callers: Option<Arc<Callers>>,
     /// The caller, and whether it is an operator.
     pub caller: Caller,
-    /// Who authenticated.
     pub principal: String,
 }
 
 impl Rights {
-    /// `label`: the name that the request brings.
-    pub fn of(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
+    pub fn new(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
         let Some(callers) = callers else {
             return Rights { callers: None, caller: caller.clone(), principal: caller.user.clone() };
         };
@@ -105,7 +103,6 @@ impl Rights {
         })
     }
 
-    /// When calls of a failing tool are held back.
     pub fn breaker(&self) -> Breaker {
         self.callers.as_ref().map_or_else(Breaker::default, |callers| callers.breaker)
     }
@@ -118,7 +115,7 @@ impl Rights {
 
 impl DecisionCache {
     pub fn rights(&self, caller: &Caller, label: Option<&str>) -> Rights {
-        Rights::of(self.rules.policies.callers(), caller, label)
+        Rights::new(self.rules.policies.callers(), caller, label)
     }
 
     /// The tool that is asked for. One that the caller may not call is not there.
@@ -134,16 +131,16 @@ impl DecisionCache {
 }
 
 impl Service {
-    /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there is
-    /// a file of callers, it says who is an operator; while it cannot be read, as it was last: somebody must be able to
-    /// see and end what runs.
+    /// Who a request counts as: the caller, or whom its label names where the caller may act as that one. Where there
+    /// is a file of callers, it says who is an operator; while it cannot be read, as it was last: somebody must be able
+    /// to see and end what runs.
     pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
         let rules = crate::base::lock(&self.rules).rules.clone();
-        Rights::of(rules.policies.callers(), caller, label).caller
+        Rights::new(rules.policies.callers(), caller, label).caller
     }
 
-    /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there, unless
-    /// the principal may be taken for another who has more.
+    /// Counts a request against the entry of its principal, before what it brings is read. `tool`: it must be there,
+    /// unless the principal may be taken for another who has more.
     pub fn arrives(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
@@ -167,7 +164,6 @@ impl Service {
         Ok(tools)
     }
 
-    /// The tool that a caller (`who`) names. One that it may not call is not there.
     pub fn find(&self, caller: &Caller, reference: &str) -> Result<Arc<Tool>, Fault> {
         let decisions = self.decisions()?;
         decisions.find(reference, &decisions.rights(caller, None))

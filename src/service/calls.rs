@@ -2,7 +2,7 @@
 //! operators.
 
 use super::request::CallRequest;
-use super::{Caller, Service, format};
+use super::{Caller, Service, output};
 use crate::base::lock;
 use crate::base::shares::{IN_USE, Shares};
 use crate::base::text::{head, printable};
@@ -20,7 +20,7 @@ const SHOWN: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// For its turn, or for what it needs.
+    /// For a slot, or for what it needs.
     Waiting,
     Running,
     Ended,
@@ -30,29 +30,25 @@ pub enum Phase {
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
     pub id: String,
-    /// Who it counts as.
     pub caller: String,
     /// As it was asked for, or `id@version` once it is found.
     pub tool: String,
-    /// RFC 3339
     pub began: String,
     pub phase: Phase,
     /// `success`, or the type of the error.
     pub outcome: Option<String>,
-    /// Who authenticated.
     #[serde(skip)]
-    pub through: String,
+    pub principal: String,
     /// Something of it ran.
     #[serde(skip)]
     pub ran: bool,
 }
 
-/// Open and ended calls, by number.
-type States = Shares<u64, (CallState, CancellationToken)>;
-
-/// With the last number.
+/// Open and ended calls, by number, and the last number.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<(States, u64)>);
+pub(super) struct Calls(Mutex<(Shares<u64, CallEntry>, u64)>);
+
+type CallEntry = (CallState, CancellationToken);
 
 /// The place of one open call. Dropped without an end, the call was cancelled.
 #[derive(Debug)]
@@ -68,7 +64,7 @@ impl Calls {
         let state = CallState {
             id: id.to_owned(),
             caller: request.caller.user.clone(),
-            through: request.caller.user.clone(),
+            principal: request.caller.user.clone(),
             tool: printable(&head(&request.tool, SHOWN)),
             began: jiff::Timestamp::now().to_string(),
             phase: Phase::Waiting,
@@ -79,18 +75,17 @@ impl Calls {
         all.1 += 1;
         let key = all.1;
         // How many are open is bounded where they are admitted.
-        let _ = all.0.put(Duration::ZERO, key, (Vec::new(), 0), IN_USE, (state, cancelled.clone()));
+        let _ = all.0.put(key, (Vec::new(), 0), IN_USE, (state, cancelled.clone()));
         OpenCall { calls: self.clone(), key, cancelled }
     }
 
-    fn seen_by(&self, caller: &Caller, take: &mut dyn FnMut(&CallState, Option<&CancellationToken>)) {
-        let own = |state: &CallState| caller.operator || [&state.caller, &state.through].contains(&&caller.user);
-        let all = lock(&self.0);
-        for ended in [true, false] {
-            let calls = all.0.iter().map(|(_, call)| call).filter(|(state, _)| own(state));
-            let calls = calls.filter(|(state, _)| (state.phase == Phase::Ended) == ended);
-            calls.for_each(|(state, cancel)| take(state, Some(cancel).filter(|_| !ended)));
-        }
+    /// The calls that a caller sees: those that ended lately, then those that are open.
+    fn seen_by(&self, caller: &Caller) -> Vec<CallEntry> {
+        let own = |state: &CallState| caller.operator || [&state.caller, &state.principal].contains(&&caller.user);
+        let mut seen: Vec<_> =
+            lock(&self.0).0.iter().map(|(_, call)| call).filter(|(state, _)| own(state)).cloned().collect();
+        seen.sort_by_key(|(state, _)| state.phase != Phase::Ended);
+        seen
     }
 }
 
@@ -101,96 +96,61 @@ impl OpenCall {
         }
     }
 
-    pub fn ended(self, fault: Option<&Fault>) {
-        self.end(fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()));
-    }
-
-    fn end(&self, outcome: String) {
+    /// How the call ended. The first end counts.
+    pub fn end(&self, fault: Option<Kind>) {
         let calls = &mut lock(&self.calls.0).0;
-        if calls.get(&self.key).is_some_and(|(state, _)| state.phase == Phase::Ended) {
+        if calls.get(&self.key).is_none_or(|(state, _)| state.phase == Phase::Ended) {
             return;
         }
         let Some((state, cancel)) = calls.remove(&self.key) else { return };
-        let claim = vec![(String::new(), ENDED), (format!("principal {}", state.through), ENDED)];
-        let state = CallState { phase: Phase::Ended, outcome: Some(outcome), ..state };
-        let _ = calls.put(Duration::ZERO, self.key, (claim, 1), Duration::ZERO, (state, cancel));
+        let claim = vec![(String::new(), ENDED), (format!("principal {}", state.principal), ENDED)];
+        let outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
+        let _ = calls.put(
+            self.key,
+            (claim, 1),
+            Duration::ZERO,
+            (CallState { phase: Phase::Ended, outcome, ..state }, cancel),
+        );
     }
 }
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.end(Kind::CancelledError.to_string());
+        self.end(Some(Kind::CancelledError));
     }
 }
 
 impl Service {
-    /// The calls of a caller (`who`) and those that it made as others, or everybody's for an operator: those that ended lately, then those that are open.
+    /// The calls of a caller (`who`) and those that it made as others, or everybody's for an operator: those that ended
+    /// lately, then those that are open.
     pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
-        let mut found = Vec::new();
-        self.calls.seen_by(caller, &mut |state, _| found.push(state.clone()));
-        found
+        self.calls.seen_by(caller).into_iter().map(|(state, _)| state).collect()
     }
 
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
         self.calls(caller).into_iter().rfind(|state| state.id == id)
     }
 
-    /// What a call is told that was dropped because its host stops.
+    /// The fault of a call that was dropped because its host stops.
     pub fn stopped(&self, id: &str) -> Fault {
         self.midway(id, Fault::new(Kind::CancelledError, "The server was stopped.").retryable())
     }
 
     /// The same of one whose caller stopped it.
     pub fn interrupted(&self, id: &str) -> Fault {
-        self.midway(id, format::cancelled())
+        self.midway(id, output::cancelled())
     }
 
     fn midway(&self, id: &str, fault: Fault) -> Fault {
         let ran = self.call_state(&Caller::operator(""), id).is_some_and(|state| state.ran);
-        if ran { format::cancelled_midway(fault) } else { fault }
+        if ran { output::cancelled_midway(fault) } else { fault }
     }
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
-        let mut found = false;
-        self.calls.seen_by(caller, &mut |state, cancel| {
-            if let Some(cancel) = cancel.filter(|_| state.id == id) {
-                cancel.cancel();
-                found = true;
-            }
-        });
-        found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Arguments;
-    use super::*;
-
-    #[test]
-    fn a_caller_cannot_have_the_calls_of_others_forgotten() {
-        let calls = Arc::new(Calls::default());
-        let call = |user: &str, shown: &str| {
-            let request = CallRequest::new(Caller::named(user), "t:x", Arguments::Text(String::new()));
-            let listed = calls.begin("1", &request);
-            listed.change(|state| state.caller = shown.to_owned());
-            listed.ended(None);
-        };
-        let count = |caller: Caller| {
-            let mut count = 0;
-            calls.seen_by(&caller, &mut |_, _| count += 1);
-            count
-        };
-        (0..ENDED / 4).for_each(|_| call("a", "a"));
-        (0..2 * ENDED).for_each(|_| call("b", "b"));
-        assert_eq!(count(Caller::operator("x")), ENDED);
-        assert_eq!((count(Caller::named("a")), count(Caller::named("b"))), (ENDED / 4, ENDED - ENDED / 4));
-        // Many names make no other principal.
-        (0..2 * ENDED).for_each(|n| call("gateway", &format!("label {n}")));
-        let rest = (ENDED - ENDED / 4) / 2;
-        let counts = ["a", "b", "gateway"].map(|name| count(Caller::named(name)));
-        assert_eq!(counts, [ENDED / 4, rest - 1, rest + 1], "it sees what it did as others");
-        assert_eq!(count(Caller::named("label 1999")), 1);
+        let open = |(state, _): &(CallState, _)| state.id == id && state.phase != Phase::Ended;
+        let found: Vec<_> = self.calls.seen_by(caller).into_iter().filter(open).collect();
+        found.iter().for_each(|(_, cancel)| cancel.cancel());
+        !found.is_empty()
     }
 }

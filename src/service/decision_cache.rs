@@ -1,5 +1,5 @@
-//! Decisions about each tool, found once and used until the registry or the operator's rules change. Holds nothing that a
-//! call brings.
+//! Decisions about each tool, found once and used until the registry or the operator's rules change. Holds nothing that
+//! a call brings.
 
 use super::blocking::Until;
 use super::requirements;

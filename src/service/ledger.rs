@@ -15,9 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// The file beside the audit log.
 pub const LEDGER: &str = "written.jsonl";
-/// Longest ledger that is read, bytes.
 const LONGEST: u64 = 64 * 1024 * 1024;
 
 /// The ledger beside an audit log. Without the file nothing was written yet. A file that cannot be read, or that others
@@ -75,7 +73,7 @@ impl Ledger {
 
     /// Adds the places that a call of this shape can write, unless they are known.
     pub fn add(&self, shape: &policy::Shape) -> io::Result<()> {
-        let mut places = Place::of(shape);
+        let mut places = Place::of_grants(&shape.grants, &shape.tool);
         if places.is_empty() {
             return Ok(());
         }
@@ -103,14 +101,8 @@ pub fn look_back(
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<Place>) {
         let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
-        (
-            writer,
-            shape
-                .module_folders()
-                .into_iter()
-                .flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>())
-                .collect(),
-        )
+        let folders = policy::writable::module_folders(shape).into_iter();
+        (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
     };
     let (mut writer, mut places) = near(written);
     if let Some(ledger) = ledger {
@@ -121,7 +113,7 @@ pub fn look_back(
     if let Some(who) = writer {
         return Err(planted(&who));
     }
-    let trees = shape.written_trees(&places);
+    let trees = policy::writable::written_trees(shape, &places);
     if trees != shape.written {
         Arc::make_mut(shape).written = trees;
     }
@@ -207,17 +199,18 @@ mod tests {
     #[test]
     fn what_cannot_be_read_whole_is_not_taken_for_nothing() {
         let folder = tempfile::tempdir().expect("folder");
-        let (log, path) = (folder.path().join("audit.jsonl"), folder.path().join(LEDGER));
-        let ledger = Ledger::beside(&log);
+        let path = folder.path().join(LEDGER);
+        let ledger = Ledger::beside(&folder.path().join("audit.jsonl"));
         let known = || ledger.read(|known| known.places.trees().map(|(tree, _)| tree.to_owned()).collect::<Vec<_>>());
+        let refused = |words: &str| known().is_err_and(|why| why.person.is_some_and(|why| why.contains(words)));
         assert_eq!(known(), Ok(Vec::new()), "nothing was written yet");
         let line = |tree: &str| format!("\n{{\"tree\":\"{tree}\",\"tool\":\"a:x@1.0.0\"}}\n");
         std::fs::write(&path, format!("{}{{\"tree\":\"/t/o", line("/t/out"))).expect("written");
         let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
         mode(0o600);
-        assert_eq!(known(), Ok(vec!["/t/out".into()]), "the control; half a line is none");
+        assert_eq!(known(), Ok(vec!["/t/out".into()]), "the control; half a line does not count");
         mode(0o666);
-        assert!(known().is_err_and(|why| why.person.is_some_and(|why| why.contains("others may write it"))));
+        assert!(refused("others may write it"));
         mode(0o600);
         // Another host adds to it, and its person takes lines away.
         let mut more = File::options().append(true).open(&path).expect("open");
@@ -225,11 +218,7 @@ mod tests {
         assert_eq!(known(), Ok(["/t/other", "/t/out", "/z"].map(PathBuf::from).into()));
         std::fs::write(&path, line("/z")).expect("written");
         assert_eq!(known(), Ok(vec!["/z".into()]));
-        std::fs::remove_file(&path).expect("removed");
-        assert_eq!(known(), Ok(Vec::new()));
-        std::fs::write(&path, "").expect("written");
-        mode(0o600);
-        File::options().write(true).open(&path).and_then(|file| file.set_len(LONGEST + 1)).expect("longer");
-        assert!(known().is_err_and(|why| why.person.is_some_and(|why| why.contains("longer than"))));
+        more.set_len(LONGEST + 1).expect("longer");
+        assert!(refused("longer than"));
     }
 }

@@ -1,5 +1,5 @@
-//! The service: every call, whoever brings it, enters by `Service::call` and takes one pipeline. Events go to a `Sink` while
-//! the tool runs; a `Report` always comes last.
+//! The service: every call, whoever brings it, enters by `Service::call` and takes one pipeline. Events go to a `Sink`
+//! while the tool runs; a `Report` always comes last.
 
 mod approval;
 pub mod arguments;
@@ -12,12 +12,11 @@ mod callers;
 mod calls;
 mod decision_cache;
 mod denials;
-pub mod format;
 pub mod idempotency;
 pub mod ledger;
 pub mod metrics;
+pub mod output;
 pub mod packages;
-mod parts;
 mod pipeline;
 pub mod preflight;
 mod quota;
@@ -28,31 +27,29 @@ mod report;
 mod request;
 pub mod requirements;
 pub mod runlog;
-mod script_call;
-mod script_digest;
+mod script;
 mod secrets;
-pub mod shapes;
 mod speakers;
 mod target;
 mod tools;
 mod traces;
-mod verbose;
 
-pub use approval::{Answer, Approver, Ask, Question, changed as changed_meanwhile};
+pub use approval::changed as changed_meanwhile;
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
+pub use output as format;
+pub use output as shapes;
 pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
-pub use report::{Digests, Report};
-pub use request::{CallRequest, Caller, Event, Sink, label, new_id};
-pub use script_digest::of as digest_of_script;
+pub use report::{Digests, Report, Verbose};
+pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};
+pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
 pub use speakers::{AT_ONCE, Show, Speakers, Stage, StageEvent};
 pub use tools::{Effects, Reread};
 pub use traces::{Collector, TraceContext};
-pub use verbose::Verbose;
 
 use crate::executor::{Executor, method};
 use crate::{fault, registry};
@@ -78,7 +75,6 @@ pub struct Executors {
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,
 }
 
-/// What a service is made of.
 pub struct Parts {
     pub registry: Arc<registry::Registry>,
     pub rules: Rules,
@@ -92,9 +88,7 @@ pub struct Parts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Calls that run at once.
     pub running: usize,
-    /// Calls that may wait behind them.
     pub waiting: usize,
     /// How long a person may take to agree to a call.
     pub patience: Duration,
@@ -106,7 +100,6 @@ impl Default for Settings {
     }
 }
 
-/// Runs calls, and holds what they need.
 pub struct Service {
     me: Weak<Service>,
     parts: Parts,
@@ -117,7 +110,7 @@ pub struct Service {
     keys: Arc<idempotency::Keys>,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
-    scripts: script_digest::Cache,
+    scripts: script::Digests,
     packages: Arc<packages::Packages>,
     rules: Mutex<InForce>,
     /// Why newer rules do not hold.
@@ -147,7 +140,7 @@ impl Service {
             limiter: Arc::new(quota::Limiter::new(parts.settings.running, parts.settings.waiting)),
             metrics: Arc::default(),
             traces: Arc::default(),
-            scripts: script_digest::Cache::default(),
+            scripts: script::Digests::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
             rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),
@@ -158,12 +151,10 @@ impl Service {
         })
     }
 
-    /// The quotas of this host.
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter
     }
 
-    /// What can be called.
     pub fn registry(&self) -> &registry::Registry {
         &self.parts.registry
     }
@@ -186,7 +177,7 @@ impl Service {
         let ended = tokio::select! {
             biased;
             ended = running => ended,
-            () = cancelled.cancelled() => Ok(Err(format::cancelled())),
+            () = cancelled.cancelled() => Ok(Err(output::cancelled())),
         };
         let result = match ended {
             Ok(result) => result,

@@ -1,29 +1,29 @@
 //! The pipeline of one call: admit → decide → wait → decide again → confine → run → record.
 //!
-//! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After every
-//! wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before, refuses.
-//! Everything else stands in the record that the stages fill; nothing runs that could not be recorded first.
+//! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After
+//! every wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before,
+//! refuses. Everything else stands in the record that the stages fill; nothing runs that could not be recorded first.
 
 use super::approval::changed;
 use super::arguments::{self, Arguments};
 use super::call_ended::Stage;
 use super::callers::Rights;
 use super::decision_cache::DecisionCache;
-use super::parts::Parts;
+use super::output::{self, Shape};
 use super::record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
-use super::shapes::{self, Shape};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
-use super::{Service, blocking, denials, format, idempotency, ledger, packages, redact, secrets};
+use super::{Service, blocking, denials, idempotency, ledger, packages, redact, secrets};
 use crate::base::hidden::Hidden;
-use crate::base::json::{self, Text, TooMuch};
+use crate::base::json::{self, Text};
+use crate::base::mask::TextStream;
 use crate::base::{files, lock};
 use crate::manifest::Manifest;
 use crate::packages::store::LockedEntry;
-use crate::quantity::MIB;
+use crate::quantity::{Limit, MIB};
 use crate::{executor, fault, policy, quantity, registry};
-use executor::{Call, Ending, Outcome};
+use executor::{Call, Ending, Outcome, Progress};
 use fault::{Fault, Kind};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
@@ -45,11 +45,9 @@ const CHANGES: usize = 3;
 /// A call that was admitted, from which the decision about it can be taken again.
 struct PendingCall {
     request: CallRequest,
-    /// As they came.
     arguments: Arc<Arguments>,
     /// The first call under its key was waited for.
     followed: bool,
-    /// A person agreed.
     agreed: bool,
     environment: Option<LockedEntry>,
     /// The tools among whose calls a minute it counts.
@@ -61,7 +59,6 @@ struct PendingCall {
     changed: Option<Target>,
 }
 
-/// What a call waited for.
 enum Wait {
     Nothing,
     Something,
@@ -77,7 +74,7 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
-        record.entry = Some(self.parts.audit.open()?);
+        record.entry = Some(self.open_record(record.principal())?);
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
@@ -95,199 +92,32 @@ impl Service {
             rights.charge(std::slice::from_ref(&tool.manifest.id))
         };
         record.report.turn = Some(Arc::new(self.limiter.enter(&mut request, &charge).await?));
-        let mut asked = PendingCall::of(request);
+        let arguments = Arc::new(std::mem::take(&mut request.arguments));
+        let mut asked = PendingCall {
+            request,
+            arguments,
+            followed: false,
+            agreed: false,
+            environment: None,
+            counted: Vec::new(),
+            changes: 0,
+            stopped: false,
+            changed: None,
+        };
         let mut target = self.decide(&asked, record).await?;
         loop {
             let now = match self.waits(&mut asked, &mut target, stream, record).await? {
                 Wait::Outcome => return Ok(Text::from(&Value::Null)),
                 Wait::Something => self.decide_again(&asked, record).await?,
                 Wait::Nothing => {
-                    let answer = self.attempted(&mut asked, &mut target, stream, record).await;
+                    let answer = self.attempt(&mut asked, &mut target, stream, record).await;
                     match asked.changed.take() {
                         None => return Ok(record.hidden(answer?)),
                         Some(now) => now,
                     }
                 }
             };
-            target = asked.goes_on(target, now, record)?;
-        }
-    }
-
-    /// The whole decision about a call, under the tools and rules of this moment.
-    async fn decide(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
-        record.enters(Stage::Decide);
-        let mut found = self.found(&asked.request, record).await?;
-        let tool = found.tool.clone();
-        record.found(tool.clone());
-        self.available(&tool, &found.decided.decision)?;
-        let limit = policy::time_ms(&found.decided.decision, found.asked_ms)?;
-        found.until.limit = Duration::from_millis(limit);
-        let input = checked(&tool.manifest, &asked.arguments, &found, record).await?;
-        found
-            .rights
-            .accepts(&tool.manifest.id, &input)
-            .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
-        self.target(found, input, record).await
-    }
-
-    /// The same after a wait, with everything read again.
-    async fn decide_again(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
-        self.read_again().await;
-        self.decide(asked, record).await
-    }
-
-    /// Waits for the next thing that this decision needs: the first call under its key, a person, its packages.
-    async fn waits(
-        &self,
-        asked: &mut PendingCall,
-        target: &mut Target,
-        stream: &mut Stream,
-        record: &mut CallRecord,
-    ) -> Result<Wait, Fault> {
-        let charge = target.found.rights.charge(&target.tools);
-        if !record.charge_also(&self.limiter, &charge) {
-            // Another tool that owns what runs has no slot now.
-            record.step_aside();
-            record.comes_back(&self.limiter, &target.found, &target.tools).await?;
-            return Ok(Wait::Something);
-        }
-        if asked.request.idempotency_key.is_some() && record.place.is_none() {
-            match self.first_of(asked, target, record).await? {
-                Wait::Nothing => {}
-                waited => return Ok(waited),
-            }
-        }
-        // One that is held back waits for nothing.
-        drop(target.attempt(&self.breakers)?);
-        if !target.decided.decision.confirm.is_empty() && !asked.agreed {
-            record.enters(Stage::Confirm);
-            let approver = std::mem::take(&mut asked.request.approver);
-            self.agreed(target, approver, stream, record).await?;
-            asked.agreed = true;
-            return Ok(Wait::Something);
-        }
-        if asked.environment.is_none()
-            && let Some(need) = packages::Need::of(&target.decided.decision)?
-        {
-            record.enters(Stage::Prepare);
-            let ready = self.furnished(need, target, stream).await?;
-            asked.environment = Some(ready.held);
-            if ready.built {
-                return Ok(Wait::Something);
-            }
-        }
-        Ok(Wait::Nothing)
-    }
-
-    /// Takes the place of this request under its key, or waits for the first that took it.
-    async fn first_of(
-        &self,
-        asked: &mut PendingCall,
-        target: &mut Target,
-        record: &mut CallRecord,
-    ) -> Result<Wait, Fault> {
-        let FoundTool { rights, tool, asked_ms, until, .. } = &target.found;
-        let (reference, asked_ms, input) = (tool.reference(), *asked_ms, std::mem::take(&mut target.input));
-        let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
-        let digest = move || (idempotency::digest(&reference, &input, asked_ms), input);
-        let (digest, input) = until.run(long, digest).await?;
-        target.input = input;
-        let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
-        match self.keys.find((&rights.caller.user, &rights.principal), key, digest)? {
-            idempotency::KeyState::Ended(report) => {
-                record.kept = Some(report);
-                Ok(Wait::Outcome)
-            }
-            _ if asked.followed => {
-                let message = "The first call under this idempotency key did not run. Make the same call again.";
-                Err(Fault::new(Kind::CancelledError, message).retryable())
-            }
-            idempotency::KeyState::First(place) => {
-                record.place = Some(place);
-                Ok(Wait::Nothing)
-            }
-            idempotency::KeyState::Open(mut ends) => {
-                // The first has a place to run; whoever waits for it needs none, but counts among those that wait. Its
-                // answer needs one, as every other.
-                asked.followed = true;
-                target.input = Value::Null;
-                record.step_aside();
-                let _ = ends.changed().await;
-                record.comes_back(&self.limiter, &target.found, &target.tools).await?;
-                Ok(Wait::Something)
-            }
-        }
-    }
-
-    /// Runs what was decided. `asked.changed`: nothing ran, since the decision is another by now.
-    async fn attempted(
-        &self,
-        asked: &mut PendingCall,
-        target: &mut Target,
-        stream: &mut Stream,
-        record: &mut CallRecord,
-    ) -> Result<Text, Fault> {
-        let attempt = target.attempt(&self.breakers)?;
-        let new: Vec<_> = target.tools.iter().filter(|tool| !asked.counted.contains(tool)).cloned().collect();
-        self.limiter.starts(&target.found.rights.charge(&new))?;
-        asked.counted.extend(new);
-        let may_ask = target.may_ask();
-        if let (Value::Object(input), true) = (&mut target.input, may_ask) {
-            input.insert(CLIENT.to_owned(), asked.request.client.told());
-        }
-        let answer = self.answer(asked, target, stream, record).await;
-        if record.report.asks.is_some() {
-            // The same request with the answers is no repetition of this one.
-            record.place = None;
-        }
-        if !std::mem::take(&mut asked.stopped) {
-            attempt.ended(answer.as_ref().err(), record.crashed);
-        }
-        answer
-    }
-
-    /// The manifests and scripts of this host, and the folder of the policy that decided.
-    fn own_files(&self, decision: &policy::Decision) -> Vec<PathBuf> {
-        let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
-        self.parts.registry.snapshot().files.iter().cloned().chain(policies).collect()
-    }
-
-    /// Runs the target; its answer, checked.
-    async fn answer(
-        &self,
-        asked: &mut PendingCall,
-        target: &mut Target,
-        stream: &mut Stream,
-        record: &mut CallRecord,
-    ) -> Result<Text, Fault> {
-        let outcome = self.run(asked, target, stream, record).await?;
-        let (until, client) = (target.found.until, &asked.request.client);
-        // A call that waited for its compiler may be past its limit: its answer is given `OVERDUE` all the same.
-        let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
-        let until = blocking::Until { began: until.began.max(used_all), ..until };
-        let tool = target.found.tool.clone();
-        let own = target.found.explain.then(|| self.own_files(&target.decided.decision));
-        let (envelope, output) = judged(outcome, target, &tool, own, record)?;
-        record.published()?;
-        let shape = if envelope.is_some() { Shape::Plain } else { shapes::of(output.as_str())? };
-        match shape {
-            Shape::Plain => answer_fits(&tool.manifest, envelope, output, until).await,
-            Shape::Content(content) => {
-                if tool.manifest.output.is_some() {
-                    let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
-                    let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
-                    answer_fits(&tool.manifest, None, structured, until).await?;
-                }
-                Ok(output)
-            }
-            Shape::Asks(_) => {
-                // What leaves this host holds no secret.
-                let shown = record.hidden(output);
-                if let Shape::Asks(questions) = shapes::of(shown.as_str())? {
-                    target.asks(&questions, client, record)?;
-                }
-                Ok(Text::from(&Value::Null))
-            }
+            target = asked.goes_on(&target, now, record)?;
         }
     }
 
@@ -312,17 +142,117 @@ impl Service {
         Ok((decisions, rights, tool))
     }
 
-    /// The same with what policy decides about the tool.
-    async fn found(&self, request: &CallRequest, record: &mut CallRecord) -> Result<FoundTool, Fault> {
-        let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
-        let (decisions, rights, tool) = self.tool(request, record)?;
+    /// The whole decision about a call, under the tools and rules of this moment.
+    async fn decide(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
+        record.enters(Stage::Decide);
+        let CallRequest { timeout_ms: asked_ms, explain, .. } = asked.request;
+        let mut until = blocking::Until::usual(Instant::now(), asked_ms);
+        let (decisions, rights, tool) = self.tool(&asked.request, record)?;
         let decided = decisions.decided_for(&tool, until).await?;
-        let (asked_ms, explain) = (request.timeout_ms, request.explain);
-        Ok(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until })
+        record.found(tool.clone());
+        self.available(&tool, &decided.decision)?;
+        until.limit = Duration::from_millis(policy::time_ms(&decided.decision, asked_ms)?);
+        let input = checked(&tool.manifest, &asked.arguments, (asked_ms, until), record).await?;
+        rights.accepts(&tool.manifest.id, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
+        self.target(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until }, input, record).await
+    }
+
+    async fn decide_again(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
+        self.read_again().await;
+        self.decide(asked, record).await
+    }
+
+    /// Waits for the next thing that this decision needs: the first call under its key, a person, its packages.
+    async fn waits(
+        &self,
+        asked: &mut PendingCall,
+        target: &mut Target,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+    ) -> Result<Wait, Fault> {
+        let charge = target.found.rights.charge(&target.tools);
+        if record.slot().is_some_and(|slot| !self.limiter.charge_also(slot, &charge)) {
+            // Another tool that owns what runs has no slot now.
+            record.step_aside();
+            self.comes_back(target, record).await?;
+            return Ok(Wait::Something);
+        }
+        if asked.request.idempotency_key.is_some() && record.place.is_none() {
+            match self.first_of(asked, target, record).await? {
+                Wait::Nothing => {}
+                waited => return Ok(waited),
+            }
+        }
+        // One that is held back waits for nothing.
+        drop(target.attempt(&self.breakers, false)?);
+        if !target.decided.decision.confirm.is_empty() && !asked.agreed {
+            record.enters(Stage::Confirm);
+            let approver = std::mem::take(&mut asked.request.approver);
+            self.agreed(target, approver, stream, record).await?;
+            asked.agreed = true;
+            return Ok(Wait::Something);
+        }
+        if asked.environment.is_none()
+            && let Some(need) = packages::Need::of(&target.decided.decision)?
+        {
+            record.enters(Stage::Prepare);
+            let ready = self.prepare_packages(need, target, stream).await?;
+            asked.environment = Some(ready.held);
+            if ready.built {
+                return Ok(Wait::Something);
+            }
+        }
+        Ok(Wait::Nothing)
+    }
+
+    /// Waits for a slot again, at most as long as the call may run. It then has that until its answer is delivered.
+    pub(super) async fn comes_back(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
+        let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
+        self.limiter.comes_back(slot, &found.rights.charge(&target.tools), found.until.limit).await
+    }
+
+    /// Takes the place of this request under its key, or waits for the first that took it.
+    async fn first_of(
+        &self,
+        asked: &mut PendingCall,
+        target: &mut Target,
+        record: &mut CallRecord,
+    ) -> Result<Wait, Fault> {
+        let FoundTool { rights, tool, asked_ms, until, .. } = &target.found;
+        let (reference, asked_ms, input) = (tool.reference(), *asked_ms, std::mem::take(&mut target.input));
+        let long = tool.manifest.parameters.as_ref().is_none_or(|schema| schema.takes_long(&input));
+        let digest = move || (idempotency::digest(&reference, &input, asked_ms), input);
+        let (digest, input) = until.run(long, digest).await?;
+        target.input = input;
+        let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
+        match self.keys.find(&rights.caller.user, &rights.principal, key, digest)? {
+            idempotency::KeyState::Ended(report) => {
+                record.kept = Some(report);
+                Ok(Wait::Outcome)
+            }
+            _ if asked.followed => {
+                let message = "The first call under this idempotency key did not run. Make the same call again.";
+                Err(Fault::new(Kind::CancelledError, message).retryable())
+            }
+            idempotency::KeyState::First(place) => {
+                record.place = Some(place);
+                Ok(Wait::Nothing)
+            }
+            idempotency::KeyState::Open(mut ends) => {
+                // The first has a slot; whoever waits for it needs none, but counts among those that wait. Its answer
+                // needs one, as every other.
+                asked.followed = true;
+                target.input = Value::Null;
+                record.step_aside();
+                let _ = ends.changed().await;
+                self.comes_back(target, record).await?;
+                Ok(Wait::Something)
+            }
+        }
     }
 
     /// The built environment of a target that requires packages, held for the call.
-    async fn furnished(
+    async fn prepare_packages(
         &self,
         need: packages::Need,
         target: &Target,
@@ -343,9 +273,80 @@ impl Service {
         }
     }
 
-    /// Takes an old decision again, before the tool starts.
+    /// Runs what was decided. `asked.changed`: nothing ran, since the decision is another by now.
+    async fn attempt(
+        &self,
+        asked: &mut PendingCall,
+        target: &mut Target,
+        stream: &mut Stream,
+        record: &mut CallRecord,
+    ) -> Result<Text, Fault> {
+        let attempt = target.attempt(&self.breakers, true)?;
+        let new: Vec<_> = target.tools.iter().filter(|tool| !asked.counted.contains(tool)).cloned().collect();
+        self.limiter.starts(&target.found.rights.charge(&new))?;
+        asked.counted.extend(new);
+        let may_ask = target.may_ask();
+        if let (Value::Object(input), true) = (&mut target.input, may_ask) {
+            input.insert(CLIENT.to_owned(), asked.request.client.to_json());
+        }
+        let answer = match self.run(asked, target, stream, record).await {
+            Ok(outcome) => self.answer(outcome, asked, target, record).await,
+            Err(fault) => Err(fault),
+        };
+        if record.report.asks.is_some() {
+            // The same request with the answers is no repetition of this one.
+            record.place = None;
+        }
+        if !std::mem::take(&mut asked.stopped) {
+            attempt.ended(answer.as_ref().err(), record.crashed);
+        }
+        answer
+    }
+
+    async fn answer(
+        &self,
+        outcome: Outcome,
+        asked: &PendingCall,
+        target: &Target,
+        record: &mut CallRecord,
+    ) -> Result<Text, Fault> {
+        let until = target.found.until;
+        // The tool may have used all of its time; the check comes after.
+        let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
+        let until = blocking::Until { began: until.began.max(used_all), limit: until.limit + quantity::OVERDUE };
+        let manifest = &target.found.tool.manifest;
+        let decision = &target.decided.decision;
+        let own = target.found.explain.then(|| {
+            // The manifests and scripts of this host, and the folder of the policy that decided.
+            let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
+            self.parts.registry.snapshot().files.iter().cloned().chain(policies).collect()
+        });
+        let (envelope, output) = judged(outcome, target, own, record)?;
+        record.published()?;
+        let shape = if envelope.is_some() { Shape::Plain } else { Shape::read(output.as_str())? };
+        match shape {
+            Shape::Plain => answer_fits(manifest, envelope, output, until).await,
+            Shape::Content(content) => {
+                if manifest.output.is_some() {
+                    let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
+                    let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
+                    answer_fits(manifest, None, structured, until).await?;
+                }
+                Ok(output)
+            }
+            Shape::Asks(_) => {
+                // What leaves this host holds no secret.
+                let shown = record.hidden(output);
+                if let Shape::Asks(questions) = Shape::read(shown.as_str())? {
+                    target.asks(&questions, &asked.request.client, record)?;
+                }
+                Ok(Text::from(&Value::Null))
+            }
+        }
+    }
+
     async fn starts(&self, asked: &mut PendingCall, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
-        let notes = record.notes();
+        let notes = std::mem::take(&mut record.notes);
         asked.stopped = true;
         let now = self.decide_again(asked, record).await?;
         if now.digest() != target.digest() {
@@ -353,7 +354,7 @@ impl Service {
             return Err(unsettled());
         }
         asked.stopped = false;
-        record.says(notes);
+        record.notes = notes;
         record.enters(Stage::Run);
         Ok(())
     }
@@ -385,12 +386,19 @@ impl Service {
         let values = secrets::values(&confinement.shape.secrets, &record.caller.user, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         for (grant, value) in confinement.shape.secrets.iter().zip(values) {
-            let added = grant.header.is_some();
             record.hide(&value);
-            let to = if added { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
+            let by_relay = grant.header.is_some();
+            let to = if by_relay { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
             to.0.insert(grant.name.clone(), value);
         }
-        continues(record.context(), &mut confinement);
+        // The tool goes on with the trace of its call, where its manifest declares these variables.
+        if let Some(context) = record.context() {
+            for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
+                if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
+                    confinement.per_call.env.0.entry(name.to_owned()).or_insert(text);
+                }
+            }
+        }
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
         self.parts.audit.keep(&confinement.shape, &digest)?;
@@ -424,16 +432,15 @@ impl Service {
             service: decision.service.clone(),
             output_bytes: output_bytes(decision),
         };
-        let fresh_until = came + FRESH;
-        let (gate, mut passing) = executor::Gate::new(fresh_until);
+        let (gate, mut passing) = executor::Gate::new(came + FRESH);
         let context = self.context(came, gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
-        if limit.is_some() && Instant::now() > fresh_until {
+        if limit.is_some() && came.elapsed() > FRESH {
             self.starts(asked, target, record).await?;
         }
         record.running()?;
-        let mut parts = Parts::of(decision);
+        let mut parts = Parts::new(output_bytes(decision));
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -443,24 +450,27 @@ impl Service {
                 tokio::select! {
                     biased;
                     // Polled first: events that are always ready would else keep the clock from being looked at.
-                    () = &mut clock, if limit.is_some() => break Ok(timed_out(limit.unwrap_or_default())),
+                    () = &mut clock, if limit.is_some() => {
+                        let limit_ms = crate::base::millis(limit.unwrap_or_default());
+                        break Ok(Outcome::of(Ending::TimedOut { limit_ms }, limit_ms));
+                    }
                     Some(passage) = passing.recv() => {
                         // An executor that is gone by now starts nothing.
                         let _ = passage.send(self.starts(asked, target, record).await);
                     }
                     // A reader that is behind is waited for, and the tool waits with us.
-                    Some(event) = heard.next(), if !stream.is_behind() => parts.told(event, record, stream)?,
+                    Some(event) = heard.next(), if !stream.is_behind() => parts.push(event, record, stream)?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
             }
         };
         if asked.stopped {
-            record.did_not_run();
+            record.runs(false);
             return ended;
         }
         while let Some(event) = heard.try_next() {
-            parts.told(event, record, stream)?;
+            parts.push(event, record, stream)?;
         }
         parts.rest(record, stream);
         record.enters(Stage::Answer);
@@ -486,22 +496,8 @@ impl Service {
 }
 
 impl PendingCall {
-    fn of(mut request: CallRequest) -> PendingCall {
-        PendingCall {
-            arguments: Arc::new(std::mem::take(&mut request.arguments)),
-            request,
-            followed: false,
-            agreed: false,
-            environment: None,
-            counted: Vec::new(),
-            changes: 0,
-            stopped: false,
-            changed: None,
-        }
-    }
-
     /// With which decision a call goes on that waited.
-    fn goes_on(&mut self, before: Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
+    fn goes_on(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
         if now.digest() == before.digest() {
             return Ok(now);
         }
@@ -517,30 +513,68 @@ impl PendingCall {
     }
 }
 
-fn late_service(parts: bool) -> String {
-    match parts {
-        true => "The tool's service sent parts of an answer, and none with `end_of_stream` in time.".to_owned(),
-        false => "The tool's service did not answer in time.".to_owned(),
-    }
-}
-
 fn unsettled() -> Fault {
     let message =
         "The tools or policies of this host kept changing while this call waited, so nothing was run; try again.";
     Fault::new(Kind::ServiceError, message).retryable()
 }
 
-pub(super) fn output_bytes(decision: &policy::Decision) -> u64 {
-    let limit = quantity::Limit::OutputBytes;
-    decision.limit(limit).map_or(limit.house_default(), |limit| limit.effective)
+/// The parts of a streamed answer, which together are at most `outputBytes`, secrets hidden, also one that was cut into
+/// two texts.
+struct Parts {
+    allowed: u64,
+    left: u64,
+    held: TextStream,
 }
 
-/// The tool goes on with the trace of its call, where its manifest declares these variables.
-fn continues(context: Option<&TraceContext>, confinement: &mut policy::Confinement) {
-    let Some(context) = context else { return };
-    for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
-        if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
-            confinement.per_call.env.0.entry(name.to_owned()).or_insert(text);
+fn output_bytes(decision: &policy::Decision) -> u64 {
+    decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.house_default(), |limit| limit.effective)
+}
+
+impl Parts {
+    fn new(allowed: u64) -> Parts {
+        Parts { allowed, left: allowed, held: TextStream::default() }
+    }
+
+    /// Hands on an event of the executor as a transport may see it.
+    fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
+        stream.push(match event {
+            executor::Event::Log(line) => Event::Log(record.heard(&line)),
+            executor::Event::Message(level, text) => Event::Message(level, record.heard(&text)),
+            executor::Event::Progress(progress) => {
+                let message = progress.message.as_ref().map(|message| record.shown(message));
+                Event::Progress(Progress { message, ..progress })
+            }
+            executor::Event::Chunk(part) => {
+                let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
+                    self.rest(record, stream);
+                    return Err(output::over_limit(Limit::OutputBytes, self.allowed));
+                };
+                (self.left, record.parts_came) = (left, true);
+                let text = match part.string() {
+                    _ if !stream.is_heard() => return Ok(()),
+                    Some(text) => text,
+                    None => {
+                        self.rest(record, stream);
+                        stream.push(Event::Part(record.hidden(part).to_string()));
+                        return Ok(());
+                    }
+                };
+                let shown = record.piece(&mut self.held, Some(&text));
+                if shown.is_empty() && !text.is_empty() {
+                    return Ok(());
+                }
+                Event::Part(shown)
+            }
+        });
+        Ok(())
+    }
+
+    /// Hands on what stayed back, once nothing more comes that it could belong to.
+    fn rest(&mut self, record: &mut CallRecord, stream: &mut Stream) {
+        let shown = record.piece(&mut self.held, None);
+        if !shown.is_empty() {
+            stream.push(Event::Part(shown));
         }
     }
 }
@@ -549,44 +583,42 @@ fn continues(context: Option<&TraceContext>, confinement: &mut policy::Confineme
 async fn checked(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    &FoundTool { asked_ms, until, .. }: &FoundTool,
+    (asked_ms, until): (Option<u64>, blocking::Until),
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (long, arguments) = (arguments.are_long(), arguments.clone());
     let (given, written) = until.run(long, move || arguments.decode()).await??;
     let given = arguments::with_timeout(manifest, given, asked_ms);
     let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
-    let (tool, of) = (manifest.clone(), manifest.clone());
+    let tool = manifest.clone();
     let (hidden, given) = until.run(long, move || (redact::of_arguments(&tool, &given), given)).await?;
     record.given(hidden);
+    let tool = manifest.clone();
     let check = move || -> Result<(redact::Masked, Value), Fault> {
-        let input = crate::manifest::arguments::check_written(&of, given, &written)?;
-        Ok((redact::of_arguments(&of, &input), input))
+        let input = crate::manifest::arguments::check_written(&tool, given, &written)?;
+        Ok((redact::of_arguments(&tool, &input), input))
     };
     let (hidden, input) = until.run(long, check).await??;
     record.given(hidden);
     Ok(input)
 }
 
-/// The text of the script that ran, for what it names; nothing where it cannot be read.
-fn script_text(target: &Target) -> String {
-    let file = target.site.script.as_deref().and_then(|script| files::open(script, OFlag::O_NOFOLLOW).ok());
-    let text = file.and_then(|file| files::whole(file, MIB).ok().flatten()).unwrap_or_default();
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-/// What the outcome means: the envelope where the tool speaks one, and the output; or the fault, with what mends it.
+/// What the outcome means: the envelope where the tool speaks one, and the output; or the fault, with its fix.
 fn judged(
     mut outcome: Outcome,
     target: &Target,
-    tool: &registry::Tool,
     own: Option<Vec<PathBuf>>,
     record: &mut CallRecord,
 ) -> Result<(Option<Value>, Text), Fault> {
-    let decision = &target.decided.decision;
+    let (decision, tool) = (&target.decided.decision, &target.found.tool);
     let traffic = lock(&record.traffic()).clone();
+    // The text of the script that ran, for what it names; nothing where it cannot be read.
     let texts =
-        if outcome.attempts.is_empty() { String::new() } else { script_text(target) + &record.shown_arguments() };
+        target.site.script.as_deref().filter(|_| !outcome.attempts.is_empty()).map_or_else(String::new, |script| {
+            let text =
+                files::open(script, OFlag::O_NOFOLLOW).ok().and_then(|file| files::whole(file, MIB).ok().flatten());
+            String::from_utf8_lossy(&text.unwrap_or_default()).into_owned() + &record.shown_arguments()
+        });
     let about = denials::DenialContext { site: &target.site, decision, texts, own };
     let reached = denials::limit_of(&outcome.ending);
     let set = reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.asked_ms));
@@ -604,27 +636,27 @@ fn judged(
         _ if logs.is_empty() => Some(json!({"success": true})),
         _ => Some(json!({"success": true, "logs": logs})),
     };
-    let output = format::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
+    let output = output::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
         let (anyone, person) = denials::hints(&fault, printed, &traffic, &observed, &tool.manifest.id);
         let details = [fault.details.clone(), anyone].into_iter().flatten().reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(person);
-        let message = match (fault.kind, &decision.service) {
-            (Kind::TimeoutError, Some(_)) => late_service(record.parts_came),
+        let message = match (fault.kind, &decision.service, record.parts_came) {
+            (Kind::TimeoutError, Some(_), true) => {
+                "The tool's service sent parts of an answer, and none with `end_of_stream` in time.".to_owned()
+            }
+            (Kind::TimeoutError, Some(_), false) => "The tool's service did not answer in time.".to_owned(),
             _ => fault.message.clone(),
         };
         // The caller wrote the code of `core:run-code`, and can mend it.
         let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
         Fault { message, details, person, by_caller, ..fault }
     })?;
-    Ok((envelope, if parts { joined(&tool.manifest, decision.text_output, output) } else { output }))
-}
-
-/// The parts of a stream as one answer: their list, or one text where the tool's answer is declared as that.
-fn joined(manifest: &Manifest, text_output: bool, list: Text) -> Text {
-    let is_text = text_output || manifest.output.as_ref().is_some_and(|schema| schema.raw["type"] == "string");
-    match serde_json::from_str::<Vec<String>>(list.as_str()) {
-        Ok(texts) if is_text => Text::from(&Value::String(texts.concat())),
-        _ => list,
+    // The parts of a stream are a list, or one text where the tool's answer is declared as that.
+    let schema = tool.manifest.output.as_ref();
+    let is_text = decision.text_output || schema.is_some_and(|schema| schema.raw["type"] == "string");
+    match serde_json::from_str::<Vec<String>>(if parts && is_text { output.as_str() } else { "" }) {
+        Ok(texts) => Ok((envelope, Text::from(&Value::String(texts.concat())))),
+        Err(_) => Ok((envelope, output)),
     }
 }
 
@@ -641,13 +673,17 @@ async fn answer_fits(
     };
     let any = envelope.is_some() && schema.takes_any(OUTPUT_DATA);
     let tree = move |output: &Text| -> Result<Value, Fault> {
-        let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES).map_err(too_many) };
-        let Some(mut envelope) = envelope else { return value };
-        envelope[OUTPUT_DATA] = value?;
+        let value = if any { Ok(Value::Null) } else { output.tree(quantity::MAX_TREE_BYTES) };
+        let value = value.map_err(|_| {
+            let most = quantity::MAX_TREE_BYTES >> 20;
+            let words =
+                format!("Output must hold fewer values: held to its schema it would take more than {most} MiB.");
+            Fault::new(Kind::OutputValidationError, words)
+        })?;
+        let Some(mut envelope) = envelope else { return Ok(value) };
+        envelope[OUTPUT_DATA] = value;
         Ok(envelope)
     };
-    // The tool may have used all of its time; the check comes after.
-    let until = blocking::Until { limit: until.limit + quantity::OVERDUE, ..until };
     let (long, checked) = (output.as_str().len() > quantity::LARGE_TEXT_BYTES, manifest.clone());
     if long {
         let work = move || tree(&output).and_then(|tree| checked.check_output(&tree)).map(|()| output);
@@ -655,15 +691,4 @@ async fn answer_fits(
     }
     let tree = tree(&output)?;
     until.run(schema.takes_long(&tree), move || checked.check_output(&tree).map(|()| output)).await?
-}
-
-fn too_many(_: TooMuch) -> Fault {
-    let most = quantity::MAX_TREE_BYTES >> 20;
-    let message = format!("Output must hold fewer values: held to its schema it would take more than {most} MiB.");
-    Fault::new(Kind::OutputValidationError, message)
-}
-
-fn timed_out(limit: Duration) -> Outcome {
-    let limit_ms = crate::base::millis(limit);
-    Outcome::of(Ending::TimedOut { limit_ms }, limit_ms)
 }

@@ -10,11 +10,9 @@ use crate::sandbox::grants;
 use crate::{fault, policy, registry};
 use fault::{Fault, Kind};
 
-/// One thing that stands in the way of every call.
 #[derive(Clone, Debug)]
 pub struct Obstacle {
     pub need: Need,
-    /// The kind of error that a call ends with.
     pub kind: Kind,
     /// The need's words are a whole sentence; else they follow on "needs".
     sentence: bool,

@@ -1,19 +1,17 @@
 //! The record of one call: each stage notes what it found out, and the end of the call is one `CallEnded`.
 //!
-//! Secrets are hidden here, before anything leaves. A call whose audit record cannot be written does not run, and a call
-//! that is dropped is recorded as cancelled.
+//! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as cancelled.
 
 use super::call_ended::{CUT, CallEnded, Decision, Line, PART, Stage, events, few, manifest, rule, violations};
-use super::calls::{OpenCall, Phase};
+use super::calls::{CallState, OpenCall, Phase};
 use super::metrics::Meter;
-use super::quota::{Charge, Limiter, Slot};
+use super::quota::Slot;
 use super::redact::{self, RecordArguments};
 use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
-use super::script_digest::Script;
-use super::target::FoundTool;
+use super::script::Script;
 use super::traces::{CallSpan, TraceContext};
-use super::{audit, format, idempotency, runlog};
+use super::{audit, idempotency, output, runlog};
 use crate::base::json::{self, Text};
 use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::cut as cut_to;
@@ -26,7 +24,7 @@ use executor::{Denial, Ending};
 use fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Longest target and longest line that would ask for one, characters.
 const TARGET: usize = 200;
@@ -40,24 +38,17 @@ const FILES: (usize, usize) = (1000, 50);
 
 pub(super) struct CallRecord {
     pub id: String,
-    /// Who the call counts as.
     pub caller: Caller,
     /// Who authenticated: written once.
     principal: String,
-    label: Option<String>,
-    transaction: Option<String>,
-    /// What stood where the tool's id belongs.
-    asked: String,
-    began: jiff::Timestamp,
+    /// Its line of the audit log, as far as that is known.
+    line: Line,
     received_at: Instant,
-    /// When each stage began.
     stages: Vec<(Stage, Instant)>,
     span: CallSpan,
     pub meter: Option<Meter>,
-    /// Its place among the calls that are open.
     pub listed: Option<OpenCall>,
-    /// Its place under its idempotency key.
-    pub place: Option<idempotency::Place>,
+    pub place: Option<idempotency::KeyPlace>,
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
     /// Its place in the audit log, until its line is written.
@@ -66,19 +57,17 @@ pub(super) struct CallRecord {
     pub unread: bool,
     /// What of the file of callers refused it.
     pub denied_by: Option<String>,
-    /// Who agreed to it, where a policy has a person asked.
-    pub approved_by: Option<String>,
     pub tool: Option<Arc<registry::Tool>>,
     arguments: ShownArguments,
     /// The policy that decided, and where the work of a service elsewhere is asked for.
     decided: Option<(String, Option<String>)>,
-    notes: policy::Notes,
+    /// What the last decision and the call itself have to say.
+    pub notes: policy::Notes,
     confined: Option<Confined>,
     /// False: whatever happened, nothing of the tool ran.
     pub ran: bool,
     /// Parts of its answer came.
     pub parts_came: bool,
-    /// It died by a signal or a trap.
     pub crashed: bool,
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
@@ -87,7 +76,6 @@ pub(super) struct CallRecord {
     pub report: Report,
 }
 
-/// The arguments, secrets hidden.
 #[derive(Default)]
 struct ShownArguments {
     mask: Mask,
@@ -98,10 +86,8 @@ struct ShownArguments {
     withheld: Option<(String, Value)>,
 }
 
-/// What the call may touch.
 struct Confined {
     shape: Arc<policy::Shape>,
-    limits: policy::Limits,
     /// The script as it was when its digest was taken; `None`: the executor told the digest of what it ran.
     script: Option<Script>,
 }
@@ -109,14 +95,22 @@ struct Confined {
 impl CallRecord {
     pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
         let (received_at, verbose) = (Instant::now(), request.verbose.then(Box::default));
+        let (id, part) = (request.id.clone().unwrap_or_else(new_id), |text: &str| cut_to(text, PART));
+        let line = Line {
+            time: jiff::Timestamp::now().to_string(),
+            call: id.clone(),
+            user: part(&request.caller.user),
+            label: request.label.as_deref().map(part),
+            transaction: request.transaction.as_deref().map(part),
+            trace: span.context().map(TraceContext::id),
+            tool: part(&request.tool),
+            ..Line::default()
+        };
         CallRecord {
-            id: request.id.clone().unwrap_or_else(new_id),
+            id,
             caller: request.caller.clone(),
             principal: request.caller.user.clone(),
-            label: request.label.as_deref().map(|label| cut_to(label, PART)),
-            transaction: request.transaction.as_deref().map(|transaction| cut_to(transaction, PART)),
-            asked: cut_to(&request.tool, PART),
-            began: jiff::Timestamp::now(),
+            line,
             received_at,
             stages: vec![(Stage::Turn, received_at)],
             span,
@@ -127,7 +121,6 @@ impl CallRecord {
             entry: None,
             unread: request.refused.is_some(),
             denied_by: None,
-            approved_by: None,
             tool: None,
             arguments: ShownArguments::default(),
             decided: None,
@@ -142,46 +135,52 @@ impl CallRecord {
         }
     }
 
+    fn state(&self, change: impl FnOnce(&mut CallState)) {
+        if let Some(listed) = &self.listed {
+            listed.change(change);
+        }
+    }
+
     /// Who the request counts as, by the rules.
     pub fn calls_as(&mut self, caller: &Caller) {
         if *caller != self.caller {
             self.caller.clone_from(caller);
-            self.listed.iter().for_each(|listed| listed.change(|state| state.caller.clone_from(&caller.user)));
+            self.line.user = cut_to(&caller.user, PART);
+            self.line.through = self.through().map(|principal| cut_to(principal, PART));
+            self.state(|state| state.caller.clone_from(&caller.user));
         }
     }
 
-    /// Who authenticated.
     pub fn principal(&self) -> &str {
         &self.principal
     }
 
-    /// The same, where that is another.
     pub fn through(&self) -> Option<&str> {
         Some(self.principal.as_str()).filter(|principal| *principal != self.caller.user)
     }
 
     pub fn label(&self) -> Option<&str> {
-        self.label.as_deref()
+        self.line.label.as_deref()
+    }
+
+    pub fn approved(&mut self, by: &str) {
+        self.line.approved_by = Some(cut_to(by, PART));
     }
 
     pub fn enters(&mut self, stage: Stage) {
         self.stages.push((stage, Instant::now()));
     }
 
-    /// The trace that the call is part of.
     pub fn context(&self) -> Option<&TraceContext> {
         self.span.context()
     }
 
-    /// Its id.
-    fn trace(&self) -> Option<String> {
-        self.context().map(TraceContext::id)
-    }
-
     pub fn found(&mut self, tool: Arc<registry::Tool>) {
-        let reference = tool.reference();
-        self.listed.iter().for_each(|listed| listed.change(|state| state.tool.clone_from(&reference)));
+        self.state(|state| state.tool = tool.reference());
         self.report.digests.manifest = Some(tool.manifest.digest.clone());
+        self.line.tool.clone_from(&tool.manifest.id);
+        self.line.version = Some(tool.manifest.version.to_string());
+        self.line.manifest = manifest(&tool.site);
         self.tool = Some(tool);
     }
 
@@ -190,30 +189,28 @@ impl CallRecord {
         self.masked(&self.arguments.shown.to_string())
     }
 
-    /// The arguments with their secrets hidden: told before they are checked, and again with defaults filled in.
+    /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
     /// Hides the environment for a script that the call names, and its input until the script is found.
     pub fn given(&mut self, (mask, shown): redact::Masked) {
         // What was hidden before stays hidden, whatever is decided now.
-        let mut before = std::mem::take(&mut self.arguments);
-        before.mask.join(mask);
-        self.arguments = ShownArguments { shown, withheld: None, ..before };
-        let Some(tool) = &self.tool else { return };
-        let Handler::ServiceMethod { service, parameter_map, .. } = &tool.manifest.handler else { return };
-        let ShownArguments { shown: RecordArguments::Tree(Value::Object(arguments)), withheld, .. } =
-            &mut self.arguments
+        self.arguments.mask.join(mask);
+        (self.arguments.shown, self.arguments.withheld) = (shown, None);
+        let Some(Handler::ServiceMethod { service, parameter_map, .. }) =
+            self.tool.as_ref().map(|tool| &tool.manifest.handler)
         else {
             return;
         };
+        let RecordArguments::Tree(Value::Object(arguments)) = &mut self.arguments.shown else { return };
         if service != policy::SCRIPT_SERVICE {
             return;
         }
         for (name, value) in arguments {
-            match parameter_map.get(name).unwrap_or(name).as_str() {
-                "env" => match value {
-                    Value::Object(variables) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
-                    other => *other = HIDDEN.into(),
-                },
-                "inputData" => *withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into()))),
+            match (parameter_map.get(name).unwrap_or(name).as_str(), value) {
+                ("env", Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
+                ("env", other) => *other = HIDDEN.into(),
+                ("inputData", value) => {
+                    self.arguments.withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into())));
+                }
                 _ => {}
             }
         }
@@ -235,21 +232,13 @@ impl CallRecord {
         }
     }
 
-    /// Policy has decided, for or against the call; the last decision counts.
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes { all: few(notes.all), told: few(notes.told) };
-        self.report.verbose.iter_mut().for_each(|verbose| verbose.grants = policy::audit::touches(decision));
+        if let Some(verbose) = &mut self.report.verbose {
+            verbose.grants = policy::audit::touches(decision);
+        }
         self.report.digests.policy = Some(decision.digest.clone());
         self.decided = Some((decision.policy.clone(), decision.service.as_ref().map(policy::ServiceGrant::place)));
-    }
-
-    /// What the last decision says, taken while another is made that may be the same.
-    pub fn notes(&mut self) -> policy::Notes {
-        std::mem::take(&mut self.notes)
-    }
-
-    pub fn says(&mut self, notes: policy::Notes) {
-        self.notes = notes;
     }
 
     /// A text that no log, record or answer may show.
@@ -267,24 +256,18 @@ impl CallRecord {
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         self.report.digests.script = script.as_ref().map(|script| script.digest.clone());
         self.report.digests.confinement = Some(digest);
-        self.confined = Some(Confined { shape: shape.clone(), limits, script });
+        self.line.limits = Some(limits);
+        self.confined = Some(Confined { shape: shape.clone(), script });
+    }
+
+    /// The slot of the call, unless its answer is being delivered.
+    pub fn slot(&mut self) -> Option<&mut Slot> {
+        self.report.turn.as_mut().and_then(Arc::get_mut)
     }
 
     /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
     pub fn step_aside(&mut self) {
-        self.report.turn.as_mut().and_then(Arc::get_mut).into_iter().for_each(Slot::step_aside);
-    }
-
-    /// Waits for a place among the calls that run, at most as long as it may run. It then has that until its answer is
-    /// delivered.
-    pub async fn comes_back(&mut self, limiter: &Limiter, found: &FoundTool, tools: &[String]) -> Result<(), Fault> {
-        let Some(turn) = self.report.turn.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
-        limiter.comes_back(turn, &found.rights.charge(tools), found.until.limit).await
-    }
-
-    /// Charges the slot to more tools. False: one of them has no room now.
-    pub fn charge_also(&mut self, limiter: &Limiter, charge: &Charge) -> bool {
-        self.report.turn.as_mut().and_then(Arc::get_mut).is_none_or(|slot| limiter.charge_also(slot, charge))
+        self.slot().into_iter().for_each(Slot::step_aside);
     }
 
     /// Where the executor notes what the call does with its network.
@@ -293,37 +276,33 @@ impl CallRecord {
         self.traffic.clone()
     }
 
-    /// The executor gets this input.
     pub fn sends(&mut self, input: &Value) {
-        if let Some(mut verbose) = self.report.verbose.take() {
-            verbose.stdin = self.masked(&input.to_string());
-            self.report.verbose = Some(verbose);
+        if self.report.verbose.is_some() {
+            let stdin = self.masked(&input.to_string());
+            self.report.verbose.iter_mut().for_each(|verbose| verbose.stdin.clone_from(&stdin));
         }
     }
 
-    /// The executor starts. Keeps the record that this call leaves if this host is killed while it runs.
+    /// The executor starts: writes the begin record.
     pub fn running(&mut self) -> Result<(), Fault> {
         let Some(mut entry) = self.entry.take() else { return Ok(()) };
         self.ran = true;
         let killed = "The host ended before this call did; how far the call came is not known.";
         let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed)), self.network().as_ref()));
         self.entry = Some(entry);
-        self.ran = begun.is_ok();
-        if self.ran {
-            self.listed
-                .iter()
-                .for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Running, true)));
-            let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
-            self.place.iter_mut().for_each(|place| place.runs(&self.id, &tool));
-        }
+        self.runs(begun.is_ok());
         begun
     }
 
-    /// The executor began, and was kept from starting anything.
-    pub fn did_not_run(&mut self) {
-        self.ran = false;
-        self.place.iter_mut().for_each(idempotency::Place::did_not_run);
-        self.listed.iter().for_each(|listed| listed.change(|state| (state.phase, state.ran) = (Phase::Waiting, false)));
+    /// Whether something of the call runs.
+    pub fn runs(&mut self, ran: bool) {
+        self.ran = ran;
+        let phase = if ran { Phase::Running } else { Phase::Waiting };
+        self.state(|state| (state.phase, state.ran) = (phase, ran));
+        let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
+        if let Some(place) = &mut self.place {
+            place.ran = ran.then(|| (self.id.clone(), tool));
+        }
     }
 
     /// A text of the tool as a reader may see it.
@@ -343,36 +322,25 @@ impl CallRecord {
     /// The same of a line that the tool wrote: the run log has it at once.
     pub fn heard(&mut self, line: &str) -> String {
         let line = self.log(line);
-        self.log_at_once(&line);
-        line
-    }
-
-    fn log_at_once(&self, line: &str) {
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
-        runlog::line(&self.id, || self.trace(), tool, line);
+        runlog::line(&self.id, || self.line.trace.clone(), tool, &line);
+        line
     }
 
     /// The executor is done. `lost`: lines of the log that nobody took in time. `digest`: of the script that ran, where
     /// the executor knows it.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
         if lost > 0 {
-            let words = format!("toolhost: {lost} more lines came too fast for this log: the outcome has them");
-            self.log_at_once(&words);
+            self.heard(&format!("toolhost: {lost} more lines came too fast for this log"));
         }
         if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
             (self.report.digests.script, confined.script) = (Some(digest.clone()), None);
         }
         // The executor looked at the grants, or at the input, and refused: nothing was started.
-        let refused = match ended {
-            Err(fault) => {
-                matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError)
-            }
-            Ok(outcome) => matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
+        self.ran &= match ended {
+            Err(fault) => !matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError),
+            Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
         };
-        self.ran &= !refused;
-        if lost > 0 && ended.as_ref().is_ok_and(|outcome| outcome.logs.is_empty()) {
-            self.log(&format!("toolhost: {lost} more lines came faster than they could be taken"));
-        }
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
@@ -392,6 +360,7 @@ impl CallRecord {
             self.bad_output.clone_from(head);
         }
         let printed = mask.lines(&outcome.printed);
+        outcome.artifacts.iter_mut().for_each(|artifact| artifact.path = mask.text(&artifact.path));
         self.report.streamed = outcome.parts;
         self.report.usage = outcome.usage.clone();
         self.report.walls = std::mem::take(&mut outcome.walls);
@@ -404,14 +373,8 @@ impl CallRecord {
             };
             self.report.verbose = Some(verbose);
         }
-        self.wrote(std::mem::take(&mut outcome.artifacts));
-        (&self.report.logs, printed)
-    }
-
-    /// Bounds the files in the report.
-    fn wrote(&mut self, mut artifacts: Vec<executor::Artifact>) {
-        artifacts.iter_mut().for_each(|artifact| artifact.path = self.arguments.mask.text(&artifact.path));
-        let (mut published, mut dropped): (Vec<_>, Vec<_>) = artifacts.into_iter().partition(|file| file.published);
+        let files = std::mem::take(&mut outcome.artifacts);
+        let (mut published, mut dropped): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.published);
         // The failed ones, which fail the call, come first and are cut last.
         dropped.sort_by_key(|file| !file.failed);
         for (files, most, what) in [(&mut published, FILES.0, "were"), (&mut dropped, FILES.1, "were not")] {
@@ -420,20 +383,19 @@ impl CallRecord {
                 files.truncate(most);
             }
         }
-        published.append(&mut dropped);
-        self.report.artifacts = published;
+        self.report.artifacts = [published, dropped].concat();
+        (&self.report.logs, printed)
     }
 
     /// Files that were not published: noted, or, where this host failed to write one, a failure of the call.
     pub fn published(&mut self) -> Result<(), Fault> {
-        let missing = || self.report.artifacts.iter().filter(|artifact| !artifact.published);
-        let lines: Vec<String> = missing()
-            .map(|artifact| {
-                let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
-                text::printable(&format!("not published: {}: {why}", artifact.path))
-            })
-            .collect();
-        let (failed, all) = (missing().any(|artifact| artifact.failed), lines.join("\n"));
+        let missing: Vec<_> = self.report.artifacts.iter().filter(|artifact| !artifact.published).collect();
+        let line = |artifact: &&executor::Artifact| {
+            let why = artifact.dropped_because.as_deref().unwrap_or("it was dropped");
+            text::printable(&format!("not published: {}: {why}", artifact.path))
+        };
+        let (failed, lines) = (missing.iter().any(|file| file.failed), missing.iter().map(line).collect::<Vec<_>>());
+        let all = lines.join("\n");
         few(lines).into_iter().for_each(|line| self.notes.narrowed(line));
         if !failed {
             return Ok(());
@@ -460,7 +422,7 @@ impl CallRecord {
         self.changed(json).unwrap_or_else(|| json.to_owned())
     }
 
-    /// A text of an answer that comes in several, as far as it can be told now; `None`: what stayed back of them.
+    /// A text of an answer that comes in several, as far as it can be shown now; `None`: what stayed back of them.
     pub fn piece(&mut self, held: &mut TextStream, text: Option<&str>) -> String {
         let shown = self.arguments.mask.piece(held, text);
         if held.hid {
@@ -490,8 +452,8 @@ impl CallRecord {
     /// again as if nothing had happened.
     fn decent(&self, fault: Fault) -> Fault {
         let midway = self.ran && fault.kind == Kind::CancelledError;
-        let mut fault = if midway { format::cancelled_midway(fault) } else { fault };
-        let block = |text: String| format::shown(&self.arguments.mask.text(&text));
+        let mut fault = if midway { output::cancelled_midway(fault) } else { fault };
+        let block = |text: String| text::printable_block(&self.arguments.mask.text(&text));
         fault.message = self.shown(&fault.message);
         fault.flaws.iter_mut().for_each(|flaw| *flaw = self.shown(flaw));
         fault.details = fault.details.map(block);
@@ -510,18 +472,19 @@ impl CallRecord {
 
     /// The call is over. What it holds for others is handed on: its outcome under its key, its state.
     pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
-        let result = match self.kept.as_deref() {
+        let kept = self.kept.clone();
+        let mut ended = self.end(match kept.as_deref() {
             Some(Report { error: Some(fault), .. }) => Err(fault.clone()),
             Some(Report { output_data, .. }) => Ok(output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
             None => result.map_err(|fault| self.decent(fault)),
-        };
-        let kept = self.kept.clone();
-        let mut ended = self.end(result);
-        if let Some(kept) = kept.filter(|_| ended.is_recorded) {
+        });
+        if let Some(kept) = kept {
             ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
         }
         self.place.take().into_iter().for_each(|place| place.ended(&ended.report));
-        self.listed.take().into_iter().for_each(|listed| listed.ended(ended.report.error.as_ref()));
+        if let Some(listed) = self.listed.take() {
+            listed.end(ended.report.error.as_ref().map(|fault| fault.kind));
+        }
         ended
     }
 
@@ -531,32 +494,15 @@ impl CallRecord {
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
         }
-        let entry = self.entry.take();
-        let mut ended = self.call_ended(result, took);
-        if let Some(Err(fault)) = entry.map(|entry| entry.write(&ended.line)) {
-            // A call that left no record must not count as a success.
-            ended.is_recorded = false;
-            let report = &mut ended.report;
-            (report.success, report.output_data, report.error) = (false, None, Some(fault));
-        }
-        runlog::call(&ended);
-        self.span.end(&ended);
-        self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
-        let verbose = ended.report.verbose.take();
-        ended.report.verbose = verbose.map(|verbose| Box::new(verbose.of_call(&ended)));
-        ended
-    }
-
-    fn call_ended(&mut self, result: Result<Text, Fault>, took: Duration) -> CallEnded {
         self.notes.all = few(std::mem::take(&mut self.notes.all));
         let network = self.network();
         let line = self.line(result.as_ref().err(), network.as_ref());
-        let (executor, command) = (self.executor(), self.command());
+        let (executor, command) = self.executor_and_command();
         let tool = self.tool.as_ref();
         let mut report = std::mem::take(&mut self.report);
         report.logs.iter_mut().for_each(|line| *line = text::printable(line));
-        report.id = self.id.clone();
-        report.tool = tool.map_or_else(|| text::printable(&self.asked), |tool| tool.manifest.id.clone());
+        report.id.clone_from(&self.id);
+        report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
         report.manifest = tool.map(|tool| tool.manifest.clone());
         report.success = result.is_ok();
@@ -568,10 +514,9 @@ impl CallRecord {
         report.notes = std::mem::take(&mut self.notes.told);
         let began = self.received_at;
         let ends = self.stages.iter().skip(1).map(|(_, began)| *began).chain([began + took]);
-        CallEnded {
-            is_recorded: true,
+        let mut ended = CallEnded {
             caller: self.caller.user.clone(),
-            tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.reference()),
+            tool: tool.map_or_else(|| line.tool.clone(), |tool| tool.reference()),
             policy: self.decided.as_ref().map_or_else(String::new, |(policy, _)| policy.clone()),
             executor,
             command,
@@ -580,12 +525,18 @@ impl CallRecord {
             took,
             line,
             report,
-        }
+        };
+        self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
+        runlog::call(&ended);
+        self.span.end(&ended);
+        self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
+        ended.report.verbose = ended.report.verbose.take().map(|verbose| Box::new(verbose.of_call(&ended)));
+        ended
     }
 
     fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> Line {
-        let replayed = self.kept.as_ref().map(|kept| cut_to(&format!("idempotency key of call {}", kept.id), PART));
         let part = |text: &str| cut_to(text, PART);
+        let replayed = self.kept.as_ref().map(|kept| part(&format!("idempotency key of call {}", kept.id)));
         let decision = match &replayed {
             Some(_) => Decision::Replayed,
             None if self.ran => Decision::Allowed,
@@ -601,24 +552,11 @@ impl CallRecord {
                 rule => rule.to_owned(),
             },
         });
-        let tool = self.tool.as_ref();
         Line {
-            time: self.began.to_string(),
-            call: self.id.clone(),
-            user: part(&self.caller.user),
-            through: self.through().map(part),
-            label: self.label.clone(),
-            approved_by: self.approved_by.as_deref().map(part),
-            transaction: self.transaction.clone(),
-            trace: self.trace(),
-            tool: tool.map_or_else(|| self.asked.clone(), |tool| tool.manifest.id.clone()),
-            version: tool.map(|tool| tool.manifest.version.to_string()),
-            manifest: tool.and_then(|tool| manifest(&tool.site)),
             digests: self.report.digests.clone(),
             decision,
             rule,
             service: service.flatten().filter(|_| self.ran).as_deref().map(part),
-            limits: self.confined.as_ref().map(|confined| confined.limits.clone()),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             message: fault.map(|fault| cut_to(&fault.message, CUT)),
             arguments: cut_to(&self.shown_arguments(), CUT),
@@ -626,6 +564,7 @@ impl CallRecord {
             notes: self.notes.all.clone(),
             violations: violations(fault, &self.report.denials.observed),
             network: network.map(events),
+            ..self.line.clone()
         }
     }
 
@@ -644,36 +583,24 @@ impl CallRecord {
         Some(traffic)
     }
 
-    fn executor(&self) -> String {
-        let script = self.confined.as_ref().map(|confined| match confined.shape.runtime.language {
-            Language::Wasm => "wasm",
-            Language::Python | Language::Nodejs | Language::Bun => "process",
-        });
-        match (self.tool.as_ref().map(|tool| &tool.manifest.handler), script) {
-            (Some(Handler::ServiceMethod { .. }), Some(script)) => format!("method, {script}"),
-            (Some(Handler::ServiceMethod { .. }), None) => "method".to_owned(),
-            (Some(Handler::Extension { kind, .. }), _) => kind.clone(),
-            (Some(Handler::Document(_)), _) => "document".to_owned(),
-            (Some(Handler::ToolService(_)), _) => "remote".to_owned(),
-            (_, script) => script.unwrap_or_default().to_owned(),
-        }
-    }
-
-    fn command(&self) -> String {
-        if let Some(Confined { shape, .. }) = &self.confined {
-            let program = match &shape.runtime.program {
-                policy::Program::Path(path) => path.display().to_string(),
-                policy::Program::Ourselves { role } => format!("toolhost {role}"),
-            };
-            let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
-            return [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" ");
-        }
-        match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
-            Some(Handler::ServiceMethod { service, method, .. }) => format!("{service}.{method}"),
-            Some(Handler::Extension { kind, .. }) => kind.clone(),
-            Some(Handler::ToolService(remote)) => remote.service.clone(),
-            Some(Handler::Script { .. } | Handler::DefinitionOnly | Handler::Document(_)) | None => String::new(),
-        }
+    /// Which executors the call leads to, and what was called: a command line, `service.method`, or an `x-…` type.
+    fn executor_and_command(&self) -> (String, String) {
+        let (kind, name) = match self.tool.as_ref().map(|tool| &tool.manifest.handler) {
+            Some(Handler::ServiceMethod { service, method, .. }) => ("method", format!("{service}.{method}")),
+            Some(Handler::Extension { kind, .. }) => (kind.as_str(), kind.clone()),
+            Some(Handler::ToolService(remote)) => ("remote", remote.service.clone()),
+            Some(Handler::Document(_)) => ("document", String::new()),
+            Some(Handler::Script { .. } | Handler::DefinitionOnly) | None => ("", String::new()),
+        };
+        let Some(Confined { shape, .. }) = &self.confined else { return (kind.to_owned(), name) };
+        let engine = if shape.runtime.language == Language::Wasm { "wasm" } else { "process" };
+        let executor = if kind.is_empty() { engine.to_owned() } else { format!("{kind}, {engine}") };
+        let program = match &shape.runtime.program {
+            policy::Program::Path(path) => path.display().to_string(),
+            policy::Program::Ourselves { role } => format!("toolhost {role}"),
+        };
+        let script = shape.script.as_ref().map_or_else(|| "<source>".into(), |script| script.display().to_string());
+        (executor, [&[program], &shape.runtime.arguments[..], &[script]].concat().join(" "))
     }
 }
 
@@ -681,7 +608,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
             // Nobody waits for an answer any more; the record is all that can be saved.
-            self.end(Err(self.decent(format::cancelled())));
+            self.end(Err(self.decent(output::cancelled())));
         }
     }
 }

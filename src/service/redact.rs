@@ -1,5 +1,5 @@
-//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden where they
-//! stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
+//! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden where
+//! they stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
 use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};
@@ -43,22 +43,17 @@ impl Display for RecordArguments {
 
 /// Arguments, masked as the parameters of their tool say.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
-    let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide);
     // Input for a script is masked again, by the schemas of that script: it must be a tree.
     let script =
         matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
-    let Some(schema) = schema else {
-        let shown = if script {
-            RecordArguments::Tree(arguments.clone())
-        } else {
-            RecordArguments::Text(arguments.to_string())
-        };
-        return (Mask::default(), shown);
+    let Some(schema) = manifest.parameters.as_ref().filter(|schema| schema.may_hide) else {
+        let tree = || RecordArguments::Tree(arguments.clone());
+        return (Mask::default(), if script { tree() } else { RecordArguments::Text(arguments.to_string()) });
     };
     let (mut mask, mut shown) = of(&schema.raw, arguments);
-    if let Value::Object(given) = &mut shown {
+    if let Value::Object(fields) = &mut shown {
         // A name that the schema does not know may be a secret's, misspelt.
-        for (name, value) in given.iter_mut().filter(|(name, _)| !declares(&schema.raw, name)) {
+        for (name, value) in fields.iter_mut().filter(|(name, _)| !declares(&schema.raw, name)) {
             collect(&arguments[name.as_str()], &mut mask);
             *value = HIDDEN.into();
         }
@@ -103,27 +98,27 @@ impl<'s> Walk<'s> {
     fn hide(&mut self, mut schemas: Vec<&'s Value>, value: &mut Value, depth: usize) {
         self.gather(&mut schemas);
         let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
-        // JSON text that is not read yet: which part of it is a secret cannot be told.
-        let unread = |walk: &mut Self| schemas.iter().any(|schema| walk.has_secret_parts(schema));
+        let is_plain = value.is_string() || value.is_number();
         if depth > DEEPEST
             || schemas.iter().any(secret)
-            || matches!(value, Value::String(_) | Value::Number(_)) && unread(self)
+            // JSON text that is not read yet may be secret in any part.
+            || is_plain && schemas.iter().any(|schema| self.has_secret_parts(schema))
         {
             collect(value, &mut self.mask);
             *value = HIDDEN.into();
             return;
         }
+        let of_items = |at: usize| schemas.iter().flat_map(|schema| of_item(schema, at)).collect::<Vec<_>>();
         match value {
             Value::Object(fields) => {
-                for (name, field) in fields.iter_mut() {
+                for (name, field) in fields {
                     let own: Vec<_> = schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
-                    let items = schemas.iter().flat_map(|schema| of_item(schema, 0));
-                    self.hide(if own.is_empty() { items.collect() } else { own }, field, depth + 1);
+                    self.hide(if own.is_empty() { of_items(0) } else { own }, field, depth + 1);
                 }
             }
             Value::Array(items) => {
                 for (at, item) in items.iter_mut().enumerate() {
-                    let own: Vec<_> = schemas.iter().flat_map(|schema| of_item(schema, at)).collect();
+                    let own = of_items(at);
                     self.hide(if own.is_empty() { schemas.clone() } else { own }, item, depth + 1);
                 }
             }
@@ -133,13 +128,10 @@ impl<'s> Walk<'s> {
 
     /// Whether a part of such a value may be marked secret, as far as can be told without following references.
     fn has_secret_parts(&mut self, schema: &Value) -> bool {
-        if self.looks == 0 {
-            return true;
-        }
         let parts = ["properties", "patternProperties", "additionalProperties", "items", "prefixItems"];
         let written: String = parts.iter().filter_map(|part| schema.get(part)).map(Value::to_string).collect();
         self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_A_LOOK).unwrap_or(LOOKS));
-        ["writeOnly", "x-secret", "$ref"].iter().any(|word| written.contains(word))
+        self.looks == 0 || ["writeOnly", "x-secret", "$ref"].iter().any(|word| written.contains(word))
     }
 
     /// Adds the schemas that these lead to for the same value, each once.

@@ -1,17 +1,19 @@
-//! The report: everything about one call that a caller may know.
-//!
-//! For: every transport. In: what the pipeline found out. Out: plain data; its JSON is the outcome of docs/CALLS.md.
-//! Never: a host path or policy text in what an agent reads.
+//! The report: everything about one call that a caller may know; its JSON is the outcome of docs/CALLS.md. What an
+//! agent reads holds no path of this host and no text of a policy.
 
-use super::shapes::Questions;
-use super::verbose::Verbose;
-use super::{format, quota};
+use super::call_ended::CallEnded;
+use super::output::{self, Questions};
+use super::quota;
 use crate::base::json::Text;
+use crate::base::text::{cut, printable, printable_block};
 use crate::egress::Traffic;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
+
+/// Longest text of `Verbose`, bytes.
+const VERBOSE_TEXT: usize = 16 * 1024;
 
 /// How one call ended. `success` is false exactly when there is an `error`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -77,18 +79,9 @@ pub struct Envelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     output_data: Option<&'a Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<EnvelopeError<'a>>,
+    error: Option<Value>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     logs: &'a [String],
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct EnvelopeError<'a> {
-    #[serde(rename = "type")]
-    kind: fault::Kind,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a str>,
 }
 
 /// What a caller reads of a report, and in what order.
@@ -96,7 +89,6 @@ struct EnvelopeError<'a> {
 #[serde(rename_all = "camelCase")]
 struct ReportView<'r> {
     id: &'r str,
-    /// The label of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'r str>,
     tool: &'r str,
@@ -105,7 +97,7 @@ struct ReportView<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     output_data: Option<&'r Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ShownFault<'r>>,
+    error: Option<Value>,
     logs: &'r [String],
     usage: &'r executor::Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,14 +109,6 @@ struct ReportView<'r> {
     digests: &'r Digests,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     notes: &'r [String],
-}
-
-#[derive(Serialize)]
-struct ShownFault<'r> {
-    #[serde(flatten)]
-    fault: &'r fault::Fault,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    person: Option<&'r str>,
 }
 
 fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok, S::Error> {
@@ -141,9 +125,8 @@ impl Report {
 
     /// The outcome of a call of which nothing but its failure is known.
     pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
-        fault.message = crate::base::text::printable(&fault.message);
-        let tool = crate::base::text::printable(tool);
-        Report { id, tool, error: Some(fault), ..Report::default() }
+        fault.message = printable(&fault.message);
+        Report { id, tool: printable(tool), error: Some(fault), ..Report::default() }
     }
 
     /// As JSON for whoever called over a network. Only an operator reads what names paths of this host: the walls, the
@@ -156,7 +139,13 @@ impl Report {
             let names = artifacts.iter_mut().filter(|artifact| artifact.path.starts_with('/'));
             names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
         }
-        let person = |fault: &'r fault::Fault| fault.person.as_deref().filter(|_| operator);
+        let error = self.error.as_ref().map(|fault| {
+            let mut shown = json!(fault);
+            if let Some(person) = fault.person.as_deref().filter(|_| operator) {
+                shown["person"] = json!(person);
+            }
+            shown
+        });
         ReportView {
             id: &self.id,
             user,
@@ -164,7 +153,7 @@ impl Report {
             version: self.version.as_deref(),
             success: self.success,
             output_data: self.output_data.as_ref(),
-            error: self.error.as_ref().map(|fault| ShownFault { fault, person: person(fault) }),
+            error,
             logs: &self.logs,
             usage: &self.usage,
             walls: operator.then_some(&self.walls[..]),
@@ -186,24 +175,62 @@ impl Report {
         Envelope {
             success: self.success,
             output_data: self.output_data.as_ref(),
-            error: self.error.as_ref().map(|fault| EnvelopeError {
-                kind: fault.kind,
-                message: &fault.message,
-                details: fault.details.as_deref(),
+            error: self.error.as_ref().map(|fault| match &fault.details {
+                Some(details) => json!({"type": fault.kind, "message": fault.message, "details": details}),
+                None => json!({"type": fault.kind, "message": fault.message}),
             }),
             logs: &self.logs,
         }
     }
 
-    /// What the tool answered, as a tree.
     pub fn output(&self) -> Option<Value> {
         self.output_data.as_ref().map(Text::value)
     }
 
     pub fn observation(&self) -> String {
         match &self.error {
-            Some(fault) => format::failed(&self.tool, fault),
-            None => format::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Text::from(&Value::Null))),
+            Some(fault) => output::failed(&self.tool, fault),
+            None => output::succeeded(&self.tool, self.output_data.as_ref().unwrap_or(&Text::from(&Value::Null))),
+        }
+    }
+}
+
+/// What was run, with what, and how long each stage took (`call --verbose`), secrets hidden.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verbose {
+    /// The interpreter, its words and the script; of a method of this process its name.
+    pub command: String,
+    pub stdin: String,
+    /// The answer, or the end of what was printed instead of one.
+    pub stdout: String,
+    pub stderr: String,
+    /// What the call could touch, as audit shows it.
+    pub grants: Vec<String>,
+    pub timing: Vec<(&'static str, f64)>,
+}
+
+impl Verbose {
+    /// Completed with how the call ended; cut, and nothing in it that a terminal would obey.
+    pub(super) fn of_call(self, ended: &CallEnded) -> Verbose {
+        let block = |text: &str| printable_block(&cut(text, VERBOSE_TEXT));
+        // What runs in this process has no standard output.
+        let answer = ended.report.output_data.as_ref().filter(|_| self.stdout.is_empty());
+        let mut timing: Vec<(&'static str, f64)> = Vec::new();
+        for (stage, _, took) in &ended.stages {
+            let ms = (took.as_secs_f64() * 1e5).round() / 100.0;
+            match timing.iter_mut().find(|(name, _)| *name == stage.name()) {
+                Some((_, all)) => *all += ms,
+                None => timing.push((stage.name(), ms)),
+            }
+        }
+        Verbose {
+            command: printable(&cut(&ended.command, VERBOSE_TEXT)),
+            stdin: block(&self.stdin),
+            stdout: block(answer.map_or(&self.stdout, |answer| answer.as_str())),
+            stderr: block(&ended.report.logs.join("\n")),
+            grants: self.grants,
+            timing,
         }
     }
 }

@@ -1,13 +1,20 @@
-//! A request: one call, by whom, and where its events go while it runs. What waits between a tool and its reader is bounded.
+//! A request: one call, by whom, who can be asked about it, and where its events go while it runs. What waits between a
+//! tool and its reader is bounded.
 
 use super::Arguments;
-use super::approval::Approver;
-use super::shapes::Client;
+use super::output::Client;
 use super::traces::TraceContext;
+use crate::base::text::printable;
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
+use crate::policy::Confirm;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -56,7 +63,6 @@ pub struct CallRequest {
     pub timeout_ms: Option<u64>,
     /// The same request under the same key of this caller runs once.
     pub idempotency_key: Option<String>,
-    /// Who can be asked, where a policy has a person agree.
     pub approver: Approver,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
@@ -64,7 +70,6 @@ pub struct CallRequest {
     pub client: Client,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
-    /// The trace that it is part of.
     pub trace: Option<TraceContext>,
     /// What was run, with what, and what it could touch is told with the report: for the person at the command line.
     pub verbose: bool,
@@ -77,7 +82,6 @@ pub struct CallRequest {
 }
 
 impl CallRequest {
-    /// `tool`: `id` or `id@range`.
     pub fn new(caller: Caller, tool: impl Into<String>, arguments: Arguments) -> CallRequest {
         CallRequest { caller, tool: tool.into(), arguments, ..CallRequest::default() }
     }
@@ -93,10 +97,93 @@ pub fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
+/// Who can be asked about a call, as the transport knows that it came by.
+#[derive(Clone, Default)]
+pub enum Approver {
+    #[default]
+    Nobody,
+    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be told apart.
+    Operators { but: Option<String> },
+    /// Whomever the transport itself can ask.
+    Face(Arc<dyn Ask>),
+    /// The person of the client that calls, as that one says, where every policy that asks allows it; else the other.
+    Client { face: Arc<dyn Ask>, or: Box<Approver> },
+}
+
+impl fmt::Debug for Approver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Approver")
+    }
+}
+
+/// Asks a person. Dropping the future ends the question.
+pub trait Ask: Send + Sync {
+    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+}
+
+/// What a person is asked: everything that the answer is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Question {
+    pub call: String,
+    pub tool: String,
+    pub caller: String,
+    /// Who authenticated, where that is another; what the request calls itself.
+    pub through: Option<String>,
+    pub label: Option<String>,
+    pub why: Vec<Confirm>,
+    /// JSON text, secrets hidden, nothing in it that a terminal would obey.
+    pub arguments: String,
+    /// So many characters of it are left out.
+    pub not_shown: usize,
+    pub touches: Vec<String>,
+    /// SHA-256 of the whole decision and the whole arguments.
+    pub digest: String,
+    /// RFC 3339: when the question came, and when it ends unanswered.
+    pub asked: String,
+    pub until: String,
+}
+
+impl Question {
+    /// In lines for a person; its texts come from tools, callers and policies. `touches`: also what the call may touch.
+    pub fn told(&self, touches: bool) -> String {
+        let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
+        let mut lines = vec![format!("{tool}: may this call run?")];
+        lines.extend(why.iter().map(|rule| format!("  why        {} (policy {})", rule.why, rule.policy)));
+        let through = through.iter().map(|name| format!(", through {name}"));
+        let label = label.iter().map(|label| format!(", which calls itself {label}"));
+        lines.push(format!("  for        {caller}{}", through.chain(label).collect::<String>()));
+        let rest = if *not_shown > 0 { format!(" … and {not_shown} more characters") } else { String::new() };
+        lines.push(format!("  arguments  {arguments}{rest}"));
+        let nothing = ["nothing but its script and scratch".to_owned()];
+        let all = if self.touches.is_empty() { &nothing } else { self.touches.as_slice() };
+        lines.extend(all.iter().filter(|_| touches).map(|line| format!("  may        {line}")));
+        lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// What the person said. `by`: who, as records show it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Approved {
+        by: String,
+    },
+    Denied {
+        by: String,
+    },
+    Dismissed {
+        by: String,
+    },
+    /// The person is asked now, and this call made again with the answer.
+    InputRequired,
+    /// No answer that counts.
+    Refused(Fault),
+    Nobody,
+}
+
 /// What a face is told while a call runs, secrets hidden. The report comes last, from `Service::call`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A line of the tool's log, as it was written.
     Log(String),
     /// A message of the tool to whoever calls it.
     Message(Level, String),
@@ -117,7 +204,6 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// For a face that takes the report alone.
     pub fn none() -> Sink {
         Sink::default()
     }

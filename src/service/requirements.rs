@@ -1,4 +1,5 @@
-//! What the files beside a script ask for, joined to what policy decided about it. A file speaks for its own script only.
+//! What the files beside a script ask for, joined to what policy decided about it. A file speaks for its own script
+//! only.
 
 use crate::manifest::{Handler, Language, Site};
 use crate::packages::{self, PackageRequirements, Place};
@@ -45,8 +46,8 @@ pub(super) fn of_source(
     decision
 }
 
-/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool runs it. `guest`: it lies in a folder of other tools than
-/// those that name it.
+/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool runs it. `guest`: it
+/// lies in a folder of other tools than those that name it.
 pub(super) fn add(
     decision: &mut Decision,
     site: &Site,

@@ -7,10 +7,9 @@
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
+use super::output::{Client, Questions};
 use super::record::CallRecord;
-use super::script_call::{ScriptArguments, language_of, language_of_source};
-use super::script_digest::Script;
-use super::shapes::{Client, Questions};
+use super::script::{Script, ScriptArguments, language_of, language_of_source};
 use super::{Service, blocking, requirements};
 use crate::base::files::Stamp;
 use crate::base::text::printable;
@@ -30,12 +29,9 @@ use std::sync::Arc;
 pub(super) struct FoundTool {
     /// The tools and rules under which the whole decision is taken.
     pub decisions: Arc<DecisionCache>,
-    /// What the caller may do.
     pub rights: Rights,
     pub tool: Arc<registry::Tool>,
-    /// What policy decided about the tool itself.
     pub decided: Arc<Decided>,
-    /// The time limit that the call asks for.
     pub asked_ms: Option<u64>,
     /// What the tool is refused is kept.
     pub explain: bool,
@@ -55,14 +51,11 @@ pub(super) struct Target {
     pub executor: Arc<dyn Executor>,
     pub site: Site,
     pub input: Value,
-    /// The call's own time limit.
     pub asked_ms: Option<u64>,
     /// For the record. The decision counts what the file is: its times and its inode.
     pub script: Option<Script>,
     stamp: Option<Stamp>,
-    /// Source text that comes with the call.
     pub source: Option<String>,
-    /// The call's own environment.
     pub env: BTreeMap<String, String>,
     /// The answer is told as an envelope.
     pub enveloped: bool,
@@ -79,13 +72,12 @@ impl Target {
         base::sha256_hex(whole.as_bytes())
     }
 
-    /// Whether the tool may ask its client anything.
     pub fn may_ask(&self) -> bool {
         !self.enveloped && !self.decided.decision.asks().is_empty()
     }
 
-    /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this client
-    /// cannot be asked.
+    /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this
+    /// client cannot be asked.
     pub fn asks(&self, questions: &Questions, client: &Client, record: &mut CallRecord) -> Result<(), Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
@@ -107,7 +99,7 @@ impl Target {
     }
 
     /// Whether calls of what runs are held back: the script, service or method, whatever tool names it.
-    pub fn attempt(&self, breakers: &Arc<Breakers>) -> Result<Attempt, Fault> {
+    pub fn attempt(&self, breakers: &Arc<Breakers>, about_to_run: bool) -> Result<Attempt, Fault> {
         let FoundTool { rights, tool, .. } = &self.found;
         let script = self.site.script.as_deref();
         let runs = match &tool.manifest.handler {
@@ -119,13 +111,12 @@ impl Target {
         let named = script.filter(|_| self.enveloped);
         let named = named.map(|script| script.strip_prefix(&self.site.base).unwrap_or(script).to_string_lossy());
         let shown = named.map_or_else(|| tool.reference(), |path| format!("{} {}", tool.reference(), printable(&path)));
-        let (caller, principal, is_own) =
-            (rights.caller.user.as_str(), rights.principal.as_str(), self.source.is_some());
-        breakers.enter(BreakerCall { caller, principal, tool: shown, runs, is_own }, rights.breaker())
+        let (caller, principal) = (rights.caller.user.clone(), rights.principal.clone());
+        let (is_own, rule) = (self.source.is_some(), rights.breaker());
+        breakers.enter(BreakerCall { caller, principal, tool: shown, runs, is_own, rule }, about_to_run)
     }
 }
 
-/// A manifest that the script belongs to, and where it lies.
 type Owner = (Arc<Manifest>, Site);
 
 impl Service {
@@ -154,7 +145,8 @@ impl Service {
             None => policy::call_notes(&decided.decision, asked_ms),
         };
         record.decided(&decided.decision, notes);
-        not_refused(&decided.decision)?;
+        // What policy refuses is refused before this host looks at how to run it.
+        decided.decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))?;
         method.transpose()?;
         if let Some(script) = script {
             let handler = handler.clone();
@@ -165,7 +157,7 @@ impl Service {
             tools: vec![tool.manifest.id.clone()],
             executor: self.executor(handler)?,
             owners: Vec::new(),
-            script: self.scripts.of(&decided.decision),
+            script: self.scripts.find(&decided.decision),
             stamp: stamp(&decided.decision),
             decided,
             site: tool.site.clone(),
@@ -194,20 +186,19 @@ impl Service {
             _ => None,
         };
         let given = ScriptArguments::read(method, method::renamed(handler, input))?;
-        let (site, language, source) = match method {
+        let ((site, owners), language, source) = match method {
             ScriptMethod::Execute => {
-                let site = self.located(&given.script, &decisions.snapshot, |owners| {
-                    may_run(owners, rights, &given.script).inspect_err(|_| record.denied_by = Some(rights.name()))
-                });
-                let site = site.map_err(|fault| not_there(fault, rights, &given.script, record))?;
-                let language = language_of(fixed, given.language, &given.script)?;
-                (site, language, None)
+                let located = self.located(&given.script, &found, record);
+                let located = located.map_err(|fault| not_there(fault, rights, &given.script, record))?;
+                (located, language_of(fixed, given.language, &given.script)?, None)
             }
             ScriptMethod::RunCode => {
-                (nowhere(), language_of_source(fixed, given.language)?, Some(given.script.clone()))
+                // Source text lies nowhere: it is placed in scratch.
+                let empty = PathBuf::new();
+                let site = Site { manifest: empty.clone(), base: empty, script: None, folder: PathBuf::from("/tmp") };
+                ((site, Vec::new()), language_of_source(fixed, given.language)?, Some(given.script.clone()))
             }
         };
-        let owners = owners_of(&decisions.snapshot, &site)?;
         // First the secrets of the run, so that whatever is said about it is masked.
         let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
@@ -215,22 +206,27 @@ impl Service {
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
         let until = blocking::Until::usual(until.began, asked_ms);
         let input = fits_owners(&owners, given.input, until).await?;
-        may_bring(&owners, rights, &given.script, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
+        let accepted = owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
+        accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
         let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
         let mut decision = with_packages(decision, target, guest, decisions.clone(), until).await?;
         leave_out_folders(&mut decision);
-        record.decided(&decision, notes(&decision, asked_ms, &given.env));
-        not_refused(&decision)?;
-        given.env.iter().try_for_each(|(name, value)| literal(name, value, &owners))?;
-        env_fits(&given.env)?;
+        let mut notes = policy::call_notes(&decision, asked_ms);
+        if !given.env.is_empty() {
+            let names: Vec<String> = given.env.keys().map(|name| name.escape_debug().to_string()).collect();
+            notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
+        }
+        record.decided(&decision, notes);
+        decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))?;
+        check_env(&given.env, &owners)?;
         let shape_digest = decision.shape.as_ref().map(|shape| shape.digest()).unwrap_or_default();
         Ok(Target {
             tools: tools_of(&tool.manifest, &owners),
             executor: self.script_executor(language)?,
             owners: owners.into_iter().map(|(own, site)| (own.digest.clone(), site)).collect(),
-            script: self.scripts.of(&decision),
+            script: self.scripts.find(&decision),
             stamp: stamp(&decision),
             decided: Arc::new(Decided { decision, shape_digest }),
             site,
@@ -243,17 +239,23 @@ impl Service {
         })
     }
 
-    /// Where the script of a path lies, if a call may run what lies there. `may`: whether its caller may, by its owners.
+    /// Where the script of a path lies, if this caller may run what lies there, and whose it is.
     fn located(
         &self,
         script_path: &str,
-        snapshot: &registry::Snapshot,
-        may: impl FnOnce(&[Owner]) -> Result<(), Fault>,
-    ) -> Result<Site, Fault> {
+        FoundTool { rights, decisions, .. }: &FoundTool,
+        record: &mut CallRecord,
+    ) -> Result<(Site, Vec<Owner>), Fault> {
+        let snapshot = &decisions.snapshot;
         let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
-        let Some(script) = site.script.as_deref() else { return Ok(site) };
-        let owners = owners_of(snapshot, &site)?;
-        may(&owners)?;
+        let Some(script) = site.script.as_deref() else { return Ok((site, Vec::new())) };
+        let owners = owners_of(snapshot, script, &site.base)?;
+        // A script that belongs to a tool which its caller may not call is not there.
+        if let Some((manifest, _)) = owners.iter().find(|(manifest, _)| !rights.may_call(&manifest.id)) {
+            record.denied_by = Some(rights.name());
+            let person = Some(format!("this script is its own: {}", rights.withheld(&manifest.id)));
+            return Err(Fault { person, ..registry::scripts::not_found(script_path, &[]) });
+        }
         self.parts.audit.ledger().is_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
@@ -271,14 +273,13 @@ impl Service {
             let message = "The script may not be run: this host runs as root, and only the file's owner may read it.";
             return Err(Fault::new(Kind::SecurityError, message).person(mend));
         }
-        Ok(site)
+        Ok((site, owners))
     }
 }
 
 /// Every manifest that this script belongs to: its policy, parameters and approval hold here too.
-fn owners_of(snapshot: &registry::Snapshot, site: &Site) -> Result<Vec<Owner>, Fault> {
-    let Some(script) = &site.script else { return Ok(Vec::new()) };
-    let owners = snapshot.owners(script, &site.base).map_err(|manifest| {
+fn owners_of(snapshot: &registry::Snapshot, script: &Path, base: &Path) -> Result<Vec<Owner>, Fault> {
+    let owners = snapshot.owners(script, base).map_err(|manifest| {
         let manifest = printable(&manifest.to_string_lossy());
         let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
                        not known.";
@@ -286,17 +287,6 @@ fn owners_of(snapshot: &registry::Snapshot, site: &Site) -> Result<Vec<Owner>, F
             .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
     })?;
     Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
-}
-
-/// A script that belongs to a tool which its caller may not call is not there.
-fn may_run(owners: &[Owner], rights: &Rights, script_path: &str) -> Result<(), Fault> {
-    match owners.iter().find(|(manifest, _)| !rights.may_call(&manifest.id)) {
-        None => Ok(()),
-        Some((manifest, _)) => Err(Fault {
-            person: Some(format!("this script is its own: {}", rights.withheld(&manifest.id))),
-            ..registry::scripts::not_found(script_path, &[])
-        }),
-    }
 }
 
 /// Whoever may call some tools only is told of no link, pipe or closed file at a path, which would tell of the others.
@@ -312,37 +302,13 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
     }
 }
 
-/// The tool that was called, and those that own what runs.
+/// The tool that was called, and those that own what runs, each once.
 fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
     let mut tools = vec![tool.id.clone()];
-    let others = owners.iter().map(|(manifest, _)| &manifest.id);
-    others.for_each(|id| {
-        if !tools.contains(id) {
-            tools.push(id.clone())
-        }
-    });
+    let ids = owners.iter().map(|(manifest, _)| &manifest.id).filter(|id| **id != tool.id);
+    ids.for_each(|id| tools.push(id.clone()));
+    tools.dedup();
     tools
-}
-
-/// The input answers to what the caller may bring to each tool that the script belongs to.
-fn may_bring(owners: &[Owner], rights: &Rights, script_path: &str, input: &Value) -> Result<(), Fault> {
-    may_run(owners, rights, script_path)?;
-    owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, input))
-}
-
-/// What the person is told of a run beside its decision.
-fn notes(decision: &policy::Decision, asked_ms: Option<u64>, env: &BTreeMap<String, String>) -> policy::Notes {
-    let mut notes = policy::call_notes(decision, asked_ms);
-    if !env.is_empty() {
-        let names: Vec<String> = env.keys().map(|name| name.escape_debug().to_string()).collect();
-        notes.all.push(format!("environment: set by the call: {}", names.join(", ")));
-    }
-    notes
-}
-
-/// What policy refuses is refused before this host looks at how to run it.
-fn not_refused(decision: &policy::Decision) -> Result<(), Fault> {
-    decision.refused().map_or(Ok(()), |fault| Err(fault.clone()))
 }
 
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host cannot make it, the
@@ -394,42 +360,28 @@ async fn with_packages(
     until.run(long, added).await
 }
 
-/// What tells the script's file from every other one.
 fn stamp(decision: &policy::Decision) -> Option<Stamp> {
     Stamp::at(decision.shape.as_ref().ok()?.script.as_deref()?).ok()
 }
 
-/// Source text lies nowhere: it is placed in scratch.
-fn nowhere() -> Site {
-    Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::from("/tmp") }
-}
-
 /// A call sets only variables that the script's own manifests declare: a program that the script starts may obey any
-/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes.
-fn literal(name: &str, value: &str, owners: &[Owner]) -> Result<(), Fault> {
-    let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
-    let why = if owners.is_empty() || !owners.iter().all(declared) {
-        Some("the script's own manifest does not declare it: execution.env names each with its usual text".to_owned())
-    } else if name.len() + value.len() > quantity::MAX_ENV_BYTES {
-        Some("is too long".to_owned())
-    } else {
-        environment::refused(name, value)
-    };
-    match why {
-        None => Ok(()),
-        Some(why) => {
-            let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
-            Err(Fault::new(Kind::SecurityError, message).details(why).by_caller())
-        }
-    }
-}
-
-/// All variables of a call together have the room that those of a manifest have.
-fn env_fits(env: &BTreeMap<String, String>) -> Result<(), Fault> {
+/// other name (`BASH_ENV`, `GIT_CONFIG_COUNT`), and run what the caller likes. Together they have the room that those
+/// of a manifest have.
+fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fault> {
     let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
-    if bytes <= quantity::MAX_ENV_BYTES {
-        return Ok(());
+    for (name, value) in env {
+        let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
+        let why = if owners.is_empty() || !owners.iter().all(declared) {
+            "the script's own manifest does not declare it: execution.env names each with its usual text".to_owned()
+        } else if bytes > quantity::MAX_ENV_BYTES {
+            format!("all together may have {} bytes: put large data into inputData", quantity::MAX_ENV_BYTES)
+        } else if let Some(why) = environment::refused(name, value) {
+            why
+        } else {
+            continue;
+        };
+        let message = format!("Environment variable '{}' may not be set by a call.", name.escape_debug());
+        return Err(Fault::new(Kind::SecurityError, message).details(why).by_caller());
     }
-    let message = format!("The environment variables of a call may have {} bytes in all.", quantity::MAX_ENV_BYTES);
-    Err(Fault::new(Kind::SecurityError, message).details("put large data into inputData".to_owned()).by_caller())
+    Ok(())
 }

@@ -1,4 +1,5 @@
-//! What can be called here, and who runs it. Tools and rules come and go while calls run; a call that runs keeps its own.
+//! What can be called here, and who runs it. Tools and rules come and go while calls run; a call that runs keeps its
+//! own.
 
 use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, packages, preflight};
@@ -59,7 +60,6 @@ impl Service {
         removed
     }
 
-    /// Says how tools and rules are read again after a wait.
     pub fn reads_again(&self, reread: Reread) {
         let _ = self.reread.set(reread);
     }
@@ -80,7 +80,6 @@ impl Service {
         }
     }
 
-    /// Hears of every change of the tools and rules.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -117,8 +116,8 @@ impl Service {
         }
     }
 
-    /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks every
-    /// source of the registry anew; returns what failed.
+    /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks
+    /// every source of the registry anew; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
         self.parts.registry.refresh()
@@ -183,7 +182,6 @@ impl Service {
         preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
     }
 
-    /// Whether a person must agree to each call of a tool.
     pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
         self.decisions().is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
     }
@@ -203,12 +201,12 @@ impl Service {
         self.parts.executors.remote.as_ref().map(|remote| remote.told()).unwrap_or_default()
     }
 
-    /// Whether calls can be decided at all.
     pub fn ready(&self) -> Result<(), Fault> {
         self.decisions().map(drop)
     }
 
-    /// What a tool asks for, is allowed and gets, as a call would meet it now; and what it was refused in its last calls.
+    /// What a tool asks for, is allowed and gets, as a call would meet it now; and what it was refused in its last
+    /// calls.
     pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
@@ -234,7 +232,6 @@ impl Service {
         }
     }
 
-    /// The executor for a handler.
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.parts.executors;
         let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));

@@ -32,7 +32,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         (good.replace("[\"esc:echo\"]", "[]"), "tools: name the tools"),
         (format!("{good}at_once = 100_000\n"), "at_once: from 1 to 1000"),
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
-        (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: what stands there is no source"),
+        (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: a secret lies in"),
         (format!("{good}[[broker]]\n{good}"), "number 2: another one has the same requests"),
         (circle("request:tg:x", "non-persistent://tg/request/x"), "number 1: replies would come in as requests"),
         (

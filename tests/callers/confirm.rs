@@ -2,7 +2,7 @@
 
 use super::me;
 use crate::harness::fake::{request, world_of};
-use crate::harness::{Playground, Who, as_everyone_with, finish, until};
+use crate::harness::{Playground, Who, as_ours_with, finish, until};
 use nix::pty::openpty;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ fn playground(who: Who) -> Playground {
 
 #[test]
 fn where_nobody_can_be_asked_nothing_runs() {
-    as_everyone_with("python", "confirm without a terminal", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         let refused = playground.call("esc:pay", "{}");
         assert_eq!((refused.kind(), refused.code), ("AuthorizationError", Some(3)), "{refused:?}");
@@ -105,7 +105,7 @@ fn at_a_terminal(mut call: Command, early: &str, meanwhile: impl FnOnce(), typed
 
 #[test]
 fn a_person_at_the_terminal_is_asked() {
-    as_everyone_with("python", "confirm at a terminal", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         let call = |early: &str, typed: &str| {
             let mut command = playground.host();

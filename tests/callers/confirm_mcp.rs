@@ -1,7 +1,7 @@
 //! `confirm` over MCP: the person at the client that calls, asked by a form, where policy says so.
 
 use super::me;
-use crate::harness::{Playground, Who, as_everyone_with, has, wait_for};
+use crate::harness::{Playground, Who, as_ours_with, has, wait_for};
 use crate::http::mcp::{Client, messages};
 use crate::http::{Web, bearer, private, request, token};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ fn words(answer: &Value) -> String {
 
 #[test]
 fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
-    as_everyone_with("python", "confirm over MCP", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
         let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
@@ -330,7 +330,7 @@ fn stdio(playground: &Playground) -> (Child, Line) {
 
 #[test]
 fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
-    as_everyone_with("python", "confirm over stdio", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         let (mut server, mut line) = stdio(&playground);
         let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}});

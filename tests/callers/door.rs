@@ -206,9 +206,9 @@ fn agents_are_shown_what_their_caller_may_call() {
     assert_eq!(own(operator.names()), ["a__one", "a__two", "b__one"], "control");
     let mut alice = start(Some("alice"));
     assert_eq!(own(alice.names()), ["a__one"]);
-    let [hidden, missing] = ["b:one", "b:onx"].map(|tool| alice.called(tool, json!({}))["error"].to_string());
+    let [hidden, missing] = ["b:one", "c:one"].map(|tool| alice.called(tool, json!({}))["error"].to_string());
     assert!(hidden.contains("Unknown tool"), "{hidden}");
-    assert_eq!(hidden, missing.replace("b__onx", "b__one"));
+    assert_eq!(hidden, missing.replace("c__one", "b__one"));
     let refused = alice.called("a:one", json!({"n": 7}));
     let words = refused["result"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(words.contains("AuthorizationError") && words.contains("'n'") && !words.contains("policy.toml"), "{words}");

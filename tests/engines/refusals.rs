@@ -107,7 +107,7 @@ pub const REFUSALS: &[Case] = &[
         name: "more than policy allows",
         promises: "P5",
         manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#,
-        held: Refused("SecurityError", 3, "no read rule of policy `engines`"),
+        held: Refused("SecurityError", 3, "no entry of [files] read in policy `engines`"),
         ..TOO_MUCH
     },
     Case {
@@ -115,14 +115,14 @@ pub const REFUSALS: &[Case] = &[
         promises: "P5",
         manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]}}}"#,
         policy: "[limits]\ntimeout_ms = 30000\n[files]\nread = []\n",
-        held: Refused("SecurityError", 3, "read ./**: no read rule of policy"),
+        held: Refused("SecurityError", 3, "read ./**: no entry of [files] read in policy"),
         ..TOO_MUCH
     },
     Case {
         name: "the whole machine",
         promises: "P5",
         manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["/**"]}}}"#,
-        held: Refused("SecurityError", 3, "the whole file system is never granted"),
+        held: Refused("SecurityError", 3, "all of /, which is never granted"),
         ..TOO_MUCH
     },
     Case {
@@ -154,7 +154,7 @@ pub const REFUSALS: &[Case] = &[
         name: "modules to write",
         promises: "P3",
         manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["node_modules/**"]}}}"#,
-        held: Refused("SecurityError", 3, "what lies in `node_modules` is run later"),
+        held: Refused("SecurityError", 3, "what lies in `node_modules`"),
         ..TOO_MUCH
     },
     Case {
@@ -181,7 +181,7 @@ pub const REFUSALS: &[Case] = &[
     Case {
         name: "a capability that nobody knows",
         manifest: r#"{"securityContext":{"requiredCapabilities":["wasi-threads"]}}"#,
-        held: Refused("CapabilityError", 4, "the capability 'wasi-threads' (requiredCapabilities), which nobody knows"),
+        held: Refused("CapabilityError", 4, "unknown capability 'wasi-threads'"),
         ..MISSING
     },
     // The one thing a module cannot do and a script can.

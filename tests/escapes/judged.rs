@@ -84,7 +84,7 @@ fn groups_of(host: u32) -> Vec<String> {
 
 #[test]
 fn a_host_that_is_killed_leaves_nothing() {
-    for who in Who::all() {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("sleeper", "python", SLEEPER, json!({}));
         playground.tool("next", "python", "print(1)\n", json!({}));
@@ -179,7 +179,7 @@ fn floods_do_not_make_the_host_grow() {
 
 #[test]
 fn a_script_cannot_forge_or_suppress_its_record() {
-    for who in Who::all() {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let forged = "import sys, json\n\
             line = json.dumps({'call': 'forged', 'tool': 'esc:other', 'decision': 'allowed'})\n\
@@ -241,7 +241,7 @@ fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
 
 #[test]
 fn a_call_leaves_nothing_for_the_next() {
-    for who in Who::all() {
+    for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         let script = "import json, os\n\
             before = sorted(os.listdir('/tmp') + os.listdir('/dev/shm') + os.listdir(os.environ['HOME']))\n\

@@ -22,7 +22,7 @@ pub struct Probes {
 pub static PROBES: LazyLock<Probes> =
     LazyLock::new(|| toml::from_str(include_str!("probes.toml")).unwrap_or_else(|e| panic!("probes.toml: {e}")));
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     pub name: String,
@@ -35,14 +35,14 @@ pub struct Row {
 }
 
 /// One word, or any of several.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 pub enum Wanted {
     Word(String),
     AnyOf(Vec<String>),
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Inside {
     Always(Wanted),
@@ -50,7 +50,7 @@ enum Inside {
     Placed { tmp: Wanted, elsewhere: Wanted },
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 pub enum Outside {
     Everybody(Wanted),

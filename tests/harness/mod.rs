@@ -22,7 +22,7 @@ pub use playground::Playground;
 pub use program::{Ended, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
 pub use server::{Server, holds_at_rest, kind};
 pub use service::service;
-pub use who::{Who, as_everyone, as_everyone_with, found, has, is_root, missing, skipped};
+pub use who::{Who, as_everyone, as_everyone_with, as_ours_with, found, has, is_root, missing, skipped};
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -81,6 +81,13 @@ pub fn as_everyone_with(language: &str, what: &str, test: impl Fn(Who)) {
     }
 }
 
+/// The same as whoever runs this: where the test is not about who owns what.
+pub fn as_ours_with(language: &str, test: impl Fn(Who)) {
+    if has(language, 1) {
+        test(Who::ours());
+    }
+}
+
 /// Names what could not be run here, and how much it was.
 pub fn skipped(count: usize, why: &str) {
     // Past the test harness, which would swallow it.

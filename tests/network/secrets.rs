@@ -260,27 +260,6 @@ fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
     });
 }
 
-/// GETs in turns of ten: with the key, and over TLS of its own and one connection to another host; ms for one of each.
-const COST: &str = "import http.client,json,ssl,sys,time\njson.load(sys.stdin)\n\
-    tls=http.client.HTTPSConnection('other.example.com',timeout=8,context=ssl.create_default_context())\n\
-    keyed=http.client.HTTPConnection('api.example.com',timeout=8)\nspent={keyed:[],tls:[]}\n\
-    for n in range(20):\n for c in spent:\n  t=time.monotonic()\n  \
-    for k in range(10):\n   c.request('GET','/v1/now'); r=c.getresponse(); r.read(); assert r.status==200\n  \
-    spent[c].append((time.monotonic()-t)*100)\n\
-    a,b=(sorted(all)[10] for all in spent.values())\nprint(json.dumps({'keyed':a,'tls':b,'ratio':a/b}))\n";
-
-#[test]
-fn a_connection_for_each_request_with_the_key_costs_some_milliseconds() {
-    in_both_worlds("what a connection costs", |world| {
-        tool(world, KEY);
-        fs::write(world.playground.path("user_scripts/keyed/main.py"), COST).unwrap();
-        let ended = ask(world, &json!({}));
-        let told = &ended.out["outputData"];
-        eprintln!("200 GETs with the key, 200 over one connection, ms each: {told}");
-        assert!(told["keyed"].as_f64().unwrap() < 100.0, "{told}");
-    });
-}
-
 #[test]
 fn a_secret_that_cannot_be_had_refuses_the_call() {
     in_both_worlds("secrets that are not there", |world| {

@@ -83,11 +83,7 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
     let none = policy::decide(&tool("demo:one"), &site(), &Policies::built_in(), &Machine::default());
     let fault = none.shape.unwrap_err();
     assert_eq!(fault.kind, Kind::CapabilityError);
-    assert!(
-        fault.message.contains("the runtime 'python', which was not found on this host's PATH"),
-        "{}",
-        fault.message
-    );
+    assert!(fault.message.contains("the runtime 'python': not found on this host's PATH"), "{}", fault.message);
     let mut wasm = tool("demo:one");
     wasm.handler = Handler::Script { script_path: "a.wasm".into(), language: Language::Wasm, entry_point: None };
     let decision = policy::decide(&wasm, &site(), &Policies::built_in(), &Machine::default());
@@ -278,8 +274,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         observe,                // decide: Shape::observe
         confirm,                // decide: Decision::confirm, for which the road asks a person
         confirm_by_client,      // decide: Confirm::by_client, by which the road chooses whom it asks
-        read: _,                // judge
-        write: _,               // judge
+        files: _,               // files::Judge
         limits: _,              // limits
         runtimes: _,            // decide: runtime
         capabilities: _,        // decide: capabilities

@@ -43,7 +43,7 @@ fn an_ask_is_no_grant() {
     let decision = decide(&asking(None, &["/data/**"]), &Policies::built_in());
     let (kind, person) = refused(&decision);
     assert_eq!(kind, Kind::SecurityError);
-    assert!(person.contains("write /data/**") && person.contains("no write rule"), "{person}");
+    assert!(person.contains("write /data/**") && person.contains("no entry of [files] write"), "{person}");
     let verdict = decision.verdicts.iter().find(|v| v.asked == "/data/**").unwrap();
     assert!(!verdict.allowed && verdict.effective.is_none() && verdict.reason.is_some());
 }
@@ -181,7 +181,7 @@ fn what_is_run_or_obeyed_is_never_written() {
         assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape);
     }
     let decision = policy::decide(&asking(Some(&[]), &["out/*.json"]), &site(), &policies, &machine);
-    let written = policy::WritablePaths::of([&decision]);
+    let written = policy::WritablePaths::of_tools([(decision.tool.as_str(), decision.grants.as_slice())]);
     assert!(written.by(Path::new("/t/user_scripts/demo/out/x.tool.json")).is_some(), "and so it is never loaded");
     assert!(written.by(Path::new("/t/user_scripts/demo/x.tool.json")).is_none());
 }
@@ -203,7 +203,7 @@ fn a_script_directly_in_a_base_folder_does_not_open_the_base() {
     };
     let fault = ruled("./**").shape.unwrap_err();
     assert_eq!(fault.kind, Kind::SecurityError);
-    assert!(fault.person.unwrap().contains("give the tool its own folder"));
+    assert!(fault.person.unwrap().contains("give the tool a folder of its own"));
     assert!(ruled(&format!("{}/**", lies.base.display())).shape.is_ok(), "named by its absolute path, it is meant");
 }
 
@@ -227,14 +227,14 @@ fn system_folders_and_what_the_host_runs_are_never_written() {
         ("/etc/ssl/certs/a.pem", Some("/etc holds")),
         ("/lib64/**", Some("/lib64 holds")),
         ("/boot/x", Some("/boot holds")),
-        ("/report.csv", Some("directly below /")),
+        ("/report.csv", Some("/ holds")),
         ("/opt/tools/**", Some("is in PATH")),
         ("/opt/tools/bin/sub/**", Some("is in PATH")),
         ("/opt/later/bin/*.csv", Some("is in PATH")),
         ("/opt/pyenv/version", Some("is in PATH")),
         ("/opt/py/pyvenv.cfg", Some("files of an interpreter")),
         ("/opt/py/bin/**", Some("files of an interpreter")),
-        ("/opt/py/*.csv", Some("private copy")),
+        ("/opt/py/*.csv", Some("files of an interpreter")),
         ("/home/u/.config/x/**", Some("names start with a dot")),
         ("/home/u/.bashrc", Some("names start with a dot")),
         ("/home/u/**", Some("names start with a dot")),
@@ -304,7 +304,4 @@ fn what_a_view_makes_up_is_not_granted() {
             Some(why) => assert!(refused(&decision).1.contains(why), "{ask}: {}", refused(&decision).1),
         }
     }
-    // And a folder that is asked for without its slash is no reason to look for a policy.
-    let decision = decide(&asking(Some(&["/tmp"]), &[]), &under(vec![parsed(&policy_text(&["./**"], &[], ""))], None));
-    assert!(refused(&decision).1.contains("/tmp inside a call is its own scratch"), "{}", refused(&decision).1);
 }

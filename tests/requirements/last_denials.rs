@@ -1,6 +1,6 @@
 //! `audit TOOL` shows what the tool was refused in its last calls, and no other tool's.
 
-use crate::harness::{Playground, Who, as_everyone_with, fits};
+use crate::harness::{Playground, Who, as_ours_with, fits};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -40,7 +40,7 @@ fn append(playground: &Playground, lines: &str) {
 
 #[test]
 fn audit_shows_what_was_refused_by_when_and_how_often() {
-    as_everyone_with("python", "last denials", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         assert_eq!(last(&playground), json!({"calls": 0, "denials": [], "more": 0, "notLookedAt": []}), "{who:?}");
 
@@ -80,7 +80,7 @@ fn audit_shows_what_was_refused_by_when_and_how_often() {
 
 #[test]
 fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
-    as_everyone_with("python", "last denials of one tool", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         call(&playground, &["first.example.net"]);
         let tools = playground.path("user_scripts");
@@ -139,7 +139,7 @@ fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
 /// Of a large log the newest part is read, in little memory, and the rest is named.
 #[test]
 fn a_large_log_is_read_from_its_end_and_not_to_its_beginning() {
-    as_everyone_with("python", "a large log", |who| {
+    as_ours_with("python", |who| {
         let playground = playground(who);
         call(&playground, &["first.example.net"]);
         let filler = format!(

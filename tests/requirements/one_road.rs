@@ -86,10 +86,7 @@ async fn every_face_gives_the_same_outcome() {
 /// The handler names the script. A `scriptPath` from the caller is refused or, where declared, mere data.
 #[test]
 fn the_handler_wins() {
-    if !has("python", 5) {
-        return;
-    }
-    crate::harness::as_everyone("the handler", |who| {
+    crate::harness::as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let script = "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
         let schema = |names: &[&str]| {
@@ -131,10 +128,7 @@ fn the_handler_wins() {
 /// A manifest without a schema lets everything through to the service, which checks for itself.
 #[test]
 fn the_service_checks_again() {
-    if !has("python", 3) {
-        return;
-    }
-    crate::harness::as_everyone("the service's own checks", |who| {
+    crate::harness::as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool_at("req:sum", "python", "sum/main.py", SUM, json!({}));
         for (name, method) in [("execute", "executeScript"), ("code", "runCode")] {

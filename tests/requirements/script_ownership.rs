@@ -360,7 +360,7 @@ fn a_guest_in_a_folder_sees_its_script_only() {
     fits("ok", "evil:shell", &json!({"cmd": "echo runs"}));
     fits("ok", "evil:shell", &cmd);
     let told = playground.cli(&["audit", "evil:shell", "--all"]).text();
-    assert!(told.contains(&format!("scripts of other tools lie in {}", fin.display())), "{told}");
+    assert!(told.contains("scripts of other tools lie in that folder"), "{told}");
     let told = playground.cli(&["audit", "--who-can", &format!("read:{}", env.display())]).text();
     assert!(told.contains("fin:report@1.0.0") && !told.contains("evil:"), "{told}");
     // It cannot ask for more either.

@@ -1,6 +1,6 @@
 //! What is kept of a tool's log, and the run log of a call.
 
-use crate::harness::{Playground, as_everyone_with, finish, fits};
+use crate::harness::{Playground, as_ours_with, finish, fits};
 use serde_json::{Value, json};
 
 /// Floods stderr between a first and a last word.
@@ -14,7 +14,7 @@ const MARK: usize = 64;
 
 #[test]
 fn a_flooded_log_keeps_its_head_and_its_tail() {
-    as_everyone_with("python", "a log flood", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool_at("req:flood", "python", "flood/main.py", FLOOD, json!({}));
         let few = json!({"limits": {"logBytes": 4096}});
@@ -51,7 +51,7 @@ fn lines(text: &str) -> Vec<Value> {
 /// One line for each call, with all its parts and nothing secret; the level decides whether it is written.
 #[test]
 fn an_allowed_call_leaves_one_masked_line() {
-    as_everyone_with("python", "the run log", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let secret = json!({"parameters": {"type": "object", "properties": {
             "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});

@@ -290,7 +290,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         (of(&format!("{b}, {b}")), "another one has this name or this namespace"),
         (of(b) + &of(&b.replace("far", "near")), "the announcer 'b' is listed already"),
         (of(b) + &of(&b.replace("\"b\"", "\"c\"")), "the service 'far.*' is called over another broker already"),
-        (of(&b.replace("file:b.key", "0123")), "key: what stands there is no source"),
+        (of(&b.replace("file:b.key", "0123")), "key: a secret lies in"),
         (of(&b.replace("b.key", "short.key")), "the key of announcer b: it has fewer than 32 bytes"),
         ("[[tool_services]]\nurl = \"amqp://localhost\"\n".to_owned(), "`services` names none"),
     ] {

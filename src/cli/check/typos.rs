@@ -128,7 +128,7 @@ fn unknown(policy: &Policy, tools: &Tools, machine: &Machine) -> Vec<Problem> {
             missing(format!("/packages/{name}/index"), entry.at, message);
         }
     }
-    for (key, rules) in [("read", &policy.read), ("write", &policy.write)] {
+    for (key, rules) in [("read", &policy.files.read), ("write", &policy.files.write)] {
         for (index, rule) in rules.iter().enumerate() {
             if let Some(path) = missing_path(key, rule, tools.governed.get(&policy.file)) {
                 let message =

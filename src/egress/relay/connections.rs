@@ -1,8 +1,8 @@
 //! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
 
-use super::call::{Call, Slot};
-use super::stream::{BUFFER, Stream};
-use super::{BACK_OFF, hello, http, names, secrets};
+use super::call::{BACK_OFF, Call, Connection, synthetic};
+use super::stream::{BUFFER, Stream, target};
+use super::{hello, http, secrets};
 use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
@@ -13,14 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// How long a tool may take for its ClientHello.
 const HELLO: Duration = Duration::from_secs(10);
-
-/// A connection that is granted.
-pub struct Connection {
-    pub call: Arc<Call>,
-    pub host: Host,
-    pub port: u16,
-    slot: Slot,
-}
 
 /// Accepts all connections at one port.
 pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
@@ -34,7 +26,7 @@ pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
 
 async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
     call.state().totals.connections += 1;
-    let Ok(tool) = Stream::of_tool(socket) else { return };
+    let Ok(tool) = Stream::new(socket, None) else { return };
     let Ok(address) = tool.local_address() else { return };
     match admit(call, address, port) {
         Ok(connection) => call.spawn(serve(connection, tool)),
@@ -45,12 +37,12 @@ async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
     }
 }
 
-/// The host that stands behind an address, or the target as told and why it is refused.
+/// The host that stands behind an address, or the target as it was named and why it is refused.
 fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, Refusal)> {
     let localhost = Host::Name("localhost".to_owned());
     let host = match call.state().names.name(address) {
         Some(name) => Host::Name(name.to_owned()),
-        None if names::synthetic(address) => {
+        None if synthetic(address) => {
             return Err((SocketAddr::new(address, port).to_string(), Refusal::NoName));
         }
         // What the tool's own hosts file calls localhost is this machine's.
@@ -64,11 +56,6 @@ fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (St
         Ok(slot) => Ok(Connection { call: Arc::clone(call), host, port, slot }),
         Err(limit) => Err((target(&host, port), Refusal::Limit { limit })),
     }
-}
-
-/// `name:port`, `address:port`.
-pub fn target(host: &Host, port: u16) -> String {
-    HostPattern { host: host.clone(), port: Some(port) }.to_string()
 }
 
 async fn serve(connection: Connection, mut tool: Stream) {
@@ -121,21 +108,4 @@ async fn refuse_tls(connection: &Connection, tool: Stream) {
 
 async fn copy(tool: &mut Stream, upstream: &mut Stream) {
     let _ = copy_bidirectional_with_sizes(tool, upstream, BUFFER, BUFFER).await;
-}
-
-impl Connection {
-    pub async fn dial(&self) -> Option<Stream> {
-        let stream = self.dial_at(self.port).await?;
-        self.call.saw(TrafficKind::Connection, &target(&self.host, self.port), None).await;
-        Some(stream)
-    }
-
-    /// At another port, and not told.
-    pub async fn dial_at(&self, port: u16) -> Option<Stream> {
-        self.call.dial(&self.host, port, &self.slot).await
-    }
-
-    pub async fn refuse(&self, what: TrafficKind, refusal: Refusal) {
-        self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
-    }
 }

@@ -1,8 +1,7 @@
 //! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the connection, and so must
 //! the second one that a host may ask for.
 
-use super::call::quoted;
-use super::stream::Stream;
+use super::stream::{Stream, quoted};
 use crate::egress::protocol::Refusal;
 use crate::manifest::host::Host;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -54,9 +53,9 @@ async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Ve
     Ok(bytes)
 }
 
-/// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool sends
-/// is passed on up to that, only if it names the host, and the host is watched again. An error is the host's (TLS), or
-/// the tool's (content).
+/// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool
+/// sends is passed on up to that, only if it names the host, and the host is watched again. An error is the host's
+/// (TLS), or the tool's (content).
 pub async fn watch(tool: &mut Stream, upstream: &mut Stream, host: &Host) -> Result<(), Refusal> {
     let of_host = |why: String| Refusal::Tls { why };
     while asks_again(tool, upstream).await.map_err(of_host)? {
@@ -85,7 +84,7 @@ async fn asks_again(tool: &mut Stream, upstream: &mut Stream) -> Result<bool, St
         tokio::select! {
             _ = upstream.ended() => {}
             // It cannot send another one.
-            () = tool.closed() => return Ok(false),
+            true = tool.ended() => return Ok(false),
         }
         let answer = record(upstream, "ServerHello").await?;
         match (answer[0], answer.get(HEADER), answer.get(RANDOM)) {

@@ -1,13 +1,12 @@
-//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time. It makes
-//! no socket itself. A panic in one connection resets that connection; anywhere else it ends the process.
+//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one call at a time. It
+//! makes no socket itself. A panic in one connection resets that connection; anywhere else it ends the process.
 
 mod answers;
 mod call;
 mod connections;
 mod hello;
 mod http;
-mod masking;
-mod names;
+mod message;
 mod secrets;
 mod stream;
 mod stub;
@@ -15,19 +14,17 @@ mod stub;
 use super::protocol::{FromRelay, Served, ToRelay};
 use super::tls;
 use crate::base::messages::{self, adopt};
-use call::Call;
+use call::{Call, Control};
 use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
 use secrets::Secrets;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::net;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 use tokio::task::JoinSet;
 
@@ -35,9 +32,6 @@ use tokio::task::JoinSet;
 const CONTROL: i32 = 3;
 /// Largest lease that is read, bytes.
 const LEASE: u64 = 1024 * 1024;
-/// How long a loop waits after an error that may pass, such as too few descriptors.
-const BACK_OFF: Duration = Duration::from_millis(50);
-
 /// How often the CPU time of a call is looked at.
 const CPU_LOOK: Duration = Duration::from_millis(50);
 
@@ -59,27 +53,6 @@ fn run() -> io::Result<()> {
     runtime.block_on(async { serve(UnixDatagram::from_std(control)?, None).await })
 }
 
-/// The socket to the host, and the number of the next `Dial`.
-struct Control {
-    socket: UnixDatagram,
-    next: AtomicU64,
-}
-
-impl Control {
-    async fn say(&self, message: &FromRelay) -> io::Result<()> {
-        self.socket.async_io(Interest::WRITABLE, || messages::send(self.socket.as_fd(), message, &[])).await
-    }
-
-    /// The next message. Cancel-safe: a message is taken whole or not at all.
-    async fn hear(&self) -> io::Result<Option<(ToRelay, Vec<OwnedFd>)>> {
-        self.socket.async_io(Interest::READABLE, || messages::receive(self.socket.as_fd())).await
-    }
-
-    fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
 /// What a relay serves for as long as it lives.
 struct Relay {
     control: Arc<Control>,
@@ -99,7 +72,7 @@ struct Running {
 
 /// Serves until the host closes its end. `trust`: instead of the machine's roots.
 async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()> {
-    let control = Arc::new(Control { socket, next: AtomicU64::new(0) });
+    let control = Arc::new(Control { socket, next: Default::default() });
     let relay = match control.hear().await? {
         None => return Ok(()),
         Some((ToRelay::Serve, descriptors)) => Relay::new(Arc::clone(&control), descriptors, trust)?,
@@ -129,7 +102,7 @@ async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
     call.look_at_cpu();
     loop {
         tokio::select! {
-            () = call.limit_passed() => return Ok(Arc::clone(call)),
+            () = call.meter.limit_passed() => return Ok(Arc::clone(call)),
             _ = loops.join_next() => return Err(io::Error::other("a loop that accepts ended")),
             () = tokio::time::sleep(CPU_LOOK) => call.look_at_cpu(),
         }

@@ -1,24 +1,73 @@
-//! One TCP connection, which is reset when it is dropped before it was shut down, and whose bytes are counted.
+//! One TCP connection, which is reset when it is dropped before it was shut down, and the meter of a call's bytes.
 
-use super::call::Call;
+use crate::base::{mask, text};
+use crate::manifest::host::{Host, HostPattern};
+use crate::quantity::Limit;
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 /// Buffer of each direction where bytes are copied, bytes.
 pub const BUFFER: usize = 64 * 1024;
+/// Longest text of a tool in a reason, bytes.
+const QUOTED: usize = 80;
+
+/// Text of a tool for a reason: printable and short.
+pub fn quoted(bytes: &[u8]) -> String {
+    text::printable(&mask::head(&String::from_utf8_lossy(bytes), QUOTED))
+}
+
+/// `name:port`, `address:port`.
+pub fn target(host: &Host, port: u16) -> String {
+    HostPattern { host: host.clone(), port: Some(port) }.to_string()
+}
+
+/// The bytes that a call sent to hosts and got from them, and the limit that it passed.
+#[derive(Debug)]
+pub struct Meter {
+    pub sent: AtomicU64,
+    pub received: AtomicU64,
+    sent_limit: u64,
+    received_limit: u64,
+    passed: OnceLock<Limit>,
+    passing: Notify,
+}
+
+impl Meter {
+    pub fn new(sent_limit: u64, received_limit: u64) -> Meter {
+        let (sent, received, passed, passing) = Default::default();
+        Meter { sent, received, sent_limit, received_limit, passed, passing }
+    }
+
+    pub fn pass(&self, limit: Limit) {
+        if self.passed.set(limit).is_ok() {
+            self.passing.notify_one();
+        }
+    }
+
+    pub fn passed(&self) -> Option<Limit> {
+        self.passed.get().copied()
+    }
+
+    /// Returns once, when a limit is passed.
+    pub async fn limit_passed(&self) {
+        self.passing.notified().await;
+    }
+}
 
 pub struct Stream {
     socket: TcpStream,
-    /// The call that an upstream's bytes are counted for.
-    counted: Option<Arc<Call>>,
+    /// Set for the connection to a host.
+    meter: Option<Arc<Meter>>,
 }
 
 /// Whether closing this socket resets the connection and drops what was not sent yet (SO_LINGER 0, socket(7)).
@@ -28,28 +77,12 @@ pub fn reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
 }
 
 impl Stream {
-    /// The tool's end of a connection.
-    pub fn of_tool(socket: TcpStream) -> io::Result<Stream> {
-        Stream::new(socket, None)
-    }
-
-    pub fn of_upstream(socket: TcpStream, call: Arc<Call>) -> io::Result<Stream> {
-        Stream::new(socket, Some(call))
-    }
-
-    fn new(socket: TcpStream, counted: Option<Arc<Call>>) -> io::Result<Stream> {
+    pub fn new(socket: TcpStream, meter: Option<Arc<Meter>>) -> io::Result<Stream> {
         reset_on_close(&socket, true)?;
-        Ok(Stream { socket, counted })
+        Ok(Stream { socket, meter })
     }
 
-    /// Returns when the other end closed its half; never where it sent more.
-    pub async fn closed(&self) {
-        if !self.ended().await {
-            std::future::pending().await
-        }
-    }
-
-    /// Waits for more from the other end; whether there is none.
+    /// Waits for more from the other end; whether it closed its half instead.
     pub async fn ended(&self) -> bool {
         !matches!(self.socket.peek(&mut [0]).await, Ok(1..))
     }
@@ -68,25 +101,29 @@ impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
-        let bytes = buffer.filled().len() - before;
-        match &self.counted {
-            Some(call) if !call.received(bytes) => {
-                buffer.set_filled(before);
-                Poll::Ready(Err(limit_passed()))
-            }
-            _ => Poll::Ready(Ok(())),
+        let bytes = (buffer.filled().len() - before) as u64;
+        if let Some(meter) = &self.meter
+            && meter.received.fetch_add(bytes, Relaxed) + bytes > meter.received_limit
+        {
+            meter.pass(Limit::ReceivedBytes);
+            buffer.set_filled(before);
+            return Poll::Ready(Err(limit_passed()));
         }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let most = self.counted.as_ref().map_or(bytes.len(), |call| call.may_send(bytes.len()));
+        let left =
+            self.meter.as_ref().map_or(u64::MAX, |meter| meter.sent_limit.saturating_sub(meter.sent.load(Relaxed)));
+        let most = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         if most == 0 && !bytes.is_empty() {
+            self.meter.iter().for_each(|meter| meter.pass(Limit::SentBytes));
             return Poll::Ready(Err(limit_passed()));
         }
         let sent = ready!(Pin::new(&mut self.socket).poll_write(cx, &bytes[..most]))?;
-        self.counted.iter().for_each(|call| call.sent(sent));
+        self.meter.iter().for_each(|meter| _ = meter.sent.fetch_add(sent as u64, Relaxed));
         Poll::Ready(Ok(sent))
     }
 

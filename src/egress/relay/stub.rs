@@ -1,8 +1,6 @@
 //! The name server of a call (RFC 1035), which knows the granted names and no others, and asks no other server.
 
-use super::BACK_OFF;
-use super::call::Call;
-use super::names::NAMES;
+use super::call::{BACK_OFF, Call, NAMES};
 use super::stream::Stream;
 use crate::egress::protocol::{Refusal, TrafficKind};
 use crate::manifest::host::{self, Host};
@@ -48,7 +46,7 @@ pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
             tokio::time::sleep(BACK_OFF).await;
             continue;
         };
-        let Ok(tool) = Stream::of_tool(socket) else { continue };
+        let Ok(tool) = Stream::new(socket, None) else { continue };
         if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
             let own = Arc::clone(&call);
             call.spawn(async move {
@@ -134,7 +132,7 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
         _ => (ResponseCode::NXDomain, None, Some(Refusal::NotGranted)),
     };
     match lookups.cmp(&(LOOKUPS + 1)) {
-        // Of all that come too late, the first is told.
+        // Report only the first lookup over the limit.
         std::cmp::Ordering::Greater => call.state().totals.lookups_refused += 1,
         _ => call.saw(TrafficKind::Lookup, &shown(name), refused).await,
     }

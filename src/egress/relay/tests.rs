@@ -1,20 +1,20 @@
 //! The whole relay in this process, over loopback, with a host that dials what a test says.
 
+use super::call::{Call, Control};
+use super::secrets::Secrets;
 use super::serve;
-use crate::base::messages;
+use crate::base::{lock, messages};
 use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay, Totals, TrafficKind};
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
-use crate::quantity::Limit;
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::future::Future;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct RelayLog {
     events: Vec<Event>,
-    over: Vec<Limit>,
     dialled: Vec<String>,
     ended: Vec<Totals>,
 }
@@ -39,7 +38,7 @@ struct Rig {
     socket: Arc<UnixDatagram>,
     heard: Arc<Mutex<RelayLog>>,
     world: Arc<Mutex<HashMap<u16, SocketAddr>>>,
-    relay: tokio::task::JoinHandle<io::Result<()>>,
+    relay: tokio::task::JoinHandle<std::io::Result<()>>,
     stub: SocketAddr,
     stub_tcp: SocketAddr,
     ports: HashMap<u16, u16>,
@@ -50,17 +49,8 @@ fn grant(asked: &str) -> HostGrant {
     HostGrant { pattern, ranges: Vec::new(), asked: asked.to_owned(), rule: String::new(), why: String::new() }
 }
 
-async fn rig(grants: &[&str], limits: &[(Limit, u64)]) -> Rig {
-    rig_with(grants, limits, Vec::new(), None)
-}
-
 /// `headers`: what the relay adds; the call has not begun if there are any.
-fn rig_with(
-    grants: &[&str],
-    limits: &[(Limit, u64)],
-    headers: Vec<(String, HeaderRule)>,
-    trust: Option<tls::Trust>,
-) -> Rig {
+fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::Trust>) -> Rig {
     let grants: Vec<HostGrant> = grants.iter().map(|asked| grant(asked)).collect();
     let mut ports: Vec<u16> = grants.iter().flat_map(|grant| grant.pattern.ports()).collect();
     ports.sort_unstable();
@@ -79,8 +69,7 @@ fn rig_with(
     let (stub, stub_tcp) = (udp.local_addr().expect("an address"), address(&tcp));
     let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
     let begins = headers.is_empty();
-    let limits = limits.iter().copied().collect();
-    let lease = Served { grants, ports, headers, limits, authorities: Default::default() };
+    let lease = Served { grants, ports, headers, ..Served::default() };
     let lease = messages::memory_file(&serde_json::to_vec(&lease).expect("a lease")).expect("a file");
     let mut fds = vec![lease.as_fd(), udp.as_fd(), tcp.as_fd()];
     fds.extend(listeners.iter().map(AsFd::as_fd));
@@ -99,13 +88,12 @@ async fn host(socket: Arc<UnixDatagram>, heard: Arc<Mutex<RelayLog>>, world: Arc
         let got = socket.async_io(Interest::READABLE, || messages::receive::<FromRelay>(socket.as_fd())).await;
         let Ok(Some((message, _))) = got else { return };
         match message {
-            FromRelay::Ready => {}
-            FromRelay::Saw(event) => heard.lock().expect("heard").events.push(event),
-            FromRelay::Over { limit } => heard.lock().expect("heard").over.push(limit),
-            FromRelay::Ended(totals) => heard.lock().expect("heard").ended.push(totals),
+            FromRelay::Ready | FromRelay::Over { .. } => {}
+            FromRelay::Saw(event) => lock(&heard).events.push(event),
+            FromRelay::Ended(totals) => lock(&heard).ended.push(totals),
             FromRelay::Dial { id, host, port } => {
-                heard.lock().expect("heard").dialled.push(format!("{host:?}:{port}"));
-                let address = world.lock().expect("the world").get(&port).copied();
+                lock(&heard).dialled.push(format!("{host:?}:{port}"));
+                let address = lock(&world).get(&port).copied();
                 match address.map(|address| std::net::TcpStream::connect(address).expect("connected")) {
                     Some(stream) => {
                         messages::send(socket.as_fd(), &ToRelay::Dialled { id }, &[stream.as_fd()]).expect("sent");
@@ -125,7 +113,7 @@ impl Rig {
     async fn until<T>(&self, what: impl Fn(&RelayLog) -> Option<T>) -> T {
         let wait = async {
             loop {
-                if let Some(found) = what(&self.heard.lock().expect("heard")) {
+                if let Some(found) = what(&lock(&self.heard)) {
                     return found;
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -144,7 +132,7 @@ impl Rig {
     }
 
     async fn end(&self) -> Totals {
-        let before = self.heard.lock().expect("heard").ended.len();
+        let before = lock(&self.heard).ended.len();
         self.say(&ToRelay::End);
         self.until(|heard| heard.ended.get(before).copied()).await
     }
@@ -156,7 +144,7 @@ impl Rig {
         serve: impl Fn(TcpStream) -> F + Send + 'static,
     ) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
-        self.world.lock().expect("the world").insert(port, listener.local_addr().expect("an address"));
+        lock(&self.world).insert(port, listener.local_addr().expect("an address"));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream));
@@ -164,34 +152,21 @@ impl Rig {
         });
     }
 
-    async fn echo(&self, port: u16) {
-        self.upstream(port, |mut stream| async move {
-            let (mut read, mut write) = stream.split();
-            let _ = tokio::io::copy(&mut read, &mut write).await;
-            let _ = write.shutdown().await;
-        })
-        .await;
+    /// A host that keeps what it gets, and answers each packet by this.
+    async fn keeps(
+        &self,
+        port: u16,
+        answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Clone + Send + Sync + 'static,
+    ) -> Arc<Mutex<Vec<u8>>> {
+        let kept: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let own = Arc::clone(&kept);
+        self.upstream(port, move |stream| keep(stream, Arc::clone(&own), answer.clone())).await;
+        kept
     }
 
-    /// A host that keeps what it gets, and answers each head with `ok`.
-    async fn web(&self) -> Arc<Mutex<String>> {
-        let kept: Arc<Mutex<String>> = Arc::default();
-        let own = Arc::clone(&kept);
-        self.upstream(80, move |mut stream| {
-            let own = Arc::clone(&own);
-            async move {
-                let mut buffer = vec![0; 64 * 1024];
-                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                    let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-                    own.lock().expect("kept").push_str(&text);
-                    for _ in text.matches("\r\nhost: ").chain(text.matches("\r\nHost: ")) {
-                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
-                    }
-                }
-            }
-        })
-        .await;
-        kept
+    /// One that answers each head with this.
+    async fn web(&self, port: u16, answer: &'static str) -> Arc<Mutex<Vec<u8>>> {
+        self.keeps(port, move |bytes| Some(answers(bytes, answer))).await
     }
 
     async fn resolve(&self, name: &str) -> Ipv4Addr {
@@ -210,35 +185,45 @@ impl Rig {
         Some(Message::from_vec(&buffer[..got.ok()?.expect("received")]).expect("a message"))
     }
 
-    async fn connect_to(&self, address: impl Into<IpAddr>, port: u16) -> TcpStream {
-        TcpStream::connect((address.into(), self.ports[&port])).await.expect("connected")
-    }
-
     async fn connect(&self, name: &str, port: u16) -> TcpStream {
-        self.connect_to(self.resolve(name).await, port).await
+        TcpStream::connect((self.resolve(name).await, self.ports[&port])).await.expect("connected")
     }
 
-    /// What a connection to this port answers to these bytes, until its end.
-    async fn exchange(&self, name: &str, port: u16, bytes: &[u8]) -> (Vec<u8>, io::Result<()>) {
-        let mut stream = self.connect(name, port).await;
-        // The other end may close first.
-        let _ = stream.write_all(bytes).await;
-        read_all(&mut stream).await
-    }
-
+    /// What port 80 answers to these bytes, until its end.
     async fn http(&self, bytes: &str) -> String {
-        String::from_utf8(self.exchange("a.test", 80, bytes.as_bytes()).await.0).expect("text")
+        let mut stream = self.connect("a.test", 80).await;
+        // The other end may close first.
+        let _ = stream.write_all(bytes.as_bytes()).await;
+        String::from_utf8(read_all(&mut stream).await).expect("text")
     }
 }
 
-async fn read_all(stream: &mut TcpStream) -> (Vec<u8>, io::Result<()>) {
-    let mut all = Vec::new();
-    let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("an end in time");
-    (all, end.map(drop))
+/// Keeps what comes, and answers each packet by this.
+async fn keep<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    kept: Arc<Mutex<Vec<u8>>>,
+    answer: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+        lock(&kept).extend_from_slice(&buffer[..length]);
+        let _ = stream.write_all(&answer(&buffer[..length]).unwrap_or_default()).await;
+    }
 }
 
-fn is_reset<T: std::fmt::Debug>(result: &io::Result<T>) -> bool {
-    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+/// This answer for each head among these bytes.
+fn answers(bytes: &[u8], answer: &str) -> Vec<u8> {
+    answer.repeat(String::from_utf8_lossy(bytes).to_ascii_lowercase().matches("\r\nhost: ").count()).into_bytes()
+}
+
+fn take(kept: &Mutex<Vec<u8>>) -> String {
+    String::from_utf8(std::mem::take(&mut *lock(kept))).expect("text")
+}
+
+async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("an end in time");
+    all
 }
 
 fn query(name: &str, kind: RecordType) -> Vec<u8> {
@@ -256,7 +241,7 @@ async fn note<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, see
         };
         let (method, path) = (request.method(), request.uri().path());
         let line = format!("{method} {path} {} {}", all("host"), all("authorization"));
-        seen.lock().expect("seen").push(line);
+        lock(&seen).push(line);
         async { Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new())) }
     });
     let stream = hyper_util::rt::TokioIo::new(stream);
@@ -271,7 +256,6 @@ fn fuzz(
     parts: [&[&str]; 3],
     good: impl Fn(&str) -> bool,
 ) {
-    let address = runtime.block_on(rig.resolve("a.test."));
     let texts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
     let [lines, headers, bodies] = parts.map(|parts| prop::sample::select(texts(parts)));
     let headers = prop::collection::vec(headers, 0..3).prop_map(|headers| headers.concat());
@@ -284,12 +268,12 @@ fn fuzz(
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(300));
     let outcome = runner.run(&bytes, |bytes| {
         runtime.block_on(async {
-            let mut stream = rig.connect_to(address, 80).await;
+            let mut stream = rig.connect("a.test.", 80).await;
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
             let _ = read_all(&mut stream).await;
         });
-        let seen = std::mem::take(&mut *seen.lock().expect("seen"));
+        let seen = std::mem::take(&mut *lock(seen));
         passed.set(passed.get() + seen.len());
         prop_assert!(seen.iter().all(|line| good(line)), "{seen:?}");
         Ok(())
@@ -307,6 +291,27 @@ fn raw_query(labels: &[&[u8]]) -> Vec<u8> {
     }
     bytes.extend_from_slice(&[0, 0, 1, 0, 1]);
     bytes
+}
+
+#[tokio::test]
+async fn a_panic_of_one_connection_ends_no_other() {
+    let (socket, _host) = UnixDatagram::pair().expect("a pair");
+    let control = Arc::new(Control { socket, next: Default::default() });
+    let call = Call::new(Arc::default(), control, Secrets::default(), Default::default());
+    let own = Arc::clone(&call);
+    call.spawn(async move {
+        let _state = own.state();
+        panic!("of a test");
+    });
+    let own = Arc::clone(&call);
+    let (say, said) = tokio::sync::oneshot::channel();
+    call.spawn(async move {
+        tokio::task::yield_now().await;
+        own.state().totals.requests += 1;
+        let _ = say.send(());
+    });
+    said.await.expect("the other goes on");
+    assert_eq!(call.end().await.requests, 1);
 }
 
 mod connections;

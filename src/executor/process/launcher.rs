@@ -85,7 +85,7 @@ pub enum LauncherError {
 impl LauncherError {
     /// A wall that could not be raised, unless this host itself is the reason.
     pub fn wall(problem: Problem) -> LauncherError {
-        let ours = of_this_host(&problem.what, &problem.errno.into());
+        let ours = of_this_host(&problem.what, &problem.error());
         ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
     }
 }
@@ -100,8 +100,8 @@ impl From<LauncherError> for Fault {
     /// For anybody the name of the wall, for the person the cause and the way out.
     fn from(error: LauncherError) -> Fault {
         match error {
-            LauncherError::Wall(Problem { wall, what, errno }) => {
-                let (what, error) = (printable(&what), io::Error::from(errno));
+            LauncherError::Wall(problem) => {
+                let (wall, what, error) = (&problem.wall, printable(&problem.what), problem.error());
                 let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
                 Fault::new(Kind::CapabilityError, message).person(format!(
                     "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
@@ -204,7 +204,7 @@ impl Launcher {
 
     /// What a refusal means, in words that fit what it is about.
     pub fn refusal(&self, problem: Problem) -> LauncherError {
-        let fault = match problem.about() {
+        let fault = match problem.kind {
             ProblemKind::Wall => {
                 return self.lost_interpreter().map_or_else(|| LauncherError::wall(problem), LauncherError::Fault);
             }
@@ -226,7 +226,7 @@ impl Launcher {
                 Fault::new(Kind::InternalError, message).retryable()
             }
         };
-        fault.person(format!("{}: {}", printable(&problem.what), io::Error::from(problem.errno))).into()
+        fault.person(format!("{}: {}", printable(&problem.what), problem.error())).into()
     }
 
     /// The fault where the interpreter was removed since it was found.

@@ -1,14 +1,17 @@
 //! The report of a decision as data: asked, allowed, effective, why, enforced by, and what is not defended.
 
-use super::packages;
 use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
+use crate::policy::base_view;
+use crate::policy::confinement::{Grant, Runtime, SecretGrant};
+use crate::policy::decision::Decision;
 use crate::policy::grantable::Grantable;
+use crate::policy::packages::{Allowance, Ecosystem};
 use crate::policy::secrets::{Secret, used};
-use crate::policy::verdict::{Decision, RequestKind};
-use crate::policy::{Access, Grant, Runtime, SecretGrant, base_view};
+use crate::policy::verdict::RequestKind;
 use crate::quantity::Limit;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 /// What no wall of this version stops. Said in every report, so that nobody counts on it.
 pub const NOT_DEFENDED: [&str; 9] = [
@@ -48,7 +51,7 @@ fn devices(decision: &Decision) -> Vec<&'static str> {
 pub fn touches(decision: &Decision) -> Vec<String> {
     let files = decision.grants.iter().map(Grant::text);
     let hosts = decision.hosts.iter().map(|grant| format!("reach {}", grant.text()));
-    let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::of(grant).text()));
+    let secrets = decision.secrets.iter().map(|grant| format!("use {}", Secret::new(grant).text()));
     let met = decision.verdicts.iter().filter(|v| v.allowed && v.what == RequestKind::Env);
     let variables = met.filter_map(|v| v.effective.as_ref()).map(|set| format!("variable {set}"));
     let service = decision.service.iter().map(|grant| format!("call {}", grant.text()));
@@ -81,7 +84,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "network": decision.network(),
         "callers": decision.callers,
         "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
-        "packages": packages::json(decision),
+        "packages": packages(decision),
         "service": decision.service,
         "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
@@ -118,9 +121,33 @@ fn runtime_json(runtime: &Runtime) -> Value {
         .unwrap_or_else(|_| json!({ "language": runtime.language, "version": runtime.version }))
 }
 
-fn grant_json(grant: &crate::policy::Grant) -> Value {
-    serde_json::to_value(grant).unwrap_or_else(|_| {
-        let access = if grant.access == Access::Write { "write" } else { "read" };
-        json!({ "access": access, "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked })
+fn grant_json(grant: &Grant) -> Value {
+    serde_json::to_value(grant)
+        .unwrap_or_else(|_| json!({ "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked }))
+}
+
+fn packages(decision: &Decision) -> Value {
+    let wanted = decision.wanted.as_deref();
+    let mut holds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for package in wanted.iter().flat_map(|wanted| &wanted.packages) {
+        holds.entry(&package.name).or_default().push(&package.version);
+    }
+    let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| {
+        let allowed = allowance.as_ref().ok()?;
+        let mut rules = json!(allowed.rules);
+        // Only where a policy names one: other reports stay as they were.
+        if let Some(lock) = &allowed.lock_file {
+            rules["lockFile"] = json!(lock);
+        }
+        Some((ecosystem.name().to_owned(), rules))
+    };
+    json!({
+        "granted": decision.packages,
+        "asked": wanted.map(|wanted| wanted.ecosystem),
+        "locked": wanted.is_some_and(|wanted| wanted.locked),
+        "sources": wanted.map(|wanted| &wanted.sources),
+        "requires": wanted.map(|wanted| &wanted.requires),
+        "holds": holds,
+        "allowed": decision.package_rules.iter().filter_map(allowed).collect::<Map<_, _>>(),
     })
 }

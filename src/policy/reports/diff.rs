@@ -4,81 +4,82 @@
 //! point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `MEANT` is compared.
 
 use crate::base::json::escape_segment;
-use crate::base::text::{self, head, json as visible, printable};
+use crate::base::text;
+use crate::policy::callers::CallerGrant;
+use crate::policy::confinement::{Grant, Network, PackageGrant};
 use crate::policy::grantable::Grantable;
 use crate::policy::load::Policies;
-use crate::policy::packages::PackageGrant;
 use crate::policy::secrets::Secret;
-use crate::policy::{CallerGrant, Grant, HostGrant, Network, ServiceGrant};
+use crate::policy::services::ServiceGrant;
+use crate::policy::verdict::{Confirm, LimitVerdict};
 use crate::quantity::Limit;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Most differences of one tool in a text, and the longest value in one.
-const MOST_SHOWN: usize = 50;
-const WIDEST: usize = 120;
-/// Fields of an entry that are compared by their meaning (`Powers`), or only describe the decision in words.
+/// Fields of an entry that are compared by their meaning (`Audit`), only describe the decision in words, or tell of past
+/// calls.
 #[rustfmt::skip]
-const MEANT: [&str; 16] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests",
+const MEANT: [&str; 18] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError",
+    "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS, super::audit::KEPT_PACKAGES,
 ];
-/// Parts of an entry that are compared by their meaning, and the kinds of change that report them.
-const TOLD: [(&str, &[&str]); 5] = [
-    ("/manifest/securityContext/fileAccess", &["read", "write"]),
-    ("/manifest/securityContext/networkAccess", &["reach"]),
-    ("/highRisks", &["reach"]),
-    ("/manifest/securityContext/requiredCapabilities", &["capability", "secret"]),
-    ("/manifest/limits", &["limit"]),
-];
-
-/// Everything one tool could do, or what a policy file says, as plain data.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some members.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Powers {
     /// `id@version`, or the name of a policy file.
+    #[serde(rename = "tool")]
     pub subject: String,
-    /// A call is not refused.
-    pub runs: bool,
-    pub grants: Vec<Grant>,
-    pub hosts: Vec<HostGrant>,
+    refused: Option<Value>,
+    grants: Vec<Grant>,
+    network: Network,
+    #[serde(default)]
     pub secrets: Vec<Secret>,
-    /// Tool services that are called.
-    pub services: Vec<ServiceGrant>,
-    /// Who may call it.
-    pub callers: Vec<CallerGrant>,
-    /// At most one for each ecosystem.
-    pub packages: Vec<PackageGrant>,
-    pub limits: BTreeMap<Limit, u64>,
-    pub capabilities: BTreeSet<String>,
-    /// What must hold: fewer of them, more power.
-    pub conditions: BTreeSet<String>,
+    /// `None`: anybody whom the host serves.
+    callers: Option<Vec<CallerGrant>>,
+    #[serde(default)]
+    packages: Packages,
+    service: Option<ServiceGrant>,
+    asks: Vec<Request>,
+    limits: Vec<LimitVerdict>,
+    require_cgroup: bool,
+    stderr_is_error: bool,
+    #[serde(default)]
+    confirm: Vec<Confirm>,
+    digests: Digests,
     /// Everything else that decides, as written.
-    pub facts: Value,
-    /// Digest of the whole confinement, words and places included.
-    pub digest: Option<String>,
+    #[serde(skip)]
+    facts: Value,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+struct Packages {
+    granted: Option<PackageGrant>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Request {
+    what: String,
+    asked: String,
+    effective: Option<String>,
+    allowed: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+struct Digests {
+    /// Of the whole confinement, words and places included.
+    confinement: Option<String>,
+}
+
+/// A power that is new, or was taken away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     pub subject: String,
     pub kind: &'static str,
-    /// What can be done now.
-    pub now: String,
-    /// What could be done before.
-    pub before: Option<String>,
-}
-
-/// A power that was taken away.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Loss {
-    pub subject: String,
-    pub kind: &'static str,
-    /// What could be done before.
-    pub before: String,
-    /// What is left of it.
     pub now: Option<String>,
+    pub before: Option<String>,
 }
 
 /// A difference that may allow more or less.
@@ -91,98 +92,65 @@ pub struct Difference {
     pub before: Option<Value>,
 }
 
-/// All that differs between two sides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
     pub newly: Vec<Change>,
-    pub no_longer: Vec<Loss>,
+    pub no_longer: Vec<Change>,
     pub different: Vec<Difference>,
 }
 
 impl Powers {
-    /// From one entry of `audit --json`.
     pub fn from_json(mut entry: Value) -> Result<Powers, String> {
-        let fields = entry.as_object_mut().ok_or("not an audit: an entry is no object")?;
-        // What past calls were refused, and left, is no part of what the next may do.
-        fields.shift_remove(super::audit::LAST_DENIALS);
-        fields.shift_remove(super::audit::KEPT_PACKAGES);
-        let mut meant = Map::new();
-        for name in MEANT {
-            // Audits were kept before there were secrets, packages, callers and confirmations.
-            let usual = match name {
-                "secrets" | "confirm" => Some(json!([])),
-                "packages" => Some(json!({})),
-                "callers" | "service" => Some(Value::Null),
-                _ => None,
-            };
-            let value = fields.shift_remove(name).or(usual);
-            let value = value.ok_or_else(|| format!("not an audit: `{name}` is missing"))?;
-            meant.insert(name.to_owned(), value);
-        }
-        let mut powers = Powers {
-            subject: meant["tool"].as_str().ok_or("not an audit: `tool` is not text")?.to_string(),
-            runs: meant["refused"].is_null(),
-            grants: part("grants", &mut meant["grants"])?,
-            hosts: part::<Network>("network", &mut meant["network"])?.hosts().to_vec(),
-            secrets: part("secrets", &mut meant["secrets"])?,
-            callers: part::<Option<_>>("callers", &mut meant["callers"])?
-                .unwrap_or_else(|| vec![CallerGrant::anybody()]),
-            packages: part::<Option<_>>("packages", &mut meant["packages"]["granted"])?.into_iter().collect(),
-            services: part::<Option<_>>("service", &mut meant["service"])?.into_iter().collect(),
-            digest: meant["digests"]["confinement"].as_str().map(str::to_owned),
-            ..Powers::default()
-        };
-        fields.insert("limits".to_owned(), powers.limits(&meant["limits"])?);
-        fields.insert("scriptBytes".to_owned(), meant["digests"]["script"].take());
-        fields.insert("packages".to_owned(), meant["packages"].take());
-        for why in meant["confirm"].as_array().into_iter().flatten() {
-            let no_client = why["byClient"].is_null().then_some(NO_CLIENT);
-            powers.conditions.extend([Some(CONFIRM), no_client].into_iter().flatten().map(str::to_owned));
-        }
-        fields.insert("confirm".to_owned(), meant["confirm"].take());
-        for ask in meant["asks"].as_array().into_iter().flatten() {
-            let secret = ask["asked"].as_str().is_some_and(|word| word.starts_with("secret:"));
-            if ask["allowed"] == true && ask["what"] == "capability" && !secret {
-                powers.capabilities.extend(ask["effective"].as_str().map(str::to_owned));
-            }
-        }
-        for (key, word) in [("requireCgroup", CGROUP), ("stderrIsError", STDERR)] {
-            if meant[key] == true {
-                powers.conditions.insert(word.to_string());
-            }
-        }
+        let Value::Object(facts) = &mut entry else { return Err("not an audit: an entry is not an object".to_owned()) };
+        let mut powers = Powers::deserialize(&*facts).map_err(|why| format!("not an audit: {why}"))?;
+        let mut packages = facts.get_mut("packages").map(Value::take).unwrap_or_default();
+        packages.as_object_mut().and_then(|packages| packages.shift_remove("granted"));
+        let script = facts.get("digests").and_then(|digests| digests.get("script")).cloned().unwrap_or_default();
+        let confirm = facts.get_mut("confirm").map(Value::take).unwrap_or_default();
+        MEANT.iter().for_each(|name| _ = facts.shift_remove(*name));
+        // What has no order of a limit: how it is counted, and the time of a call that asks for none.
+        let rest = powers.limits.iter().map(|limit| {
+            let usual = (limit.limit == Limit::TimeoutMs).then_some(limit.effective);
+            let rest = json!({ "sampled": limit.sampled, "enforcedBy": limit.enforced_by, "usual": usual });
+            (limit.limit.name().to_owned(), rest)
+        });
+        let rest = Value::Object(rest.collect());
+        let more = [("limits", rest), ("scriptBytes", script), ("packages", packages), ("confirm", confirm)];
+        facts.extend(more.map(|(name, value)| (name.to_owned(), value)));
         powers.facts = entry;
         Ok(powers)
     }
 
-    /// Takes over the most that a call can get of each limit. Returns the rest, which has no order: how a limit is
-    /// counted, and the time of a call that asks for none.
-    fn limits(&mut self, limits: &Value) -> Result<Value, String> {
-        let mut rest = Map::new();
-        for limit in limits.as_array().into_iter().flatten() {
-            let name: Limit = part("limits", &mut limit["limit"].clone())?;
-            let key = if name == Limit::TimeoutMs { "ceiling" } else { "effective" };
-            self.limits.insert(name, limit[key].as_u64().ok_or("not an audit: a limit is not a number")?);
-            let mut more = json!({ "sampled": limit["sampled"], "enforcedBy": limit["enforcedBy"] });
-            if name == Limit::TimeoutMs {
-                more["usual"] = limit["effective"].clone();
-            }
-            rest.insert(name.name().to_owned(), more);
-        }
-        Ok(Value::Object(rest))
+    fn runs(&self) -> bool {
+        self.refused.is_none()
+    }
+
+    fn callers(&self) -> Vec<CallerGrant> {
+        self.callers.clone().unwrap_or_else(|| vec![CallerGrant::anybody()])
+    }
+
+    fn limit(&self, limit: Limit) -> u64 {
+        let found = self.limits.iter().find(|it| it.limit == limit);
+        found.map_or(0, |it| if limit == Limit::TimeoutMs { it.ceiling } else { it.effective })
+    }
+
+    fn capabilities(&self) -> BTreeSet<&String> {
+        let granted = self.asks.iter().filter(|it| it.allowed && it.what == "capability");
+        granted.filter(|it| !it.asked.starts_with("secret:")).filter_map(|it| it.effective.as_ref()).collect()
+    }
+
+    /// What must hold: fewer of them, more power.
+    fn conditions(&self) -> BTreeSet<&'static str> {
+        let conditions = [
+            (self.require_cgroup, "a cgroup is required"),
+            (self.stderr_is_error, "any text on stderr fails the call"),
+            (!self.confirm.is_empty(), "a person agrees to each call"),
+            (self.confirm.iter().any(|it| it.by_client.is_none()), "no MCP client that calls asks that person"),
+        ];
+        conditions.into_iter().filter(|(holds, _)| *holds).map(|(_, words)| words).collect()
     }
 }
-
-/// What stands in a part of an audit.
-fn part<T: DeserializeOwned>(name: &str, value: &mut Value) -> Result<T, String> {
-    serde_json::from_value(value.take()).map_err(|e| format!("not an audit: {name}: {e}"))
-}
-
-const CGROUP: &str = "a cgroup is required";
-const CONFIRM: &str = "a person agrees to each call";
-const NO_CLIENT: &str = "no MCP client that calls asks that person";
-const STDERR: &str = "any text on stderr fails the call";
 
 /// The files of two sets of policies, as they are written. What the tools of this host gain or lose by them, their own audits
 /// say; so a rule that no tool uses is listed here alone.
@@ -229,13 +197,14 @@ fn keyed(value: &Value) -> Value {
 /// What NEW can do and OLD could not, what OLD could do and NEW cannot, and all other differences.
 pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     let newly = beyond(old, new, ["could not run before", "did not exist before"]);
-    let lost = beyond(new, old, ["cannot run now", "is not there now"]);
-    let loss = |c: Change| Loss { subject: c.subject, kind: c.kind, before: c.now, now: c.before };
-    let mut diff = Diff { newly, no_longer: lost.into_iter().map(loss).collect(), different: Vec::new() };
+    let mut no_longer = beyond(new, old, ["cannot run now", "is not there now"]);
+    no_longer.iter_mut().for_each(|change| std::mem::swap(&mut change.now, &mut change.before));
+    let mut diff = Diff { newly, no_longer, different: Vec::new() };
     for powers in new {
         if let Some(before) = counterpart(powers, old, new.len() == 1) {
-            let found = different(before, powers, &diff);
-            diff.different.extend(found);
+            let is_about = |change: &Change| [&before.subject, &powers.subject].contains(&&change.subject);
+            let is_known = diff.newly.iter().chain(&diff.no_longer).any(is_about);
+            diff.different.extend(different(before, powers, is_known));
         }
     }
     diff
@@ -251,9 +220,9 @@ fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option
 /// What `new` can do beyond `old`; `absent`: the words for an `old` that does not run, or is not there.
 fn beyond(old: &[Powers], new: &[Powers], absent: [&str; 2]) -> Vec<Change> {
     let mut changes = Vec::new();
-    for powers in new.iter().filter(|p| p.runs) {
+    for powers in new.iter().filter(|p| p.runs()) {
         match counterpart(powers, old, new.len() == 1) {
-            Some(before) if before.runs => compare(before, powers, &mut changes),
+            Some(before) if before.runs() => compare(before, powers, &mut changes),
             Some(_) => all(powers, absent[0], &mut changes),
             None => all(powers, absent[1], &mut changes),
         }
@@ -268,32 +237,32 @@ fn id(subject: &str) -> &str {
 fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
     push(changes, powers, "run", "can be called".into(), Some(before.into()));
     // That whoever is served may call it says nothing about the tool.
-    let callers = powers.callers.iter().filter(|caller| **caller == CallerGrant::anybody()).cloned().collect();
+    let callers = powers.callers.as_ref().map(|_| Vec::new());
     let nothing = Powers { limits: powers.limits.clone(), callers, ..Powers::default() };
     compare(&nothing, powers, changes);
 }
 
 fn push(changes: &mut Vec<Change>, powers: &Powers, kind: &'static str, now: String, before: Option<String>) {
-    changes.push(Change { subject: powers.subject.clone(), kind, now, before });
+    changes.push(Change { subject: powers.subject.clone(), kind, now: Some(now), before });
 }
 
 fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
     more(&old.grants, &new.grants, new, changes);
-    more(&old.hosts, &new.hosts, new, changes);
+    more(old.network.hosts(), new.network.hosts(), new, changes);
     more(&old.secrets, &new.secrets, new, changes);
-    more(&old.callers, &new.callers, new, changes);
-    more(&old.services, &new.services, new, changes);
-    more(&old.packages, &new.packages, new, changes);
-    for (limit, value) in &new.limits {
-        let before = old.limits.get(limit).copied().unwrap_or_default();
-        if *value > before {
-            push(changes, new, "limit", format!("{} up to {value}", limit.name()), Some(before.to_string()));
+    more(&old.callers(), &new.callers(), new, changes);
+    more(old.service.as_slice(), new.service.as_slice(), new, changes);
+    more(old.packages.granted.as_slice(), new.packages.granted.as_slice(), new, changes);
+    for limit in new.limits.iter().map(|limit| limit.limit) {
+        let (before, now) = (old.limit(limit), new.limit(limit));
+        if now > before {
+            push(changes, new, "limit", format!("{} up to {now}", limit.name()), Some(before.to_string()));
         }
     }
-    for word in new.capabilities.difference(&old.capabilities) {
-        push(changes, new, "capability", word.clone(), None);
+    for word in new.capabilities().difference(&old.capabilities()) {
+        push(changes, new, "capability", word.to_string(), None);
     }
-    for word in old.conditions.difference(&new.conditions) {
+    for word in old.conditions().difference(&new.conditions()) {
         push(changes, new, "condition", format!("calls without this: {word}"), None);
     }
 }
@@ -306,108 +275,41 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
     }
 }
 
-/// Every fact that differs, without those that a change reported already; where there is neither and the digests of the
-/// confinements differ, the digests.
-fn different(old: &Powers, new: &Powers, told: &Diff) -> Vec<Difference> {
-    let newly = told.newly.iter().filter(|c| c.subject == new.subject).map(|c| c.kind);
-    let lost = told.no_longer.iter().filter(|l| l.subject == old.subject).map(|l| l.kind);
-    let kinds: BTreeSet<&str> = newly.chain(lost).collect();
+/// Every fact that differs; where none does, no change is known, and the digests of the confinements differ, the digests.
+fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
+    let subject = &new.subject;
     walk(Some(&old.facts), Some(&new.facts), String::new(), &mut |place, before, now| {
-        let known = TOLD.iter().any(|(part, by)| place.starts_with(part) && by.iter().any(|kind| kinds.contains(kind)));
-        if !known {
-            let subject = new.subject.clone();
-            found.push(Difference { subject, place, now: now.cloned(), before: before.cloned() });
-        }
+        let (now, before) = (now.cloned(), before.cloned());
+        found.push(Difference { subject: subject.clone(), place, now, before });
     });
-    if let (Some(before), Some(now), true) = (&old.digest, &new.digest, kinds.is_empty() && found.is_empty())
-        && before != now
-    {
-        let place = "/digests/confinement".to_owned();
-        found.push(Difference {
-            subject: new.subject.clone(),
-            place,
-            now: Some(json!(now)),
-            before: Some(json!(before)),
-        });
+    let (before, now) = (&old.digests.confinement, &new.digests.confinement);
+    if !is_known && found.is_empty() && before != now && before.is_some() && now.is_some() {
+        let (subject, place) = (subject.clone(), "/digests/confinement".to_owned());
+        found.push(Difference { subject, place, now: Some(json!(now)), before: Some(json!(before)) });
     }
     found
 }
 
-/// Reports the innermost places where two values differ.
 fn walk(
     old: Option<&Value>,
     new: Option<&Value>,
     place: String,
-    tell: &mut impl FnMut(String, Option<&Value>, Option<&Value>),
+    report: &mut impl FnMut(String, Option<&Value>, Option<&Value>),
 ) {
     match (old, new) {
         (old, new) if old == new => {}
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             for name in names {
-                walk(a.get(name), b.get(name), format!("{place}/{}", escape_segment(name)), tell);
+                walk(a.get(name), b.get(name), format!("{place}/{}", escape_segment(name)), report);
             }
         }
         (Some(Value::Array(a)), Some(Value::Array(b))) => {
             for index in 0..a.len().max(b.len()) {
-                walk(a.get(index), b.get(index), format!("{place}/{index}"), tell);
+                walk(a.get(index), b.get(index), format!("{place}/{index}"), report);
             }
         }
-        (old, new) => tell(place, old, new),
+        (old, new) => report(place, old, new),
     }
-}
-
-/// A `Diff` for a person.
-pub fn text(diff: &Diff) -> String {
-    let newly = diff.newly.iter().map(|c| (c.subject.as_str(), c.kind, c.now.clone(), c.before.clone()));
-    let mut out = section("What could newly be done:", ('+', "before"), newly);
-    let lost = diff.no_longer.iter().map(|l| (l.subject.as_str(), l.kind, l.before.clone(), l.now.clone()));
-    let lost = section("What can no longer be done:", ('-', "now"), lost);
-    let shown =
-        |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), |v| head(&visible(v, false), WIDEST));
-    let mut count = BTreeMap::<&str, usize>::new();
-    let different = diff.different.iter().filter_map(|d| {
-        let count = count.entry(&d.subject).or_default();
-        *count += 1;
-        match *count {
-            ..=MOST_SHOWN => {
-                Some((d.subject.as_str(), "", format!("{} {}", d.place, shown(&d.now)), Some(shown(&d.before))))
-            }
-            n if n == MOST_SHOWN + 1 => {
-                Some((d.subject.as_str(), "", "and more: --json has all of it".to_owned(), None))
-            }
-            _ => None,
-        }
-    });
-    let different = section("What else is different, and may allow more or less:", ('~', "before"), different);
-    if out.is_empty() {
-        out.push_str(if different.is_empty() {
-            "Nothing new can be done.\n"
-        } else {
-            "No grant, limit or capability is new.\n"
-        });
-    }
-    out + &lost + &different
-}
-
-type Line<'a> = (&'a str, &'a str, String, Option<String>);
-
-/// One part of the report; empty if there is nothing in it.
-fn section<'a>(head: &str, (sign, other): (char, &str), lines: impl Iterator<Item = Line<'a>>) -> String {
-    let mut out = String::new();
-    let mut last = "";
-    for (subject, kind, what, else_what) in lines {
-        if out.is_empty() {
-            out.push_str(&format!("{head}\n"));
-        }
-        if subject != last {
-            last = subject;
-            out.push_str(&format!("  {}\n", printable(subject)));
-        }
-        let beside = else_what.map(|words| format!("   ({other}: {})", printable(&words))).unwrap_or_default();
-        let kind = if kind.is_empty() { String::new() } else { format!("{kind:<10} ") };
-        out.push_str(&format!("    {sign} {kind}{}{beside}\n", printable(&what)));
-    }
-    out
 }

@@ -1,20 +1,19 @@
 //! Who can: the tools that can read, write or reach something, by the decisions about the whole registry.
 //!
-//! For: `audit --who-can`. In: decisions, a question. Out: the tools, each with the rule that lets it.
-//! Never: leaves out a tool for which it depends on the call: that is listed as such.
+//! A tool for which it depends on the call is listed as such.
 
-use super::packages;
 use crate::base::address::special;
 use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::area::{self, Area};
+use crate::policy::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
+use crate::policy::callers::CallerGrant;
 use crate::policy::capability;
+use crate::policy::confinement::{Access, Grant, HostGrant, SCRIPT_FOLDER};
+use crate::policy::decision::Decision;
 use crate::policy::grantable::Grantable;
-use crate::policy::packages::Ecosystem;
 use crate::policy::secrets::Secret;
-use crate::policy::verdict::Decision;
-use crate::policy::versions;
-use crate::policy::{Access, CallerGrant, Grant, HostGrant, SCRIPT_FOLDER, SecretGrant};
+use crate::policy::versions::{self, Ecosystem};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -24,11 +23,8 @@ pub enum Question {
     Write(PathBuf),
     /// Without a port: at any.
     Reach(HostPattern),
-    /// By its name.
     Secret(String),
-    /// By its id.
     Call(String),
-    /// A tool service, by its id.
     Service(String),
     /// By its name, and its version or a range of them.
     Package(String, Option<String>),
@@ -40,17 +36,9 @@ pub struct Answer {
     pub tool: String,
     /// `all of it`, `a part of it`, `if the script it is told to run lies in a folder above it`, …
     pub how: String,
-    /// What is granted.
     pub grant: String,
     pub rule: String,
     pub why: String,
-}
-
-impl Answer {
-    fn of(decision: &Decision, how: &str, grant: String, rule: &str, why: &str) -> Answer {
-        let tool = decision.tool.clone();
-        Answer { tool, how: how.to_owned(), grant, rule: rule.to_owned(), why: why.to_owned() }
-    }
 }
 
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port, `secret:NAME`, or `package:NAME`,
@@ -58,43 +46,39 @@ impl Answer {
 pub fn question(text: &str) -> Result<Question, String> {
     let help =
         "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL";
-    let (verb, target) = text.split_once(':').ok_or_else(|| help.to_string())?;
-    if target.is_empty() {
-        return Err(help.to_string());
-    }
+    let (verb, target) = text.split_once(':').filter(|(_, target)| !target.is_empty()).ok_or(help)?;
     let path = || {
-        Some(Path::new(target))
-            .filter(|p| p.is_absolute())
-            .and_then(|p| area::join(Path::new("/"), p))
-            .ok_or_else(|| "the path must be without `..`, from the root or from the current folder".to_string())
+        let path = Some(Path::new(target)).filter(|path| path.is_absolute());
+        let path = path.and_then(|path| area::join(Path::new("/"), path));
+        path.ok_or("the path must be without `..`, from the root or from the current folder")
     };
-    match verb {
-        "read" => Ok(Question::Read(path()?)),
-        "write" => Ok(Question::Write(path()?)),
-        "reach" => Ok(Question::Reach(host::pattern(target)?)),
+    Ok(match verb {
+        "read" => Question::Read(path()?),
+        "write" => Question::Write(path()?),
+        "reach" => Question::Reach(host::pattern(target)?),
         "secret" => match capability::unknown(text) {
-            None => Ok(Question::Secret(target.to_owned())),
-            Some(why) => Err(format!("no secret has this name{why}")),
+            None => Question::Secret(target.to_owned()),
+            Some(why) => return Err(why),
         },
-        "call" => Ok(Question::Call(target.to_owned())),
-        "package" => package(target),
-        "service" => Ok(Question::Service(target.to_owned())),
-        _ => Err(help.to_string()),
-    }
+        "call" => Question::Call(target.to_owned()),
+        "package" => package(target)?,
+        "service" => Question::Service(target.to_owned()),
+        _ => return Err(help.to_owned()),
+    })
 }
 
 /// `@scope/name@1.2.3` is a name with a version, too.
 fn package(target: &str) -> Result<Question, String> {
     let at = target.rfind('@').filter(|at| *at > 0);
     let (name, version) = at.map_or((target, None), |at| (&target[..at], Some(&target[at + 1..])));
-    if !Ecosystem::ALL.iter().any(|ecosystem| versions::name(*ecosystem, name).is_some()) {
-        return Err("no package has this name".to_owned());
-    }
-    let known = |text: &str| {
-        Ecosystem::ALL.iter().any(|e| versions::version(*e, text).is_some() || versions::is_range(*e, text))
+    let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
+    let is_version = |text: &str| {
+        !text.is_empty() && known(&|it| versions::version(it, text).is_some() || versions::is_range(it, text))
     };
-    if version.is_some_and(|text| text.is_empty() || !known(text)) {
-        return Err("after `@` stands a version, or a range of them (`<2`)".to_owned());
+    if !known(&|it| versions::name(it, name).is_some()) || !version.is_none_or(is_version) {
+        return Err(
+            "a package is asked about by its name, with or without `@` and a version or a range (`<2`)".to_owned()
+        );
     }
     Ok(Question::Package(name.to_owned(), version.map(str::to_owned)))
 }
@@ -102,55 +86,85 @@ fn package(target: &str) -> Result<Question, String> {
 /// `bases`: the folders scripts are found under; a builtin tool can be told to run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
     let runnable = decisions.iter().filter(|d| d.in_process || d.shape.is_ok());
-    let about = |decision| match question {
-        Question::Read(path) => about(decision, path, Access::Read, bases),
-        Question::Write(path) => about(decision, path, Access::Write, bases),
-        Question::Reach(asked) => reaching(decision, asked),
-        Question::Secret(name) => using(decision, name),
-        Question::Call(id) => calling(decision, id),
-        Question::Service(id) => served_by(decision, id).into_iter().collect(),
-        Question::Package(name, version) => having(decision, name, version.as_deref()).into_iter().collect(),
-    };
-    runnable.flat_map(about).collect()
+    runnable.flat_map(|decision| about(decision, question, bases)).collect()
 }
 
-/// The callers of a tool, each with what it may bring.
-fn calling(decision: &Decision, id: &str) -> Vec<Answer> {
-    if decision.tool.split('@').next() != Some(id) && decision.tool != id {
-        return Vec::new();
+/// How a tool has what is asked about: how much of it, what is granted, the rule and why.
+fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
+    let answer = |how: &str, grant: String, rule: &str, why: &str| {
+        let (tool, how, rule, why) = (decision.tool.clone(), how.to_owned(), rule.to_owned(), why.to_owned());
+        Answer { tool, how, grant, rule, why }
+    };
+    match question {
+        Question::Read(path) => {
+            let granted = opened(decision, path, Access::Read, bases);
+            let always = if granted.is_empty() { decision.script.as_deref() } else { None };
+            let always = seen_anyhow(decision, path, always);
+            let granted = granted
+                .into_iter()
+                .map(|(grant, how)| answer(how, Area::of(&grant.opening).text(), &grant.rule, &grant.why));
+            let always =
+                always.into_iter().map(|(root, how, why)| answer(how, root.display().to_string(), "house", why));
+            granted.chain(always).collect()
+        }
+        Question::Write(path) => {
+            let granted = opened(decision, path, Access::Write, bases).into_iter();
+            granted.map(|(grant, how)| answer(how, Area::of(&grant.opening).text(), &grant.rule, &grant.why)).collect()
+        }
+        Question::Reach(host) => {
+            let reaching = decision.hosts.iter().filter_map(|grant| Some((grant, reaches(grant, host)?)));
+            reaching.map(|(grant, how)| answer(how, grant.text(), &grant.rule, &grant.why)).collect()
+        }
+        Question::Secret(name) => {
+            let usable = decision.secrets.iter().filter(|grant| grant.name == *name);
+            let how = |is_added: bool| if is_added { "without having it" } else { "and has it" };
+            usable.map(|it| answer(how(it.header.is_some()), Secret::new(it).text(), &it.rule, &it.why)).collect()
+        }
+        Question::Call(id) if decision.tool.split('@').next() == Some(id) || decision.tool == *id => {
+            let condition = if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" };
+            let callers = decision.callers.clone().unwrap_or_else(|| vec![CallerGrant::anybody()]);
+            callers.iter().map(|it| answer(&it.name, it.text() + condition, &it.rule, &it.why)).collect()
+        }
+        Question::Call(_) => Vec::new(),
+        Question::Service(id) => {
+            let grant = decision.service.iter().filter(|grant| grant.service == *id);
+            let how = |user: bool| if user { "and sends the caller's name" } else { "without the caller's name" };
+            grant.map(|grant| answer(how(grant.user), grant.text(), &grant.rule, &grant.why)).collect()
+        }
+        Question::Package(name, version) => {
+            let grant = decision.packages.iter().zip(has(decision, name, version.as_deref()));
+            grant.map(|(grant, how)| answer(&how, grant.text(), &grant.rule, &grant.rules.why)).collect()
+        }
     }
-    let anybody = || vec![CallerGrant::anybody()];
-    let condition = if decision.confirm.is_empty() { "" } else { "; a person agrees to each call" };
-    let answer =
-        |grant: CallerGrant| Answer::of(decision, &grant.name, grant.text() + condition, &grant.rule, &grant.why);
-    decision.callers.clone().unwrap_or_else(anybody).into_iter().map(answer).collect()
 }
 
-/// A tool whose work that service does.
-fn served_by(decision: &Decision, id: &str) -> Option<Answer> {
-    let grant = decision.service.as_ref().filter(|grant| grant.service == id)?;
-    let how = if grant.user { "and sends the caller's name" } else { "without the caller's name" };
-    Some(Answer::of(decision, how, grant.text(), &grant.rule, &grant.why))
-}
-
-fn having(decision: &Decision, name: &str, version: Option<&str>) -> Option<Answer> {
-    let how = packages::has(decision, name, version)?;
-    let grant = decision.packages.as_ref()?;
-    Some(Answer::of(decision, &how, grant.text(), &grant.rule, &grant.rules.why))
-}
-
-fn using(decision: &Decision, name: &str) -> Vec<Answer> {
-    let answer = |grant: &SecretGrant| {
-        let how = if grant.header.is_some() { "without having it" } else { "and has it" };
-        Answer::of(decision, how, Secret::of(grant).text(), &grant.rule, &grant.why)
+/// How a tool has a package: `None`, it does not.
+fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String> {
+    let (grant, wanted) = (decision.packages.as_ref()?, decision.wanted.as_deref()?);
+    let ecosystem = grant.ecosystem;
+    let name = versions::name(ecosystem, name)?;
+    let fits = |held: &str| match version {
+        None => true,
+        Some(asked) => {
+            let exact = format!("=={asked}");
+            let ranges = [asked, if ecosystem == Ecosystem::Python { &exact } else { asked }];
+            ranges.iter().any(|range| versions::holds(ecosystem, range, held) == Some(true))
+        }
     };
-    decision.secrets.iter().filter(|grant| grant.name == name).map(answer).collect()
-}
-
-fn reaching(decision: &Decision, asked: &HostPattern) -> Vec<Answer> {
-    let answer =
-        |grant: &HostGrant| Some(Answer::of(decision, reaches(grant, asked)?, grant.text(), &grant.rule, &grant.why));
-    decision.hosts.iter().filter_map(answer).collect()
+    if wanted.locked {
+        let held = wanted.packages.iter().filter(|package| package.name == name && fits(&package.version));
+        let held: Vec<&str> = held.map(|package| package.version.as_str()).collect();
+        return (!held.is_empty()).then(|| format!("locked at {}", held.join(" and ")));
+    }
+    let state = if wanted.lacks_lock(&grant.rules) { ", and has no lock yet" } else { ", not locked" };
+    match wanted.requires.iter().find(|required| required.name == name) {
+        Some(required) => {
+            let range = format!("{} {}", required.name, required.versions);
+            Some(format!("it asks for {}{state}", range.trim_end()))
+        }
+        None if wanted.lacks_lock(&grant.rules) => None,
+        None => Some("if what it asks for requires it: it has no lock".to_owned()),
+    }
 }
 
 /// How much of what is asked about the grant reaches; an address is also reached by a name that leads to it.
@@ -170,32 +184,34 @@ fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
     }
 }
 
-fn about(decision: &Decision, path: &Path, access: Access, bases: &[PathBuf]) -> Vec<Answer> {
-    let mut found: Vec<Answer> = Vec::new();
-    for grant in decision.grants.iter().filter(|g| g.access >= access) {
-        if let Some(how) = holds(grant, path, bases) {
-            found.push(Answer::of(decision, how, Area::of(&grant.opening).text(), &grant.rule, &grant.why));
-        }
-    }
-    if access == Access::Read {
-        let script = decision.script.iter().map(|s| (s, "its own script"));
-        let granted = !found.is_empty();
-        let script = script.filter(|_| !granted);
-        let roots = decision.runtime.iter().flat_map(|r| &r.roots).map(|r| (r, "a file of its interpreter"));
-        // One system folder is named, preferably one that holds the whole path.
-        let mut system: Vec<PathBuf> =
-            crate::policy::SYSTEM_FOLDERS.iter().chain(&crate::policy::SYSTEM_ETC).map(PathBuf::from).collect();
-        system.retain(|root| path.starts_with(root) || root.starts_with(path));
-        system.sort_by_key(|root| !path.starts_with(root));
-        let system = system.iter().take(1).map(|root| (root, "a system file, which every tool sees"));
-        for (root, why) in script.chain(roots).chain(system) {
-            let how = if path.starts_with(root) { "all of it" } else { "a part of it" };
-            if path.starts_with(root) || root.starts_with(path) {
-                found.push(Answer::of(decision, how, root.display().to_string(), "house", why));
-            }
-        }
-    }
-    found
+/// The grants that open a path, or a part of what is below it.
+fn opened<'d>(
+    decision: &'d Decision,
+    path: &Path,
+    access: Access,
+    bases: &[PathBuf],
+) -> Vec<(&'d Grant, &'static str)> {
+    let grants = decision.grants.iter().filter(|grant| grant.access >= access);
+    grants.filter_map(|grant| Some((grant, holds(grant, path, bases)?))).collect()
+}
+
+/// What a tool reads without a request: its script, where no grant holds it, its interpreter, and system files.
+fn seen_anyhow<'d>(
+    decision: &'d Decision,
+    path: &Path,
+    script: Option<&'d Path>,
+) -> Vec<(&'d Path, &'static str, &'static str)> {
+    let script = script.into_iter().map(|script| (script, "its own script"));
+    let roots = decision.runtime.iter().flat_map(|runtime| &runtime.roots);
+    let roots = roots.map(|root| (root.as_path(), "a file of its interpreter"));
+    let system =
+        SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC).map(|root| (Path::new(*root), "a system file, which every tool sees"));
+    // One system folder is named, preferably one that holds the whole path.
+    let whole = |(root, _): &(&Path, &str)| path.starts_with(root);
+    let near = |(root, _): &(&Path, &str)| path.starts_with(root) || root.starts_with(path);
+    let system = system.clone().find(whole).or(system.clone().find(near));
+    let seen = script.chain(roots).filter(near).chain(system);
+    seen.map(|seen| (seen.0, if whole(&seen) { "all of it" } else { "a part of it" }, seen.1)).collect()
 }
 
 fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> {
@@ -228,20 +244,16 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         Question::Secret(name) => format!("use the secret {name}"),
         Question::Call(id) => format!("call {id}"),
         Question::Service(id) => format!("call the service {id}"),
-        Question::Package(name, None) => format!("have the package {name}"),
-        Question::Package(name, Some(version)) => format!("have the package {name} {version}"),
+        Question::Package(name, version) => {
+            format!("have the package {name} {}", version.as_deref().unwrap_or_default())
+        }
     };
-    let asked = printable(&asked);
-    if let (Question::Call(_), true) = (question, answers.is_empty()) {
-        return format!("Nobody can {asked}.\n");
-    }
+    let asked = printable(asked.trim_end());
     if answers.is_empty() {
-        return format!("No tool can {asked}.\n");
+        let who = if matches!(question, Question::Call(_)) { "Nobody" } else { "No tool" };
+        return format!("{who} can {asked}.\n");
     }
-    let mut out = format!("These can {asked}:\n");
-    for a in answers {
-        let line = format!("{}: {} ({}), rule {}: {}", a.tool, a.how, a.grant, a.rule, a.why);
-        out.push_str(&format!("  {}\n", printable(&line)));
-    }
-    out
+    let line = |a: &Answer| format!("{}: {} ({}), rule {}: {}", a.tool, a.how, a.grant, a.rule, a.why);
+    let lines: String = answers.iter().map(|answer| format!("  {}\n", printable(&line(answer)))).collect();
+    format!("These can {asked}:\n{lines}")
 }

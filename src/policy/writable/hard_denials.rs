@@ -2,22 +2,26 @@
 
 use super::names;
 use crate::manifest::{Language, Site};
-use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS};
-use crate::policy::{Access, Area, Machine, Policies, Program, Runtime};
+use crate::policy::area::Area;
+use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SYSTEM_ETC, SYSTEM_FOLDERS};
+use crate::policy::confinement::{Access, Program, Runtime};
+use crate::policy::machine::Machine;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Programs, libraries and settings of the machine, which every other program runs or obeys.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/etc", "/boot"];
 /// The fix of every write that is never granted.
-const RESULTS_ONLY: &str = "name a folder that holds nothing but results (`out/*`)";
+const RESULTS_ONLY: &str =
+    "name a folder that holds nothing but results (`out/*`), or files with a fixed ending of data (`*.csv`)";
 
 /// What no tool writes, as seen by one tool.
 pub struct HardDenials<'a> {
     site: &'a Site,
     /// Own script and manifest, and the manifests that name the same script.
     own: Vec<&'a Path>,
-    policies: &'a Policies,
+    protected: &'a Protected,
     /// Files and folders of interpreters.
     runtimes: BTreeSet<PathBuf>,
     machine: &'a Machine,
@@ -25,180 +29,177 @@ pub struct HardDenials<'a> {
 
 impl<'a> HardDenials<'a> {
     /// `namers`: the manifests that name the tool's script beside its own.
-    pub fn of(
+    pub fn new(
         site: &'a Site,
         namers: impl Iterator<Item = &'a Path>,
-        policies: &'a Policies,
+        protected: &'a Protected,
         machine: &'a Machine,
     ) -> Self {
         let own = namers.chain([site.manifest.as_path()]).chain(site.script.as_deref());
-        let named = machine.named_runtimes.values().flatten();
-        HardDenials {
-            site,
-            own: own.filter(|path| !path.as_os_str().is_empty()).collect(),
-            policies,
-            runtimes: machine.runtimes.values().chain(named).flat_map(files_of).collect(),
-            machine,
-        }
+        let own = own.filter(|path| !path.as_os_str().is_empty()).collect();
+        let runtimes = machine.runtimes.values().chain(machine.named_runtimes.values().flatten());
+        HardDenials { site, own, protected, runtimes: runtimes.flat_map(files_of).collect(), machine }
     }
 
     /// Why no policy can grant this; `None` if one can.
-    pub fn reason(&self, access: Access, ask: &Area) -> Option<String> {
-        if matches!(ask, Area::Tree(path) if path.parent().is_none()) {
-            return Some("the whole file system is never granted; name the folders that are needed".into());
+    pub fn reason(&self, access: Access, request: &Area) -> Option<String> {
+        if !matches!(request, Area::File(_)) && request.folder().parent().is_none() {
+            return Some("it is or needs all of /, which is never granted: name the folders or files in it".into());
         }
-        if matches!(ask, Area::Names { folder, .. } if folder.parent().is_none()) {
-            return Some("a pattern directly in / would need all of /, which is never granted; name each file".into());
+        if let Some(kernel) = KERNEL.iter().find(|kernel| request.path().starts_with(kernel)) {
+            return Some(format!("nothing below {kernel} is ever granted: a tool has its own"));
         }
-        if let Some(kernel) = KERNEL.iter().find(|kernel| ask.path().starts_with(kernel)) {
-            return Some(format!("nothing below {kernel} is ever granted: a tool has its own and need not ask"));
+        if access == Access::Read {
+            // The view makes its own of these for each call, so the host's could not be shown in their place.
+            let made = MADE_ETC.iter().chain([&OURS]).find(|made| request.touches(Path::new(made)))?;
+            return Some(format!("every call has its own {made}: name the files that are needed beside it"));
         }
-        match access {
-            Access::Read => made_up(ask),
-            Access::Write => system(ask)
-                .or_else(|| self.run_on_the_host(ask))
-                .or_else(|| self.settings_of_homes(ask))
-                .or_else(|| self.files_in_use(ask))
-                .or_else(|| self.interpreters(ask))
-                .or_else(|| self.run_later(ask)),
-        }
+        let why = self
+            .system(request)
+            .or_else(|| self.run_on_the_host(request))
+            .or_else(|| self.settings_of_homes(request))
+            .or_else(|| self.files_in_use(request))
+            .or_else(|| self.run_later(request))?;
+        Some(format!("{why}; {RESULTS_ONLY}"))
     }
 
-    /// The script base folder, where the ask lies in it.
-    fn own_base(&self, ask: &Area) -> Option<&Path> {
+    /// The script base folder, where the request lies in it.
+    fn own_base(&self, request: &Area) -> Option<&Path> {
         let base = self.site.base.as_path();
-        (!base.as_os_str().is_empty() && ask.folder().starts_with(base)).then_some(base)
+        (!base.as_os_str().is_empty() && request.folder().starts_with(base)).then_some(base)
     }
 
-    fn run_on_the_host(&self, ask: &Area) -> Option<String> {
-        // A folder of PATH above the script base does not count: a file in the base is no program of that folder.
-        let above = self.own_base(ask).and_then(Path::parent);
-        let far = |place: &Path| above.is_some_and(|above| above.starts_with(place));
-        let (place, words) = self.machine.relied_on.iter().find(|(place, _)| ask.touches(place) && !far(place))?;
-        Some(format!("{} could be written: {words}; name a folder that holds nothing but results", place.display()))
+    fn system(&self, request: &Area) -> Option<String> {
+        let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);
+        let folder = all.into_iter().find(|folder| request.touches(Path::new(folder)));
+        let folder = folder.or(request.folder().parent().is_none().then_some(&"/"))?;
+        Some(format!("{folder} holds programs or settings of the machine, which no tool writes"))
     }
 
-    fn settings_of_homes(&self, ask: &Area) -> Option<String> {
-        // A script base below a home has denials of its own; one that is or holds a home is not exempt.
-        let own = self.own_base(ask);
-        let other = |home: &&PathBuf| !own.is_some_and(|base| base.starts_with(home) && base != home.as_path());
-        self.machine.homes.iter().filter(other).find_map(|home| settings_of_a_home(ask, home))
-    }
-
-    /// No write tree holds what is registered with this host, or what it keeps.
-    fn files_in_use(&self, ask: &Area) -> Option<String> {
-        let tree = written_tree(ask);
-        let own = || self.own.iter().copied();
-        let touched = own().filter(|path| ask.touches(path)).chain(self.policies.protected.touched(ask)).min();
-        let below = || {
-            let tree = tree?;
-            own().filter(|path| path.starts_with(tree)).chain(first_below(&self.policies.protected.paths, tree)).min()
+    /// What this host runs: programs of PATH, and interpreters. What lies above the script base does not count there.
+    fn run_on_the_host(&self, request: &Area) -> Option<String> {
+        let base = self.own_base(request);
+        let above = base.and_then(Path::parent);
+        let is_far = |place: &Path| above.is_some_and(|above| above.starts_with(place));
+        let relied_on = self.machine.relied_on.iter();
+        if let Some((place, words)) = relied_on.clone().find(|(place, _)| request.touches(place) && !is_far(place)) {
+            return Some(format!("{} could be written: {words}", place.display()));
+        }
+        // The private copy of a folder would cover an interpreter in it.
+        let is_staged = !matches!(request, Area::Tree(_));
+        let is_written = |root: &&PathBuf| {
+            request.touches(root) && !base.is_some_and(|base| base.starts_with(root))
+                || is_staged && root.starts_with(request.folder())
         };
-        if let Some(path) = touched.or_else(below) {
-            let what = match path {
-                p if Some(p) == self.site.script.as_deref() => "the tool's own script",
-                p if p == self.site.manifest => "the tool's own manifest",
-                _ => "a policy, a manifest, a script or a file of this host",
-            };
-            let path = path.display();
-            return Some(match touched {
-                Some(_) => format!("{what} could be written: {path}; {RESULTS_ONLY}"),
-                None => format!(
-                    "{} could match what an interpreter loads, so it counts as its whole folder, where {what} lies \
-                     ({path}); give it a fixed ending of data (`*.csv`), or {RESULTS_ONLY}",
-                    ask.text()
-                ),
-            });
-        }
-        if let Some(shared) = tree.and_then(|tree| first_below(&self.policies.shared, tree)) {
-            let shared = shared.display();
-            return Some(format!("code that tools read by `base:` could be written: {shared}; {RESULTS_ONLY}"));
-        }
-        let records = self.policies.records.as_deref();
-        let folder = records.filter(|folder| !matches!(ask, Area::Tree(_)) && ask.folder() == *folder)?;
-        let shown = folder.display();
-        Some(format!("the audit log of this host and its closed files lie in {shown}; {RESULTS_ONLY}"))
+        let root = self.runtimes.iter().find(is_written)?;
+        Some(format!("files of an interpreter could be written or covered: {}", root.display()))
     }
 
-    fn interpreters(&self, ask: &Area) -> Option<String> {
-        let own = |root: &Path| self.own_base(ask).is_some_and(|base| base.starts_with(root));
-        if let Some(root) = self.runtimes.iter().find(|root| ask.touches(root) && !own(root)) {
-            return Some(format!("files of an interpreter could be written: {}; {RESULTS_ONLY}", root.display()));
-        }
-        let staged = !matches!(ask, Area::Tree(_));
-        let root = self.runtimes.iter().find(|root| staged && root.starts_with(ask.folder()))?;
-        Some(format!(
-            "the private copy of the folder would cover {}, which an interpreter needs; {RESULTS_ONLY}",
-            root.display()
-        ))
+    /// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them. A script
+    /// base below a home has denials of its own; one that is or holds a home is not exempt.
+    fn settings_of_homes(&self, request: &Area) -> Option<String> {
+        let base = self.own_base(request);
+        let is_hidden = |home: &&PathBuf| match (request, request.path().strip_prefix(home)) {
+            _ if base.is_some_and(|base| base.starts_with(home) && base != home.as_path()) => false,
+            (Area::Tree(tree), _) if home.starts_with(tree) => true,
+            (Area::Names { names, .. }, Ok(below)) if below.as_os_str().is_empty() => names.starts_with('.'),
+            (_, Ok(below)) => below.iter().next().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")),
+            (_, Err(_)) => false,
+        };
+        let home = self.machine.homes.iter().find(is_hidden)?.display();
+        Some(format!("programs obey the files of a home whose names start with a dot ({home}/.config …)"))
+    }
+
+    /// No write tree holds what is registered with this host, what it keeps, or what tools read by `base:`.
+    fn files_in_use(&self, request: &Area) -> Option<String> {
+        let tree = written_tree(request);
+        let is_own = |path: &&Path| request.touches(path) || tree.is_some_and(|tree| path.starts_with(tree));
+        let records = self.protected.records.as_deref();
+        let records = records.filter(|folder| !matches!(request, Area::Tree(_)) && request.folder() == *folder);
+        let own = self.own.iter().copied().filter(is_own).min();
+        let path = own.or_else(|| self.protected.touched(request, tree)).or(records)?;
+        let what = match path {
+            path if Some(path) == self.site.script.as_deref() => "the tool's own script",
+            path if path == self.site.manifest => "the tool's own manifest",
+            _ => "a policy, a manifest, a script or a file of this host",
+        };
+        Some(format!("{what} could be written: {}", path.display()))
     }
 
     /// A tool cannot make tools, packages, or what other programs obey.
-    fn run_later(&self, ask: &Area) -> Option<String> {
-        let below = ask.path().strip_prefix(&self.site.folder).unwrap_or(ask.path());
-        let mut parts = below.components().filter_map(|c| c.as_os_str().to_str());
-        if let Some(name) = parts.find(|name| names::packages(name) || names::obeyed(name)) {
-            let when = if names::packages(name) { "is run later" } else { "other programs run or obey" };
-            return Some(format!("what lies in `{name}` {when}; {RESULTS_ONLY}"));
+    fn run_later(&self, request: &Area) -> Option<String> {
+        let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
+        if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(|name| names::run_later(name)) {
+            return Some(format!("what lies in `{name}` other programs run or obey"));
         }
-        let pattern = match ask {
+        let pattern = match request {
             Area::Tree(_) => return None,
             Area::File(file) => file.file_name().unwrap_or_default().to_string_lossy(),
             Area::Names { names, .. } => names.into(),
         };
-        if let Some(ending) = names::spelled_definition(&pattern) {
-            return Some(format!("`{ending}` could be written: a tool cannot make tools or policies; {RESULTS_ONLY}"));
+        if names::definition(&pattern) {
+            return Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"));
         }
-        let scripts = |folder: &&Path| *folder == self.site.folder || self.policies.scripts.contains(*folder);
-        let beside = ask.folder().ancestors().find(scripts).filter(|_| names::spells_loaded(&pattern))?;
-        let beside = beside.display();
-        Some(format!("`{pattern}` could be written below {beside}, where a script lies, and would be run later"))
+        let has_script = |folder: &&Path| *folder == self.site.folder || self.protected.scripts.contains(*folder);
+        let beside = request.folder().ancestors().find(has_script).filter(|_| names::spells_loaded(&pattern))?;
+        Some(format!(
+            "`{pattern}` could be written below {}, where a script lies, and would be run later",
+            beside.display()
+        ))
     }
 }
 
-/// Files that no tool writes, found without a look at each.
+/// Files that no tool writes: what is registered with this host, and what it keeps. Found without a look at each.
 #[derive(Clone, Debug, Default)]
 pub struct Protected {
     paths: BTreeSet<PathBuf>,
     /// The folder and the ending of each name on the way to them, if it has one.
     endings: BTreeSet<(PathBuf, String)>,
+    pub scripts: BTreeSet<PathBuf>,
+    /// Trees that manifests read by `base:`, as far as policy grants them.
+    pub shared: Arc<BTreeSet<PathBuf>>,
+    /// A folder in which no tool makes files, whatever their names: this host keeps its records there.
+    pub records: Option<PathBuf>,
 }
 
 impl Protected {
     pub fn add(&mut self, path: PathBuf) {
         let ending = |at: &Path| Some(names::ending_of(at)).filter(|ending| !ending.is_empty());
         self.endings.extend(path.ancestors().filter_map(|at| Some((at.parent()?.to_path_buf(), ending(at)?))));
+        let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
+        self.scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
         self.paths.insert(path);
     }
 
-    /// A path that the area holds, or that lies above or below it.
-    fn touched(&self, ask: &Area) -> Option<&Path> {
-        let above = ask.path().ancestors().find_map(|above| self.paths.get(above)).map(PathBuf::as_path);
-        above.or_else(|| match ask {
+    /// A path that the area holds, or that lies above or below it; or one in the tree for which the area counts.
+    fn touched(&self, request: &Area, tree: Option<&Path>) -> Option<&Path> {
+        let above = request.path().ancestors().find_map(|above| self.paths.get(above)).map(PathBuf::as_path);
+        let at = || match request {
             Area::Tree(path) | Area::File(path) => first_below(&self.paths, path),
             Area::Names { folder, names } => {
                 let ending = names::ending(names);
                 let some = ending.is_empty() || self.endings.contains(&(folder.clone(), ending));
                 let near = self.paths.range(folder.clone()..).take_while(|path| some && path.starts_with(folder));
-                near.map(PathBuf::as_path).find(|path| ask.touches(path))
+                near.map(PathBuf::as_path).find(|path| request.touches(path))
             }
-        })
+        };
+        let in_tree = || tree.and_then(|tree| first_below(&self.paths, tree).or(first_below(&self.shared, tree)));
+        above.or_else(at).or_else(in_tree)
     }
 }
 
-/// The first path at or below a folder.
 fn first_below<'p>(paths: &'p BTreeSet<PathBuf>, folder: &Path) -> Option<&'p Path> {
     paths.range(folder.to_path_buf()..).next().filter(|path| path.starts_with(folder)).map(PathBuf::as_path)
 }
 
 /// The folder that counts as a write tree: of a staged pattern too, unless it matches nothing but data.
-fn written_tree(ask: &Area) -> Option<&Path> {
-    let names = match ask {
+fn written_tree(request: &Area) -> Option<&Path> {
+    let names = match request {
         Area::Tree(tree) => return Some(tree),
         Area::File(file) => file.file_name()?.to_string_lossy(),
         Area::Names { names, .. } => names.into(),
     };
-    names::may_be_loaded(&names).then(|| ask.folder())
+    names::may_be_loaded(&names).then(|| request.folder())
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -211,43 +212,4 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
     }
     files.retain(|f| f.is_absolute() && f.parent().is_some());
     files
-}
-
-/// The view makes its own of these for each call, so the host's could not be shown in their place.
-fn made_up(ask: &Area) -> Option<String> {
-    let path = MADE_ETC.iter().chain([&OURS]).find(|made| ask.touches(Path::new(made)))?;
-    Some(format!("every call has its own {path} and need not ask; name the files that are needed beside it"))
-}
-
-fn system(ask: &Area) -> Option<String> {
-    if !matches!(ask, Area::Tree(_)) && ask.folder().parent().is_none() {
-        let path = ask.text();
-        return Some(match SCRATCH.contains(&path.as_str()) {
-            true => format!("{path} inside a call is its own scratch: it is always yours; take it away here"),
-            false => format!(
-                "nothing is written directly below /; name a folder that holds nothing but results (`{path}` is one \
-                 file; as a folder it is written `{path}/**`)"
-            ),
-        });
-    }
-    let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);
-    let folder = all.into_iter().find(|folder| ask.touches(Path::new(folder)))?;
-    Some(format!("{folder} holds programs or settings of the machine, which no tool writes; name a folder elsewhere"))
-}
-
-/// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them.
-fn settings_of_a_home(ask: &Area, home: &Path) -> Option<String> {
-    let hidden = match (ask, ask.path().strip_prefix(home)) {
-        (Area::Tree(tree), _) if home.starts_with(tree) => true,
-        (Area::Names { names, .. }, Ok(below)) if below.as_os_str().is_empty() => names.starts_with('.'),
-        (_, Ok(below)) => below.components().next().is_some_and(|c| c.as_os_str().as_encoded_bytes().starts_with(b".")),
-        (_, Err(_)) => false,
-    };
-    let home = home.display();
-    hidden.then(|| {
-        format!(
-            "programs obey the files of a home whose names start with a dot ({home}/.config …); name a folder beside \
-             them"
-        )
-    })
 }

@@ -1,14 +1,12 @@
 //! The names by which interpreters load code, and those that other programs obey. No file is looked at here.
 
-use crate::policy::{escape, literal, name_matches, plain_tail};
+use crate::policy::area::{escape, literal, name_matches, plain_tail};
 use std::path::Path;
 
 /// Endings of files that an interpreter loads by name.
 const LOADED_ENDINGS: [&str; 14] =
     [".py", ".pyc", ".so", ".pth", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".node", ".wasm"];
-/// Whole names that an interpreter looks for.
 const LOADED_NAMES: [&str; 5] = ["package.json", "node_modules", "__pycache__", "tsconfig.json", "jsconfig.json"];
-/// Endings of manifests and policies.
 const DEFINITIONS: [&str; 5] = [".tool.json", ".tool-service.json", ".prompt.json", ".resource.json", ".policy.toml"];
 /// Folders of packages; the last file makes its folder a virtual environment.
 const PACKAGES: [&str; 6] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__", "pyvenv.cfg"];
@@ -37,7 +35,6 @@ pub(super) fn ending(names: &str) -> String {
     tail.rfind('.').map_or_else(String::new, |dot| tail[dot..].to_owned())
 }
 
-/// The same of one file's name.
 pub(super) fn ending_of(path: &Path) -> String {
     ending(&escape(&path.file_name().unwrap_or_default().to_string_lossy()))
 }
@@ -48,19 +45,9 @@ pub fn spells_loaded(names: &str) -> bool {
 }
 
 /// A manifest or a policy: no tool publishes one.
-pub fn definition(name: &str) -> bool {
-    spelled_definition(name).is_some()
-}
-
-/// The ending of a definition that a name or pattern spells.
-pub(super) fn spelled_definition(names: &str) -> Option<&'static str> {
+pub fn definition(names: &str) -> bool {
     let names = names.to_lowercase();
-    DEFINITIONS.into_iter().find(|ending| names.ends_with(ending))
-}
-
-/// A folder of packages, or the file that makes a virtual environment.
-pub fn packages(name: &str) -> bool {
-    PACKAGES.contains(&name)
+    DEFINITIONS.into_iter().any(|ending| names.ends_with(ending))
 }
 
 /// A name that other programs obey, also on a file system that takes `.GIT` for `.git`.
@@ -68,29 +55,7 @@ pub fn obeyed(name: &str) -> bool {
     OBEYED.split(' ').any(|obeyed| name.eq_ignore_ascii_case(obeyed))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_could_be_loaded() {
-        for (name, is) in [("X.PY", true), ("m.cpython-311.so", true), ("package.json", true), ("data.json", false)] {
-            assert_eq!(loaded(name), is, "{name}");
-        }
-        for (names, may, spells) in [
-            ("*", true, false),
-            ("report*", true, false),
-            ("report", true, false),
-            ("x.p?", true, false),
-            ("*.json", true, false),
-            ("*.PY", true, true),
-            ("helper.py", true, true),
-            ("package.json", true, true),
-            ("data.json", false, false),
-            ("*.csv", false, false),
-            ("result.csv", false, false),
-        ] {
-            assert_eq!((may_be_loaded(names), spells_loaded(names)), (may, spells), "{names}");
-        }
-    }
+/// The same, or a folder of packages.
+pub(super) fn run_later(name: &str) -> bool {
+    PACKAGES.contains(&name) || obeyed(name)
 }

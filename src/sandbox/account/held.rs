@@ -1,14 +1,13 @@
-//! Held: kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file
-//! locks are counted here, which the kernel charges to no group.
+//! Kernel memory that a call holds through its descriptors. `sampler` needs all of it; with a cgroup only file locks
+//! are counted here, which the kernel charges to no group.
 //!
 //! Each descriptor counts as the most that its kind can hold; a pipe or socket counts once, however many processes
-//! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)), again when
-//! the number of descriptors changed or CPU was used.
+//! share it. Kinds, watches and locks are read from /proc/PID/fd and /proc/PID/fdinfo (proc_pid_fdinfo(5)).
 
 use crate::sandbox::network::CONNECTION;
-use crate::sandbox::processes::{has_memory, lines, text, threads};
+use crate::sandbox::processes::{files_of, has_memory, lines};
 use nix::errno::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -38,13 +37,12 @@ const LONGEST: Duration = Duration::from_millis(500);
 pub struct DescriptorMemory {
     /// Most bytes of a socket. Of one end of a pair: what its peer can have sent, and one message more.
     socket: u64,
+    /// How many descriptors there were at the last look, and their bytes.
     count: u64,
     descriptors: u64,
     locks: u64,
+    /// CPU used when locks were counted last, ms.
     cpu_ms: u64,
-    /// CPU used by the last look at descriptors, ms, and when that look was.
-    looked_ms: u64,
-    looked: Instant,
     due: Instant,
     locks_due: Instant,
 }
@@ -55,38 +53,23 @@ impl Default for DescriptorMemory {
         // The same holds for a UDP socket; of a connection both ends count.
         let socket = (2 * FILE + buffer.unwrap_or(212_992_u64) / 2 * 3).max(CONNECTION);
         let now = Instant::now();
-        DescriptorMemory {
-            socket,
-            count: 0,
-            descriptors: 0,
-            locks: 0,
-            cpu_ms: 0,
-            looked_ms: 0,
-            looked: now,
-            due: now,
-            locks_due: now,
-        }
+        DescriptorMemory { socket, count: 0, descriptors: 0, locks: 0, cpu_ms: 0, due: now, locks_due: now }
     }
 }
 
 impl DescriptorMemory {
-    /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. If an estimate passes
-    /// `room`, the descriptors are looked at.
+    /// Bytes held by descriptors and locks of these processes, which have used `cpu_ms` so far. Those that came since
+    /// the last look count as sockets; where the sum passes `room`, all are looked at.
     pub fn bytes(&mut self, pids: &[u32], cpu_ms: u64, room: u64) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
         let more = |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
-        let sum = |held: &DescriptorMemory| held.descriptors.saturating_add(more(held)).saturating_add(held.locks);
-        // An equal count can be other descriptors, and epoll entries are none, so CPU use is a sign of change as well.
-        // /proc shows little CPU late, so time is a third sign.
-        let changed = count != self.count || cpu_ms > self.looked_ms || self.looked.elapsed() >= LONGEST;
-        if changed && (Instant::now() >= self.due || sum(self) > room) {
+        if Instant::now() >= self.due || self.descriptors.saturating_add(more(self)) > room {
             let began = Instant::now();
-            self.descriptors = self.look(pids, room)?;
-            (self.count, self.looked_ms, self.looked) = (count, cpu_ms, began);
+            (self.descriptors, self.count) = (self.look(pids, room)?, count);
             self.due = Instant::now() + LONGEST.min(began.elapsed() * PART);
         }
-        self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(self.descriptors))?;
-        Ok(sum(self))
+        let sum = self.descriptors.saturating_add(more(self));
+        Ok(sum.saturating_add(self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?))
     }
 
     /// Locks alone; counting stops beyond `room`.
@@ -116,28 +99,24 @@ impl DescriptorMemory {
 
     /// Descriptors; counting stops beyond `room`.
     fn look(&self, pids: &[u32], room: u64) -> Result<u64, Errno> {
-        let mut bytes = 0;
-        let (mut shared, mut texts, mut open) = (BTreeSet::new(), BTreeMap::new(), 0);
+        let (mut bytes, mut counted, mut texts) = (0, BTreeSet::new(), 0);
         for pid in pids {
             let folder = files_of(*pid).0;
             for name in names(*pid, &format!("{folder}/fd"))? {
                 let Ok(target) = fs::read_link(format!("{folder}/fd/{name}")) else { continue };
                 let target = target.to_string_lossy().into_owned();
-                let size = match target.split(':').next().unwrap_or_default() {
-                    "pipe" => PIPE,
-                    "socket" => self.socket,
+                bytes += match target.split(':').next().unwrap_or_default() {
+                    kind @ ("pipe" | "socket") => {
+                        let size = if kind == "pipe" { PIPE } else { self.socket };
+                        if counted.insert(target) { size } else { 0 }
+                    }
                     "anon_inode" => FILE + WATCH * shown(&format!("{folder}/fdinfo/{name}"), "tfd:"),
                     _ if target.starts_with("/proc/") => {
-                        open += 1;
-                        let text = || text_of(&format!("{folder}/fd/{name}"), &target, room);
-                        if open > TEXTS { LARGE_TEXT } else { *texts.entry(target.clone()).or_insert_with(text) }
+                        texts += 1;
+                        if texts > TEXTS { LARGE_TEXT } else { text_of(&format!("{folder}/fd/{name}"), &target, room) }
                     }
                     _ => FILE,
                 };
-                let of_many = target.starts_with("pipe:") || target.starts_with("socket:");
-                if !of_many || shared.insert(target) {
-                    bytes += size;
-                }
                 if bytes > room {
                     return Ok(bytes);
                 }
@@ -166,23 +145,6 @@ fn names(pid: u32, folder: &str) -> Result<Vec<String>, Errno> {
         Err(_) if !has_memory(pid)? => Ok(Vec::new()),
         Err(e) => Err(crate::sandbox::sys::errno(&e)),
     }
-}
-
-/// The /proc folder that shows a process's descriptors, and their number: the size of `fd` (Linux 6.2), else of the
-/// table. A first thread that ended shows none; the others show all (`seccomp` lets no thread have its own table).
-pub fn files_of(pid: u32) -> (String, u64) {
-    let count = |folder: &str| {
-        let size = fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());
-        let status = if size == 0 { text(&format!("{folder}/status")).unwrap_or_default() } else { String::new() };
-        let table = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
-        if size == 0 { table.unwrap_or(0) } else { size }
-    };
-    let own = format!("/proc/{pid}");
-    match count(&own) {
-        0 => threads(pid).map(|thread| (count(&thread), thread)).find(|(count, _)| *count > 0),
-        count => return (own, count),
-    }
-    .map_or((own, 0), |(count, thread)| (thread, count))
 }
 
 /// As `lines`; a descriptor that was closed since, or whose process is exiting, shows none.

@@ -1,6 +1,5 @@
 //! What a call used: memory and CPU where no cgroup counts, descriptors, and files that were written live.
 
-pub mod freeze;
 pub mod held;
 pub mod processes;
 pub mod sampler;

@@ -1,9 +1,8 @@
-//! Processes: what /proc tells the launcher about the processes of a call.
+//! What /proc tells the launcher about the processes of a call.
 //!
-//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the recorder
-//! of a recorded call.
+//! The launcher is pid 1 of its own pid namespace. All other processes in its /proc belong to the call, but the
+//! recorder of a recorded call.
 
-use crate::sandbox::recorder;
 use crate::sandbox::sys::errno;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -13,7 +12,6 @@ use std::io::{BufRead, BufReader};
 
 /// Pid and start time, which tell a process from a later one with the same pid.
 pub type Key = (u32, u64);
-pub type Processes = BTreeMap<Key, Process>;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
@@ -37,6 +35,8 @@ pub struct Memory {
     pub own: u64,
     /// Pages of files. They do not count as memory of the call, but the kernel's ru_maxrss includes them.
     pub files: u64,
+    /// Mapped or only reserved.
+    pub addresses: u64,
 }
 
 /// Signals every process of this pid namespace but ourselves. Refused unless we are its pid 1: anywhere else, kill(2)
@@ -54,8 +54,7 @@ pub struct ProcessSnapshot {
     /// The pid given out last in this namespace, read before the rest: while it is unchanged, no process and no thread
     /// was made.
     pub newest: Option<u32>,
-    pub processes: Processes,
-    /// The recorder of a recorded call, which is none of its processes.
+    pub processes: BTreeMap<Key, Process>,
     pub recorder: Option<u32>,
 }
 
@@ -63,37 +62,37 @@ impl ProcessSnapshot {
     pub fn now() -> Result<ProcessSnapshot, Errno> {
         // In this order, so that a process older than `newest` that is not listed has ended.
         let newest = text("/proc/loadavg")?.split_whitespace().last().and_then(|pid| pid.parse().ok());
-        let (mut processes, mut found) = (Processes::new(), None);
+        let mut snapshot = ProcessSnapshot { newest, ..ProcessSnapshot::default() };
         for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
             let name = entry.map_err(|e| errno(&e))?.file_name();
-            // All but the launcher itself and its recorder.
-            if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1) {
-                match process(pid)? {
-                    Some((_, process)) if recorder::is_one(pid, &process) => found = Some(pid),
-                    other => processes.extend(other),
-                }
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).filter(|pid| *pid != 1) else { continue };
+            match process(pid)? {
+                // The recorder is the only child of the launcher that leads a session.
+                Some((_, process)) if process.parent == 1 && process.session == pid => snapshot.recorder = Some(pid),
+                found => snapshot.processes.extend(found),
             }
         }
-        Ok(ProcessSnapshot { newest, processes, recorder: found })
+        Ok(snapshot)
     }
 
     pub fn faults(&self) -> u64 {
         self.processes.values().map(|process| process.faults).sum()
     }
 
-    /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in /proc.
+    /// The pids of the tool's processes: all but the init, our only child, which opens no files and shows none in
+    /// /proc.
     pub fn of_the_tool(&self) -> Vec<u32> {
         self.processes.iter().filter(|(_, process)| process.parent != 1).map(|((pid, _), _)| *pid).collect()
     }
 }
 
-/// The errors of reading about a process that has ended: no failure.
+/// The errors of reading about a process that has ended: not a failure.
 fn gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::ENOENT | nix::libc::ESRCH))
 }
 
 /// A text file of /proc; empty where its process has ended.
-pub fn text(path: &str) -> Result<String, Errno> {
+fn text(path: &str) -> Result<String, Errno> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(e) if gone(&e) => Ok(String::new()),
@@ -119,17 +118,8 @@ pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
     }
 }
 
-/// CPU time of a process, ms.
-pub fn cpu_ms(pid: u32) -> Result<u64, Errno> {
-    Ok(process(pid)?.map_or(0, |(_, process)| process.own_ms))
-}
-
-/// The parent of a process.
-pub fn parent(pid: u32) -> Result<u32, Errno> {
-    process(pid)?.map(|(_, process)| process.parent).ok_or(Errno::ESRCH)
-}
-
-fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
+/// A process as it is now; `None` where it has ended.
+pub fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
     let text = text(&format!("/proc/{pid}/stat"))?;
     // The name may hold anything, so count from its closing parenthesis.
     let Some((_, rest)) = text.rsplit_once(')') else { return Ok(None) };
@@ -157,6 +147,7 @@ pub fn resident(pid: u32) -> Result<Memory, Errno> {
         pages: kib(&text, &["RssAnon:", "RssShmem:", "VmSwap:"]) * 1024,
         own: kib(&text, &["HugetlbPages:", "VmPTE:"]) * 1024,
         files: kib(&text, &["RssFile:"]) * 1024,
+        addresses: kib(&text, &["VmSize:"]) * 1024,
     })
 }
 
@@ -170,10 +161,9 @@ pub fn proportional(pid: u32) -> Result<u64, Errno> {
     Ok(kib(&text, &["Pss_Anon:", "Pss_Shmem:", "SwapPss:"]) * 1024)
 }
 
-/// How many mappings a process has; counting stops at `most`.
+/// How many mappings a process has; counting stops at `most`. Only threads show them once the first one has ended.
 pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
     let own = lines(&format!("/proc/{pid}/maps"), "", most)?;
-    // A first thread that ended shows none; the other threads show all of them.
     if own > 0 {
         return Ok(own);
     }
@@ -196,16 +186,27 @@ fn status(pid: u32) -> Result<String, Errno> {
     if shows_memory(&own) {
         return Ok(own);
     }
-    for thread in threads(pid) {
-        let text = text(&format!("{thread}/status"))?;
-        if shows_memory(&text) {
-            return Ok(text);
-        }
-    }
-    Ok(own)
+    let others = threads(pid).map(|thread| text(&format!("{thread}/status")));
+    Ok(others.collect::<Result<Vec<_>, _>>()?.into_iter().find(|text| shows_memory(text)).unwrap_or(own))
 }
 
-pub fn threads(pid: u32) -> impl Iterator<Item = String> {
+/// The /proc folder that shows a process's descriptors, and their number: the size of `fd` (Linux 6.2), else of the
+/// table. A first thread that ended shows none; the others show all (`seccomp` lets no thread have its own table).
+pub fn files_of(pid: u32) -> (String, u64) {
+    let count = |folder: &String| {
+        let size = std::fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());
+        let table = || {
+            let status = text(&format!("{folder}/status")).unwrap_or_default();
+            status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok()).unwrap_or(0)
+        };
+        if size == 0 { table() } else { size }
+    };
+    let own = format!("/proc/{pid}");
+    let mut folders = std::iter::once(own.clone()).chain(threads(pid)).map(|folder| (count(&folder), folder));
+    folders.find(|(count, _)| *count > 0).map_or((own, 0), |(count, folder)| (folder, count))
+}
+
+fn threads(pid: u32) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path().display().to_string())
 }

@@ -1,29 +1,33 @@
-//! Sampler: where no cgroup counts, memory and CPU are summed over the call's pid namespace, every ≤ 20 ms.
+//! Where no cgroup counts, memory and CPU are summed over the call's pid namespace, every ≤ 20 ms.
 //!
-//! The weaker form of the wall `cgroup`; audit and outcome say `sampled`. `processes` reads the figures. The quick sum
-//! counts a page once for each process that maps it, so it is never too low. Only where it passes the limit are pages
-//! counted exactly, once each, while the call is stopped.
+//! The weaker form of the layer `cgroup`; audit and outcome say `sampled`. The quick sum counts a page once for each
+//! process that maps it, so it is never too low. Only where it passes the limit are pages counted exactly, once each,
+//! while the call is stopped: counting takes some 10 ms for each GiB of each process, and a process that runs meanwhile
+//! turns shared pages into its own.
 
-use crate::sandbox::freeze::Frozen;
 use crate::sandbox::held::DescriptorMemory;
-use crate::sandbox::processes::{self, Key, Memory, ProcessSnapshot};
+use crate::sandbox::processes::{self, Key, Memory, ProcessSnapshot, signal_all};
 use nix::errno::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Most bytes that one page fault adds: huge pages are off where memory is sampled (`launcher`).
 const PAGE: u64 = 4096;
-/// After so many counts in a row that were invalid, because the call did not stay stopped, the quick sum decides.
-const MAX_UNSTABLE_SAMPLES: u32 = 3;
-/// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process it was forked through.
+/// Kernel memory of one mapping, bytes: the area and its tree node, and a link for each process that may share it.
 const AREA: u64 = 256;
 const LINK: u64 = 64;
 /// Kernel memory of a thread, bytes: its kernel stack and what describes it.
 const THREAD: u64 = 32 << 10;
 /// Most sessions of a call at a time. Where no group shares out the CPU, each session has its own share (sched(7)).
 pub const SESSIONS: u64 = 64;
-/// Longest time that one look counts mappings; the next look counts the rest.
-const COUNTING: Duration = Duration::from_millis(10);
+/// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for each GiB.
+const SETTLING: Duration = Duration::from_secs(1);
+/// Page faults that system calls under way may still take, 16 MiB. (fork(2) itself takes none.)
+const LATE_FAULTS: u64 = 4096;
+/// How often a count looks whether the call stays stopped.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What was seen, over the whole call.
 #[derive(Debug, Default)]
@@ -31,14 +35,9 @@ pub struct Sampler {
     seen: ProcessSnapshot,
     gone_ms: u64,
     waited_ms: u64,
-    looks: u64,
-    mappings: BTreeMap<Key, Mappings>,
     /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
     counted: Option<(u64, u64)>,
-    /// Bytes of all pages at the last count that was whole.
-    last: u64,
-    unstable_samples: u32,
-    held: DescriptorMemory,
+    pub descriptors: DescriptorMemory,
     /// Most bytes of file pages that one process was seen to have mapped.
     files: u64,
     pub peak: u64,
@@ -53,28 +52,21 @@ pub struct Look {
     pub sessions: u64,
 }
 
-/// The mappings of one process when they were last counted.
-#[derive(Clone, Copy, Debug)]
-struct Mappings {
-    count: u64,
-    at_ms: Option<u64>,
-    look: u64,
-}
-
 impl Sampler {
     /// Looks once. `must_end`: the call is to end now, whatever it holds.
     pub fn look(&mut self, scratch_bytes: u64, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
-        let threads: u64 = self.seen.processes.values().map(|process| process.threads).sum();
-        let mut sum = Memory { own: scratch_bytes + threads * THREAD, ..Memory::default() };
-        for (pid, _) in self.seen.processes.keys() {
+        let (mut sum, mut addresses) = (Memory { own: scratch_bytes, ..Memory::default() }, 0);
+        for ((pid, _), process) in &self.seen.processes {
             let memory = processes::resident(*pid)?;
-            sum = Memory { pages: sum.pages + memory.pages, own: sum.own + memory.own, files: sum.files };
+            sum.pages += memory.pages;
+            sum.own += memory.own + process.threads * THREAD;
+            addresses += memory.addresses / PAGE;
             self.files = self.files.max(memory.files);
         }
-        sum.own += self.mapped(limit)?;
         // The room does not subtract pages: their quick sum may be far too high.
-        sum.own += self.held.bytes(&self.seen.of_the_tool(), cpu_ms, limit.saturating_sub(sum.own))?;
+        sum.own += self.descriptors.bytes(&self.seen.of_the_tool(), cpu_ms, limit.saturating_sub(sum.own))?;
+        sum.own += self.mapped(addresses, limit.saturating_sub(sum.own))?;
         if sum.pages + sum.own > limit && sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own, must_end)?;
         }
@@ -92,7 +84,6 @@ impl Sampler {
 
     /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
     fn see(&mut self, seen: ProcessSnapshot) -> u64 {
-        self.looks += 1;
         let gone = |key: &Key| !seen.processes.contains_key(key);
         self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();
         // Others may hold pages that a process wrote which is gone, or came and went unseen. (Threads look like these.)
@@ -110,7 +101,8 @@ impl Sampler {
         own + self.gone_ms.max(self.waited_ms)
     }
 
-    /// Bytes of all processes' pages, each page once. Counted anew unless what was added since cannot pass `room`.
+    /// Bytes of all processes' pages, each page once. Counted again unless what was added since cannot pass `room`.
+    /// Where the call does not stay stopped, the quick sum decides.
     fn counted_once(&mut self, quick: u64, room: u64, mut must_end: impl FnMut() -> bool) -> Result<u64, Errno> {
         if let Some((pages, faults)) = self.counted {
             let written = self.seen.faults().saturating_sub(faults).saturating_mul(PAGE);
@@ -118,57 +110,92 @@ impl Sampler {
                 return Ok(pages);
             }
         }
-        let mut frozen = Frozen::begin(&mut must_end)?;
-        let mut pages = 0;
-        let pids: Vec<u32> = frozen.seen.processes.keys().map(|(pid, _)| *pid).collect();
-        for (number, pid) in pids.iter().enumerate() {
+        let frozen = Frozen::begin(&mut must_end)?;
+        let (mut pages, mut looked) = (0, Instant::now());
+        for (pid, _) in frozen.seen.processes.keys() {
             pages += processes::proportional(*pid)?;
             if pages > room || must_end() {
                 return Ok(pages);
             }
-            if !frozen.is_valid(number + 1 == pids.len())? {
-                self.unstable_samples += 1;
-                return Ok(if self.unstable_samples < MAX_UNSTABLE_SAMPLES { self.last } else { quick });
+            if looked.elapsed() >= LOOK {
+                if !frozen.is_valid()? {
+                    return Ok(quick);
+                }
+                looked = Instant::now();
             }
         }
-        self.unstable_samples = 0;
+        if !frozen.is_valid()? {
+            return Ok(quick);
+        }
         self.see(frozen.seen.clone());
         self.counted = Some((pages, self.seen.faults()));
-        self.last = pages;
         Ok(pages)
     }
 
-    /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest uncounted first. One
-    /// not counted yet is taken to have as many as its parent, whose mappings fork(2) copied.
-    fn mapped(&mut self, limit: u64) -> Result<u64, Errno> {
-        let most = limit / AREA + 1;
-        let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
-        let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
-        for (key, process) in &self.seen.processes {
-            let of_parent = self.mappings.iter().find(|((pid, _), _)| *pid == process.parent).map(|(_, m)| m.count);
-            let inherited = Mappings { count: of_parent.unwrap_or(largest), at_ms: None, look: 0 };
-            known.insert(*key, self.mappings.get(key).copied().unwrap_or(inherited));
+    /// Kernel memory for mappings. They are counted only where one for each page of the `addresses` would pass `room`.
+    fn mapped(&self, addresses: u64, room: u64) -> Result<u64, Errno> {
+        let each = AREA + LINK * self.seen.processes.len() as u64;
+        if addresses.saturating_mul(each) <= room {
+            return Ok(0);
         }
-        let now = |key: &Key| self.seen.processes.get(key).map(|process| process.own_ms);
-        let mut waiting: Vec<_> = known.iter_mut().filter(|(key, mappings)| now(key) != mappings.at_ms).collect();
-        waiting.sort_by_key(|(_, mappings)| mappings.look);
-        let until = Instant::now() + COUNTING;
-        for (key, mappings) in waiting {
-            *mappings = Mappings { count: processes::mappings(key.0, most)?, at_ms: now(key), look: self.looks };
-            if Instant::now() > until {
+        let mut bytes = 0;
+        for (pid, _) in self.seen.processes.keys() {
+            bytes += each * processes::mappings(*pid, room / each + 1)?;
+            if bytes > room {
                 break;
             }
         }
-        self.mappings = known;
-        Ok(self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum())
+        Ok(bytes)
+    }
+}
+
+/// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `is_valid` detects.
+pub struct Frozen {
+    stopped_before: BTreeSet<Key>,
+    seen: ProcessSnapshot,
+}
+
+impl Frozen {
+    pub fn begin(must_end: &mut impl FnMut() -> bool) -> Result<Frozen, Errno> {
+        // Looked at now: what the tool stops between this look and our own signal goes on at the end.
+        let stopped = ProcessSnapshot::now()?.processes.into_iter().filter(|(_, process)| process.state == 'T');
+        let stopped_before = stopped.map(|(key, _)| key).collect();
+        // One kill(2) stops all processes at once, also those that fork(2) is just making.
+        let _ = signal_all(Signal::SIGSTOP);
+        let until = Instant::now() + SETTLING;
+        let mut frozen = Frozen { stopped_before, seen: ProcessSnapshot::default() };
+        frozen.seen = ProcessSnapshot::now()?;
+        let first = frozen.seen.faults();
+        while frozen.seen.processes.values().any(|process| matches!(process.state, 'R' | 'S'))
+            && frozen.seen.faults().saturating_sub(first) <= LATE_FAULTS
+            && Instant::now() < until
+            && !must_end()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+            frozen.seen = ProcessSnapshot::now()?;
+        }
+        Ok(frozen)
     }
 
-    /// How many processes of the call are ancestors of this one, itself included.
-    fn ancestors(&self, pid: u32) -> u64 {
-        let all = &self.seen.processes;
-        let parent = |pid: &u32| all.range((*pid, 0)..=(*pid, u64::MAX)).next().map(|(_, p)| p.parent);
-        // Each step goes to an older process; the bound is for a pid used again between two reads.
-        let line = std::iter::successors(Some(pid), parent).skip(1).take_while(|above| *above > 1);
-        1 + line.take(all.len().saturating_sub(1)).count() as u64
+    /// Whether the count is valid. A process made meanwhile would have lowered the shares of the others.
+    fn is_valid(&self) -> Result<bool, Errno> {
+        let now = ProcessSnapshot::now()?;
+        let late = now.faults().saturating_sub(self.seen.faults());
+        Ok(now.newest.is_some() && now.newest == self.seen.newest && late <= LATE_FAULTS)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if self.stopped_before.is_empty() {
+            let _ = signal_all(Signal::SIGCONT);
+            return;
+        }
+        // Processes that the tool had stopped itself stay stopped.
+        let now = ProcessSnapshot::now().unwrap_or_default();
+        let stopped = now.processes.keys().filter(|key| !self.stopped_before.contains(key)).map(|key| key.0);
+        for pid in stopped.chain(now.recorder) {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+        }
     }
 }

@@ -6,10 +6,10 @@
 use crate::base::files;
 use crate::policy::{Access, Limits};
 use crate::quantity::{Limit, SAMPLE_MS};
-use crate::sandbox::freeze::Frozen;
-use crate::sandbox::held::files_of;
 use crate::sandbox::inspect::{self, Totals};
+use crate::sandbox::processes::files_of;
 use crate::sandbox::protocol::Mount;
+use crate::sandbox::sampler::Frozen;
 use crate::sandbox::sys::errno;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

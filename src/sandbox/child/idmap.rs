@@ -1,8 +1,7 @@
 //! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the wall `view`, for real root), so
 //! that 0600 files of a granted folder stay readable and new files belong to the folder's owner.
 
-use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::Identity;
+use crate::sandbox::protocol::{Identity, Problem};
 use crate::sandbox::sys;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -44,7 +43,7 @@ impl Users {
 
 /// Maps the on-disk id (inside) to the tool's kernel id (outside).
 fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
-    let failed = |errno| Problem { wall: "view".into(), what: "a user namespace for id-mapped mounts".into(), errno };
+    let failed = |errno: Errno| Problem::of("view", "a user namespace for id-mapped mounts")(errno);
     let (ready, say) = pipe().map_err(failed)?;
     let Some(pid) = sys::fork().map_err(failed)? else {
         // The child only holds the namespace open until we have its descriptor.

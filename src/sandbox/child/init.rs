@@ -8,7 +8,7 @@
 
 use crate::base::files;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
+use crate::sandbox::protocol::Problem;
 use crate::sandbox::sys;
 use nix::sys::stat::{Mode, fchmod};
 use std::io::Write;

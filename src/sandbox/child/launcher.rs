@@ -8,7 +8,6 @@ use crate::base::files;
 use crate::base::hidden::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::held::DescriptorMemory;
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
 use crate::sandbox::protocol::{Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
@@ -19,7 +18,8 @@ use crate::sandbox::seccomp::recorded::Recorded;
 use crate::sandbox::view::View;
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{
-    Problem, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys, view,
+    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys,
+    view,
 };
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -60,7 +60,7 @@ fn invalid() -> std::io::Error {
 }
 
 fn unruled(what: String) -> Problem {
-    Problem { wall: "landlock".into(), what, errno: Errno::EINVAL }
+    Problem::of("landlock", what)(Errno::EINVAL)
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
@@ -159,22 +159,14 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
 }
 
 fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
-    let failed = |errno| Problem { wall: "scratch".into(), what: format!("opening {}", stage.folder.display()), errno };
-    let opening = |errno| Problem { errno: crate::sandbox::moved(errno), ..failed(errno) };
-    let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(opening)?;
-    let stat = fstat(&folder).map_err(failed)?;
-    if (stat.st_dev, stat.st_ino) == (stage.device, stage.inode) { Ok(folder) } else { Err(failed(Errno::ESTALE)) }
-}
-
-/// What is remembered between the looks at one call.
-#[derive(Default)]
-struct Sampled {
-    /// Without a cgroup.
-    sampler: Sampler,
-    /// With one.
-    held: DescriptorMemory,
-    /// CPU time at the last look.
-    cpu_ms: u64,
+    let what = || format!("opening {}", stage.folder.display());
+    let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
+    let folder = opened.map_err(Problem::of_path("scratch", what()))?;
+    let stat = fstat(&folder).map_err(Problem::of("scratch", what()))?;
+    if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
+        return Err(Problem::new(ProblemKind::Changed, "scratch", what(), Errno::ESTALE));
+    }
+    Ok(folder)
 }
 
 fn counting(errno: Errno) -> Problem {
@@ -356,7 +348,7 @@ impl Launcher<'_> {
     /// Waits until the call ends, by itself or by a limit.
     fn watch(&self, spawned: &mut Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<Exited, Problem> {
         let Spawned { pid, pidfd, status, written, recorder } = spawned;
-        let mut seen = Sampled::default();
+        let mut sampler = Sampler::default();
         let mut killed = None;
         let mut last_look = Instant::now();
         loop {
@@ -387,7 +379,8 @@ impl Launcher<'_> {
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
                 let beside = recorder.as_ref().map_or(0, Recorder::cpu_ms);
-                killed = self.over(&mut seen, scratch, deadline)?.or_else(|| self.over_cpu(seen.cpu_ms + beside));
+                let (over, cpu_ms) = self.over(&mut sampler, scratch, deadline)?;
+                killed = over.or_else(|| self.over_cpu(cpu_ms + beside));
                 if let (None, Some(written)) = (killed, &mut *written) {
                     killed = written.look(&self.setup.limits).map_err(counting)?.map(Killed::Written);
                 }
@@ -401,46 +394,42 @@ impl Launcher<'_> {
                 }
             }
         }
-        let mut exited = self.reap(*pid, status, killed, &seen.sampler, scratch)?;
+        let mut exited = self.reap(*pid, status, killed, &sampler, scratch)?;
         if let (None, Some(written)) = (exited.killed, written) {
             exited.killed = written.at_last(&self.setup.limits).map_err(counting)?.map(Killed::Written);
         }
         Ok(exited)
     }
 
-    /// The limit of the call as a whole that is passed, if any.
+    /// The limit of the call as a whole that is passed, if any, and its CPU time so far.
     fn over(
         &self,
-        sampled: &mut Sampled,
+        sampler: &mut Sampler,
         scratch: &Scratch,
         deadline: Option<Instant>,
-    ) -> Result<Option<Killed>, Problem> {
+    ) -> Result<(Option<Killed>, u64), Problem> {
         let failed = Problem::of("cgroup", "reading /proc of the call");
         let limits = &self.setup.limits;
         let allowed = limits.get(Limit::MemoryBytes);
         let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
                 let seen = counters.seen()?;
-                let locks = sampled
-                    .held
-                    .locks(|| Ok(ProcessSnapshot::now()?.of_the_tool()), seen.cpu_ms, allowed)
-                    .map_err(failed)?;
+                let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
+                let locks = sampler.descriptors.locks(pids, seen.cpu_ms, allowed).map_err(failed)?;
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
             }
             None => {
                 let must_end = || deadline.is_some_and(|d| Instant::now() >= d) || self.host_speaks();
-                let look = sampled.sampler.look(scratch.fill()?.0, allowed, must_end).map_err(failed)?;
+                let look = sampler.look(scratch.fill()?.0, allowed, must_end).map_err(failed)?;
                 (look.bytes > allowed, look.cpu_ms, look.sessions)
             }
         };
-        sampled.cpu_ms = cpu;
-        Ok(if memory {
-            Some(Killed::Memory)
-        } else if sessions > SESSIONS {
-            Some(Killed::Sessions)
-        } else {
-            None
-        })
+        let killed = match () {
+            () if memory => Some(Killed::Memory),
+            () if sessions > SESSIONS => Some(Killed::Sessions),
+            () => None,
+        };
+        Ok((killed, cpu))
     }
 
     /// The ending of a call that has used so much CPU time, recorder included, if that is too much.

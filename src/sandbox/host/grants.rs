@@ -139,17 +139,18 @@ fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fa
 }
 
 fn script_now(path: &Path) -> Result<FileStat, Fault> {
-    let shown = printable(&path.display().to_string());
-    let stat = look(path).map_err(|errno| match errno {
-        Errno::ENOENT => Fault::new(Kind::DependencyError, "the tool's script is not there any more")
-            .person(format!("{shown}: does not exist; put it back, or take the manifest away")),
-        errno => explain(path, errno),
-    })?;
-    if is(&stat, SFlag::S_IFREG) {
-        return Ok(stat);
+    let gone = |message: &str, why: &str| {
+        Fault::new(Kind::DependencyError, message).person(printable(&format!("{}: {why}", path.display())))
+    };
+    match look(path) {
+        Err(Errno::ENOENT) => {
+            let why = "does not exist; put it back, or take the manifest away";
+            Err(gone("the tool's script is not there any more", why))
+        }
+        Err(errno) => Err(explain(path, errno)),
+        Ok(stat) if is(&stat, SFlag::S_IFREG) => Ok(stat),
+        Ok(_) => Err(gone("the tool's script is not a regular file any more", "is not a regular file")),
     }
-    Err(Fault::new(Kind::DependencyError, "the tool's script is not a regular file any more")
-        .person(format!("{shown}: is not a regular file")))
 }
 
 fn few(stages: usize) -> Result<(), Fault> {

@@ -6,11 +6,13 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Access, WrittenTree, writable};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
+use crate::sandbox::sys::errno as errno_of;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, fstat, lstat};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fs::Metadata;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +31,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn add(&mut self, meta: &std::fs::Metadata) {
+    pub fn add(&mut self, meta: &Metadata) {
         // st_blocks is in units of 512 bytes on every file system (stat(3type)).
         self.bytes += meta.blocks() * 512;
         self.files += 1;
@@ -77,32 +79,67 @@ pub fn below(folder: &OwnedFd, path: &Path) -> impl Iterator<Item = walkdir::Res
     })
 }
 
-/// What a walk came to; `None` where it was closed to us, or is gone. A host without descriptors has not looked at all.
-fn seen_at(found: walkdir::Result<(PathBuf, DirEntry)>, path: &Path) -> Result<Option<(PathBuf, DirEntry)>, Fault> {
-    found.map(Some).or_else(|e| match e.io_error().map(crate::sandbox::sys::errno) {
-        Some(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => Err(explain(path, errno)),
-        _ => Ok(None),
-    })
+/// Longest look at one tree.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Looks at every entry below a folder before a call, in bounded number and time. What vanished meanwhile is passed
+/// over. `message`: the refusal where not all could be looked at; `closed`: folders that are closed to us are passed
+/// over.
+fn walk(
+    folder: &OwnedFd,
+    path: &Path,
+    message: &str,
+    closed: bool,
+    mut look: impl FnMut(PathBuf, DirEntry, Metadata) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let begun = Instant::now();
+    for (seen, found) in below(folder, path).enumerate() {
+        if seen > MAX_WRITABLE_ENTRIES || begun.elapsed() > LOOK {
+            let why = format!("more than {MAX_WRITABLE_ENTRIES} entries, or {} s", LOOK.as_secs());
+            let person = format!("{}: {why} to look at before a call; grant a smaller folder", path.display());
+            return Err(refuse(message, person));
+        }
+        let error = match found.and_then(|(place, entry)| Ok((entry.metadata()?, place, entry))) {
+            Ok((meta, place, entry)) => {
+                look(place, entry, meta)?;
+                continue;
+            }
+            Err(error) => error,
+        };
+        match error.io_error().map(errno_of) {
+            Some(Errno::ENOENT) => {}
+            Some(errno @ (Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)) => return Err(explain(path, errno)),
+            _ if closed => {}
+            // An unreadable folder may hold a link, and the tool as its owner could make the folder readable.
+            errno => {
+                let why = errno.map_or("cannot be read", Errno::desc);
+                let place =
+                    error.path().and_then(|at| at.strip_prefix(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok());
+                let place = path.join(place.unwrap_or(Path::new("")));
+                let person = format!("{}: {why}; make it readable or move it out of the grant", place.display());
+                return Err(refuse(message, person));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Pipes, sockets and devices below a folder. Below /tmp and staged folders Landlock does not stop writes into a pipe
 /// of a read grant (see `scratch`), so they are covered there.
 pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
-    for (seen, found_now) in below(folder, path).enumerate() {
-        let Some((place, entry)) = seen_at(found_now, path)? else { continue };
+    let message = "a granted folder holds too much to check for pipes";
+    walk(folder, path, message, true, |place, entry, _| {
         let kind = entry.file_type();
-        if seen > MAX_WRITABLE_ENTRIES || found.len() > MAX_SNAPSHOT_FILES {
-            let person = format!(
-                "{}: a grant below /tmp or a staged folder may hold {MAX_WRITABLE_ENTRIES} entries, {MAX_SNAPSHOT_FILES} of them pipes, sockets or devices; grant a folder elsewhere",
-                path.display()
-            );
-            return Err(refuse("a granted folder holds too much to check for pipes", person));
-        }
         if !(kind.is_file() || kind.is_dir() || kind.is_symlink()) {
             found.push(place);
         }
-    }
+        if found.len() > MAX_SNAPSHOT_FILES {
+            let person = format!("{}: more than {MAX_SNAPSHOT_FILES} pipes, sockets or devices", path.display());
+            return Err(refuse(message, person));
+        }
+        Ok(())
+    })?;
     found.sort();
     Ok(found)
 }
@@ -120,35 +157,10 @@ type ReadOnlyEntries = Vec<(PathBuf, Access, FileStat)>;
 /// to show read-only, and the tree's size.
 pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries, Totals), Fault> {
     let (mut kept, mut totals): (ReadOnlyEntries, _) = (Vec::new(), Totals::default());
-    for (seen, entry) in below(folder, path).enumerate() {
-        if seen > MAX_WRITABLE_ENTRIES {
-            let person =
-                format!("{}: more than {MAX_WRITABLE_ENTRIES} entries cannot be checked before a call", path.display());
-            return Err(refuse("a writable folder holds too many files", person));
-        }
-        let looked = entry.and_then(|(place, entry)| Ok((entry.metadata()?, place, entry)));
-        let (meta, place, entry) = match looked {
-            Ok(all) => all,
-            Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
-            Err(e)
-                if e.io_error()
-                    .is_some_and(|io| [Errno::EMFILE, Errno::ENFILE].contains(&crate::sandbox::sys::errno(io))) =>
-            {
-                return Err(explain(path, Errno::EMFILE));
-            }
-            // An unreadable folder may hold a link, and the tool as its owner could make the folder readable.
-            Err(e) => {
-                let root = format!("/proc/self/fd/{}/.", folder.as_raw_fd());
-                let why = e.to_string().replace(&root, &path.display().to_string());
-                return Err(refuse(
-                    "a writable folder holds what cannot be checked",
-                    format!("{why}; make it readable or move it out of the grant"),
-                ));
-            }
-        };
+    walk(folder, path, "a writable folder holds too much, or what cannot be checked", false, |place, entry, meta| {
         totals.add(&meta);
         if kept.last().is_some_and(|(above, ..)| place.starts_with(above)) {
-            continue;
+            return Ok(());
         }
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         if writable::obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
@@ -159,10 +171,10 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
                 return Err(refuse("a writable folder is a repository, or holds a link to one", person));
             }
             kept.push((place, Access::Read, stat));
-            continue;
+            return Ok(());
         }
-        is_harmless(&place, &name, &meta)?;
-    }
+        check_entry(&place, &name, &meta)
+    })?;
     let between = |place: &Path| -> Vec<PathBuf> {
         place.ancestors().skip(1).take_while(|above| *above != path).map(Path::to_owned).collect()
     };
@@ -178,7 +190,7 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
     Ok((kept, totals))
 }
 
-fn is_harmless(place: &Path, name: &str, facts: &std::fs::Metadata) -> Result<(), Fault> {
+fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> {
     let shown = place.display();
     if facts.is_file() && facts.nlink() > 1 {
         let person = format!(
@@ -205,43 +217,26 @@ fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
 }
 
-/// Longest look at one tree.
-const LOOK: Duration = Duration::from_secs(5);
-
-/// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an interpreter
-/// loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
+/// Refuses a tree that tools could write, below a folder of the script's modules, if it holds a name that an
+/// interpreter loads (no tool can make links there). A tree that cannot be looked at whole, in time, is refused too.
 pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
     let tree = &written.tree;
     let folder = match without_links(tree, OFlag::O_PATH) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(()),
         folder => folder.map_err(|errno| explain(tree, errno))?,
     };
-    let (begun, refused) = (Instant::now(), "a writable folder beside the script cannot be looked at");
-    for (seen, found) in below(&folder, tree).enumerate() {
-        if seen > MAX_WRITABLE_ENTRIES || begun.elapsed() > LOOK {
-            let words = "more entries than can be looked at before a call; take some away";
-            return Err(refuse(refused, format!("{}: {words}", tree.display())));
-        }
-        let (place, entry) = match found {
-            Err(e) if e.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => continue,
-            Err(e) => {
-                let why = e.io_error().map_or_else(|| e.to_string(), ToString::to_string);
-                return Err(refuse(refused, format!("{}: {why}; make it readable, or take it away", tree.display())));
-            }
-            Ok(found) => found,
-        };
-        let kind = entry.file_type();
+    let message = "a writable folder beside the script cannot be looked at";
+    walk(&folder, tree, message, false, |place, entry, meta| {
         let name = entry.file_name().to_string_lossy();
-        // A folder is no module by its ending.
-        let loads = writable::loaded(&name) && (!kind.is_dir() || !name.contains('.'));
-        if loads {
-            let (place, writer) = (place.display(), &written.writer);
-            let person = format!(
-                "{place}: it lies where {writer}, and the script could load it as code: move it elsewhere, or let the tool write \
-                 outside of the folders where the script's modules lie"
-            );
-            return Err(refuse("a writable folder beside the script holds code", person));
+        // A folder is not a module by its ending.
+        if !writable::loaded(&name) || meta.is_dir() && name.contains('.') {
+            return Ok(());
         }
-    }
-    Ok(())
+        let (place, writer) = (place.display(), &written.writer);
+        let person = format!(
+            "{place}: it lies where {writer}, and the script could load it as code: move it elsewhere, or let the tool write \
+             outside of the folders where the script's modules lie"
+        );
+        Err(refuse("a writable folder beside the script holds code", person))
+    })
 }

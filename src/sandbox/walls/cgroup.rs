@@ -5,7 +5,7 @@
 
 use crate::base::lock;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
+use crate::sandbox::protocol::{Problem, ProblemKind};
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 use serde::{Deserialize, Serialize};
@@ -339,10 +339,10 @@ impl Counters {
         let mut files = files.into_iter();
         let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
         let joins: Vec<OwnedFd> = files.by_ref().take(3).collect();
-        // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU however
-        // many sessions it makes (sched(7), autogroups). By itself: to move another process, the kernel waits for
-        // milliseconds. It refuses this to what a host with real-time priority starts, which then has no share, but
-        // keeps its priority.
+        // The CPU group: the launcher enters it before it starts anything, so that a call has one share of the CPU
+        // however many sessions it makes (sched(7), autogroups). By itself: to move another process, the kernel waits
+        // for milliseconds. It refuses this to what a host with real-time priority starts, which then has no share,
+        // but keeps its priority.
         let _ = files.next().map(|share| pwrite(share, b"0", 0));
         (!joins.is_empty()).then_some(Counters { version, peak, oom, cpu, pids, joins, before: CgroupUsage::default() })
     }
@@ -377,7 +377,7 @@ impl Counters {
 
     /// An unreadable counter is an error, since a limit that is not read holds nobody.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
-        let unread = |errno| Problem { wall: "cgroup".into(), what: "reading the group's counters".into(), errno };
+        let unread = |errno| Problem::new(ProblemKind::Wall, "cgroup", "reading the group's counters", errno);
         let field = |file: &OwnedFd, name: &str| {
             let text = read(file).map_err(unread)?;
             let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());

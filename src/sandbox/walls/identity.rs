@@ -6,8 +6,7 @@
 
 use crate::base::files::{self, Folder};
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::Identity;
+use crate::sandbox::protocol::{Identity, Problem};
 use nix::fcntl::OFlag;
 use nix::sys::statfs::PROC_SUPER_MAGIC;
 use std::ffi::CString;
@@ -50,8 +49,10 @@ pub struct Lease {
 /// Why a tool may not run as this id: it is uid 0 of the machine, or this cannot be told.
 fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
-    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start toolhost as root outside of it, or as an ordinary user";
-    const UNKNOWN: &str = "whether our id is uid 0 of the machine cannot be told: not every id is mapped here, and /proc/sys, whose owner would tell, is missing or is no procfs; mount a whole /proc";
+    const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start \
+                        toolhost as root outside of it, or as an ordinary user";
+    const UNKNOWN: &str = "whether our id is uid 0 of the machine is not known: not every id is mapped here, and \
+                           /proc/sys, whose owner would show it, is missing or not a procfs; mount a whole /proc";
     if files::every_id_is_mapped() == Some(true) {
         return (id == 0).then_some(ROOT);
     }
@@ -94,7 +95,7 @@ pub fn raise(plan: &mut Plan, id: u32) {
     let file = |name: &str| CString::new(format!("/proc/self/{name}")).expect("no NUL");
     let map = format!("{GUEST} {id} 1\n").into_bytes();
     let mut write = |name: &str, data: Vec<u8>| {
-        plan.add("identity", Step::WriteFile { what: "writing the id map", path: file(name), data });
+        plan.add("identity", Step::WriteFile { path: file(name), data });
     };
     write("setgroups", b"deny".to_vec());
     write("uid_map", map.clone());
@@ -141,20 +142,5 @@ mod tests {
         for (first, count) in [(0, 1), (1000, 10), (65_534, 10), (100_000, 0), (2_147_483_647, 1), (u32::MAX, 2)] {
             assert!(pool(first, count).is_err(), "{first} {count}");
         }
-    }
-
-    /// The host is done with its lease once the launcher runs; the id must not be lent again for that.
-    #[test]
-    fn an_id_stays_taken_while_a_launcher_holds_its_lock() {
-        if !real_root() {
-            println!("SKIPPED pool ids: only real root has a pool");
-            return;
-        }
-        let first = lease(POOL).expect("a lock").expect("a free id");
-        let (id, held) = (first.identity.id, first.lock.as_ref().map(|lock| lock.try_clone().expect("a duplicate")));
-        drop(first);
-        let second = lease(POOL).expect("a lock").expect("a free id");
-        assert_ne!(second.identity.id, id);
-        drop(held);
     }
 }

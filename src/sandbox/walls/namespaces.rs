@@ -1,7 +1,7 @@
 //! Wall: namespaces. The call sees no process, mount, IPC object, host name or cgroup but its own.
 
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
+use crate::sandbox::protocol::Problem;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 

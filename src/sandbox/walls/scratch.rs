@@ -5,11 +5,9 @@
 use crate::base::files;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
-use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::{Identity, Mount, Setup, Stage};
+use crate::sandbox::protocol::{Identity, Mount, Problem, ProblemKind, Setup, Stage};
 use crate::sandbox::sys;
 use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
-use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::fstatvfs;
@@ -39,9 +37,9 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 
 /// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is missing.
 fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
-    move |e| match problem(what)(e) {
-        full @ Problem { errno: Errno::ENOSPC, .. } => Problem { errno: Errno::EDQUOT, ..full },
-        other => other,
+    move |error| {
+        let is_full = error.raw_os_error() == Some(nix::libc::ENOSPC);
+        Problem { kind: if is_full { ProblemKind::Scratch } else { ProblemKind::Wall }, ..problem(what)(error) }
     }
 }
 

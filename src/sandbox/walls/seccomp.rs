@@ -18,6 +18,7 @@ use bpf::{HIGH, Insn, Refusal, Rule, Test};
 use nix::libc;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
+use syscalls::Sysno;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the seccomp list is written for x86_64 only; see docs/SECURITY.md");
@@ -29,210 +30,44 @@ const SET_ID_BITS: u32 = 0o6000;
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
 
+/// The numbers of system calls.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(Sysno::$name as i64),*] };
+}
+
 /// Calls that are allowed with any arguments. The other walls decide what these calls reach.
-const ALLOWED: &[i64] = &[
+const ALLOWED: &[i64] = calls![
     // Files and folders.
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_close,
-    libc::SYS_stat,
-    libc::SYS_fstat,
-    libc::SYS_lstat,
-    libc::SYS_lseek,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_readv,
-    libc::SYS_writev,
-    libc::SYS_preadv,
-    libc::SYS_pwritev,
-    libc::SYS_preadv2,
-    libc::SYS_pwritev2,
-    libc::SYS_access,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_statfs,
-    libc::SYS_fstatfs,
-    libc::SYS_getdents,
-    libc::SYS_getdents64,
-    libc::SYS_getcwd,
-    libc::SYS_chdir,
-    libc::SYS_fchdir,
-    libc::SYS_rename,
-    libc::SYS_renameat,
-    libc::SYS_rmdir,
-    libc::SYS_unlink,
-    libc::SYS_unlinkat,
-    libc::SYS_symlink,
-    libc::SYS_symlinkat,
-    libc::SYS_readlink,
-    libc::SYS_readlinkat,
-    libc::SYS_chown,
-    libc::SYS_fchown,
-    libc::SYS_lchown,
-    libc::SYS_fchownat,
-    libc::SYS_umask,
-    libc::SYS_utime,
-    libc::SYS_utimes,
-    libc::SYS_futimesat,
-    libc::SYS_utimensat,
-    libc::SYS_truncate,
-    libc::SYS_ftruncate,
-    libc::SYS_fallocate,
-    libc::SYS_fadvise64,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_flock,
-    libc::SYS_copy_file_range,
-    libc::SYS_sendfile,
-    libc::SYS_getxattr,
-    libc::SYS_lgetxattr,
-    libc::SYS_fgetxattr,
-    libc::SYS_listxattr,
-    libc::SYS_llistxattr,
-    libc::SYS_flistxattr,
+    read write close stat fstat lstat lseek pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 access
+    faccessat faccessat2 newfstatat statx statfs fstatfs getdents getdents64 getcwd chdir fchdir rename renameat
+    rmdir unlink unlinkat symlink symlinkat readlink readlinkat chown fchown lchown fchownat umask utime utimes
+    futimesat utimensat truncate ftruncate fallocate fadvise64 fsync fdatasync flock copy_file_range sendfile
+    getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
     // Descriptors and waiting on them.
-    libc::SYS_dup,
-    libc::SYS_dup2,
-    libc::SYS_dup3,
-    libc::SYS_close_range,
-    libc::SYS_pipe,
-    libc::SYS_pipe2,
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_select,
-    libc::SYS_pselect6,
-    libc::SYS_epoll_create,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_eventfd,
-    libc::SYS_eventfd2,
-    libc::SYS_signalfd,
-    libc::SYS_signalfd4,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_settime,
-    libc::SYS_timerfd_gettime,
+    dup dup2 dup3 close_range pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait
+    epoll_pwait epoll_pwait2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime
     // Connected pairs of sockets; there are no others, but in the variant `networked`.
-    libc::SYS_sendto,
-    libc::SYS_recvfrom,
-    libc::SYS_sendmsg,
-    libc::SYS_recvmsg,
-    libc::SYS_accept4,
-    libc::SYS_shutdown,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
+    sendto recvfrom sendmsg recvmsg accept4 shutdown getsockname getpeername
     // Memory.
-    libc::SYS_mprotect,
-    libc::SYS_munmap,
-    libc::SYS_brk,
-    libc::SYS_mremap,
-    libc::SYS_msync,
-    libc::SYS_mincore,
-    libc::SYS_mlock,
-    libc::SYS_mlock2,
-    libc::SYS_munlock,
-    libc::SYS_mlockall,
-    libc::SYS_munlockall,
-    libc::SYS_pkey_alloc,
-    libc::SYS_pkey_free,
-    libc::SYS_pkey_mprotect,
-    462, // mseal
+    mprotect munmap brk mremap msync mincore mlock mlock2 munlock mlockall munlockall pkey_alloc pkey_free
+    pkey_mprotect mseal
     // Processes and threads.
-    libc::SYS_fork,
-    libc::SYS_vfork,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_wait4,
-    libc::SYS_waitid,
-    libc::SYS_set_tid_address,
-    libc::SYS_set_robust_list,
-    libc::SYS_rseq,
-    libc::SYS_membarrier,
-    libc::SYS_gettid,
-    libc::SYS_getpid,
-    libc::SYS_getppid,
-    libc::SYS_getpgid,
-    libc::SYS_getpgrp,
-    libc::SYS_setpgid,
-    libc::SYS_getsid,
-    libc::SYS_setsid,
-    libc::SYS_pidfd_open,
-    libc::SYS_pidfd_send_signal,
+    fork vfork execve execveat exit exit_group wait4 waitid set_tid_address set_robust_list rseq membarrier gettid
+    getpid getppid getpgid getpgrp setpgid getsid setsid pidfd_open pidfd_send_signal
     // Who it is: there is one id, and no capability to be another.
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
-    libc::SYS_getgroups,
-    libc::SYS_getresuid,
-    libc::SYS_getresgid,
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_setgroups,
-    libc::SYS_capget,
-    libc::SYS_capset,
+    getuid geteuid getgid getegid getgroups getresuid getresgid setuid setgid setreuid setregid setresuid setresgid
+    setfsuid setfsgid setgroups capget capset
     // Signals.
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    libc::SYS_tgkill,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_rt_sigpending,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_rt_sigsuspend,
-    libc::SYS_rt_sigqueueinfo,
-    libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
-    libc::SYS_pause,
+    kill tkill tgkill rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend
+    rt_sigqueueinfo rt_tgsigqueueinfo sigaltstack restart_syscall pause
     // Time.
-    libc::SYS_nanosleep,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_getres,
-    libc::SYS_gettimeofday,
-    libc::SYS_time,
-    libc::SYS_times,
-    libc::SYS_alarm,
-    libc::SYS_getitimer,
-    libc::SYS_setitimer,
-    libc::SYS_timer_create,
-    libc::SYS_timer_settime,
-    libc::SYS_timer_gettime,
-    libc::SYS_timer_getoverrun,
-    libc::SYS_timer_delete,
+    nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time times alarm getitimer setitimer
+    timer_create timer_settime timer_gettime timer_getoverrun timer_delete
     // Scheduling is read, and only ever made worse.
-    libc::SYS_sched_yield,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_getparam,
-    libc::SYS_sched_getscheduler,
-    libc::SYS_sched_getattr,
-    libc::SYS_sched_get_priority_max,
-    libc::SYS_sched_get_priority_min,
-    libc::SYS_sched_rr_get_interval,
-    libc::SYS_getpriority,
-    libc::SYS_setpriority,
-    libc::SYS_ioprio_get,
+    sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_getattr sched_get_priority_max
+    sched_get_priority_min sched_rr_get_interval getpriority setpriority ioprio_get
     // The machine and the process, as they are.
-    libc::SYS_uname,
-    libc::SYS_sysinfo,
-    libc::SYS_getcpu,
-    libc::SYS_getrandom,
-    libc::SYS_getrusage,
-    libc::SYS_getrlimit,
+    uname sysinfo getcpu getrandom getrusage getrlimit
 ];
 
 /// Calls from this number on came in 2018 or later: a C library that uses them falls back when they answer ENOSYS.
@@ -240,36 +75,15 @@ const ALLOWED: &[i64] = &[
 const LATE: u32 = 333;
 
 /// Late calls that answer EPERM all the same, so that a refusal is not taken for an old kernel.
-const FORBIDDEN: &[i64] = &[
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_open_tree,
-    libc::SYS_move_mount,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    457, // statmount
-    458, // listmount
-    libc::SYS_pidfd_getfd,
-    libc::SYS_process_madvise,
-    libc::SYS_quotactl_fd,
-    libc::SYS_memfd_secret,
+const FORBIDDEN: &[i64] = calls![
+    io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount fspick
+    mount_setattr statmount listmount pidfd_getfd process_madvise quotactl_fd memfd_secret
 ];
 
 /// Old calls that answer ENOSYS: asynchronous I/O, which the machine limits for all users together, and calls that
 /// x86-64 kernels do not have, or not any more.
-const MISSING: &[i64] = &[
-    libc::SYS_set_thread_area,
-    libc::SYS_io_setup,
-    libc::SYS_io_destroy,
-    libc::SYS_io_getevents,
-    libc::SYS_io_submit,
-    libc::SYS_io_cancel,
-    libc::SYS_get_thread_area,
-    libc::SYS_lookup_dcookie,
+const MISSING: &[i64] = calls![
+    set_thread_area io_setup io_destroy io_getevents io_submit io_cancel get_thread_area lookup_dcookie
 ];
 
 /// EPERM when the argument has any of these bits.

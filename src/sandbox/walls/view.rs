@@ -13,8 +13,7 @@ use crate::quantity::MIB;
 use crate::sandbox::idmap::Users;
 use crate::sandbox::landlock::Right;
 use crate::sandbox::plan::{Plan, Step};
-use crate::sandbox::problem::Problem;
-use crate::sandbox::protocol::{Identity, Mount, Setup};
+use crate::sandbox::protocol::{Identity, Mount, Problem, ProblemKind, Setup};
 use crate::sandbox::sys;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -99,8 +98,8 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
 }
 
 /// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then
-/// leads. Called before the view is raised, while the program can be reached by its path. Where another file lies at that
-/// path by now, the mount holds a copy of what was opened.
+/// leads. Called before the view is raised, while the program can be reached by its path. Where another file lies at
+/// that path by now, the mount holds a copy of what was opened.
 pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
     let identity = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(problem(what));
@@ -208,15 +207,12 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 /// A granted file or folder: opened without following any link, compared, bound alone (no mount below it).
 fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
-    let opened = files::without_links(&wanted.path, OFlag::O_PATH).map_err(crate::sandbox::moved);
-    let file = opened.map_err(problem(format!("opening {name}")))?;
+    let opened = files::without_links(&wanted.path, OFlag::O_PATH);
+    let file = opened.map_err(Problem::of_path("view", format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
-        return Err(Problem {
-            wall: "view".into(),
-            what: format!("{name} changed since it was checked"),
-            errno: Errno::ESTALE,
-        });
+        let what = format!("{name} changed since it was checked");
+        return Err(Problem::new(ProblemKind::Changed, "view", what, Errno::ESTALE));
     }
     let bound = sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
     let mut attributes = NOSUID | NODEV;
@@ -363,7 +359,6 @@ pub fn make_point(path: &Path, folder: bool) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::ProblemKind;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
@@ -375,7 +370,7 @@ mod tests {
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
         let wanted = Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid };
         let mut users = Users::of(Identity { id: uid, pooled: false }, None);
-        let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.about());
+        let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.kind);
         fs::rename(&path, folder.path().join("old")).expect("moved");
         assert_eq!(about(), Some(ProblemKind::Changed), "gone");
         fs::write(&path, "new").expect("made");

@@ -1,11 +1,5 @@
-//! Segments: one append-only log, cut by its size into files of which the newest are kept.
-//!
-//! For: the audit log. In: lines, from several processes at once. Out: each line whole, in the file of the log's name
-//! or, once that was full, in NAME.000001, NAME.000002 … Never: follows a link; shortens or rewrites what stands there;
-//! removes a segment that somebody is writing.
-//!
-//! A full log is renamed, in one step, and whoever comes next makes a new one: a process that dies at any moment leaves
-//! every line in its place. Who appends holds a lock (flock(2)) on the file itself; so does who renames or removes it.
+//! The files of a log: the one of its name gets the lines of several processes; once that is full it is renamed to
+//! NAME.000001, NAME.000002 …, of which the newest are kept. Who appends, renames or removes a file holds its lock.
 
 use crate::base::files::Folder;
 use crate::base::lock;
@@ -63,8 +57,8 @@ pub(super) struct Segment {
     file: File,
     device: (u32, u32),
     inode: u64,
-    /// Where our last line ended; locked while one is added.
-    end: Mutex<u64>,
+    /// flock(2) keeps other processes out, this the other threads.
+    writer: Mutex<()>,
 }
 
 /// The name of a log in its folder.
@@ -86,7 +80,7 @@ impl Segment {
         let file = folder.trusted(&name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
         let facts = file.metadata()?;
         let device = (stat::major(facts.dev()) as u32, stat::minor(facts.dev()) as u32);
-        Ok(Segment { folder, name, file, device, inode: facts.ino(), end: Mutex::default() })
+        Ok(Segment { folder, name, file, device, inode: facts.ino(), writer: Mutex::default() })
     }
 
     /// Its size, if the log's name still leads to it; an error if others may write it by now.
@@ -97,34 +91,30 @@ impl Segment {
         Ok(Some(now.size))
     }
 
-    /// Adds a line. `false`: the file was removed meanwhile, and nothing was written.
+    /// Adds a line in one write. `false`: the file was removed meanwhile, and nothing was written.
     pub fn add(&self, record: &str) -> io::Result<bool> {
-        let mut end = lock(&self.end);
+        let _writer = lock(&self.writer);
         let locked = self.locked();
-        let added = self.add_here(record, &mut end);
+        let added = self.append(record);
         if locked {
             self.file.unlock()?;
         }
         added
     }
 
-    fn add_here(&self, record: &str, end: &mut u64) -> io::Result<bool> {
+    fn append(&self, record: &str) -> io::Result<bool> {
         let now = sandbox::fstat(self.file.as_fd())?;
         if now.links == 0 {
             return Ok(false);
         }
-        let mut line = String::with_capacity(record.len() + 2);
-        if now.size != *end && self.torn(now.size) {
-            line.push('\n');
+        // An earlier writer may have been cut off in the middle of its line.
+        let mut last = [b'\n'];
+        if now.size > 0 {
+            self.file.read_exact_at(&mut last, now.size - 1)?;
         }
-        line.push_str(record);
-        line.push('\n');
+        let line = format!("{}{record}\n", if last == *b"\n" { "" } else { "\n" });
         match (&self.file).write(line.as_bytes())? {
-            count if count == line.len() => {
-                // If others write in between, the next line finds the file longer, and looks at its end again.
-                *end = now.size + count as u64;
-                Ok(true)
-            }
+            count if count == line.len() => Ok(true),
             count => Err(io::Error::other(format!("{count} of {} bytes were written", line.len()))),
         }
     }
@@ -143,16 +133,10 @@ impl Segment {
         }
     }
 
-    /// Whether an earlier writer was cut off in the middle of its line.
-    fn torn(&self, length: u64) -> bool {
-        let mut last = [0];
-        length > 0 && self.file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
-    }
-
     /// Closes this file under the next number, unless another process did, and removes the oldest. Gives the last
     /// change of the newest that was removed. What fails here is tried again by the next call: no line depends on it.
     pub fn close(&self, keeping: Keeping) -> io::Result<Option<SystemTime>> {
-        let _end = lock(&self.end);
+        let _writer = lock(&self.writer);
         if self.file.try_lock().is_err() {
             return Ok(None);
         }
@@ -251,7 +235,6 @@ pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
 
     const KEEPING: Keeping = Keeping { segment_bytes: 100, segments: 2 };
 
@@ -281,43 +264,5 @@ mod tests {
         let gone = Segment::current(&log).expect("open");
         std::fs::remove_file(&log).expect("removed");
         assert!(!gone.add("lost").expect("no error"), "a file that is gone takes none");
-    }
-
-    #[test]
-    fn writers_at_once_tear_and_lose_nothing() {
-        let kept = tempfile::tempdir().expect("a folder");
-        let log = kept.path().join("log");
-        let (writers, lines) = (8, 300);
-        let keeping = Keeping { segment_bytes: 20_000, segments: 1000 };
-        std::thread::scope(|scope| {
-            for writer in 0..writers {
-                let log = &log;
-                scope.spawn(move || {
-                    for line in 0..lines {
-                        let segment = Segment::current(log).expect("open");
-                        let record = format!("{writer}-{line}-{}", "x".repeat(line % 97));
-                        assert!(segment.add(&record).expect("written"));
-                        segment.close(keeping).expect("closed or not");
-                    }
-                });
-            }
-        });
-        let (files, strange) = all(&log).expect("readable");
-        assert!(strange.is_empty(), "{strange:?}");
-        assert!(files.len() > 3, "{} files", files.len());
-        let mut found = 0;
-        let mut seen = std::collections::BTreeSet::new();
-        for mut file in files {
-            let mut text = String::new();
-            file.read_to_string(&mut text).expect("text");
-            for line in text.lines() {
-                let (head, tail) = line.rsplit_once('-').expect("whole");
-                let number: usize = head.rsplit_once('-').expect("whole").1.parse().expect("whole");
-                assert_eq!(tail.len(), number % 97, "{line}");
-                seen.insert(head.to_owned());
-                found += 1;
-            }
-        }
-        assert_eq!((found, seen.len()), (writers * lines, writers * lines));
     }
 }

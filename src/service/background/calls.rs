@@ -97,7 +97,7 @@ impl Receipt {
             began: job.began.to_string(),
             phase,
             outcome: job.outcome.clone(),
-            through: job.through().to_owned(),
+            principal: job.through().to_owned(),
             ran: false,
         };
         let callback = job.callback.as_ref().map(|callback| CallbackState {

@@ -1,18 +1,27 @@
-//! One request, one call; its answer as JSON, or as Server-Sent Events while it runs. A call ends with its client.
+//! Requests that lead to calls: one call, several in a batch, the call that a model wrote into its text, and MCP. A
+//! call ends with its client, unless it has a receipt.
 
 use super::reply::{self, Begun, Events, Reader, Refusal, Response, malformed};
-use super::request::{self, Start};
+use super::request::{self, KnownRequest, Start};
 use super::{background, body, tools};
-use crate::base::{json, text};
+use crate::base::json::{self, Object};
+use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, arguments};
+use crate::service::{self, Arguments, CallRequest, Event, Report, Reservation, Sink, arguments};
+use crate::service::{Show, Speakers, Stage, StageEvent};
+use crate::transport::action::{self, Answer};
+use crate::transport::answers;
+use crate::transport::mcp::Message;
 use axum::body::Body;
-use axum::extract::Path;
-use http::StatusCode;
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::json;
+use axum::extract::{Path, Request};
+use axum::response::IntoResponse;
+use http::{Method, StatusCode};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -205,7 +214,7 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
 }
 
 /// The JSON text that stands as a string, or the value itself.
-pub fn text_or_json(json: &str) -> String {
+fn text_or_json(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
 }
 
@@ -221,6 +230,210 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
         fault.details = Some(fault.details.take().map_or(words.clone(), |details| format!("{details}\n{words}")));
     }
     report
+}
+
+/// Most calls of one request.
+const MOST_CALLS: usize = 64;
+const BATCH_SHAPE: &str = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
+                     \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct BatchBody {
+    calls: Vec<Object<BatchCall>>,
+    /// On whose behalf.
+    user: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
+    at_once: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct BatchCall {
+    tool: String,
+    /// An object, or its JSON text.
+    arguments: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "whole")]
+    timeout_ms: Option<u64>,
+    /// Only its end is shown.
+    #[serde(default)]
+    hidden: bool,
+}
+
+/// A whole number, which JSON Schema lets be written as 8.0, too.
+fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
+    let number = |given: Value| json::whole(&given).and_then(|number| N::try_from(number).ok());
+    let given = Option::<Value>::deserialize(from)?;
+    given.map(|given| number(given).ok_or_else(|| D::Error::custom("a whole number is expected"))).transpose()
+}
+
+/// `POST /v1/calls`.
+pub async fn batch(start: Start, body: Body) -> Response {
+    if start.known.headers.contains_key(request::IDEMPOTENCY_KEY) {
+        let words = "An Idempotency-Key stands for one call: make the calls of a batch without it.";
+        return Refusal::malformed(words).into_response();
+    }
+    let received = match body::read(&start.known, "", body, |_| true).await {
+        Ok(received) => received,
+        Err(refusal) => return start.refuse("", refusal).await,
+    };
+    let batch = match body::parse(&start.known, received.text, parse_batch).await {
+        Ok(batch) => batch,
+        Err(refusal) => return start.refuse("", refusal).await,
+    };
+    let reader = start.reader(batch.user.clone());
+    let speakers = begin_batch(&start, batch, received.counted);
+    // The charge covers the arguments that no call has yet.
+    let (charge, begun) = (received.charge, start.begun);
+    reply::events(async move |to| {
+        let (mut speakers, _charge) = (speakers, charge);
+        let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
+        to.send("batch", &json!({ "calls": calls })).await;
+        while let Some(StageEvent { call, stage }) = speakers.next().await {
+            match stage {
+                Stage::Prepare => to.send("start", &json!({ "call": &*call })).await,
+                Stage::Processing(event) => to.tell(&event, Some(&call)).await,
+                Stage::Output(text) => to.send("chunk", &json!({ "text": text, "call": &*call })).await,
+                Stage::Completed(report) => to.end(*report, &reader, begun.clone()).await,
+            }
+        }
+        to.send("done", &json!({ "calls": calls.len() })).await;
+    })
+}
+
+fn begin_batch(start: &Start, batch: BatchBody, mut counted: usize) -> Speakers {
+    let server = &start.known.server;
+    let names = tools::ToolNames::new(&start.known);
+    let who = server.service.who(&start.known.caller, batch.user.as_deref());
+    let mut request = |Object(one): Object<BatchCall>| {
+        let tool = names.id(one.tool);
+        let hidden = one.hidden || server.service.find(&who, &tool).is_ok_and(|tool| tool.manifest.hidden);
+        let arguments = one.arguments.map(|arguments| text_or_json(arguments.get())).unwrap_or_default();
+        let request = CallRequest {
+            label: batch.user.clone(),
+            timeout_ms: one.timeout_ms,
+            // The first call was counted with the body.
+            counted: std::mem::take(&mut counted),
+            ..start.request(tool, Arguments::Text(arguments))
+        };
+        (request, if hidden { Show::Result } else { Show::All })
+    };
+    let calls: Vec<_> = batch.calls.into_iter().map(&mut request).collect();
+    let server = server.clone();
+    Speakers::new(calls, batch.at_once.unwrap_or(service::AT_ONCE), move |request, sink| {
+        let server = server.clone();
+        async move { request::run(&server, request, sink).await }
+    })
+}
+
+fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
+    let document = body::document(body)?;
+    let Object(mut batch) = serde_json::from_str::<Object<BatchBody>>(document.as_str())
+        .map_err(|error| Refusal::unreadable(malformed(BATCH_SHAPE).details(error.to_string())))?;
+    batch.user = service::label(batch.user).map_err(Refusal::unreadable)?;
+    match (batch.calls.len(), batch.at_once) {
+        (1..=MOST_CALLS, None | Some(1..=MOST_CALLS)) => Ok(batch),
+        (1..=MOST_CALLS, _) => Err(Refusal::malformed(format!("atOnce must be 1 to {MOST_CALLS}."))),
+        _ => Err(Refusal::malformed(format!("A batch is 1 to {MOST_CALLS} calls."))),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ActionBody {
+    /// What the model wrote.
+    text: String,
+    /// On whose behalf.
+    user: Option<String>,
+}
+
+/// `POST /v1/actions`: the call that a model wrote into its text.
+pub async fn act(start: Start, body: Body) -> Response {
+    match read_action(&start, body).await {
+        Ok(action) => run_action(start, action).await,
+        Err(refusal) => start.refuse("", refusal).await,
+    }
+}
+
+/// A body that was read: the model's text, and the call that it may lead to.
+struct Action {
+    reading: action::Reading,
+    request: CallRequest,
+    charge: Reservation,
+}
+
+async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
+    let received = body::read(&start.known, "", body, |_| true).await?;
+    let read =
+        |body: &str| serde_json::from_str(body).map(|Object(ActionBody { text, user })| (action::read(&text), user));
+    let (reading, user) = body::parse(&start.known, received.text, read).await.map_err(|_| {
+        let words = "The body is {\"text\": what the model wrote}, with \"user\" where it is on somebody's behalf.";
+        Refusal::malformed(words)
+    })?;
+    let request = CallRequest {
+        idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
+        label: service::label(user).map_err(Refusal::unreadable)?,
+        counted: received.counted,
+        ..start.request(String::new(), Arguments::default())
+    };
+    Ok(Action { reading, request, charge: received.charge })
+}
+
+async fn run_action(start: Start, Action { reading, request, charge }: Action) -> Response {
+    let reader = start.reader(request.label.clone());
+    let server = &start.known.server;
+    let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
+    drop(charge);
+    let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
+    let outcome = answer.outcome.take();
+    let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
+    let (payer, operator, label, answer) = (reader.payer, reader.operator, reader.label, Arc::new(answer));
+    let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
+        let Answer { lead, dialect, observation, warnings, .. } = &*answer;
+        let outcome = outcome.map(|report| report.shown(operator, label.as_deref()));
+        answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
+        to.write_all(b"\n")
+    };
+    let built = match outcome {
+        Some(report) => answers::of_report(payer, report, move |report, to| write(Some(report), to)).await,
+        None => payer.build(0, move |to| write(None, to)).await,
+    };
+    reply::document(built, kept)
+}
+
+/// An answer as its caller may see it.
+#[derive(Serialize)]
+struct ActionAnswer<'a, O> {
+    lead: &'a str,
+    dialect: &'a Option<action::Dialect>,
+    observation: &'a Option<String>,
+    warnings: &'a [String],
+    outcome: Option<O>,
+}
+
+/// MCP is another protocol than the rest, with its own documents.
+pub const MCP_PATH: &str = "/mcp";
+
+/// The MCP server, behind the same gate and the same quotas as everything else here.
+pub async fn mcp(start: Start, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    if parts.method != Method::POST {
+        let KnownRequest { server, caller, .. } = start.known;
+        return server.mcp.other(caller, parts).await.map(Body::new);
+    }
+    let received = match body::read(&start.known, "", body, |length| length > body::SMALL).await {
+        Ok(received) => received,
+        Err(refusal) => return start.refuse("", refusal).await,
+    };
+    let Start { known, begun } = start;
+    let message = body::parse(&known, received.text, |text| Message::read(text.as_bytes())).await;
+    let (recorded, approver) = (message.is_refused(), known.approver());
+    let mut answer = known.server.mcp.post((known.caller, approver, received.counted), parts, message, begun).await;
+    drop(received.charge);
+    if recorded {
+        answer.extensions_mut().insert(reply::Recorded);
+    }
+    answer.map(Body::new)
 }
 
 #[cfg(test)]

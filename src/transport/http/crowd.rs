@@ -40,7 +40,7 @@ impl Crowd {
         let (mut open, close) = (lock(&self.open), CancellationToken::new());
         open.1 += 1;
         let (id, guard) = (open.1, close.clone().drop_guard());
-        open.0.put(Duration::ZERO, id, self.charge(owner), Duration::ZERO, guard).ok()?;
+        open.0.put(id, self.charge(owner), Duration::ZERO, guard).ok()?;
         Some(Seat { crowd: self.clone(), id, close })
     }
 
@@ -60,8 +60,7 @@ impl Seat {
     /// Its principal is known. False: that one has its share.
     pub fn charge_to(&self, principal: &str) -> bool {
         let open = &mut lock(&self.crowd.open).0;
-        let Some(until) = open.until(&self.id) else { return false };
-        open.charge(Duration::ZERO, &self.id, self.crowd.charge(vec![format!("principal {principal}")]), until)
+        open.charge(&self.id, self.crowd.charge(vec![format!("principal {principal}")]))
     }
 }
 

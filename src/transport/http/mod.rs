@@ -3,9 +3,7 @@
 //! The caller is known, and memory is charged, before a body is read. A call ends with its client, unless it has a
 //! receipt.
 
-mod actions;
 mod background;
-mod batch;
 mod body;
 mod callers;
 mod calls;
@@ -14,8 +12,6 @@ mod crowd;
 mod gate;
 mod jwt;
 mod listen;
-mod mcp;
-mod operator;
 mod peer;
 mod reply;
 mod request;
@@ -171,16 +167,16 @@ fn router() -> Router<Arc<Server>> {
         .route("/v1/tools/{tool}", get(tools::one))
         .route("/v1/tools/{tool}/audit", get(tools::audit))
         .route("/v1/tools/{tool}/calls", post(calls::call))
-        .route("/v1/actions", post(actions::act))
-        .route("/v1/calls", get(background::list).post(batch::call))
+        .route("/v1/actions", post(calls::act))
+        .route("/v1/calls", get(background::list).post(calls::batch))
         .route("/v1/calls/{call}", get(background::one).delete(background::cancel))
-        .route("/v1/approvals", get(operator::approvals))
-        .route("/v1/approvals/{call}", post(operator::approve))
-        .route("/v1/status", get(operator::status))
-        .route("/metrics", get(operator::metrics))
+        .route("/v1/approvals", get(tools::approvals))
+        .route("/v1/approvals/{call}", post(tools::approve))
+        .route("/v1/status", get(tools::status))
+        .route("/metrics", get(tools::metrics))
         .route(jwt::METADATA_PATH, get(gate::metadata))
         .route(&format!("{}/{{*path}}", jwt::METADATA_PATH), get(gate::metadata))
-        .route(mcp::PATH, get(mcp::mcp).post(mcp::mcp).delete(mcp::mcp))
+        .route(calls::MCP_PATH, get(calls::mcp).post(calls::mcp).delete(calls::mcp))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
 }

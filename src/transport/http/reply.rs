@@ -35,14 +35,14 @@ pub fn malformed(words: impl Into<String>) -> Fault {
 #[derive(Debug)]
 pub struct Refusal {
     pub status: StatusCode,
-    pub fault: Fault,
+    pub fault: Box<Fault>,
     /// The fault is shown with the words for a person.
     pub for_operator: bool,
 }
 
 impl Refusal {
     pub fn new(status: StatusCode, fault: Fault) -> Refusal {
-        Refusal { status, fault, for_operator: false }
+        Refusal { status, fault: Box::new(fault), for_operator: false }
     }
 
     /// A request that cannot be read.
@@ -80,7 +80,7 @@ impl IntoResponse for Refusal {
         if fault.retryable {
             response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
         }
-        response.extensions_mut().insert(fault);
+        response.extensions_mut().insert(*fault);
         response
     }
 }

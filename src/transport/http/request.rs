@@ -108,7 +108,7 @@ impl Start {
     /// Refuses a request that leads to no call, which leaves its record like every other refusal.
     pub async fn refuse(self, tool: &str, refusal: Refusal) -> Response {
         let reader = self.reader(None);
-        let request = CallRequest::refused(self.known.caller, tool, refusal.fault);
+        let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
         let request = CallRequest { id: Some(service::new_id()), counted: usize::MAX, ..request };
         let report = run(&self.known.server, request, Sink::none()).await;
         reply::report(report, Some(refusal.status), &reader, self.begun).await

@@ -8,7 +8,7 @@ mod scratch;
 mod streams;
 mod time;
 
-use crate::harness::{Ended, PYTHON, Playground, Who, finish, is_root, skipped};
+use crate::harness::{Ended, PYTHON, Playground, Who, finish, skipped};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -140,14 +140,6 @@ fn calls_as_root() {
 #[test]
 fn calls_as_an_ordinary_user() {
     calls(Who::User, "/var/tmp");
-}
-
-#[test]
-fn calls_as_root_of_a_user_namespace() {
-    if !is_root() {
-        return skipped(all().count(), "the suite as mapped root needs root to become an ordinary user first");
-    }
-    calls(Who::MappedRoot, "/tmp");
 }
 
 /// Without walls the same scripts do what inside was refused.

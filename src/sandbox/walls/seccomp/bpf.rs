@@ -167,8 +167,9 @@ pub fn compile(runs: &[(u32, Rule)], refusal: Refusal) -> Vec<Insn> {
     let (mut comparisons, mut blocks) = (Vec::new(), Vec::new());
     tree(runs, &mut comparisons, &mut blocks);
     let mut places = Vec::with_capacity(blocks.len());
-    // Comparisons jump over at most 255 instructions, so the first one that leads to a block says how far off it begins.
-    // A block that would push the beginning of another too far is put behind all, and a jump of any length in its place.
+    // Comparisons jump over at most 255 instructions, so the first one that leads to a block says how far off it
+    // begins. A block that would push the beginning of another too far is put behind all, and a jump of any length in
+    // its place.
     let leads = |to: &To, number: usize| matches!(to, To::Block(at) if *at == number);
     let first = |number: usize| comparisons.iter().position(|(_, yes, no)| leads(yes, number) || leads(no, number));
     let farthest: Vec<usize> = (0..blocks.len()).map(|number| first(number).unwrap_or(0) + 256).collect();

@@ -1,66 +1,21 @@
-//! Run: scripts that a builtin tool runs (`core:execute-*`, `core:run-code`), and the last step before a call.
-//!
-//! For: service. In: a target, the builtin's manifest, every manifest that names the script.
-//! Out: a `Decision`, a `Confinement`. Never: gives a script more than each of those manifests would.
+//! How a decision is narrowed: by every other tool that names the script, and by what one call asks for.
 
 use super::area::Area;
-use super::decide::{Subject, judge};
-use super::files::what;
+use super::confinement::{Confinement, Grant, HostGrant, PerCall, Variable};
+use super::decision::Decision;
 use super::grantable::{Grantable, least, narrowed};
-use super::load::Policies;
-use super::packages;
-use super::verdict::{Decision, LimitVerdict, Narrower, Notes, RequestKind};
-use super::{Confinement, Grant, HostGrant, Machine, PerCall, Variable};
+use super::verdict::{LimitVerdict, Narrower, Notes, RequestKind};
+use super::{files, packages};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Language, Manifest, Site};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
-
-/// The script, or the source text, that a builtin tool is asked to run.
-#[derive(Clone, Debug)]
-pub struct RunTarget {
-    /// Where the script lies; `script: None` for source text that comes with the call.
-    pub site: Site,
-    pub language: Language,
-}
-
-/// The builtin's asks relative to the script's folder ∩ its policy ∩ every policy and manifest that names the script.
-/// `namers`: the tools whose script this is; the caller finds them.
-pub fn decide_run(
-    target: &RunTarget,
-    tool: &Manifest,
-    namers: &[(Arc<Manifest>, Site)],
-    policies: &Policies,
-    machine: &Machine,
-) -> Decision {
-    if target.site.script.is_none() {
-        return run_code(target, tool, policies, machine);
-    }
-    let runs = Some((target.language, None));
-    // The builtin's own manifest has no file; the manifests that name the script are protected through `namers`.
-    let site = Site { manifest: PathBuf::new(), ..target.site.clone() };
-    judge(&Subject { manifest: tool, site: &site, runs, narrow: true, namers }, policies, machine)
-}
-
-/// Source text: scratch only. It exists only where a policy names the tool by its exact id.
-fn run_code(target: &RunTarget, tool: &Manifest, policies: &Policies, machine: &Machine) -> Decision {
-    let mut bare = tool.clone();
-    bare.asks.read = Some(Vec::new());
-    bare.asks.write = Vec::new();
-    bare.asks.hosts = Vec::new();
-    let site = Site { manifest: PathBuf::new(), folder: PathBuf::from("/tmp"), script: None, base: PathBuf::new() };
-    let runs = Some((target.language, None));
-    judge(&Subject { manifest: &bare, site: &site, runs, narrow: true, namers: &[] }, policies, machine)
-}
 
 /// Narrows a decision, before its shape is made, by what another tool that names the script gets. Returns why no call may
 /// run it, if the other tool is refused.
-pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault> {
+pub(super) fn narrow_by_owner(decision: &mut Decision, other: &Decision) -> Option<Fault> {
     let script = decision.script.clone().map(Area::File);
     let own = decision.grants.iter().filter(|grant| Some(Area::of(&grant.opening)) == script).cloned();
-    let files = least(own.chain(narrowed(&decision.grants, &other.grants)));
+    let grants = least(own.chain(narrowed(&decision.grants, &other.grants)));
     let hosts = least(narrowed(&decision.hosts, &other.hosts));
     let secrets = narrowed(&decision.secrets, &other.secrets);
     let shape = other.shape.as_ref().ok();
@@ -68,9 +23,9 @@ pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault>
         std::mem::take(&mut decision.env).into_iter().partition(|(name, value)| {
             matches!(value, Variable::Literal(_)) || shape.is_some_and(|shape| shape.env.get(name) == Some(value))
         });
-    let lost_files = decision.grants.iter().filter(|grant| !Grant::are_covering(&files, grant)).map(|grant| {
-        let left = files.iter().filter(|left| left.asked == grant.asked).map(|left| Area::of(&left.opening).text());
-        (what(grant.access), grant.asked.clone(), left.collect())
+    let lost_files = decision.grants.iter().filter(|grant| !Grant::are_covering(&grants, grant)).map(|grant| {
+        let left = grants.iter().filter(|left| left.asked == grant.asked).map(|left| Area::of(&left.opening).text());
+        (files::kind(grant.access), grant.asked.clone(), left.collect())
     });
     let lost_hosts = decision.hosts.iter().filter(|grant| !HostGrant::are_covering(&hosts, grant)).map(|grant| {
         let left = hosts.iter().filter(|left| left.asked == grant.asked).map(HostGrant::text);
@@ -82,8 +37,8 @@ pub(super) fn narrow(decision: &mut Decision, other: &Decision) -> Option<Fault>
     let lost_words = lost_words.map(|word| (RequestKind::Capability, word, Vec::new()));
     let lost: Vec<(RequestKind, String, Vec<String>)> = lost_files.chain(lost_hosts).chain(lost_words).collect();
     lost.into_iter().for_each(|(what, asked, left)| less(decision, what, &asked, &left, &other.tool));
-    (decision.grants, decision.hosts, decision.secrets, decision.env) = (files, hosts, secrets, env);
-    packages::narrow(&mut decision.package_rules, other);
+    (decision.grants, decision.hosts, decision.secrets, decision.env) = (grants, hosts, secrets, env);
+    packages::narrow(&mut decision.package_rules, &other.tool, &other.package_rules);
     for limit in &mut decision.limits {
         if let Some(theirs) = other.limit(limit.limit) {
             narrow_limit(limit, theirs, &other.tool, &mut decision.notes);

@@ -1,18 +1,26 @@
-//! The arguments of `executeScript` and `runCode`, under the method's own names: which script, in which language, with what
-//! input. They are checked here whatever the tool's own schema takes.
+//! The script that a call names or brings: the arguments of `executeScript` and `runCode` under the method's own names,
+//! its language, and its digest for reports and records. Arguments are checked here whatever the tool's own schema
+//! takes.
 
-use crate::base::json;
+use crate::base::files::{self, Stamp};
+use crate::base::{json, lock};
 use crate::executor::method::ScriptMethod;
 use crate::manifest::Language;
-use crate::{fault, quantity};
+use crate::{fault, policy, quantity};
 use fault::{Fault, Kind};
+use nix::fcntl::OFlag;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-/// The arguments, taken apart.
+/// Larger scripts have no digest in reports.
+const LARGEST: u64 = 64 * 1024 * 1024;
+/// Scripts that are remembered.
+const REMEMBERED: usize = 4096;
+
 #[derive(Default)]
 pub(super) struct ScriptArguments {
-    /// The path of the script, or the source text.
     pub script: String,
     pub language: Option<Language>,
     pub input: Value,
@@ -83,26 +91,21 @@ impl Fields {
 /// under another interpreter than the one that was named, and an interpreter that is given a file of data prints lines
 /// of it.
 pub(super) fn language_of(fixed: Option<Language>, asked: Option<Language>, path: &str) -> Result<Language, Fault> {
-    let conflict = |message: String| Err(Fault::new(Kind::ParameterValidationError, message));
     let named = Language::of_file_name(path);
-    match (one_language(fixed, asked)?, named.first()) {
-        (Some(language), _) if named.contains(&language) => Ok(language),
-        (Some(language), Some(other)) => conflict(format!(
-            "Input parameter 'scriptPath' names a {0} script, but this call runs {1}. Use the tool for {0} scripts.",
-            other.name(),
-            language.name(),
-        )),
-        (Some(language), None) => conflict(format!(
-            "Input parameter 'scriptPath' names no {} script: the name of one ends in {}.",
-            language.name(),
-            language.endings()
-        )),
-        (None, Some(language)) => Ok(*language),
-        (None, None) => conflict(
-            "Input parameter 'scriptPath' names no script: its name does not end as one in python, nodejs, bun or wasm."
-                .to_owned(),
-        ),
-    }
+    let wanted = one_language(fixed, asked)?;
+    let found = named.iter().find(|language| wanted.is_none_or(|wanted| **language == wanted));
+    found.copied().ok_or_else(|| {
+        let what = match (named.first(), wanted) {
+            (Some(other), Some(language)) => {
+                format!("a {} script, but this call runs {}", other.name(), language.name())
+            }
+            (None, Some(language)) => {
+                format!("no {} script: the name of one ends in {}", language.name(), language.endings())
+            }
+            (_, None) => "no script: its name does not end as one in python, nodejs, bun or wasm".to_owned(),
+        };
+        Fault::new(Kind::ParameterValidationError, format!("Input parameter 'scriptPath' names {what}."))
+    })
 }
 
 /// The language of source text, which has no file name to tell it.
@@ -128,49 +131,51 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    path: PathBuf,
+    stamp: Stamp,
+    pub digest: String,
+}
 
-    #[test]
-    fn the_handler_wins_then_the_input_then_the_name() {
-        let cases = [
-            (Some(Language::Python), None, "a.py", Ok(Language::Python)),
-            (Some(Language::Python), None, "a.js", Err("names a nodejs script")),
-            (Some(Language::Python), Some(Language::Nodejs), "a.py", Err("this tool runs python only")),
-            (None, Some(Language::Bun), "a.js", Ok(Language::Bun)),
-            (None, Some(Language::Nodejs), "a.ts", Err("names a bun script")),
-            (None, None, "a.mjs", Ok(Language::Nodejs)),
-            (None, None, "a.wat", Ok(Language::Wasm)),
-            (None, None, "run", Err("names no script")),
-            (None, Some(Language::Python), "run", Err("names no python script: the name of one ends in .py")),
-            (Some(Language::Nodejs), None, "data.csv", Err("ends in .js, .mjs or .cjs")),
-        ];
-        for (fixed, asked, path, expected) in cases {
-            match (language_of(fixed, asked, path), expected) {
-                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{path}"),
-                (Err(fault), Err(words)) => assert!(fault.message.contains(words), "{}", fault.message),
-                (found, wanted) => panic!("{path}: {found:?} instead of {wanted:?}"),
-            }
-        }
+impl Script {
+    /// Whether the path still leads to the same, unchanged file: renaming moves a file's ctime, too.
+    pub fn stayed(&self) -> bool {
+        Stamp::at(&self.path).is_ok_and(|now| now == self.stamp)
     }
+}
 
-    #[test]
-    fn all_faults_are_named_at_once() {
-        let fault = ScriptArguments::read(
-            ScriptMethod::Execute,
-            json!({"timeoutMs": 50, "inputData": 3, "language": "ruby", "sudo": true}),
-        )
-        .err()
-        .expect("four things are wrong");
-        let text = format!("{}\n{}", fault.message, fault.details.unwrap_or_default());
-        for word in ["'scriptPath' is required", "at least 100", "'inputData'", "'language'", "'sudo'"] {
-            assert!(text.contains(word), "{word} is missing in {text}");
+#[derive(Debug, Default)]
+pub(super) struct Digests(Mutex<HashMap<PathBuf, (Stamp, String)>>);
+
+impl Digests {
+    /// Of the script that a call leads to. `None` also for modules: their executor tells what it ran.
+    pub fn find(&self, decision: &policy::Decision) -> Option<Script> {
+        let shape = decision.shape.as_ref().ok()?;
+        let script = shape.script.as_deref().filter(|_| shape.runtime.language != Language::Wasm)?;
+        let found = |stamp, digest| Some(Script { path: script.to_owned(), stamp, digest });
+        let seen = Stamp::at(script).ok()?;
+        if let Some((_, digest)) = lock(&self.0).get(script).filter(|(was, _)| *was == seen) {
+            return found(seen, digest.clone());
         }
-        assert!(
-            ScriptArguments::read(ScriptMethod::RunCode, json!({"code": "1", "env": {}})).is_err(),
-            "run-code has no env"
-        );
+        let (stamp, digest) = read(script)?;
+        let mut known = lock(&self.0);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(script.to_owned(), (stamp, digest.clone()));
+        found(stamp, digest)
     }
+}
+
+/// The digest of the file as it is now. `None` where it cannot be read, or is too large.
+pub fn digest_of_script(script: &Path) -> Option<String> {
+    read(script).map(|(_, digest)| digest)
+}
+
+fn read(script: &Path) -> Option<(Stamp, String)> {
+    let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
+    let stamp = Stamp::of(&file).ok()?;
+    let bytes = files::whole(file, LARGEST).ok()??;
+    Some((stamp, crate::base::sha256_hex(&bytes)))
 }

@@ -1,16 +1,44 @@
-//! Callbacks: where a caller may be told that a call of its own in the background ended.
-//!
-//! For: `read.rs`, the service's door. In: a URL as it is written in the file, or in a request. Out: a `CallbackUrl`; whether
-//! one is below another. Never: two readings of one URL; a path that leads elsewhere than it looks.
+//! Callbacks: the URLs at which a caller may be notified that its background call ended.
 
+use super::document::Document;
+use super::hosts;
+use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Longest URL, bytes.
-const LONGEST: usize = 2000;
+const MAX_URL_BYTES: usize = 2000;
+
+#[derive(Deserialize)]
+struct CallbackLine {
+    url: String,
+    why: String,
+}
+
+pub(super) fn read(document: &mut Document<'_>, list: &str) -> Vec<CallbackRule> {
+    let mut found: Vec<CallbackRule> = Vec::new();
+    for (entry, CallbackLine { url, why }) in document.list(list) {
+        let ranges = hosts::ranges(document, &entry);
+        let pointer = format!("{entry}/url");
+        let read = CallbackUrl::parse(&url).and_then(|read| {
+            let pattern = HostPattern { host: read.host.clone(), port: Some(read.port) };
+            match hosts::unreachable(&pattern, &ranges) {
+                Some(message) => Err(message),
+                None if read.query.is_some() => Err("an entry has no query: calls bring theirs".to_owned()),
+                None => Ok(read),
+            }
+        });
+        let read = read.map_err(|why| format!("`{}`: {why}", printable(&url)));
+        let Some(url) = document.parsed(&pointer, read) else { continue };
+        if found.iter().any(|rule| rule.url == url) {
+            document.conflict(&pointer, "another entry names this URL: write one");
+        }
+        found.push(CallbackRule { url, ranges, why });
+    }
+    found
+}
 
 /// One entry of a caller's `callbacks`: this URL and everything below its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +49,6 @@ pub struct CallbackRule {
     pub why: String,
 }
 
-/// What a caller may be told where, as reports show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackGrant {
     pub url: String,
@@ -44,8 +71,8 @@ pub struct CallbackUrl {
 
 impl CallbackUrl {
     pub fn parse(written: &str) -> Result<CallbackUrl, String> {
-        if written.len() > LONGEST || !written.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(format!("it is at most {LONGEST} characters of ASCII without spaces"));
+        if written.len() > MAX_URL_BYTES || !written.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(format!("it is at most {MAX_URL_BYTES} characters of ASCII without spaces"));
         }
         let (https, rest) = match written.split_once("://") {
             Some(("https", rest)) => (true, rest),
@@ -57,7 +84,7 @@ impl CallbackUrl {
         let pattern = host::pattern(authority)?;
         let plain = matches!(pattern.host, Host::Name(_) | Host::Address(_));
         if !plain || pattern.to_string() != authority {
-            return Err(format!("its host is one name or address in plain lower case, such as {}", example(&pattern)));
+            return Err("its host is one name or address in plain lower case, such as hooks.example.com".to_owned());
         }
         let (path, query) = match rest.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
@@ -87,19 +114,11 @@ impl CallbackUrl {
         HostPattern { host: self.host.clone(), port }.to_string()
     }
 
-    /// As a certificate names it.
     pub fn name(&self) -> String {
         match &self.host {
             Host::Address(IpAddr::V6(address)) => address.to_string(),
             host => HostPattern { host: host.clone(), port: None }.to_string(),
         }
-    }
-}
-
-fn example(pattern: &HostPattern) -> String {
-    match pattern.host {
-        Host::Name(_) | Host::Address(_) => pattern.to_string(),
-        Host::Any | Host::Below(_) => "hooks.example.com".to_owned(),
     }
 }
 
@@ -147,32 +166,16 @@ mod tests {
             assert_eq!(url.to_string(), good);
         }
         assert_eq!(CallbackUrl::parse("https://a.test").map(|url| url.to_string()), Ok("https://a.test/".to_owned()));
-        for bad in [
-            "ftp://a.test/",
-            "https:/a.test/",
-            "https://",
-            "https://u:p@a.test/",
-            "https://A.test/",
-            "https://a.test./",
-            "https://a.test:443x/",
-            "https://*.a.test/",
-            "https://*/",
-            "https://127.1/",
-            "https://0x7f.1/",
-            "https://2130706433/",
-            "https://a.test/x/../y",
-            "https://a.test/./y",
-            "https://a.test/%2e%2e/y",
-            "https://a.test//y",
-            "https://a.test/x\\y",
-            "https://a.test/x#y",
-            "https://a.test/x?y#z",
-            "https://a.test/ x",
-            "https://a.test\\@b.test/",
-            "HTTPS://a.test/",
-            "https://a.test/x;y",
-            "https://\u{e4}.test/",
-        ] {
+        #[rustfmt::skip]
+        let bad = [
+            "ftp://a.test/", "https:/a.test/", "https://", "https://u:p@a.test/", "https://A.test/",
+            "https://a.test./", "https://a.test:443x/", "https://*.a.test/", "https://*/", "https://127.1/",
+            "https://0x7f.1/", "https://2130706433/", "https://a.test/x/../y", "https://a.test/./y",
+            "https://a.test/%2e%2e/y", "https://a.test//y", "https://a.test/x\\y", "https://a.test/x#y",
+            "https://a.test/x?y#z", "https://a.test/ x", "https://a.test\\@b.test/", "HTTPS://a.test/",
+            "https://a.test/x;y", "https://\u{e4}.test/",
+        ];
+        for bad in bad {
             assert!(CallbackUrl::parse(bad).is_err(), "{bad}");
         }
     }
@@ -181,22 +184,12 @@ mod tests {
     fn an_entry_is_for_what_lies_below_its_path() {
         let url = |text: &str| CallbackUrl::parse(text).expect("a URL");
         let entry = url("https://a.test/hooks");
-        for good in
-            ["https://a.test/hooks", "https://a.test/hooks/", "https://a.test/hooks/x?y", "https://a.test:443/hooks/x"]
-        {
-            // The usual port is not written.
-            let good = good.replace(":443", "");
-            assert!(entry.covers(&url(&good)), "{good}");
+        for good in ["https://a.test/hooks", "https://a.test/hooks/", "https://a.test/hooks/x?y"] {
+            assert!(entry.covers(&url(good)), "{good}");
         }
-        for bad in [
-            "https://a.test/",
-            "https://a.test/hooksy",
-            "http://a.test/hooks",
-            "https://a.test:8443/hooks",
-            "https://b.test/hooks",
-        ] {
+        for bad in ["https://a.test/", "https://a.test/hooksy", "http://a.test/hooks", "https://a.test:8443/hooks"] {
             assert!(!entry.covers(&url(bad)), "{bad}");
         }
-        assert!(url("https://a.test").covers(&entry));
+        assert!(url("https://a.test").covers(&entry) && !entry.covers(&url("https://b.test/hooks")));
     }
 }

@@ -1,0 +1,188 @@
+//! The decision about one tool: every request with its answer, and the shape that enforces exactly those answers.
+
+use super::callers::CallerGrant;
+use super::capability::Ask;
+use super::confinement::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, Variable};
+use super::document::FileProblem;
+use super::load::PassedOver;
+use super::machine::Machine;
+use super::needs::Need;
+use super::packages::{self, Allowance, Ecosystem, PackageGrant, PackageRequirements};
+use super::services::ServiceGrant;
+use super::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
+use super::{capability, hosts};
+use crate::base::text::{self, printable};
+use crate::fault::{Fault, Kind};
+use crate::quantity::Limit;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything decided about one tool on this machine.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    pub tool: String,
+    pub policy: String,
+    /// That policy's file; empty for the built-in default.
+    pub policy_file: PathBuf,
+    /// That policy names the tool by its exact id: a second one that does would not load.
+    pub exact: bool,
+    /// Denied asks are dropped instead of refused: by that policy's `mode`, or for a script that a builtin tool runs.
+    pub narrow: bool,
+    pub verdicts: Vec<Verdict>,
+    pub limits: Vec<LimitVerdict>,
+    /// The files that a call gets, also where the shape is refused for another reason.
+    pub grants: Vec<Grant>,
+    pub hosts: Vec<HostGrant>,
+    pub secrets: Vec<SecretGrant>,
+    pub service: Option<ServiceGrant>,
+    /// The packages, likewise; `None`: its files require none.
+    pub packages: Option<PackageGrant>,
+    /// What these files say, whether it is granted or not.
+    pub wanted: Option<Arc<PackageRequirements>>,
+    /// What its policies would allow, whether it requires any or not.
+    pub package_rules: BTreeMap<Ecosystem, Allowance>,
+    pub runtime: Option<Runtime>,
+    pub script: Option<PathBuf>,
+    pub folder: PathBuf,
+    pub notes: Notes,
+    pub passed_over: Vec<PassedOver>,
+    /// It runs source text, for which a policy must name it by its exact id, and none does.
+    pub unnamed: bool,
+    /// `metadata.permissions`: words of the author, which nothing enforces.
+    pub labels: Vec<String>,
+    pub lacks: Vec<Need>,
+    /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the script's path first.
+    pub lacks_below: Vec<Need>,
+    /// Who may call it; `None`: whoever this host serves.
+    pub callers: Option<Vec<CallerGrant>>,
+    pub require_cgroup: bool,
+    pub observe: bool,
+    /// Not empty: a person agrees to each call before anything of it runs.
+    pub confirm: Vec<Confirm>,
+    pub stderr_is_error: bool,
+    pub text_output: bool,
+    /// Runs inside the host: a service method or an extension. It has no shape of its own.
+    pub in_process: bool,
+    /// It does, and starts scripts, which are held to what is decided here.
+    pub starts_scripts: bool,
+    pub shape: Result<Arc<Shape>, Fault>,
+    /// Its variables: literals of the manifest, and the host's own that were granted.
+    pub(super) env: BTreeMap<String, Variable>,
+    pub digest: String,
+}
+
+impl Decision {
+    pub fn limit(&self, limit: Limit) -> Option<&LimitVerdict> {
+        self.limits.iter().find(|l| l.limit == limit)
+    }
+
+    pub fn asks(&self) -> Vec<Ask> {
+        let granted = self.verdicts.iter().filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
+        let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
+            capability::Kind::Ask(ask) => Some(ask),
+            _ => None,
+        });
+        asks.collect()
+    }
+
+    pub fn network(&self) -> Network {
+        if self.hosts.is_empty() { Network::None } else { Network::Hosts(self.hosts.clone()) }
+    }
+
+    /// What is risky about the hosts that a call may reach: pattern and sentence.
+    pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
+        let of = |grant: &HostGrant| {
+            let pattern = grant.pattern.to_string();
+            hosts::risks(&grant.pattern, &grant.ranges).into_iter().map(move |risk| (pattern.clone(), risk))
+        };
+        self.hosts.iter().flat_map(of)
+    }
+
+    /// The secrets that the relay adds to requests, each with its host.
+    pub fn added(&self) -> impl Iterator<Item = (&SecretGrant, &str)> {
+        self.secrets.iter().filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
+    }
+
+    /// What was decided about an ask that holds this path.
+    pub fn asked_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
+        let of = |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
+        self.verdicts.iter().find(of)
+    }
+
+    /// Why every call is refused. A tool that runs in this process has no shape, and is not refused for that
+    /// (`InternalError` says so).
+    pub fn refused(&self) -> Option<&Fault> {
+        self.shape.as_ref().err().filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
+    }
+
+    pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter().filter(|v| !v.allowed)
+    }
+
+    /// Takes over what the script's files require: into the shape, or as what keeps every call from starting. `by_hand`:
+    /// where somebody installed the packages already, which then need no policy.
+    pub fn wants(
+        &mut self,
+        requirements: Result<Option<PackageRequirements>, FileProblem>,
+        by_hand: Option<&str>,
+        machine: &Machine,
+    ) {
+        let no_entry = |allowance: &Allowance| matches!(allowance, Err((Narrower::Policy, _)));
+        let by_hand = by_hand.filter(|_| self.package_rules.values().all(no_entry));
+        let files = match &requirements {
+            Ok(None) => return,
+            Ok(Some(wanted)) => packages::names(&wanted.sources),
+            Err(problem) => packages::name(&problem.path),
+        };
+        match (requirements, by_hand) {
+            (_, Some(how)) => self.notes.all.push(format!("{files}: nothing is installed; {how}")),
+            (Ok(wanted), None) => wanted.into_iter().for_each(|wanted| self.judge_packages(wanted, machine)),
+            (Err(problem), None) => self.refuse_unreadable(&problem),
+        }
+    }
+
+    /// Nothing is installed by half of what the files say.
+    fn refuse_unreadable(&mut self, FileProblem { path, problem }: &FileProblem) {
+        let line = if problem.line > 0 { format!(":{}", problem.line) } else { String::new() };
+        let name = packages::name(path);
+        let words = printable(&format!("{name}{line}: {}", problem.message));
+        self.verdicts.push(Verdict::denied(RequestKind::Package, &name, Narrower::Manifest, &*words, &[]));
+        let message = "this tool's packages cannot be read, so it was not started";
+        let place = format!("{}{line}: {}", text::path(path), printable(&problem.message));
+        self.stop(Fault::new(Kind::DependencyError, message).details(words).person(place));
+    }
+
+    fn judge_packages(&mut self, wanted: PackageRequirements, machine: &Machine) {
+        self.notes.all.extend(packages::unpinned(&wanted));
+        let (verdict, answer) = packages::judge(&wanted, self.package_rules.get(&wanted.ecosystem), &machine.indexes);
+        let (place, tool) = (verdict.place.clone(), printable(&self.tool));
+        self.verdicts.push(verdict);
+        self.wanted = Some(Arc::new(wanted));
+        match answer {
+            Ok(grant) => {
+                if let Ok(shape) = &mut self.shape {
+                    Arc::make_mut(shape).packages = Some(grant.clone());
+                }
+                self.packages = Some(grant);
+            }
+            Err(packages::Refusal::Denied(refused)) => {
+                let message = "this tool requires packages that this host never installs";
+                let person = printable(&format!("{tool}: {} ({place})", refused.join("; ")));
+                self.stop(Fault::new(Kind::DependencyError, message).details(refused.join("\n")).person(person));
+            }
+            Err(packages::Refusal::Lacks(words)) => {
+                let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {words}"));
+                self.stop(fault.person(format!("{tool} is unavailable: it needs {words}")));
+                self.lacks.push(Need::new("", words));
+            }
+        }
+    }
+
+    /// What refused the tool before stays its first reason.
+    fn stop(&mut self, fault: Fault) {
+        if self.shape.is_ok() {
+            self.shape = Err(fault);
+        }
+    }
+}

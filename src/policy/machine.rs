@@ -1,0 +1,98 @@
+//! This machine as decisions see it, and which interpreter runs a tool.
+
+use super::confinement::{Program, Runtime, Variable};
+use super::document::At;
+use super::grantable::Origin;
+use super::needs::Need;
+use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::versions::Ecosystem;
+use crate::manifest::Language;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Plain facts of this machine, found by `runtimes` and `sandbox::probe`.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    pub runtimes: BTreeMap<Language, Runtime>,
+    /// The interpreters that policies name (`Policies::named_runtimes`), by their path, or why one cannot be used.
+    pub named_runtimes: BTreeMap<PathBuf, Result<Runtime, String>>,
+    /// Paths that the search for interpreters relies on, each with the reason in words: no tool writes there.
+    pub relied_on: BTreeMap<PathBuf, String>,
+    /// The homes of whoever runs this host, as named and with links resolved; where the host is root, everybody's.
+    pub homes: BTreeSet<PathBuf>,
+    /// The variables that this host offers to tools (`env:NAME`) and has set, by name.
+    pub environment: BTreeMap<String, Variable>,
+    pub declared: BTreeSet<String>,
+    /// The indexes that the host's configuration names, and where each leads, in words.
+    pub indexes: BTreeMap<(Ecosystem, String), String>,
+    /// Over which broker each service is called, in words; `*`: every other.
+    pub brokers: BTreeMap<String, String>,
+    /// True where memory, CPU and processes are counted by a cgroup.
+    pub cgroup: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct NamedRuntime {
+    pub path: PathBuf,
+    pub why: String,
+    #[serde(skip)]
+    pub at: At,
+}
+
+const WITHOUT_WASI: &str = "this toolhost was built without WASI (its cargo feature `wasi`)";
+
+/// The interpreter of a language, by the policy if that names one; `Err`: why there is none.
+pub(super) fn runtime(
+    language: Language,
+    named: Option<&NamedRuntime>,
+    policy: Origin<'_>,
+    machine: &Machine,
+) -> (Verdict, Result<Runtime, Need>) {
+    let name = language.name();
+    let walls = [wall::VIEW, wall::LANDLOCK];
+    let found = match (language, named) {
+        (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(Runtime::ourselves("wasm-worker")),
+        (Language::Wasm, _) => Err((WITHOUT_WASI.to_owned(), WITHOUT_WASI)),
+        (_, Some(named)) => named_runtime(language, &named.path, machine).map_err(|why| {
+            let place = policy.place(named.at);
+            let reason = format!("{} ({place}) cannot be used here: {why}", named.path.display());
+            (reason, "the interpreter that its policy names cannot be used here")
+        }),
+        (_, None) => machine.runtimes.get(&language).cloned().ok_or_else(|| {
+            let reason = format!(
+                "{name} is not on PATH outside the tool folders: install it, or name one in a policy under [runtimes]"
+            );
+            (reason, "not found on this host's PATH")
+        }),
+    };
+    let runtime = match found {
+        Ok(runtime) => runtime,
+        Err((reason, words)) => {
+            let need = Need::new("/handler/language", format!("the runtime '{name}': {words}"));
+            return (Verdict::denied(RequestKind::Runtime, name, Narrower::Machine, reason, &walls), Err(need));
+        }
+    };
+    let program = match &runtime.program {
+        Program::Path(path) => path.display().to_string(),
+        Program::Ourselves { role } => format!("toolhost ({role})"),
+    };
+    let verdict = Verdict::met(RequestKind::Runtime, name, format!("{program} {}", runtime.version), &walls);
+    let verdict = match named {
+        Some(named) => {
+            let rule = format!("{}: {}", policy.name, named.path.display());
+            verdict.because(rule, &named.why, policy.place(named.at))
+        }
+        None => verdict.because(format!("found: {}", runtime.found), "the language the handler names", "machine"),
+    };
+    (verdict, Ok(runtime))
+}
+
+fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<Runtime, String> {
+    let found = machine.named_runtimes.get(path).ok_or("this path was not inspected at startup")?;
+    let runtime = found.as_ref().map_err(String::clone)?;
+    match runtime.language == language {
+        true => Ok(runtime.clone()),
+        false => Err(format!("it runs {}", runtime.language.name())),
+    }
+}

@@ -1,0 +1,142 @@
+//! Begin records: what each running call leaves if its host ends before it does. A begin counts only where the log has
+//! no end of that call and the host of the call is gone. Nothing is flushed (fsync(2)): the page cache outlives the
+//! process.
+
+use super::LONGEST_LINE;
+use crate::base::files::Folder;
+use crate::base::lock;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Mutex;
+
+/// The folder beside the log.
+pub const BEGUN: &str = "begun";
+
+/// The begin records of one host under one file of the log, `begun/<log>.<id>`: locked (flock(2)) while the host lives.
+#[derive(Debug)]
+pub(super) struct Begun {
+    file: Flock<File>,
+    folder: Folder,
+    name: String,
+    state: Mutex<FileState>,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    running: usize,
+    /// Where the next record goes.
+    end: u64,
+}
+
+impl Begun {
+    /// `beside`: the folder of the log.
+    pub fn create(beside: &Folder, log: &str) -> io::Result<Begun> {
+        let folder = beside.below(BEGUN)?;
+        loop {
+            let name = format!("{log}.{}", uuid::Uuid::now_v7());
+            let file = folder.file(&name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
+            let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+            // Before the lock, another host may have removed the file as a dead host's.
+            if file.metadata()?.nlink() > 0 {
+                return Ok(Begun { file, folder, name, state: Mutex::default() });
+            }
+        }
+    }
+
+    /// Adds a record. Gives its place in the file.
+    pub fn begin(&self, record: &str) -> io::Result<u64> {
+        let mut state = lock(&self.state);
+        let at = state.end;
+        self.file.write_all_at(format!("{record}\n").as_bytes(), at)?;
+        *state = FileState { running: state.running + 1, end: at + record.len() as u64 + 1 };
+        Ok(at)
+    }
+
+    /// The end of the call stands in the log: its begin is made unreadable.
+    pub fn end(&self, at: u64) {
+        let mut state = lock(&self.state);
+        // If this write fails, the next host finds the end in the log.
+        let _ = self.file.write_all_at(b"\n", at);
+        state.running -= 1;
+        if state.running == 0 {
+            state.end = 0;
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if lock(&self.state).running == 0 {
+            let _ = self.folder.remove(&self.name);
+        }
+    }
+}
+
+/// The begin records of one host.
+pub(super) struct HostRecords {
+    /// `None`: the host lives. Otherwise it is locked, so that one host alone adds its records.
+    lock: Option<Flock<File>>,
+    name: String,
+    /// Each with the id of its call.
+    pub records: Vec<(String, String)>,
+}
+
+impl HostRecords {
+    pub fn is_running(&self) -> bool {
+        self.lock.is_none()
+    }
+
+    pub fn remove(self, beside: &Folder) -> io::Result<()> {
+        beside.below(BEGUN)?.remove(&self.name)
+    }
+}
+
+/// What hosts left, and what those that live keep. A file that others may write is passed over.
+pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
+    let folder = beside.below(BEGUN)?;
+    let mut found = Vec::new();
+    for name in folder.names()? {
+        // The uuid behind the log's name holds no full stop.
+        if name.rsplit_once('.').is_none_or(|(head, _)| head != log) {
+            continue;
+        }
+        let Ok(file) = folder.trusted(&name, OFlag::O_RDWR) else { continue };
+        if file.metadata()?.nlink() == 0 {
+            continue;
+        }
+        let (lock, records) = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => {
+                let records = read(&file)?;
+                (Some(file), records)
+            }
+            Err((file, _)) => (None, read(&file)?),
+        };
+        found.push(HostRecords { lock, name, records });
+    }
+    Ok(found)
+}
+
+/// Each line that is a whole record. Versions before had slots of fixed size in this file, with zeros between them.
+fn read(file: &File) -> io::Result<Vec<(String, String)>> {
+    let (mut lines, mut line, mut records) = (BufReader::new(file), Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        while lines.fill_buf()?.first() == Some(&0) {
+            let zeros = lines.buffer().iter().take_while(|byte| **byte == 0).count();
+            lines.consume(zeros);
+        }
+        if lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(records);
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if let Ok(record) = serde_json::from_str::<Value>(text)
+            && let Some(call) = record["call"].as_str()
+        {
+            records.push((call.to_owned(), text.to_owned()));
+        }
+    }
+}

@@ -1,7 +1,6 @@
 //! Faults: how *we* refused or failed. How a *tool* ended is another type, `executor::Outcome`.
 //!
-//! For: every room. In: a kind, words for an agent, words for the person. Out: one `Fault`.
-//! Never: a host path, errno or policy text in `message` or `details`; those go to `person`.
+//! `message` and `details` never hold a host path, errno or policy text; those go to `person`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
 //! toolhost: drop a script and its manifest into a folder and an agent can call it; the kernel
 //! holds it to what the operator approved; anyone can read, and prove, exactly what it may touch.
 //!
-//! Each module ("room") imports only from lower floors (its number), `policy` also from `manifest` and `base` the
-//! limits of `quantity`: `tests/tidy.rs`.
+//! Each module imports only from lower floors (its number), `policy` also from `manifest`, and `base` the limits of
+//! `quantity`: `tests/tidy.rs`.
 
-pub mod base; // 0  small pieces that every room may use
+pub mod base; // 0  small pieces that every module may use
 pub mod broker; // 2  messages to and from RabbitMQ and Pulsar
 pub mod cli; // 6  the command line, one file per verb
 pub mod egress; // 2  the hosts that a call may reach: DNS stub, relay, dialling

@@ -50,7 +50,7 @@ fn what_cannot_be_written_is_refused_and_nothing_is_made() {
         (&["--script", script, "--parameter", "a:"], "known: string, integer, number, boolean, array, object"),
         (&["--script", script, "--parameter", ":integer"], "write NAME, NAME:integer or NAME:integer?"),
         (&["--script", script, "--parameter", "a", "--parameter", "a:integer"], "given twice"),
-        (&["--script", script, "--entry", "no name"], "must be the name of one function"),
+        (&["--script", script, "--entry", "no name"], "name of one function"),
         (&["--script", module, "--entry", "run"], "leave --entry out"),
         (&["--entry", "run"], "--script"),
     ] {

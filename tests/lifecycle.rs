@@ -247,6 +247,10 @@ fn grants_are_looked_at_anew_for_each_call() {
 fn a_killed_idle_launcher_is_replaced() {
     for who in Who::both() {
         let playground = playground(who);
+        // The launcher of a worker is one, too.
+        playground.tool("module", "wasm", crate::modules::GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+        playground.settle();
+        assert_eq!(playground.call("esc:module", "{}").out["outputData"], 1, "it is compiled");
         let mut server = Server::start(&playground);
         for round in 0..10 {
             let asked: Vec<u64> = (0..2).map(|_| server.call_n("good", round)).collect();
@@ -254,6 +258,9 @@ fn a_killed_idle_launcher_is_replaced() {
             for id in asked {
                 assert_eq!(answers[&id]["result"]["structuredContent"]["n"], round, "{who:?}: {answers:?}");
             }
+            let module = server.call_n("module", round);
+            let answers = server.answers_within(&[module], Duration::from_secs(20));
+            assert_eq!(answers[&module]["result"]["content"][0]["text"], "1", "{who:?}: {answers:?}");
             let (keepers, launchers) = launchers_of(server.child.id());
             assert!(!keepers.is_empty() && !launchers.is_empty(), "{who:?}: none is kept");
             // Odd rounds: only the inner process, so that the keeper still holds the socket when the next call comes.

@@ -95,7 +95,7 @@ const REFUSED: &[Case] = &[
     ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"self\", \"../x\"]", Code::Security, "/securityContext/fileAccess/allowRead/1", 10, "upwards"),
     ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"**/x\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "in the middle"),
     ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "is empty"),
-    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"~/x\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "'~'"),
+    ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"~/x\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "no ~ or !"),
     ("\"allowRead\": [\"self\"]", "\"allowRead\": [\"a\\u0000b\"]", Code::Security, "/securityContext/fileAccess/allowRead/0", 10, "invisible"),
     ("\"allowWrite\": []", "\"allowWrite\": [\"self\"]", Code::Security, "/securityContext/fileAccess/allowWrite/0", 10, "own file"),
     ("\"allowHosts\": []", "\"allowHosts\": [\"https://x.com/y\"]", Code::Schema, "/securityContext/networkAccess/allowHosts/0", 11, "URL"),

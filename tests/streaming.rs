@@ -107,7 +107,7 @@ async fn a_stream_that_fails_or_does_not_end_has_an_end_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_reader_who_goes_ends_the_call() {
+async fn a_call_that_is_dropped_ends_before_its_limit() {
     let calls: Arc<AtomicUsize> = Arc::default();
     let world = world(&calls);
     let (mut events, call) = world.start(written("alice", "streams:stream", &json!({"n": 1, "then": "hang"})));

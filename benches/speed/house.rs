@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use toolhost::executor::process::{Launchers, Scripts, WasmWorkers};
+use toolhost::executor::process::{Launchers, Scripts};
 use toolhost::executor::wasm::{Cache, Wasm};
 use toolhost::manifest::{self, Language};
 use toolhost::sandbox::identity;
@@ -104,7 +104,7 @@ impl House {
         let launchers = Arc::new(Launchers::new(fs::File::open(BINARY)?.into(), identity::POOL));
         let scripts = Arc::new(Scripts::new(launchers.clone()));
         let cache = Cache::temporary().map_err(anyhow::Error::msg)?;
-        let wasm = Arc::new(Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache));
+        let wasm = Arc::new(Wasm::new(launchers.clone(), cache));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let clients = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let rules = service::Rules { policies: policies.clone(), machine: machine.clone() };

@@ -344,39 +344,23 @@ impl Indented<'_> {
 
 impl fmt::Display for Indented<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut depth, mut parts) = (0usize, tokens(self.0).map(|(_, part)| part).peekable());
-        while let Some(part) = parts.next() {
-            match part {
-                // An empty object or list.
-                "{" | "[" if matches!(parts.peek(), Some(&("}" | "]"))) => {
-                    out.write_str(part)?;
-                    out.write_str(parts.next().unwrap_or_default())?;
-                }
-                "{" | "[" => {
-                    depth += 1;
-                    out.write_str(part)?;
-                    line(out, depth)?;
-                }
-                "}" | "]" => {
-                    depth = depth.saturating_sub(1);
-                    line(out, depth)?;
-                    out.write_str(part)?;
-                }
-                "," => {
-                    out.write_str(part)?;
-                    line(out, depth)?;
-                }
-                ":" => out.write_str(": ")?,
-                _ => out.write_str(part)?,
+        let (mut depth, mut previous) = (0usize, "");
+        for (_, part) in tokens(self.0) {
+            let closes = matches!(part, "}" | "]");
+            depth = depth.saturating_sub(usize::from(closes));
+            // Nothing stands between the brackets of an empty object or list.
+            if previous == "," || closes != matches!(previous, "{" | "[") {
+                write!(out, "\n{:1$}", "", depth * 2)?;
             }
+            out.write_str(part)?;
+            if part == ":" {
+                out.write_char(' ')?;
+            }
+            depth += usize::from(matches!(part, "{" | "["));
+            previous = part;
         }
         Ok(())
     }
-}
-
-fn line(out: &mut fmt::Formatter<'_>, depth: usize) -> fmt::Result {
-    out.write_char('\n')?;
-    write!(out, "{:1$}", "", depth * 2)
 }
 
 /// About how many bytes a tree of this text takes: every comma and every opening bracket stands for a value.

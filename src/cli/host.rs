@@ -6,8 +6,6 @@ use super::words;
 use crate::base::text;
 use crate::base::{files, links};
 use crate::executor::method::Methods;
-#[cfg(feature = "wasi")]
-use crate::executor::process::WasmWorkers;
 use crate::executor::process::{Launchers, Scripts};
 use crate::executor::remote::Remote;
 #[cfg(feature = "wasi")]
@@ -300,7 +298,7 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
             if let Some(note) = note {
                 tracing::info!(target: "toolhost::host", "{}", text::printable(&note));
             }
-            let executor = wasm::Wasm::new(Arc::new(WasmWorkers::new(launchers.clone())), cache);
+            let executor = wasm::Wasm::new(launchers.clone(), cache);
             Some(Arc::new(match waits {
                 Some(tell) => executor.waiting(tell),
                 None => executor,

@@ -62,14 +62,4 @@ mod tests {
         assert_eq!(left(3000), 0);
         assert_eq!(Clock::new(Instant::now(), u64::MAX).left(), Duration::from_millis(u64::MAX));
     }
-
-    #[tokio::test]
-    async fn preparing_ends_with_what_was_under_way() {
-        let clock = Clock::new(Instant::now(), 100);
-        let done: Result<(), Fault> = clock.prepare("the tool is still being compiled", std::future::pending()).await;
-        let fault = done.expect_err("too late");
-        assert_eq!((fault.kind, fault.retryable), (Kind::TimeoutError, true));
-        assert_eq!(fault.message, "the tool is still being compiled; try again");
-        assert!(clock.came.elapsed() < Duration::from_secs(1));
-    }
 }

@@ -23,7 +23,7 @@ impl Executor for Documents {
         Box::pin(async move {
             let started = Instant::now();
             let Handler::Document(document) = &call.manifest.handler else {
-                return Err(Fault::new(Kind::InternalError, "This tool is no document."));
+                return Err(Fault::new(Kind::InternalError, "This tool is not a document."));
             };
             let answer = match document {
                 Document::Prompt { messages, ask } => prompt(messages, ask, &call.input),
@@ -117,11 +117,5 @@ mod tests {
         assert_eq!(filled("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
         assert_eq!(filled("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
         assert_eq!(filled("open {{a", "{{", "}}", &input, false), "open {{a");
-        let ask = json!({"who": {"method": "elicitation/create"}});
-        let messages = [json!({"role": "user", "content": {"type": "text", "text": "Hi {{who.name}}"}})];
-        let of = |input: &Value| prompt(&messages, ask.as_object().unwrap(), input);
-        assert_eq!(of(&json!({}))["$ask"], ask);
-        let answered = of(&json!({"$client": {"answers": {"who": {"action": "accept", "content": {"name": "Al"}}}}}));
-        assert_eq!(answered["messages"][0]["content"]["text"], "Hi Al");
     }
 }

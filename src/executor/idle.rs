@@ -1,7 +1,6 @@
 //! Launchers and workers kept for the next call that needs exactly the same: at most `most`, each for about a minute.
 
 use crate::base::lock;
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -10,12 +9,14 @@ const KEPT: Duration = Duration::from_secs(60);
 /// How many times in that span idle ones are looked at.
 const LOOKS: u32 = 6;
 
+#[derive(Debug)]
 pub struct Idle<K, T> {
     kept: Mutex<IdleEntries<K, T>>,
     most: usize,
     keep_for: Duration,
 }
 
+#[derive(Debug)]
 struct IdleEntries<K, T> {
     /// In the order of use, the last used one last.
     entries: Vec<(K, T, Instant)>,
@@ -23,12 +24,9 @@ struct IdleEntries<K, T> {
 }
 
 impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
-    pub fn new(most: usize) -> Arc<Idle<K, T>> {
-        Idle::keeping(most, KEPT)
-    }
-
-    fn keeping(most: usize, keep_for: Duration) -> Arc<Idle<K, T>> {
-        Arc::new(Idle { kept: Mutex::new(IdleEntries { entries: Vec::new(), sweeping: false }), most, keep_for })
+    pub fn new(most: usize) -> Idle<K, T> {
+        let kept = Mutex::new(IdleEntries { entries: Vec::new(), sweeping: false });
+        Idle { kept, most, keep_for: KEPT }
     }
 
     /// The last used one that fits, so that the others age.
@@ -61,12 +59,6 @@ impl<K: Send + 'static, T: Send + 'static> Idle<K, T> {
     }
 }
 
-impl<K, T> fmt::Debug for Idle<K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idle").field("most", &self.most).finish_non_exhaustive()
-    }
-}
-
 /// Drops what was idle too long, and ends when nothing is left.
 async fn sweep<K: Send + 'static, T: Send + 'static>(idle: Weak<Idle<K, T>>, keep_for: Duration) {
     loop {
@@ -92,31 +84,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_nobody_wants_is_ended_without_a_call() {
-        let idle = Idle::keeping(2, Duration::from_millis(20));
-        let thing = Arc::new(());
-        for _ in 0..2 {
-            idle.put("a", thing.clone());
-            let ended = async {
-                while Arc::strong_count(&thing) > 1 {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(30), ended).await.expect("ended, and again after it began anew");
-            assert_eq!(idle.len(), 0);
-        }
-    }
-
-    #[tokio::test]
-    async fn it_goes_to_its_like_only_and_the_oldest_makes_room() {
-        let idle = Idle::new(2);
+    async fn it_goes_to_its_like_only_and_the_oldest_makes_room_or_ends() {
+        let idle = Idle { keep_for: Duration::from_millis(200), ..Idle::new(2) };
+        let idle = Arc::new(idle);
         for (key, thing) in [("a", 1), ("a", 2), ("b", 3)] {
             idle.put(key, thing);
         }
         assert_eq!(idle.take(|key| *key == "c"), None);
         assert_eq!(idle.take(|key| *key == "a"), Some(2), "the first one made room");
         assert_eq!((idle.take(|key| *key == "a"), idle.len()), (None, 1));
-        idle.clear();
-        assert_eq!(idle.len(), 0);
+        let ended = async {
+            while idle.len() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("ended without a call");
     }
 }

@@ -125,32 +125,26 @@ impl executor::Executor for Methods {
         events: &'a executor::Events,
     ) -> executor::Running<'a> {
         Box::pin(async move {
-            let body = match self.find(&call.manifest.handler)? {
+            let started = Instant::now();
+            let (manifest, mut call) = (call.manifest.clone(), call);
+            call.input = renamed(&manifest.handler, std::mem::take(&mut call.input));
+            let back = |fault| renamed_back(&manifest.handler, fault);
+            let body = match self.find(&manifest.handler)? {
                 Method::Function(body) => body,
-                Method::Executor(body) => {
-                    let manifest = call.manifest.clone();
-                    let call = executor::Call { input: renamed(&manifest.handler, call.input), ..call };
-                    let ended = body.run(context, call, events).await;
-                    return ended.map_err(|fault| renamed_back(&manifest.handler, fault));
-                }
+                Method::Executor(body) => return body.run(context, call, events).await.map_err(back),
                 Method::Script(_) => {
                     return Err(Fault::new(Kind::InternalError, "A script is the target of its call, not a method."));
                 }
             };
-            let started = Instant::now();
-            let manifest = call.manifest;
-            let arguments = renamed(&manifest.handler, call.input);
             let method = MethodCall { context: context.clone(), manifest: manifest.clone(), site: call.site };
-            let answer = body.call(&method, arguments, events).await;
-            let mut value = answer.map_err(|fault| renamed_back(&manifest.handler, fault))?;
+            let mut value = body.call(&method, call.input, events).await.map_err(back)?;
             let ending = if is_envelope(&value) {
                 let own = value.as_object_mut().and_then(|fields| fields.shift_remove("outputData"));
                 executor::Ending::Envelope { told: value, output: own.as_ref().map(Text::from) }
             } else {
                 executor::Ending::answer(&value)
             };
-            let wall_ms = crate::base::millis(started.elapsed());
-            Ok(executor::Outcome::of(ending, wall_ms))
+            Ok(executor::Outcome::of(ending, crate::base::millis(started.elapsed())))
         })
     }
 }
@@ -176,13 +170,11 @@ impl ServiceMethod for Plain {
 /// Inputs under the names that the method uses (`parameter_map`).
 pub(crate) fn renamed(handler: &Handler, input: Value) -> Value {
     let Handler::ServiceMethod { parameter_map, .. } = handler else { return input };
+    let own = |name: String| parameter_map.get(&name).cloned().unwrap_or(name);
     match input {
-        Value::Object(fields) if !parameter_map.is_empty() => Value::Object(
-            fields
-                .into_iter()
-                .map(|(name, value)| (parameter_map.get(&name).cloned().unwrap_or(name), value))
-                .collect::<Map<_, _>>(),
-        ),
+        Value::Object(fields) if !parameter_map.is_empty() => {
+            fields.into_iter().map(|(name, value)| (own(name), value)).collect::<Map<_, _>>().into()
+        }
         other => other,
     }
 }
@@ -215,36 +207,4 @@ pub fn is_envelope(value: &Value) -> bool {
                 .is_some_and(|error| error["type"].is_string() && error.get("message").is_some_and(Value::is_string)),
             _ => false,
         }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn an_envelope_is_told_from_a_plain_value() {
-        assert!(is_envelope(&json!({"success": true, "outputData": 1})));
-        assert!(is_envelope(&json!({"success": false, "error": {"type": "ScriptError", "message": "m"}})));
-        for plain in [
-            json!({"success": true, "rows": 3}),
-            json!({"success": false}),
-            json!({"success": true, "error": {"type": "ScriptError", "message": "m"}}),
-            json!({"success": "yes"}),
-            json!([true]),
-        ] {
-            assert!(!is_envelope(&plain), "{plain}");
-        }
-    }
-
-    #[test]
-    fn a_mapped_name_reaches_the_method_under_its_new_name() {
-        let handler = Handler::ServiceMethod {
-            service: "s".into(),
-            method: "m".into(),
-            language: None,
-            parameter_map: BTreeMap::from([("path".into(), "scriptPath".into())]),
-        };
-        assert_eq!(renamed(&handler, json!({"path": "a", "b": 1})), json!({"scriptPath": "a", "b": 1}));
-    }
 }

@@ -80,12 +80,10 @@ pub struct Denial {
 }
 
 /// Rules of attempts, or their beginnings, that no manifest and no policy lifts.
-pub const NEVER: [&str; 5] =
-    [LINK_LEADS_OUT, MAKES_LINKS, ROUNDABOUT, crate::sandbox::WRITABLE, crate::sandbox::UNRESOLVED];
-pub const LINK_LEADS_OUT: &str =
-    "wasm: a link in it leads out of the opened folder, or the file's own rights forbid it";
-pub const MAKES_LINKS: &str = "wasm: no tool makes links";
-pub const ROUNDABOUT: &str = "wasm: a path that leaves the folder it starts from, though its end is granted";
+pub const NEVER: [&str; 3] = [WITHIN, crate::sandbox::WRITABLE, crate::sandbox::UNRESOLVED];
+/// The rule where wasmtime refused a file that is granted.
+pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would \
+                          make a link";
 
 /// A staged file that was published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -48,7 +48,11 @@ pub fn check_written(manifest: &Manifest, given: Value, written: &ArgumentSyntax
     }
     // What does not fit stays a text, for the service to judge.
     let mut unfit = Vec::new();
-    convert(root, &mut given, written, if untyped { &mut unfit } else { &mut flaws });
+    if *written != ArgumentSyntax::Json {
+        let inputs = matches!(written, ArgumentSyntax::Inputs { .. });
+        let mut texts = Texts { root, inputs, flaws: if untyped { &mut unfit } else { &mut flaws } };
+        texts.convert(&alternatives(root, root), &mut given, "");
+    }
     let Some(schema) = manifest.parameters.as_ref().filter(|_| !untyped) else {
         return if flaws.is_empty() { Ok(Value::Object(given)) } else { Err(fault(root, &flaws)) };
     };
@@ -167,36 +171,28 @@ impl Filling<'_> {
         if depth > MAX_FILL_DEPTH || self.room == 0 || self.steps == 0 {
             return;
         }
-        let together = together(self.root, schema, ALWAYS);
-        self.steps = self.steps.saturating_sub(together.len());
-        for schema in together {
-            self.fill_one(schema, value, depth);
-        }
-    }
-
-    /// One schema, without its references.
-    fn fill_one(&mut self, schema: &Value, value: &mut Value, depth: usize) {
-        match value {
-            Value::Object(members) => {
-                let properties = schema.get("properties").and_then(Value::as_object);
-                self.steps = self.steps.saturating_sub(properties.map_or(0, Map::len));
-                for (name, property) in properties.into_iter().flatten() {
-                    if !members.contains_key(name) {
-                        let Some(default) = default_of(self.root, property) else { continue };
-                        self.room = self.room.saturating_sub(1 + default.to_string().len() / 128);
-                        members.insert(name.clone(), default.clone());
-                    }
-                    if let Some(member) = members.get_mut(name) {
-                        self.fill(property, member, depth + 1);
+        for schema in together(self.root, schema, ALWAYS) {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            self.steps = self.steps.saturating_sub(1 + properties.map_or(0, Map::len));
+            match value {
+                Value::Object(members) => {
+                    for (name, property) in properties.into_iter().flatten() {
+                        if let (false, Some(default)) = (members.contains_key(name), default_of(self.root, property)) {
+                            self.room = self.room.saturating_sub(1 + default.to_string().len() / 128);
+                            members.insert(name.clone(), default.clone());
+                        }
+                        if let Some(member) = members.get_mut(name) {
+                            self.fill(property, member, depth + 1);
+                        }
                     }
                 }
-            }
-            Value::Array(items) => {
-                if let Some(each) = schema.get("items").filter(|each| each.is_object()) {
-                    items.iter_mut().for_each(|item| self.fill(each, item, depth + 1));
+                Value::Array(items) => {
+                    if let Some(each) = schema.get("items").filter(|each| each.is_object()) {
+                        items.iter_mut().for_each(|item| self.fill(each, item, depth + 1));
+                    }
                 }
+                _ => {}
             }
-            _ => {}
         }
     }
 }
@@ -252,7 +248,10 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
         let fix = match near {
             Some(near) => format!(" Did you mean '{near}'?"),
             None if known.is_empty() => String::new(),
-            None => format!(" Known: {}.", text::head(&known.join(", "), 500)),
+            None => {
+                let listed = known.iter().take(20).copied().collect::<Vec<_>>().join(", ");
+                format!(" Known: {listed}{}", if known.len() > 20 { ", …" } else { "." })
+            }
         };
         format!("{PARAMETER} '{shown}' is not a known parameter.{fix}")
     };
@@ -260,14 +259,13 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
 }
 
 fn place(pointer: &str, subject: &str) -> String {
-    if subject != PARAMETER {
-        return if pointer.is_empty() {
-            subject.to_owned()
-        } else {
-            format!("{subject} at '{}'", text::head(pointer, 200))
+    let Some(rest) = pointer.strip_prefix('/').filter(|_| subject == PARAMETER) else {
+        return match (subject, pointer) {
+            (PARAMETER, _) => "The arguments".to_owned(),
+            (subject, "") => subject.to_owned(),
+            (subject, pointer) => format!("{subject} at '{}'", text::head(pointer, 200)),
         };
-    }
-    let Some(rest) = pointer.strip_prefix('/') else { return "The arguments".to_owned() };
+    };
     let (name, inner) = rest.split_once('/').map_or((rest, None), |(name, inner)| (name, Some(inner)));
     let name = text::head(&name.replace("~1", "/").replace("~0", "~"), 80);
     match inner {
@@ -276,24 +274,16 @@ fn place(pointer: &str, subject: &str) -> String {
     }
 }
 
-/// Converts the texts among these arguments.
-fn convert(root: &Value, given: &mut Map<String, Value>, written: &ArgumentSyntax, flaws: &mut Vec<Flaw>) {
-    if *written != ArgumentSyntax::Json {
-        let inputs = matches!(written, ArgumentSyntax::Inputs { .. });
-        Reading { root, inputs, flaws }.members(&alternatives(root, root), given, "");
-    }
-}
-
-/// The reading of one call's texts.
-struct Reading<'s, 'f> {
+/// The texts among the arguments of one call, which are converted to values.
+struct Texts<'s, 'f> {
     root: &'s Value,
     /// A text that may be a string is JSON nevertheless where it can be, and lists and objects may hold texts.
     inputs: bool,
     flaws: &'f mut Vec<Flaw>,
 }
 
-impl<'s> Reading<'s, '_> {
-    fn members(&mut self, holders: &[&'s Value], members: &mut Map<String, Value>, above: &str) {
+impl<'s> Texts<'s, '_> {
+    fn convert(&mut self, holders: &[&'s Value], members: &mut Map<String, Value>, above: &str) {
         for (name, value) in members {
             let schemas = holders.iter().filter_map(|holder| holder.get("properties")?.get(name));
             let schemas = schemas.flat_map(|schema| alternatives(self.root, schema)).collect::<Vec<_>>();
@@ -313,7 +303,7 @@ impl<'s> Reading<'s, '_> {
                     *value = read;
                 }
             }
-            Value::Object(members) => self.members(schemas, members, pointer),
+            Value::Object(members) => self.convert(schemas, members, pointer),
             Value::Array(items) => {
                 let each = schemas.iter().filter_map(|schema| schema.get("items"));
                 let each = each.flat_map(|schema| alternatives(self.root, schema)).collect::<Vec<_>>();

@@ -53,7 +53,7 @@ pub(super) fn measure(schema: &Value) -> Result<Bounds, SchemaFault> {
         room: MAX_REGEX_BYTES,
         patterns: 0,
     };
-    walk.schema(schema, "", Place { depth: 0, level: 0, times: 1, in_union: false })?;
+    walk.schema(schema, "", Position { depth: 0, level: 0, times: 1, in_union: false })?;
     let dialect = schema["$schema"].as_str().unwrap_or_default();
     let is_old = ["draft-03", "draft-04"].iter().any(|draft| dialect.contains(draft));
     refuse_identities(schema, "", if is_old { &["$id", "$schema", "id"] } else { &["$id", "$schema"] })?;
@@ -101,7 +101,7 @@ fn subschemas<'s>(keyword: &str, value: &'s Value) -> Vec<(String, &'s Value)> {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     /// How deep the JSON is nested here, references followed.
     depth: usize,
     /// How many levels of the *value* lie above what is held to this part.
@@ -129,7 +129,7 @@ struct Walk<'s> {
 
 impl<'s> Walk<'s> {
     /// Its recursion is as deep as a schema may be.
-    fn schema(&mut self, schema: &'s Value, pointer: &str, at: Place) -> Result<(), SchemaFault> {
+    fn schema(&mut self, schema: &'s Value, pointer: &str, at: Position) -> Result<(), SchemaFault> {
         self.count(1, at)?;
         if at.depth > MAX_SCHEMA_DEPTH {
             let message = format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels, references followed");
@@ -150,7 +150,7 @@ impl<'s> Walk<'s> {
         let times = if again { at.times.saturating_mul(AGAIN) } else { at.times };
         self.around.push((schema, at.level));
         if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
-            self.reference(reference, pointer, Place { times, depth: at.depth + 1, ..at })?;
+            self.reference(reference, pointer, Position { times, depth: at.depth + 1, ..at })?;
         }
         for (keyword, value) in map {
             let below = subschemas(keyword, value);
@@ -160,7 +160,7 @@ impl<'s> Walk<'s> {
             let circles = self.bounds.circles;
             self.count(if below.is_empty() { size(value) } else { 1 }, at)?;
             for (name, subschema) in below {
-                let place = Place {
+                let place = Position {
                     depth: at.depth + 1 + usize::from(!name.is_empty()),
                     level: at.level + usize::from(!is_same_value),
                     times: if is_same_value || keyword == "contains" { times } else { at.times },
@@ -177,7 +177,7 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    fn count(&mut self, parts: usize, at: Place) -> Result<(), SchemaFault> {
+    fn count(&mut self, parts: usize, at: Position) -> Result<(), SchemaFault> {
         self.bounds.parts = self.bounds.parts.saturating_add(parts.saturating_mul(at.times));
         if self.bounds.parts <= MAX_SCHEMA_NODES {
             return Ok(());
@@ -190,7 +190,7 @@ impl<'s> Walk<'s> {
     }
 
     /// Follows a reference, unless it leads back to a schema around it.
-    fn reference(&mut self, reference: &str, pointer: &str, at: Place) -> Result<(), SchemaFault> {
+    fn reference(&mut self, reference: &str, pointer: &str, at: Position) -> Result<(), SchemaFault> {
         let here = format!("{pointer}/$ref");
         let Some(target) = reference.strip_prefix('#') else {
             let message =
@@ -225,7 +225,8 @@ impl<'s> Walk<'s> {
             let message = format!("'{keyword}' is not supported: use $ref");
             return Err(SchemaFault::new(format!("{pointer}/{keyword}"), message));
         }
-        let copied = ["const", "pattern"].iter().filter_map(|word| map.get(*word)).map(|value| value.to_string().len());
+        let copied =
+            ["const", "enum", "pattern"].iter().filter_map(|word| map.get(*word)).map(|value| value.to_string().len());
         self.bounds.copied = copied.fold(self.bounds.copied, usize::max);
         if map.contains_key("default") {
             self.bounds.defaults.push(pointer.to_owned());

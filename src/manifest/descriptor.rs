@@ -34,10 +34,18 @@ static TOOL_SCHEMA: LazyLock<Value> =
 static SERVICE_SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("service.schema.json")).expect("the schema is JSON"));
 
-#[jsonschema::validator(path = "src/manifest/service_tool.schema.json", methods = { is_valid = false, validate = false })]
+#[jsonschema::validator(
+    path = "src/manifest/service_tool.schema.json",
+    methods = { is_valid = false, validate = false },
+    pattern_options = { engine = regex }
+)]
 struct ToolShape;
 
-#[jsonschema::validator(path = "src/manifest/service.schema.json", methods = { is_valid = false, validate = false })]
+#[jsonschema::validator(
+    path = "src/manifest/service.schema.json",
+    methods = { is_valid = false, validate = false },
+    pattern_options = { engine = regex }
+)]
 struct ServiceShape;
 
 /// Reads a `*.tool-service.json`: one service, or services and tools by their keys (`tool-service/ID`, `tool/NAME`).

@@ -3,6 +3,7 @@
 //! The published JSON Schema says which values are accepted; here is what it cannot say: texts with a grammar of their
 //! own, and what does not go together. A request that is not understood refuses the manifest.
 
+use super::arguments;
 use super::bounds::SchemaFault;
 use super::descriptor;
 use super::document;
@@ -25,7 +26,12 @@ use std::sync::LazyLock;
 pub static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON"));
 
-#[jsonschema::validator(path = "src/manifest/schema.json", methods = { validate = false })]
+/// Patterns take linear time: the author of a manifest writes what they are held against.
+#[jsonschema::validator(
+    path = "src/manifest/schema.json",
+    methods = { validate = false },
+    pattern_options = { engine = regex }
+)]
 struct Shape;
 
 /// Most patterns in one list.
@@ -40,6 +46,7 @@ pub fn read(bytes: &[u8]) -> Result<(Manifest, Vec<Problem>), Vec<Problem>> {
     let mut reader = Reader::new(&document);
     if !Shape::is_valid(&document.value) {
         reader.hold_to(&SCHEMA, Shape::iter_errors(&document.value), "");
+        reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);
     if let Some(manifest) = &manifest {
@@ -299,12 +306,19 @@ fn remark(it: &mut Reader<'_>, manifest: &Manifest) {
             it.warn(&below("/parameters/properties", name), message);
         }
     }
+    let required = parameters.raw.get("required").and_then(Value::as_array).into_iter().flatten().enumerate();
+    for (index, name) in required.filter_map(|(index, name)| Some((index, name.as_str()?))) {
+        if !arguments::declares(&parameters.raw, name) && parameters.raw.get("patternProperties").is_none() {
+            let message = format!("'{}' is required, but properties does not declare it", text::head(name, 80));
+            it.warn(&format!("/parameters/required/{index}"), message);
+        }
+    }
     let mut steps = 0;
     for (index, example) in manifest.examples.iter().enumerate() {
         steps += parameters.steps(&example.input);
         let message = if steps > LONG_CHECK_STEPS {
             "the examples are too large: this one was not held to the parameters".to_owned()
-        } else if let Err(fault) = super::arguments::check(manifest, example.input.clone(), false) {
+        } else if let Err(fault) = arguments::check(manifest, example.input.clone(), false) {
             format!("the example does not fit the parameters: {}", fault.message)
         } else {
             continue;

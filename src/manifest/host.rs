@@ -130,33 +130,24 @@ fn parse(written: &str) -> Result<HostPattern, String> {
     if let Ok(address) = written.parse::<Ipv6Addr>() {
         return Ok(HostPattern { host: address_of(address), port: None });
     }
-    let (host, port) = match written.strip_prefix('[') {
+    let (host, after) = match written.strip_prefix('[') {
         Some(rest) => {
             let (inside, after) = rest.split_once(']').ok_or("has no closing ']'")?;
-            let address: Ipv6Addr = inside.parse().map_err(|_| "is not an IPv6 address".to_owned())?;
-            let port = match after.strip_prefix(':') {
-                Some(port) => Some(port),
-                None if after.is_empty() => None,
-                None => return Err("has text after ']'".to_owned()),
-            };
-            (address_of(address), port)
+            (address_of(inside.parse().map_err(|_| "is not an IPv6 address")?), after)
         }
         None => {
-            let (name, port) = match written.split_once(':') {
-                Some((name, port)) => (name, Some(port)),
-                None => (written, None),
-            };
-            (name_or_v4(name)?, port)
+            let (name, after) = written.split_at(written.find(':').unwrap_or(written.len()));
+            (name_or_v4(name)?, after)
         }
     };
-    let Some(port) = port else { return Ok(HostPattern { host, port: None }) };
-    let good = !port.starts_with(['0', '+']);
-    let number = port.parse::<u16>().ok().filter(|_| good);
-    let number = number.ok_or("has a port that is not a number from 1 to 65535")?;
-    if number == DNS {
-        return Err("has port 53, which is that of the call's own name server: no tool reaches another".to_owned());
+    if after.is_empty() {
+        return Ok(HostPattern { host, port: None });
     }
-    Ok(HostPattern { host, port: Some(number) })
+    let port = after.strip_prefix(':').filter(|port| !port.starts_with(['0', '+'])).and_then(|port| port.parse().ok());
+    match port.ok_or("has a port that is not a number from 1 to 65535")? {
+        DNS => Err("has port 53, which is that of the call's own name server: no tool reaches another".to_owned()),
+        port => Ok(HostPattern { host, port: Some(port) }),
+    }
 }
 
 /// An IPv4 address inside an IPv6 one is that IPv4 address.

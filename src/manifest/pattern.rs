@@ -89,26 +89,21 @@ fn shape(written: &str) -> Result<PatternShape, String> {
 }
 
 fn refuse_characters(written: &str) -> Result<(), String> {
-    let refused = if written.is_empty() {
-        "is empty: name a file or a folder, or take it away"
-    } else if written.len() > MAX_PATTERN_BYTES {
-        "is longer than a path may be"
-    } else if !text::is_printable(written) {
-        "holds a control or invisible character: type it again"
-    } else if written.contains('\\') {
-        "holds a backslash: folders are separated by '/'"
-    } else if written.starts_with('~') {
-        "starts with '~', which nobody expands: write the path relative to the script's folder, or absolute"
-    } else if written.starts_with('!') {
-        "starts with '!': there are no exceptions here, only what is listed is opened"
-    } else if written.contains(['[', ']', '{', '}']) {
-        "holds one of [ ] { }: character classes and lists are not enforced; write one pattern for each"
-    } else if written.starts_with("file:") || written.contains("://") {
-        "is a URL: write a path"
-    } else {
-        return Ok(());
-    };
-    Err(refused.to_owned())
+    if written.is_empty() {
+        return Err("is empty: name a file or a folder, or take it away".to_owned());
+    }
+    let is_odd = written.len() > MAX_PATTERN_BYTES
+        || !text::is_printable(written)
+        || written.contains(['\\', '[', ']', '{', '}'])
+        || written.starts_with(['~', '!'])
+        || written.starts_with("file:")
+        || written.contains("://");
+    if is_odd {
+        let why =
+            "is not a plain path: no URL, no ~ or ! in front, no control or invisible character, none of \\ [ ] { }";
+        return Err(format!("{why}, at most {MAX_PATTERN_BYTES} bytes"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -38,6 +38,13 @@ impl<'d> Reader<'d> {
         }
     }
 
+    /// For a value that its schema refused: that it is refused never depends on how well this is explained.
+    pub fn refuse_unless_faulty(&mut self) {
+        if self.rough.is_empty() && !self.is_faulty("") {
+            self.error(Code::Schema, "", "this does not fit the schema that `toolhost schema manifest` prints");
+        }
+    }
+
     /// The value at a pointer; `None` where it is not written, or is wrong.
     pub fn get<T: DeserializeOwned>(&mut self, pointer: &str) -> Option<T> {
         let value = self.document.value.pointer(pointer)?;

@@ -7,6 +7,7 @@ use super::bounds::{self, Bounds};
 use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
+    MAX_TREE_BYTES,
 };
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
@@ -69,24 +70,28 @@ impl Schema {
 
     /// A `default` that its own schema refuses would fail every call that relies on it.
     fn check_defaults(&self) -> Result<(), SchemaFault> {
-        for owner in &self.bounds.defaults {
+        let owners = &self.bounds.defaults;
+        let compiled = if owners.is_empty() { None } else { self.parts(owners) };
+        for (at, owner) in owners.iter().enumerate() {
             let default = self.raw.pointer(owner).map_or(&Value::Null, |owner| &owner["default"]);
             let fault = |message: &str| SchemaFault::new(format!("{owner}/default"), message);
             if self.takes_long(default) {
                 return Err(fault("this default is too large for its schema"));
             }
-            if !self.part(owner).is_some_and(|part| part.is_valid(default)) {
+            if !compiled.as_ref().is_some_and(|parts| parts.is_valid(&json!({ (at.to_string()): default }))) {
                 return Err(fault("this default does not fit its own schema"));
             }
         }
         Ok(())
     }
 
-    /// A subschema, compiled with what it refers to.
-    fn part(&self, pointer: &str) -> Option<Validator> {
+    /// Subschemas as the properties of an object, by their numbers: what they share is compiled once.
+    fn parts(&self, pointers: &[String]) -> Option<Validator> {
         const HERE: &str = "toolhost:schema";
         const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'~').remove(b'-').remove(b'_').remove(b'.');
-        let mut schema = json!({ "$ref": format!("{HERE}#{}", utf8_percent_encode(pointer, PLAIN)) });
+        let reference = |pointer| json!({ "$ref": format!("{HERE}#{}", utf8_percent_encode(pointer, PLAIN)) });
+        let properties = pointers.iter().enumerate().map(|(at, pointer)| (at.to_string(), reference(pointer)));
+        let mut schema = json!({ "properties": properties.collect::<serde_json::Map<_, _>>() });
         if let Some(draft) = self.raw.get("$schema") {
             schema["$schema"] = draft.clone();
         }
@@ -165,9 +170,11 @@ impl Schema {
             return Vec::new();
         }
         let (_, explaining) = self.effort(value);
+        // The first flaw may be of a union, which is explained by all its branches.
+        let is_short = self.bounds.parts.saturating_mul(self.bounds.copied) <= MAX_TREE_BYTES;
         if explaining <= LARGE_CHECK_STEPS {
             self.compiled.iter_errors(value).take(MAX_FAULTS_TOLD).map(|error| Flaw::new(&error)).collect()
-        } else if explaining <= MAX_CHECK_STEPS && !self.bounds.has_deep_unions {
+        } else if explaining <= MAX_CHECK_STEPS && is_short && !self.bounds.has_deep_unions {
             self.compiled.validate(value).err().iter().map(Flaw::new).collect()
         } else {
             vec![Flaw::must("", "schema", "must fit its schema (which is too intricate to say where it does not)")]

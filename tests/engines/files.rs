@@ -118,7 +118,7 @@ pub const FILES: &[Case] = &[
         held: Denied("ENOENT", "EPERM"),
         denials: (
             "",
-            "read data/up/secret.txt: wasm: a link in it leads out of the opened folder, or the file's own rights forbid it; house",
+            "read data/up/secret.txt: wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would make a link; house",
         ),
         control: Control::Unspoilt,
         ..CASE
@@ -132,7 +132,7 @@ pub const FILES: &[Case] = &[
         held: Denied("ENOENT", "EPERM"),
         denials: (
             "",
-            "read data/secret.txt: wasm: a link in it leads out of the opened folder, or the file's own rights forbid it; house",
+            "read data/secret.txt: wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would make a link; house",
         ),
         control: Control::Unspoilt,
         ..CASE
@@ -225,7 +225,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"write","path":"out/../data/new.txt"}"#,
         held: Denied("EROFS", "EPERM"),
-        denials: ("", "write out/../data/new.txt: wasm: not granted; manifest"),
+        denials: ("", "write out/../data/new.txt: wasm: read-only; manifest"),
         control: Control::None("no policy here grants data/ to write; the row above writes out/"),
         ..CASE
     },
@@ -255,7 +255,10 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"symlink","path":"out/link","to":"kept.txt"}"#,
         held: Denied("EACCES", "EACCES"),
-        denials: ("", "write out/link: wasm: no tool makes links; house"),
+        denials: (
+            "",
+            "write out/link: wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would make a link; house",
+        ),
         control: Control::None("no policy can grant it; escapes::files has the control"),
         ..CASE
     },
@@ -266,7 +269,10 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"link","path":"out/kept.txt","to":"out/second.txt"}"#,
         held: Denied("EPERM", "EPERM"),
-        denials: ("", "write out/second.txt: wasm: no tool makes links; house"),
+        denials: (
+            "",
+            "write out/second.txt: wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would make a link; house",
+        ),
         control: Control::None("no policy can grant it; escapes::files has the control"),
         ..CASE
     },

@@ -127,15 +127,6 @@ pub const LIMITS: &[Case] = &[
         ..LIMIT
     },
     Case {
-        name: "output that just fits",
-        wall: "limits",
-        manifest: r#"{"limits":{"outputBytes":1024}}"#,
-        probe: r#"{"do":"flood","n":1022}"#,
-        held: Verdict::Text(1022),
-        control: Control::None("it is allowed"),
-        ..LIMIT
-    },
-    Case {
         name: "input over its limit",
         wall: "limits",
         manifest: r#"{"limits":{"inputBytes":1024}}"#,
@@ -191,12 +182,6 @@ pub const LIMITS: &[Case] = &[
     },
     // Endings.
     Case {
-        name: "an exit code",
-        probe: r#"{"do":"nothing","exit":3}"#,
-        held: Ends("ScriptError", 1, "Script exited with code 3.", "Script exited with code 3."),
-        ..ENDING
-    },
-    Case {
         name: "a crash",
         probe: r#"{"do":"crash"}"#,
         held: Ends(
@@ -205,37 +190,6 @@ pub const LIMITS: &[Case] = &[
             "Script was killed by signal",
             "the module trapped: wasm trap: wasm `unreachable`",
         ),
-        ..ENDING
-    },
-    Case {
-        name: "an answer that is not JSON",
-        probe: r#"{"do":"print","path":"hello"}"#,
-        held: Ends(
-            "ScriptError",
-            1,
-            "stdout must be a single JSON value; not JSON at line 1",
-            "stdout must be a single JSON value; not JSON at line 1",
-        ),
-        ..ENDING
-    },
-    Case {
-        name: "more than one answer",
-        probe: r#"{"do":"print","path":"1 2"}"#,
-        held: Ends("ScriptError", 1, "more than one value", "more than one value"),
-        ..ENDING
-    },
-    Case {
-        name: "no answer",
-        probe: r#"{"do":"print","path":""}"#,
-        held: Ends("ScriptError", 1, "stdout is empty", "stdout is empty"),
-        ..ENDING
-    },
-    Case {
-        name: "an answer the output schema does not allow",
-        manifest: r#"{"output":{"type":"object","required":["sum"]}}"#,
-        probe: r#"{"do":"nothing"}"#,
-        held: Ends("OutputValidationError", 1, "sum", "sum"),
-        control: HOUSE,
         ..ENDING
     },
     Case {

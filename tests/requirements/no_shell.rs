@@ -10,18 +10,12 @@ const TELLER: &str = "import json, os, sys\nprint(json.dumps({'name': os.path.ba
 const NAMES: &[&str] = &[
     "a;touch pwned.py",
     "$(touch pwned).py",
-    "`touch pwned`.py",
-    "a && touch pwned.py",
-    "a | tee pwned.py",
-    "a > pwned.py",
     "two words.py",
     "'single' \"double\".py",
     "*.py",
     "{a,b}.py",
     "%s%n.py",
-    "#comment.py",
     "-c.py",
-    "--version.py",
     "ä漢🙂.py",
 ];
 
@@ -29,7 +23,6 @@ const NAMES: &[&str] = &[
 const REFUSED: &[(&str, &str)] = &[
     ("a\npwned.py", "SecurityError"),
     ("a\0pwned.py", "SecurityError"),
-    ("a\u{1b}[31m.py", "SecurityError"),
     ("\u{202e}yp.py", "SecurityError"),
     ("~/pwned.py", "SecurityError"),
     ("a\\pwned.py", "SecurityError"),
@@ -37,20 +30,13 @@ const REFUSED: &[(&str, &str)] = &[
 
 const VALUES: &[&str] = &[
     "$(touch pwned)",
-    "`touch pwned`",
     "; touch pwned;",
-    "&& touch pwned",
-    "| touch pwned",
-    "> pwned",
     "line one\nline two\r\n\ttabbed",
     "'single' \"double\" \\back\\slash\\",
     "-rf",
-    "--help",
-    "-",
     "--",
     "@/etc/passwd",
     "$HOME ${PATH} %PATH% ~ * ?",
-    "a=b=c",
     " spaces around ",
     "",
     "nul\u{0}inside",

@@ -64,7 +64,7 @@ fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
         fits("ScriptError: Refused: write data/new.csv (wasm: read-only).", &ended).unwrap();
         let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
         assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
-        let kept = playground.cli(&["audit", "esc:probe"]).text();
+        let kept = playground.cli(&["audit", "esc:probe", "--all"]).text();
         let line = "refused lately: write data/new.csv";
         assert!(kept.contains(line), "{who:?}: {kept}");
 

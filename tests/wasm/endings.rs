@@ -17,7 +17,7 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
     let tool = Tool::new(command("", "(call $exit (i32.const 3))"));
     assert_eq!(tool.ending(json!({})).await, Ending::Exited { code: 3 });
     assert_eq!(tool.ending(json!({})).await, Ending::Exited { code: 3 });
-    assert_eq!(tool.plain.workers.load(Ordering::SeqCst), 1, "an exit code harms no worker");
+    assert_eq!(tool.idle(), 1, "an exit code harms no worker");
     let tool = Tool::new(command("", "(call $echo) (call $exit (i32.const 0))"));
     assert_eq!(tool.ending(json!(7)).await, Ending::answer(&json!(7)));
 
@@ -67,8 +67,8 @@ async fn a_blocked_module_keeps_its_log() {
     let tool = Tool::new(command(r#"(data (i32.const 1024) "pipe") (data (i32.const 1030) "started\n")"#, body));
     nix::unistd::mkfifo(&tool.folder().join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
     let folder = tool.folder();
-    let outcome = tool.grant(Access::Read, &folder).call_for(json!({}), 300).await.expect("an outcome");
-    assert_eq!((outcome.ending, outcome.logs), (Ending::TimedOut { limit_ms: 300 }, vec!["started".into()]));
+    let outcome = tool.grant(Access::Read, &folder).call_for(json!({}), 5000).await.expect("an outcome");
+    assert_eq!((outcome.ending, outcome.logs), (Ending::TimedOut { limit_ms: 5000 }, vec!["started".into()]));
 }
 
 /// The same of a part of its answer, and of one that cannot be read.

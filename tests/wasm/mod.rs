@@ -1,139 +1,53 @@
-//! WASI tools, through the real worker and compiler processes (without walls: those have their own suite).
-//! Modules are written here as text; each says what it tries, and the outcome is judged from outside.
+//! WASI tools, by the executor alone, behind the same walls as everywhere. Modules are written here as text; each says
+//! what it tries, and the outcome is judged from outside.
 
 use crate::harness::made_of;
-use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use std::future::Future;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::unix::pipe;
-use toolhost::executor::wasm::{Cache, Role, Start, Started, Wasm, Worker, Workers};
-use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome, Walls};
+use toolhost::executor::process::Launchers;
+use toolhost::executor::wasm::{Cache, Role, Wasm};
+use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome};
 use toolhost::fault::{Fault, Kind};
 use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
-use toolhost::sandbox::grants::{self, Resolved};
+use toolhost::sandbox::identity;
 use toolhost::{manifest, policy};
 
 mod denials;
 mod endings;
-mod files;
 mod limits;
 mod network;
 mod shapes;
 mod workers;
 
-// ---- starting workers without walls ----
-
-/// Starts this crate's binary as a plain child. `instead` replaces the one of a role by a shell script.
-#[derive(Default)]
-struct Plain {
-    workers: AtomicUsize,
-    compilers: AtomicUsize,
-    pids: Mutex<Vec<u32>>,
-    instead: Option<(Role, &'static str)>,
-    /// How long a compiler takes to start.
-    slow: Duration,
-}
-
-struct PlainWorker {
-    child: Child,
-    _handed: OwnedFd,
-    _scratch: tempfile::TempDir,
-}
-
-impl Workers for Plain {
-    fn look<'a>(&'a self, shape: &'a Shape) -> BoxFuture<'a, Result<Resolved, Fault>> {
-        Box::pin(async move { grants::resolve(shape, true) })
-    }
-
-    fn start<'a>(&'a self, start: Start<'a>) -> BoxFuture<'a, Result<Started, Fault>> {
-        let Start { role, handed, .. } = start;
-        Box::pin(async move {
-            let mut command = match self.instead {
-                Some((replaced, script)) if replaced == role => {
-                    let mut shell = Command::new("/bin/sh");
-                    shell.args(["-c", script]);
-                    shell
-                }
-                _ => {
-                    let mut command = Command::new(env!("CARGO_BIN_EXE_toolhost"));
-                    command.arg0(format!("toolhost-{}", role.name()));
-                    command
-                }
-            };
-            if role == Role::Compile {
-                tokio::time::sleep(self.slow).await;
-            }
-            match role {
-                Role::Worker => &self.workers,
-                Role::Compile => &self.compilers,
-            }
-            .fetch_add(1, Ordering::SeqCst);
-            use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-            fcntl(&handed, FcntlArg::F_SETFD(FdFlag::empty())).expect("inheritable");
-            let mut child = command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
-            self.pids.lock().expect("pids").push(child.id());
-            // Not in /tmp: where that is a tmpfs, a worker would take what others make there for its guest's.
-            let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("scratch");
-            let (to, from) = (child.stdin.take().expect("piped").into(), child.stdout.take().expect("piped").into());
-            Ok(Started {
-                to: Box::new(pipe::Sender::from_owned_fd(to).expect("a pipe")),
-                from: Box::new(pipe::Receiver::from_owned_fd(from).expect("a pipe")),
-                handed: handed.as_raw_fd(),
-                scratch: scratch.path().to_owned(),
-                walls: Walls::default(),
-                worker: Box::new(PlainWorker { child, _handed: handed, _scratch: scratch }),
-            })
-        })
-    }
-}
-
-impl Worker for PlainWorker {
-    fn ended(&mut self) -> BoxFuture<'_, Option<Ending>> {
-        Box::pin(async { None })
-    }
-}
-
-impl Drop for PlainWorker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 // ---- one tool, ready to be called ----
 
 struct Tool {
     base: tempfile::TempDir,
-    plain: Arc<Plain>,
     wasm: Wasm,
     shape: Shape,
 }
 
 impl Tool {
     fn new(module: impl AsRef<[u8]>) -> Tool {
-        Tool::with(module, Plain::default())
-    }
-
-    fn with(module: impl AsRef<[u8]>, plain: Plain) -> Tool {
-        let base = tempfile::tempdir().expect("tempdir");
+        let base = tempfile::tempdir_in("/var/tmp").expect("tempdir");
         let folder = base.path().join("tool");
         std::fs::create_dir(&folder).expect("folder");
         let script = folder.join("tool.wat");
         std::fs::write(&script, module).expect("module");
-        let plain = Arc::new(plain);
-        let cache = Cache::open(&base.path().join("cache")).expect("cache");
-        let wasm = Wasm::new(Arc::clone(&plain) as Arc<dyn Workers>, cache);
+        let wasm = wasm(base.path());
         let shape = shape(folder, script);
-        Tool { base, plain, wasm, shape }
+        Tool { base, wasm, shape }
+    }
+
+    /// What the cache holds; an entry that was made again has another number.
+    fn entries(&self) -> Vec<(PathBuf, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        let all = std::fs::read_dir(self.base.path().join("cache")).expect("cache").map(|entry| entry.expect("entry"));
+        let all = all.filter(|entry| !entry.file_name().to_string_lossy().ends_with(".lock"));
+        all.map(|entry| (entry.path(), entry.metadata().expect("entry").ino())).collect()
     }
 
     /// Workers that wait for a call.
@@ -155,13 +69,6 @@ impl Tool {
 
     fn folder(&self) -> PathBuf {
         self.shape.folder.clone()
-    }
-
-    /// A folder in which no code lies, so that it may be written.
-    fn out(&self) -> PathBuf {
-        let out = self.shape.folder.join("out");
-        std::fs::create_dir_all(&out).expect("folder");
-        out
     }
 
     async fn call(&self, input: Value) -> Result<Outcome, Fault> {
@@ -202,6 +109,12 @@ impl Tool {
         assert_eq!(fault.kind, Kind::ScriptError, "{fault:?}");
         fault.message
     }
+}
+
+fn wasm(base: &Path) -> Wasm {
+    let binary = std::fs::File::open(env!("CARGO_BIN_EXE_toolhost")).expect("the binary");
+    let cache = Cache::open(&base.join("cache")).expect("cache");
+    Wasm::new(Arc::new(Launchers::new(binary.into(), identity::POOL)), cache)
 }
 
 fn context() -> Context {
@@ -314,28 +227,3 @@ fn cli_component() -> Vec<u8> {
 }
 
 const SPIN: &str = "(loop $l (br $l))";
-
-/// No child of ours is left, not even unreaped.
-fn gone(plain: &Plain) {
-    for pid in plain.pids.lock().expect("pids").iter() {
-        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
-    }
-}
-
-/// Runs futures side by side on one task.
-async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
-    let mut done: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (future, done) in futures.iter_mut().zip(&mut done) {
-            if done.is_none()
-                && let std::task::Poll::Ready(output) = future.as_mut().poll(context)
-            {
-                *done = Some(output);
-            }
-        }
-        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    done.into_iter().flatten().collect()
-}

@@ -2,19 +2,26 @@
 //!
 //! The tool's own script is not run, nothing is published, and no path is tried outside the walls.
 
-use super::launcher::LauncherError;
-use super::{CallInput, Launchers, RoleNeeds, Scripts, capture};
+use super::launcher::{CallInput, LauncherError};
+use super::pool::Launchers;
+use super::scripts::Scripts;
+use super::setup::RoleNeeds;
+use crate::executor::clock::Clock;
+use crate::executor::{Ending, Events, Outcome};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Confinement, Grant, Opening, PerCall, Runtime, Shape, base_view, name_matches};
-use crate::quantity::MIB;
+use crate::policy::{
+    Access, Area, Confinement, Grant, Limits, Opening, PerCall, Runtime, Shape, base_view, name_matches,
+};
+use crate::quantity::{Limit, MIB};
 use crate::sandbox::{WallState, grants, identity, probe};
 use probe::{PathProbe, Probes, Tried};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// Longest run of the probe, or of a trivial script.
 const LONGEST_MS: u64 = 20_000;
@@ -59,31 +66,28 @@ pub fn ourselves() -> Runtime {
 
 /// Runs the probe inside exactly this confinement.
 pub async fn run(launchers: &Arc<Launchers>, shape: &Shape, around: &Surroundings) -> Result<Examined, LauncherError> {
-    let extra = RoleNeeds { role: Some(probe::ROLE.to_owned()), ..RoleNeeds::default() };
+    let lost = |why: String| {
+        Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}")).into()
+    };
+    let extra = RoleNeeds { role: Some(probe::ROLE), ..RoleNeeds::default() };
     // First, because this makes the folders that a call would find.
-    let launcher = launchers.ready(shape, &extra).await?;
+    let ready = launchers.ready(shape, &extra).await?;
     let tries = Probes { paths: tries(shape, around), hosts: !shape.network.hosts().is_empty() };
-    let tries = serde_json::to_vec(&tries).map_err(|e| lost(&e.to_string()))?;
-    let pipes = super::hand_over(&launcher, LONGEST_MS, &CallInput::default())?;
-    let over = tokio::sync::Notify::new();
-    let events = super::Events::unheard();
-    let (stdout, log) = (super::OutputReader::new(ANSWER, &events), super::Log::new(ANSWER, &events));
-    let reading = async { Ok(capture::run(pipes, &tries, stdout, log, &over).await) };
-    let both = async { tokio::try_join!(reading, super::ended(&launcher)) };
-    let longest = Duration::from_millis(LONGEST_MS + 1000);
-    let (captured, (exited, _)) =
-        tokio::time::timeout(longest, both).await.map_err(|_| lost("it did not end in time"))??;
+    let tries = serde_json::to_vec(&tries).map_err(|e| lost(e.to_string()))?;
+    let mut limits = Limits::house();
+    limits.set(Limit::OutputBytes, ANSWER);
+    let (clock, secrets) = (Clock::new(Instant::now(), LONGEST_MS), BTreeMap::new());
+    let (events, traffic) = (Events::unheard(), Mutex::default());
+    let input = (tries.as_slice(), &secrets);
+    let finished = ready.call(&CallInput::default(), input, &limits, clock, &events, &traffic).await?;
+    let (exited, captured) = (finished.exited, finished.captured);
     if exited.status != 0 || captured.output.is_over {
         let log = captured.logs.join("\n");
-        return Err(lost(&format!("wait status {}, {:?}: {log}", exited.status, exited.killed)).into());
+        return Err(lost(format!("wait status {}, {:?}: {log}", exited.status, exited.killed)));
     }
-    let tried = serde_json::from_slice(&captured.output.rest).map_err(|e| lost(&e.to_string()))?;
+    let tried = serde_json::from_slice(&captured.output.rest).map_err(|e| lost(e.to_string()))?;
     // The launcher is dropped, not kept, and the staged copies with it, unpublished.
-    Ok(Examined { walls: launcher.walls.to_vec(), tried })
-}
-
-fn lost(why: &str) -> Fault {
-    Fault::new(Kind::InternalError, "the probe gave no answer").person(format!("the probe: {why}"))
+    Ok(Examined { walls: ready.launcher.walls.to_vec(), tried })
 }
 
 /// Whether an interpreter really runs behind the walls, shown by a trivial script, run as `core:run-code` would.
@@ -97,11 +101,11 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     };
     let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
     let confinement = Confinement { shape: bare(runtime.clone()).into(), per_call };
-    let events = super::Events::unheard();
+    let events = Events::unheard();
     let scripts = Scripts::new(launchers.clone());
     let outcome = scripts.run_once(None, &confinement, b"{}", Instant::now(), &events).await;
     match outcome {
-        Ok((super::Outcome { ending: super::Ending::Answered(version), .. }, _)) => {
+        Ok((Outcome { ending: Ending::Answered(version), .. }, _)) => {
             Ok(version.string().unwrap_or_else(|| version.to_string()))
         }
         Ok((outcome, _)) => Err(format!("{:?}; {}", outcome.ending, outcome.logs.join(" / "))),
@@ -226,8 +230,7 @@ fn of_each_call(path: &Path) -> bool {
 /// Owner and mode of a granted path, where they close it to the tool all the same.
 fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
     let facts = path.metadata().ok()?;
-    let grants = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, &grant.opening)));
-    let top = match grants.max_by_key(|(depth, _)| *depth)?.1 {
+    let top = match &deciding(shape, path)?.opening {
         Opening::Live { path } => path.metadata().ok()?,
         Opening::Snapshot { .. } => facts.clone(),
         // The host made the copies.
@@ -258,84 +261,26 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
     (rights & wanted != wanted).then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
-/// What the confinement says of a path: the nearest grant decides, and of two for one place the wider.
+/// Whether the confinement grants this. The script itself is shown whatever is granted; a module is not, as the host
+/// reads it.
 fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
-    if !write && shape.script.as_deref() == Some(path) {
-        // The script itself is shown whatever is granted. (A module is not: the host reads it.)
-        return shape.runtime.language != Language::Wasm || under_a_grant(shape, path, write);
+    if let Some(grant) = deciding(shape, path) {
+        return !write || grant.access == Access::Write;
     }
-    under_a_grant(shape, path, write)
+    let script = shape.script.as_deref() == Some(path) && shape.runtime.language != Language::Wasm;
+    let shown = || crate::sandbox::is_system(path) || shape.runtime.roots.iter().any(|root| path.starts_with(root));
+    !write && (script || shown())
 }
 
-fn under_a_grant(shape: &Shape, path: &Path, write: bool) -> bool {
-    let covering = shape.grants.iter().filter_map(|grant| Some((depth(&grant.opening, path)?, grant.access)));
-    match covering.max() {
-        Some((_, access)) => !write || access == Access::Write,
-        None => !write && (crate::sandbox::is_system(path) || shape.runtime.roots.iter().any(|r| path.starts_with(r))),
-    }
-}
-
-/// How near this opening comes to the path; `None` where it does not cover it.
-fn depth(opening: &Opening, path: &Path) -> Option<usize> {
+/// The grant that decides about a path: the nearest, and of two for one place the wider.
+fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
     let length = |path: &Path| path.components().count();
-    match opening {
+    let near = |grant: &&Grant| match &grant.opening {
         Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
-        Opening::Snapshot { folder, names } => {
-            let name = path.strip_prefix(folder).ok()?.to_str()?;
-            (!name.contains('/') && name_matches(names, name)).then(|| length(path))
-        }
-        Opening::Staged { folder, names } => {
-            let name = path.strip_prefix(folder).ok()?.to_str()?;
-            let matches = !name.contains('/') && name_matches(names, name);
-            // The copy of a file lies over one that is granted by its name.
-            (name.is_empty() || matches).then(|| length(path))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn grant(access: Access, opening: Opening) -> Grant {
-        Grant { access, opening, asked: String::new(), rule: String::new(), why: String::new() }
-    }
-
-    fn live(access: Access, path: &str) -> Grant {
-        grant(access, Opening::Live { path: path.into() })
-    }
-
-    #[test]
-    fn the_nearest_grant_decides() {
-        let mut runtime = ourselves();
-        runtime.roots = vec!["/opt/python".into()];
-        let one = |names: &str| Opening::Snapshot { folder: "/t/out".into(), names: names.into() };
-        let staged = Opening::Staged { folder: "/t/made".into(), names: "*.csv".into() };
-        let grants = vec![
-            live(Access::Read, "/t"),
-            live(Access::Write, "/t/out"),
-            live(Access::Read, "/t/made/b.csv"),
-            grant(Access::Read, one("kept.csv")),
-            grant(Access::Write, staged),
-        ];
-        let shape = Shape { grants, ..bare(runtime) };
-        for (path, read, write) in [
-            ("/t", true, false),
-            ("/t/deep/file", true, false),
-            ("/t/out", true, true),
-            ("/t/out/new", true, true),
-            ("/t/out/kept.csv", true, false),
-            ("/t/made", true, true),
-            ("/t/made/a.csv", true, true),
-            ("/t/made/b.csv", true, true),
-            ("/t/made/a.txt", true, false),
-            ("/t-other", false, false),
-            ("/opt/python/lib", true, false),
-            ("/usr/bin/env", true, false),
-            ("/etc/shadow", false, false),
-        ] {
-            assert_eq!(allowed(&shape, Path::new(path), false), read, "read {path}");
-            assert_eq!(allowed(&shape, Path::new(path), true), write, "write {path}");
-        }
-    }
+        // A staged folder is a copy, in which any name can be made.
+        Opening::Staged { folder, .. } if folder == path => Some(length(path)),
+        files => Area::of(files).holds(path).then(|| length(path)),
+    };
+    let covering = shape.grants.iter().filter_map(|grant| Some((near(&grant)?, grant.access, grant)));
+    covering.max_by_key(|(depth, access, _)| (*depth, *access)).map(|(.., grant)| grant)
 }

@@ -1,16 +1,16 @@
-//! The host's end of one launcher process: starts it, talks to it, and ends it with everything below it.
+//! The host's end of one launcher process: starts it, has it start a call, and ends it with everything below it.
 
-use super::relay::Relay;
 use crate::base::text::{path, printable};
 use crate::base::{Counted, lock, messages};
 use crate::executor::Walls;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use crate::sandbox::Totals;
-use crate::sandbox::protocol::{Executable, FromLauncher, Setup, ToLauncher};
+use crate::sandbox::protocol::{Executable, Exited, FromLauncher, Setup, ToLauncher};
 use crate::sandbox::{Problem, ProblemKind, cgroup, identity, launcher, pidfd_open};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -20,6 +20,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
 /// Longest start of a launcher.
 const START: Duration = Duration::from_secs(10);
@@ -40,8 +41,6 @@ pub static ALIVE: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct Launcher {
     process: Process,
-    /// Of a networked shape.
-    pub relay: Option<Relay>,
     pub walls: Walls,
     pub setup: Setup,
     /// What lay in the folders that its next call may write live.
@@ -52,15 +51,51 @@ pub struct Launcher {
     pub last: bool,
 }
 
+/// What a call gives its launcher beside the pipes.
+#[derive(Default)]
+pub struct CallInput<'a> {
+    /// Name and text of the source.
+    pub source: Option<(&'a str, &'a str)>,
+    /// Variables that the call sets.
+    pub environment: Option<&'a BTreeMap<String, String>>,
+    /// Descriptor 3 of the tool.
+    pub third: Option<&'a OwnedFd>,
+}
+
+/// The host's ends of a call's pipes.
+pub struct Pipes {
+    pub input: Sender,
+    pub output: Receiver,
+    pub log: Receiver,
+}
+
+impl Pipes {
+    /// Our ends, and the tool's as stdin, stdout, stderr.
+    fn new() -> io::Result<(Pipes, [OwnedFd; 3])> {
+        let make = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from);
+        let ((their_in, our_in), (our_out, their_out), (our_log, their_log)) = (make()?, make()?, make()?);
+        let pipes = Pipes {
+            input: Sender::from_owned_fd(our_in)?,
+            output: Receiver::from_owned_fd(our_out)?,
+            log: Receiver::from_owned_fd(our_log)?,
+        };
+        Ok((pipes, [their_in, their_out, their_log]))
+    }
+}
+
+fn no_pipe(error: &io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "no descriptors left for a call").person(error.to_string()).retryable()
+}
+
 fn broken(what: &str, error: &io::Error) -> Fault {
-    of_this_host(what, error).unwrap_or_else(|| {
+    failure_of_host(what, error).unwrap_or_else(|| {
         let message = "the launcher of this tool failed";
         Fault::new(Kind::InternalError, message).person(format!("launcher: {what}: {error}"))
     })
 }
 
 /// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
-pub fn of_this_host(what: &str, error: &io::Error) -> Option<Fault> {
+pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
     match Errno::from_raw(error.raw_os_error()?) {
         errno @ (Errno::EMFILE | Errno::ENFILE) => Some(crate::sandbox::limits::too_few_files(what, errno)),
         Errno::ENOENT if !std::path::Path::new("/dev/null").exists() => {
@@ -85,7 +120,7 @@ pub enum LauncherError {
 impl LauncherError {
     /// A wall that could not be raised, unless this host itself is the reason.
     pub fn wall(problem: Problem) -> LauncherError {
-        let ours = of_this_host(&problem.what, &problem.error());
+        let ours = failure_of_host(&problem.what, &problem.error());
         ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
     }
 }
@@ -154,6 +189,11 @@ impl Process {
 }
 
 impl Launcher {
+    pub fn new(process: Process, setup: Setup) -> Launcher {
+        let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
+        Launcher { process, walls, setup, before, sockets, last: false }
+    }
+
     /// Makes a process that waits a launcher for this set-up.
     pub async fn prepare(
         mut process: Process,
@@ -163,34 +203,27 @@ impl Launcher {
     ) -> Result<Launcher, LauncherError> {
         process.group = group;
         let mut launcher = Launcher::new(process, setup);
-        launcher.set_up(own).await?;
-        Ok(launcher)
-    }
-
-    pub fn new(process: Process, setup: Setup) -> Launcher {
-        let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
-        Launcher { process, relay: None, walls, setup, before, sockets, last: false }
-    }
-
-    async fn set_up(&mut self, own: &OwnedFd) -> Result<(), LauncherError> {
-        let text = serde_json::to_vec(&self.setup).map_err(|e| broken("writing its set-up", &e.into()))?;
-        let text = messages::memory_file(&text).map_err(|e| broken("writing its set-up", &e))?;
+        let text = serde_json::to_vec(&launcher.setup).map_err(io::Error::from);
+        let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
-        files.extend(self.process.group.iter().flat_map(cgroup::Group::descriptors));
+        files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
         // What it was refused before it was told comes first.
-        let said = self.say(&ToLauncher::Setup, &files);
-        match tokio::time::timeout(START, self.first_answer()).await {
-            Ok(Ok((FromLauncher::Ready { walls }, sockets))) => {
-                if sockets.len() != self.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
+        let said = launcher.say(&ToLauncher::Setup, &files);
+        let answer = tokio::time::timeout(START, launcher.first_answer()).await;
+        match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok((FromLauncher::Ready { walls }, sockets)) => {
+                if sockets.len() != launcher.setup.ports.as_ref().map_or(0, |ports| ports.len() + 2) {
                     return Err(broken("the sockets of its network", &io::ErrorKind::InvalidData.into()).into());
                 }
-                (self.walls, self.sockets) = (walls.into(), sockets);
-                Ok(())
+                (launcher.walls, launcher.sockets) = (walls.into(), sockets);
+                Ok(launcher)
             }
-            Ok(Ok((FromLauncher::Refused(refused), _))) => Err(self.refusal(refused)),
-            Ok(Ok(_)) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
-            Ok(Err(e)) => Err(said.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
-            Err(_) => Err(broken("it was not ready in time", &io::ErrorKind::TimedOut.into()).retryable().into()),
+            Ok((FromLauncher::Refused(refused), _)) => Err(launcher.refusal(refused)),
+            Ok(_) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()).into()),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                Err(broken("it was not ready in time", &e).retryable().into())
+            }
+            Err(e) => Err(said.err().unwrap_or_else(|| broken("its first answer", &e)).into()),
         }
     }
 
@@ -203,11 +236,16 @@ impl Launcher {
     }
 
     /// What a refusal means, in words that fit what it is about.
-    pub fn refusal(&self, problem: Problem) -> LauncherError {
+    fn refusal(&self, problem: Problem) -> LauncherError {
         let fault = match problem.kind {
-            ProblemKind::Wall => {
-                return self.lost_interpreter().map_or_else(|| LauncherError::wall(problem), LauncherError::Fault);
-            }
+            ProblemKind::Wall => match &self.setup.program {
+                Executable::Path(program) if !program.exists() => {
+                    let person = format!("{} is gone: put it back, or have a server read anew (HUP)", path(program));
+                    let message = "the interpreter of this tool is not there any more, so nothing was run";
+                    return Fault::new(Kind::DependencyError, message).person(person).into();
+                }
+                _ => return LauncherError::wall(problem),
+            },
             ProblemKind::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);
                 let message = format!(
@@ -229,22 +267,49 @@ impl Launcher {
         fault.person(format!("{}: {}", printable(&problem.what), problem.error())).into()
     }
 
-    /// The fault where the interpreter was removed since it was found.
-    fn lost_interpreter(&self) -> Option<Fault> {
-        let Executable::Path(program) = &self.setup.program else { return None };
-        if program.exists() {
-            return None;
-        }
-        let person = format!("{} is gone: put it back, or have a server read anew (HUP)", path(program));
-        let message = "the interpreter of this tool is not there any more, so nothing was run";
-        Some(Fault::new(Kind::DependencyError, message).person(person))
-    }
-
     /// Whether it still waits for a call. It sends nothing unasked, so anything to read is the end of the connection.
     pub fn waits(&self) -> bool {
         let Some(control) = &self.process.control else { return false };
-        let quiet = poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0);
-        quiet && self.relay.as_ref().is_none_or(|relay| relay.lease().serves())
+        poll(&mut [PollFd::new(control.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
+    }
+
+    /// CPU time of its calls until now, ms; `None` where no group counts.
+    pub fn cpu_ms(&self) -> Option<u64> {
+        self.process.group.as_ref()?.cpu_ms()
+    }
+
+    /// Has it start a call.
+    pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
+        let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
+        let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
+        let source = input.source.map(|(_, text)| file(text.as_bytes())).transpose()?;
+        let environment = input.environment.filter(|own| !own.is_empty()).map(serde_json::to_vec).transpose();
+        let environment = environment.map_err(|e| no_pipe(&e.into()))?.map(|text| file(&text)).transpose()?;
+        let files: Vec<_> =
+            theirs.iter().chain(&source).chain(&environment).chain(input.third).map(AsFd::as_fd).collect();
+        let start = ToLauncher::Start {
+            timeout_ms,
+            source: input.source.map(|(name, _)| name.to_owned()),
+            environment: environment.is_some(),
+            before: self.before,
+            last: self.last,
+        };
+        self.say(&start, &files).map_err(|_| LauncherError::Gone)?;
+        Ok(pipes)
+    }
+
+    /// Waits for the end of the call. Beside it: its staged folders, and what a recorder kept. Cancel-safe.
+    pub async fn ended(&self) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
+        loop {
+            match self.hear().await {
+                Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
+                Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
+                Ok((FromLauncher::Ready { .. }, _)) => {}
+                // The other end was closed with a message of ours unread (unix(7)): the start.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(LauncherError::Gone),
+                Err(e) => return Err(lost(&e.to_string()).into()),
+            }
+        }
     }
 
     pub fn say(&self, message: &ToLauncher, files: &[BorrowedFd]) -> Result<(), Fault> {
@@ -256,7 +321,7 @@ impl Launcher {
     }
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
-    pub async fn hear(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
+    async fn hear(&self) -> io::Result<(FromLauncher, Vec<OwnedFd>)> {
         let Some(control) = &self.process.control else { return Err(io::ErrorKind::NotConnected.into()) };
         let message = control.async_io(Interest::READABLE, || messages::receive(control.as_fd())).await?;
         message.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())

@@ -1,7 +1,7 @@
 //! The launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
-use super::attempts::Noise;
-use super::launcher::{self, Launcher, LauncherError, Process};
+use super::call::Ready;
+use super::launcher::{self, CallInput, Launcher, LauncherError, Process};
 use super::relay::{self, Relay};
 use super::setup::{self, RoleNeeds};
 use crate::base::lock;
@@ -31,11 +31,10 @@ pub struct Launchers {
     own: OwnedFd,
     pool: std::ops::Range<u32>,
     groups: Option<cgroup::Cgroups>,
-    idle: Arc<Idle<(Setup, Option<Served>), Launcher>>,
+    idle: Arc<Idle<(Setup, Option<Served>), Ready>>,
     /// Waits for the only shape of a host that makes one call.
     ahead: Mutex<Option<(Process, identity::Lease)>>,
     one_call: bool,
-    pub(super) noise: Noise,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
 }
@@ -46,10 +45,9 @@ impl Launchers {
             own,
             pool,
             groups: cgroup::Cgroups::find(),
-            idle: Idle::new(MOST_IDLE),
+            idle: Arc::new(Idle::new(MOST_IDLE)),
             ahead: Mutex::default(),
             one_call: false,
-            noise: Noise::default(),
             proxy: None,
         }
     }
@@ -79,33 +77,50 @@ impl Launchers {
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that was refused is returned
     /// as facts.
-    pub async fn ready(self: &Arc<Launchers>, shape: &Shape, extra: &RoleNeeds) -> Result<Launcher, LauncherError> {
+    pub async fn ready(&self, shape: &Shape, extra: &RoleNeeds) -> Result<Ready, LauncherError> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
     }
 
     /// As `ready`, with grants that are resolved already.
     pub async fn ready_for(
-        self: &Arc<Launchers>,
+        &self,
         shape: &Shape,
         resolved: grants::Resolved,
         extra: &RoleNeeds,
-    ) -> Result<Launcher, LauncherError> {
+    ) -> Result<Ready, LauncherError> {
         if shape.require_cgroup && self.groups.is_none() {
             let message = "the policy requires exact accounting, which this machine cannot give";
             let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost doctor` says why";
             return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
         }
         let before = resolved.before;
-        let mut wanted = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
-        let served = relay::served(shape)?;
-        while let Some(mut launcher) = self.idle.take(|(setup, lease)| *setup == wanted && *lease == served) {
+        let setup = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
+        let mut wanted = (setup, relay::served(shape)?);
+        while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
             // A launcher that somebody killed is passed over.
-            if launcher.waits() {
-                launcher.before = before;
-                return Ok(launcher);
+            if ready.waits() {
+                ready.launcher.before = before;
+                return Ok(ready);
             }
         }
+        let served = wanted.1.take();
+        let starting = self.start(wanted.0, served.is_some());
+        let (mut launcher, relay) = match served {
+            None => (starting.await?, None),
+            Some(served) => {
+                let (mut launcher, relay) = tokio::try_join!(starting, self.start_relay(shape))?;
+                let sockets = std::mem::take(&mut launcher.sockets);
+                let relay = Relay::serve(relay, served, sockets, shape.tool.clone(), self.proxy.clone()).await?;
+                (launcher, Some(relay))
+            }
+        };
+        launcher.before = before;
+        Ok(Ready { launcher, relay })
+    }
+
+    /// A new launcher for this set-up. `has_sockets`: its tool, or its relay, holds those of a networked call.
+    async fn start(&self, mut setup: Setup, has_sockets: bool) -> Result<Launcher, LauncherError> {
         let ahead = lock(&self.ahead).take();
         let (process, lease) = match ahead {
             Some(begun) => begun,
@@ -114,40 +129,39 @@ impl Launchers {
                 (Process::start(&self.own, &lease, None)?, lease)
             }
         };
-        wanted.identity = lease.identity;
-        let last = self.one_call && !wanted.lasting;
-        let memory = wanted.limits.get(Limit::MemoryBytes);
-        let group = self.groups.as_ref().map(|groups| groups.make(memory, wanted.limits.get(Limit::Processes)));
+        setup.identity = lease.identity;
+        let (memory, processes) = (setup.limits.get(Limit::MemoryBytes), setup.limits.get(Limit::Processes));
         let no_group = |e| LauncherError::wall(Problem::of("cgroup", "making a group")(e));
-        let group = group.transpose().map_err(no_group)?;
-        // A relay has the other ends of a networked call's sockets.
-        let relay = extra.role.as_deref() == Some(crate::egress::protocol::ROLE);
-        if let (Some(group), true) = (&group, relay || wanted.ports.is_some()) {
+        let group = self.groups.as_ref().map(|groups| groups.make(memory, processes)).transpose().map_err(no_group)?;
+        if let (Some(group), true) = (&group, has_sockets) {
             group.charge_sockets(memory).map_err(no_group)?;
         }
-        let starting = Launcher::prepare(process, &self.own, wanted, group);
-        let mut launcher = match served {
-            None => starting.await?,
-            Some(served) => {
-                let (mut launcher, relay) = tokio::try_join!(starting, relay::start(self, shape))?;
-                let sockets = std::mem::take(&mut launcher.sockets);
-                launcher.relay =
-                    Some(Relay::serve(relay, served, sockets, shape.tool.clone(), self.proxy.clone()).await?);
-                launcher
-            }
-        };
-        launcher.before = before;
+        let last = self.one_call && !setup.lasting;
+        let mut launcher = Launcher::prepare(process, &self.own, setup, group).await?;
         launcher.last = last;
         // From here on the launcher and its keeper hold the id's lock.
         drop(lease);
         Ok(launcher)
     }
 
+    /// The process of a relay for this shape, and the socket to it.
+    async fn start_relay(&self, shape: &Shape) -> Result<(Launcher, OwnedFd), LauncherError> {
+        let (bare, extra) = relay::confinement(shape);
+        let version = self.groups.as_ref().map(cgroup::Cgroups::version);
+        let setup = setup::of(&bare, grants::Resolved::default(), &extra, version);
+        let process = self.start(setup, true).await?;
+        let (control, theirs) = relay::control()?;
+        let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
+        // It reads and prints nothing.
+        drop(process.start(bare.limits.get(Limit::TimeoutMs), &brings)?);
+        Ok((process, control))
+    }
+
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as exhausted.
-    async fn lease(self: &Arc<Launchers>) -> Result<identity::Lease, Fault> {
+    async fn lease(&self) -> Result<identity::Lease, Fault> {
         let failed = |e: std::io::Error| {
             let what = "taking an id for the tool (root locks one below /run/toolhost)";
-            launcher::of_this_host(what, &e).unwrap_or_else(|| {
+            launcher::failure_of_host(what, &e).unwrap_or_else(|| {
                 let message = "the wall `identity` cannot be raised on this machine, so nothing was run";
                 Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
             })
@@ -155,26 +169,25 @@ impl Launchers {
         if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
             return Ok(lease);
         }
-        let this = Arc::clone(self);
+        self.close();
+        let pool = self.pool.clone();
         // This waits, so it does not run on the threads of other calls.
         let waited = tokio::task::spawn_blocking(move || {
-            this.close();
             launcher::settle(Duration::from_secs(1));
-            identity::lease(this.pool.clone())
+            identity::lease(pool)
         });
         let lease = waited.await.map_err(std::io::Error::other).and_then(|lease| lease).map_err(failed)?;
         lease.ok_or_else(|| Fault::new(Kind::InternalError, "all ids for tools are in use; try again").retryable())
     }
 
     /// Keeps a launcher for the next call of the same shape.
-    pub fn put(&self, launcher: Launcher) {
-        if launcher.last {
+    pub fn put(&self, ready: Ready) {
+        if ready.launcher.last {
             return;
         }
-        let mut key = launcher.setup.clone();
-        key.identity = setup::ANY;
-        let served = launcher.relay.as_ref().map(|relay| relay.served().clone());
-        self.idle.put((key, served), launcher);
+        let setup = Setup { identity: setup::ANY, ..ready.launcher.setup.clone() };
+        let served = ready.relay.as_ref().map(|relay| relay.served.clone());
+        self.idle.put((setup, served), ready);
     }
 
     pub(super) fn gauges(&self) -> Vec<Gauge> {
@@ -210,7 +223,14 @@ fn places_to_look(shape: &Shape) -> Arc<Semaphore> {
     Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(LOOKS))))
 }
 
-/// The grants as they are now. What may walk or list whole folders, or lies elsewhere than the tool and so perhaps on a
+/// A tree of so few entries is walked sooner than it is handed to another thread.
+const FEW_ENTRIES: usize = 64;
+
+fn is_small(tree: &Path) -> bool {
+    walkdir::WalkDir::new(tree).into_iter().take(FEW_ENTRIES + 1).count() <= FEW_ENTRIES
+}
+
+/// The grants as they are now. What may walk or list large folders, or lies elsewhere than the tool and so perhaps on a
 /// file system that does not answer, is not looked at on the threads that other calls run on; the rest is a few system
 /// calls, quicker than handing it over.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
@@ -218,7 +238,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
     let waits = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {
             let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
-            grant.access == Access::Write || masked || elsewhere(path)
+            grant.access == Access::Write || elsewhere(path) || masked && !is_small(path)
         }
         Opening::Snapshot { folder, names } => policy::literal(names).is_none() || elsewhere(folder),
         Opening::Staged { .. } => true,

@@ -23,44 +23,75 @@ const REPLACED: &str = "the folder was replaced during the call";
 const ABANDONED: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
 
+/// Why a file is not published: by a rule, or because this host could not write it.
+struct PublishRefusal {
+    text: String,
+    failed: bool,
+}
+
+impl From<&str> for PublishRefusal {
+    fn from(rule: &str) -> PublishRefusal {
+        PublishRefusal { text: rule.to_owned(), failed: false }
+    }
+}
+
+impl From<std::io::Error> for PublishRefusal {
+    fn from(error: std::io::Error) -> PublishRefusal {
+        PublishRefusal { text: error.to_string(), failed: true }
+    }
+}
+
+impl From<Errno> for PublishRefusal {
+    fn from(errno: Errno) -> PublishRefusal {
+        PublishRefusal { text: errno.desc().to_owned(), failed: true }
+    }
+}
+
+fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
+    let (published, failed) = (why.is_none(), why.as_ref().is_some_and(|why| why.failed));
+    Artifact { path, bytes, published, dropped_because: why.map(|why| why.text), failed, over: None }
+}
+
 /// Publishes from each staged copy to its folder. What cannot be published is listed with the reason; no failure here
 /// hides a file that is already published. Where the files pass `scratchBytes`, none is published.
 pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
-    let folder = shape.folder.clone();
-    let dropped = |why: &str| {
-        let why = PublishRefusal { text: why.to_owned(), failed: true };
-        stages.iter().map(|stage| dropped(shown(&stage.folder, &folder), 0, &why)).collect()
+    // The folder as an outcome names it.
+    let own = &shape.folder;
+    let shown = |stage: &Stage| stage.folder.strip_prefix(own).unwrap_or(&stage.folder).to_owned();
+    let failed = |why: &str| {
+        let why = || Some(PublishRefusal { text: why.to_owned(), failed: true });
+        stages.iter().map(|stage| artifact(shown(stage).display().to_string(), 0, why())).collect()
     };
-    let pairs = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), copy.try_clone()?)));
-    let Ok(pairs) = pairs.collect::<std::io::Result<Vec<_>>>() else {
-        return dropped("the host has no descriptors left");
+    let staged = stages.iter().zip(copies).map(|(stage, copy)| Ok((stage.clone(), shown(stage), copy.try_clone()?)));
+    let Ok(staged) = staged.collect::<std::io::Result<Vec<_>>>() else {
+        return failed("the host has no descriptors left");
     };
     let (most, most_bytes) = (shape.limits.get(Limit::FileBytes), shape.limits.get(Limit::ScratchBytes));
-    let own = folder.clone();
     // File work, so not on the threads that other calls run on.
     let done = tokio::task::spawn_blocking(move || {
-        let mut artifacts = too_much(&pairs, &own, most_bytes);
-        if !artifacts.is_empty() {
-            return artifacts;
+        let bytes = |copy: &OwnedFd| -> u64 {
+            names(copy).unwrap_or_default().iter().fold(0, |sum, name| sum.saturating_add(size(copy, name)))
+        };
+        let sums: Vec<u64> = staged.iter().map(|(.., copy)| bytes(copy)).collect();
+        let all = sums.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+        // Half a result would look like a whole one. Holes count, since a published file has none.
+        if all > most_bytes {
+            let why = format!("the files to publish have {all} bytes, scratchBytes allows {most_bytes}");
+            let dropped = staged.iter().zip(sums).map(|((_, shown, _), bytes)| Artifact {
+                over: Some(Limit::ScratchBytes),
+                ..artifact(shown.display().to_string(), bytes, Some(why.as_str().into()))
+            });
+            return dropped.collect();
         }
-        for (stage, copy) in &pairs {
-            if let Err(why) = one(stage, copy, &own, most, &mut artifacts) {
-                artifacts.push(self::dropped(shown(&stage.folder, &own), 0, &why));
+        let mut artifacts = Vec::new();
+        for (stage, shown, copy) in &staged {
+            if let Err(why) = one(stage, copy, shown, most, &mut artifacts) {
+                artifacts.push(artifact(shown.display().to_string(), 0, Some(why)));
             }
         }
         artifacts
     });
-    done.await.unwrap_or_else(|_| dropped("the host failed while publishing"))
-}
-
-/// The folder as an outcome names it.
-fn shown<'a>(folder: &'a Path, own: &Path) -> &'a Path {
-    folder.strip_prefix(own).unwrap_or(folder)
-}
-
-fn dropped(path: &Path, bytes: u64, why: &PublishRefusal) -> Artifact {
-    let (path, because) = (path.display().to_string(), Some(why.text.clone()));
-    Artifact { path, bytes, published: false, dropped_because: because, failed: why.failed, over: None }
+    done.await.unwrap_or_else(|_| failed("the host failed while publishing"))
 }
 
 /// The names in a copy, at most one more than is allowed.
@@ -77,73 +108,38 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// All staged folders of a call as dropped, where their files have more than `most` bytes; else nothing. Half a result
-/// would look like a whole one. Holes count, since a published file has none.
-fn too_much(pairs: &[(Stage, OwnedFd)], own: &Path, most: u64) -> Vec<Artifact> {
-    let bytes = |copy: &OwnedFd| -> u64 {
-        let sizes = names(copy).unwrap_or_default();
-        sizes.iter().fold(0, |sum, name| sum.saturating_add(size(copy, name)))
-    };
-    let sums: Vec<u64> = pairs.iter().map(|(_, copy)| bytes(copy)).collect();
-    let all = sums.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-    if all <= most {
-        return Vec::new();
-    }
-    let why = PublishRefusal::from(format!("the files to publish have {all} bytes, scratchBytes allows {most}"));
-    let told = pairs.iter().zip(sums).map(|((stage, _), bytes)| Artifact {
-        over: Some(Limit::ScratchBytes),
-        ..dropped(shown(&stage.folder, own), bytes, &why)
-    });
-    told.collect()
-}
-
 /// `most`: bytes of a file.
-fn one(stage: &Stage, copy: &OwnedFd, own: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), PublishRefusal> {
-    let wrong = |e: Errno| PublishRefusal { text: e.desc().to_owned(), failed: true };
+fn one(stage: &Stage, copy: &OwnedFd, shown: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), PublishRefusal> {
     let to = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(|e| match e {
-        Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.to_owned().into(),
-        e => wrong(e),
+        Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.into(),
+        e => PublishRefusal::from(e),
     })?;
-    let stat = fstat(&to).map_err(wrong)?;
+    let stat = fstat(&to)?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
-        return Err(REPLACED.to_owned().into());
+        return Err(REPLACED.into());
     }
+    let owner = (stat.st_uid, stat.st_gid);
     // A later call may remove what cannot be removed now.
-    let _ = files::as_owner((stat.st_uid, stat.st_gid), || {
+    let _ = files::as_owner(owner, || {
         sweep(&to, stat.st_uid, ABANDONED);
         Ok(())
     });
-    let shown = shown(&stage.folder, own);
-    let names = names(copy).map_err(wrong)?;
+    let names = names(copy)?;
     if names.len() > MOST_FILES {
         // All or nothing, as with too many bytes.
-        return Err(format!("it holds more than {MOST_FILES} files").into());
+        return Err(format!("it holds more than {MOST_FILES} files").as_str().into());
     }
     for name in names {
-        // Escaped for the report; a file whose name does not print is dropped below.
+        let outcome = file(copy, &to, &name, stage, most, owner);
+        // Escaped for the report.
         let path = crate::base::text::printable(&shown.join(name.to_string_lossy().as_ref()).to_string_lossy());
-        let bytes = size(copy, &name);
-        let mut artifact = Artifact { path, bytes, published: false, dropped_because: None, failed: false, over: None };
-        match file(copy, &to, &name, stage, most, (stat.st_uid, stat.st_gid)) {
-            Ok(Some(bytes)) => (artifact.bytes, artifact.published) = (bytes, true),
-            Ok(None) => continue,
-            Err(why) => (artifact.dropped_because, artifact.failed) = (Some(why.text), why.failed),
+        match outcome {
+            Ok(Some(bytes)) => out.push(artifact(path, bytes, None)),
+            Ok(None) => {}
+            Err(why) => out.push(artifact(path, size(copy, &name), Some(why))),
         }
-        out.push(artifact);
     }
     Ok(())
-}
-
-/// Why one file is not published: by a rule, or because this host could not write it.
-struct PublishRefusal {
-    text: String,
-    failed: bool,
-}
-
-impl From<String> for PublishRefusal {
-    fn from(text: String) -> PublishRefusal {
-        PublishRefusal { text, failed: false }
-    }
 }
 
 /// One entry: published (its size), unchanged (`None`), or dropped (why).
@@ -155,54 +151,44 @@ fn file(
     most: u64,
     owner: (u32, u32),
 ) -> Result<Option<u64>, PublishRefusal> {
-    let text = name.to_str().map_err(|_| "its name is not UTF-8".to_owned())?;
-    if !crate::base::text::is_printable(text) {
-        return Err("its name holds characters that do not print".to_owned().into());
-    }
+    let text = name.to_str().ok().filter(|text| crate::base::text::is_printable(text));
+    let text = text.ok_or("its name is not UTF-8, or holds characters that do not print")?;
     let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
-        Errno::ELOOP => "it is a symbolic link".to_owned(),
-        e => e.desc().to_owned(),
+        Errno::ELOOP => "it is a symbolic link".into(),
+        e => PublishRefusal { failed: false, ..e.into() },
     })?;
-    let stat = fstat(&source).map_err(|e| e.desc().to_owned())?;
+    let stat = fstat(&source)?;
     // Mount points, where the neighbours of the staged files are shown, and files that were not copied.
     let regular = files::is(stat.st_mode, SFlag::S_IFREG);
-    if !regular || !stage.copies(text) && stat.st_size == 0 {
-        let beside = open_at(to, name, OFlag::O_PATH).is_ok();
-        if beside {
-            return Ok(None);
-        }
-        if !regular {
-            return Err("it is not a regular file".to_owned().into());
-        }
+    if (!regular || !stage.copies(text) && stat.st_size == 0) && open_at(to, name, OFlag::O_PATH).is_ok() {
+        return Ok(None);
     }
     let globs: Vec<&String> = stage.names.iter().filter(|glob| policy::name_matches(glob, text)).collect();
-    if globs.is_empty() {
-        return Err(format!("its name matches none of {}", stage.names.join(", ")).into());
-    }
-    if policy::writable::definition(text) {
-        return Err("a tool may not make tools or policies".to_owned().into());
-    }
-    if stat.st_nlink != 1 {
-        return Err("it has more than one hard link".to_owned().into());
-    }
-    if stat.st_size as u64 > most {
-        return Err(format!("it is larger than fileBytes ({most} bytes)").into());
-    }
     let size = stat.st_size as u64;
+    let refused = match () {
+        () if !regular => Some("it is not a regular file".to_owned()),
+        () if globs.is_empty() => Some(format!("its name matches none of {}", stage.names.join(", "))),
+        () if policy::writable::definition(text) => Some("a tool may not make tools or policies".to_owned()),
+        () if stat.st_nlink != 1 => Some("it has more than one hard link".to_owned()),
+        () if size > most => Some(format!("it is larger than fileBytes ({most} bytes)")),
+        () => None,
+    };
+    if let Some(why) = refused {
+        return Err(why.as_str().into());
+    }
     let source = std::fs::File::from(source);
-    let same = files::as_owner(owner, || Ok(same(to, name, &source, size)));
-    if same.is_ok_and(|same| same) {
+    if files::as_owner(owner, || Ok(same(to, name, &source, size))).is_ok_and(|same| same) {
         return Ok(None);
     }
     if policy::writable::obeyed(text) {
-        return Err("other programs run or obey a file of that name".to_owned().into());
+        return Err("other programs run or obey a file of that name".into());
     }
     if policy::writable::loaded(text) && !globs.iter().any(|glob| policy::writable::spells_loaded(glob)) {
-        return Err("an interpreter loads a file of that name: the manifest must spell its ending".to_owned().into());
+        return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
     }
     // Never writable by others, whatever the tool set.
-    let published = files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644));
-    published.map(|()| Some(size)).map_err(|e| PublishRefusal { text: e.to_string(), failed: true })
+    files::as_owner(owner, || write(to, name, &source, size, stat.st_mode & 0o644))?;
+    Ok(Some(size))
 }
 
 /// Whether the real file has the same content. Read in pieces, so that large files do not fill the host's memory.
@@ -335,21 +321,6 @@ mod tests {
         let facts = fs::metadata(out.join("a.json")).expect("published");
         assert_eq!(facts.mode() & 0o7777, 0o644);
         assert_eq!(facts.uid(), fs::metadata(&out).expect("there").uid());
-    }
-
-    /// A folder that cannot be written hides nothing of the other.
-    #[tokio::test]
-    async fn a_failure_is_told_beside_what_is_out_already() {
-        let world = World::new();
-        fs::write(world.base.path().join("copy/a.csv"), "1").expect("made");
-        fs::write(world.base.path().join("copy2/b.csv"), "2").expect("made");
-        let stages = [world.stage("more", "*.csv"), world.stage("out", "*.csv")];
-        fs::rename(world.shape.folder.join("out"), world.base.path().join("gone")).expect("moved");
-        symlink(world.base.path().join("gone"), world.shape.folder.join("out")).expect("linked");
-        let told = world.publish(&stages).await;
-        let wanted = [("more/a.csv", true, ""), ("out", false, REPLACED)];
-        assert_eq!(told, wanted.map(|(path, out, why)| (path.to_owned(), out, why.to_owned())));
-        assert_eq!(fs::read_dir(world.base.path().join("gone")).expect("there").count(), 0);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! What a launcher is told, made from a shape and its resolved grants.
+//! The set-up of a launcher, made from a shape and its resolved grants.
 
 use crate::base::hidden::Hidden;
 use crate::manifest::Language;
@@ -18,7 +18,7 @@ pub struct RoleNeeds {
     /// The script comes with the call.
     pub own_source: bool,
     /// The role where the program is ourselves: argv[0] without the prefix `toolhost-`.
-    pub role: Option<String>,
+    pub role: Option<&'static str>,
 }
 
 /// The identity in the key of an idle launcher: any launcher of the shape will do, whatever its id.
@@ -42,7 +42,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: 
     let language = shape.runtime.language;
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
         (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path)),
-        (_, role) => (Executable::Ourselves, vec![format!("toolhost-{}", role.as_deref().unwrap_or("probe"))]),
+        (_, role) => (Executable::Ourselves, vec![format!("toolhost-{}", role.unwrap_or("probe"))]),
     };
     let mut limits = shape.limits.clone();
     for (limit, more) in [(Limit::Processes, extra.processes), (Limit::MemoryBytes, extra.memory)] {

@@ -63,13 +63,9 @@ impl Inbox {
     fn put(&self, next: ServiceMessage) {
         let mut heard = lock(&self.heard);
         let is_full = heard.len() >= PARTS;
-        if is_full
-            && let ServiceMessage::Part(part) = &next
-            && let Some(ServiceMessage::Part(last)) = heard.back_mut()
-        {
-            last.push_str(part);
-        } else {
-            heard.push_back(next);
+        match (&next, heard.back_mut()) {
+            (ServiceMessage::Part(part), Some(ServiceMessage::Part(last))) if is_full => last.push_str(part),
+            _ => heard.push_back(next),
         }
         self.came.notify_one();
     }
@@ -239,18 +235,5 @@ mod tests {
                 _ => panic!("nothing else was put"),
             }
         }
-    }
-
-    #[test]
-    fn a_reply_has_the_room_that_is_left() {
-        let reply =
-            |text: &str, end: bool| ToolServiceResponse { error: None, response: text.to_owned(), end_of_stream: end };
-        let read = |text: &str, end: bool| read(&reply(text, end).encode().unwrap_or_default(), 4);
-        assert!(matches!(read("four", false), ServiceMessage::Part(text) if text == "four"));
-        assert!(matches!(read("four", true), ServiceMessage::End(_)));
-        assert!(
-            matches!(read("fives", false), ServiceMessage::TooMuch)
-                && matches!(read("fives", true), ServiceMessage::TooMuch)
-        );
     }
 }

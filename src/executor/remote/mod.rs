@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The most that is kept of a service's error, bytes.
 const LONGEST_ERROR: usize = 8192;
+const LOST: &str = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
 
 /// Which services are called over a broker: their ids, `NAMESPACE.*`, or `*` for those that no other broker
 /// names.
@@ -109,7 +110,7 @@ impl Remote {
             let heard = tokio::select! {
                 biased;
                 heard = waiter.next() => heard,
-                () = line.left(&since) => return Err(lost()),
+                () = line.left(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
             };
             match heard {
                 ServiceMessage::Part(part) => {
@@ -134,7 +135,7 @@ impl Remote {
                     break Ending::Raised { message: text::head(said, LONGEST_ERROR) };
                 }
                 ServiceMessage::Unreadable(why) => {
-                    let message = format!("The service answered what is no reply: {}.", text::head(&why, 300));
+                    let message = format!("The service sent an invalid reply: {}.", text::head(&why, 300));
                     break Ending::Raised { message };
                 }
                 ServiceMessage::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },
@@ -201,31 +202,27 @@ enum Sent {
     TooLarge,
 }
 
-/// Sends the request to the first instance that is there. One that may have it is not followed by another.
+/// Sends the request to the first instance that is there, and only then waits for one that is away: its broker may be
+/// starting, or was never spoken to. One that may have the request is not followed by another.
 async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Sent, Fault> {
-    let (ready, away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
+    let (ready, mut away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
     for line in &ready {
         if let Some(sent) = put(line, asked).await? {
             return Ok(sent);
         }
     }
-    // Only now is one waited for that is away: its broker may be starting, or was never spoken to.
-    let mut left = away.clone();
     let until = tokio::time::Instant::now() + PATIENCE;
-    while !left.is_empty() {
-        let connected = left.iter().map(|line| Box::pin(line.connected()));
+    while !away.is_empty() {
+        let connected = away.iter().map(|line| Box::pin(line.connected()));
         let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };
-        let line = left.remove(index);
-        if let Some(sent) = put(&line, asked).await? {
+        if let Some(sent) = put(&away.remove(index), asked).await? {
             return Ok(sent);
         }
     }
-    let why = if left.is_empty() { "Nobody reads its requests.".to_owned() } else { "Its broker is away.".to_owned() };
+    let why = if away.is_empty() { "Nobody reads its requests." } else { "Its broker is away." };
     let person: Vec<String> = lines.iter().map(|line| line.nobody()).collect();
-    Err(Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"))
-        .details(why)
-        .person(person.join("; "))
-        .retryable())
+    let fault = Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"));
+    Err(fault.details(why.to_owned()).person(person.join("; ")).retryable())
 }
 
 /// `None`: nobody reads there.
@@ -241,9 +238,4 @@ async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Sent>
             Err(Fault::new(Kind::ServiceError, message).person(text::printable(&text::head(&why, 300))))
         }
     }
-}
-
-fn lost() -> Fault {
-    let message = "The broker went away while the service worked: it may have done its work, and its answer is lost.";
-    Fault::new(Kind::ServiceError, message)
 }

@@ -2,19 +2,21 @@
 //!
 //! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
-use super::cache::{MAX_CODE_BYTES, New};
-use super::frame::{self, CompileOrder, CompileReport, FilePart, FrameLimits};
-use super::starter::{Role, Start, Started, Workers, how_it_ended};
+use super::cache::MAX_CODE_BYTES;
+use super::child::{Child, Role};
+use super::frame::{self, FilePart, FrameLimits, Order, Report, invalid};
 use super::{adapt, engine, guest, trusted_code};
-use crate::executor::Ending;
+use crate::base::store::Writer;
+use crate::executor::process::Launchers;
+use crate::fault::{Fault, Kind};
+use crate::policy;
 use crate::quantity::{GIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
-use crate::{fault, policy};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::AsyncBufRead;
 use wasmtime::component::Component;
 
 /// Largest module that is read: the largest interpreter measured has 105 MB.
@@ -29,17 +31,16 @@ const IMAGE_BYTES: u64 = 64 << 20;
 
 /// What compiling one module may take. A megabyte takes about a second and 30 MB (measured: 1 to 25 MB); a small module
 /// that takes far more was made for that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowed {
-    pub time: Duration,
-    pub memory: u64,
+struct Allowed {
+    time: Duration,
+    memory: u64,
     /// The tool's `memoryBytes` keeps `memory` below what this module could need.
-    pub capped: bool,
+    capped: bool,
 }
 
 impl Allowed {
     /// For a module of `bytes`, of a tool that may use `memory_bytes` when it runs.
-    pub fn of(bytes: u64, memory_bytes: u64) -> Allowed {
+    fn new(bytes: u64, memory_bytes: u64) -> Allowed {
         let mib = bytes.div_ceil(MIB);
         let time = Duration::from_secs(20 + mib.saturating_mul(5)).min(Duration::from_secs(300));
         let (wanted, most) = ((256 * MIB).saturating_add(bytes.saturating_mul(24)), memory_bytes.max(GIB));
@@ -57,19 +58,20 @@ pub struct Module {
 
 /// The whole life of a compiler child.
 pub fn serve() -> io::Result<()> {
-    let Some((order, _)) = frame::read::<CompileOrder>(&mut io::stdin().lock(), FrameLimits::from_host(0))? else {
-        return Ok(());
+    let order = frame::read(&mut io::stdin().lock(), FrameLimits::from_host(0))?;
+    let Some((Order::Compile { module, digest, entry_point }, _)) = order else {
+        return Err(invalid("the first order was not to compile"));
     };
     let mut to = io::stdout().lock();
-    let end = match read(&order) {
-        Err(message) => CompileReport::Unreadable { message },
-        Ok(module) => match compile(&module, order.entry_point.as_deref()) {
-            Err(message) => CompileReport::Refused { message: frame::short(&message) },
+    let end = match read(&module, &digest) {
+        Err(message) => Report::Unreadable { message },
+        Ok(module) => match compile(&module, entry_point.as_deref()) {
+            Err(message) => Report::Refused { message: frame::short(&message) },
             Ok(code) => {
                 for piece in code.chunks(frame::PIECE) {
-                    to.write_all(&frame::encode(&CompileReport::Code, piece)?)?;
+                    to.write_all(&frame::encode(&Report::Code, piece)?)?;
                 }
-                CompileReport::Compiled
+                Report::Compiled
             }
         },
     };
@@ -78,9 +80,9 @@ pub fn serve() -> io::Result<()> {
 }
 
 /// The module, if it still is the one that was asked for. Nothing of it is looked at before, so that this check is sound.
-fn read(order: &CompileOrder) -> Result<Vec<u8>, String> {
-    let module = trusted_code::read(&order.module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
-    match crate::base::sha256_hex(&module) == order.digest {
+fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
+    let module = trusted_code::read(module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
+    match crate::base::sha256_hex(&module) == digest {
         true => Ok(module),
         false => Err("it changed while it was read".to_owned()),
     }
@@ -107,11 +109,11 @@ pub enum Failure {
     /// It cannot be read, or changed since it was looked at.
     Unreadable(io::Error),
     /// This attempt failed.
-    Failed(fault::Fault),
+    Failed(Fault),
 }
 
 pub fn not_stored(error: &io::Error) -> Failure {
-    let fault = fault::Fault::new(fault::Kind::InternalError, "the compiled tool cannot be stored").retryable();
+    let fault = Fault::new(Kind::InternalError, "the compiled tool cannot be stored").retryable();
     Failure::Failed(fault.person(format!("the wasm cache cannot be written: {error}")))
 }
 
@@ -124,62 +126,57 @@ pub struct Refusal {
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is started from.
-pub async fn ask(workers: &dyn Workers, tool: &policy::Shape, module: Module, into: New) -> Result<New, Failure> {
+pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, into: Writer) -> Result<Writer, Failure> {
     let Module { file, bytes, digest } = module;
-    let allowed = Allowed::of(bytes, tool.limits.get(Limit::MemoryBytes));
-    let shape = confinement(tool, allowed);
-    let (grants, handed) = (Resolved::default(), file.into());
-    let start = Start { shape: &shape, grants, role: Role::Compile, handed, own_memory: 0, own_threads: 0 };
-    let Started { mut worker, to, from, handed, .. } = workers.start(start).await.map_err(Failure::Failed)?;
-    let module = FilePart { descriptor: handed, offset: 0, bytes };
-    let order = CompileOrder { module, digest, entry_point: tool.entry_point.clone() };
+    let allowed = Allowed::new(bytes, tool.limits.get(Limit::MemoryBytes));
+    let shape = confinement(tool, &allowed);
+    let child = Child::start(launchers, (&shape, Resolved::default()), Role::Compile, file.into(), (0, 0));
+    let mut child = child.await.map_err(Failure::Failed)?;
+    let entry_point = tool.entry_point.clone();
+    let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };
     let most = bytes.saturating_mul(GROWTH).saturating_add(IMAGE_BYTES).min(MAX_CODE_BYTES);
-    let talked = tokio::time::timeout(allowed.time, talk((to, from), &order, into, most)).await;
+    let talk = async {
+        child.say(&order, &[]).await?;
+        receive(&mut child.from, into, most).await
+    };
     let over = |most: u64, unit: &str, more: &str| {
         let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
         Failure::Refused(Refusal { why, too_much: true })
     };
-    let failed = match talked {
-        Ok(Ok(said)) => return said,
+    let failed = match tokio::time::timeout(allowed.time, talk).await {
+        Ok(Ok(done)) => return done,
         Ok(Err(failed)) => failed,
         Err(_) => return Err(over(allowed.time.as_secs(), "s", "")),
     };
     // The pipes closed because the child ended: the walls know why.
-    let ended = how_it_ended(&mut *worker).await;
-    Err(match ended {
-        Some(Ending::OverLimit { limit: Limit::MemoryBytes, .. }) => {
+    Err(match child.limit().await {
+        Some(Limit::MemoryBytes) => {
             let more = if allowed.capped { " (a higher memory_bytes in the tool's policy raises it)" } else { "" };
             over(allowed.memory / MIB, "MiB", more)
         }
-        Some(Ending::OverLimit { limit: Limit::CpuMs, .. }) => {
-            over(allowed.time.as_secs().saturating_mul(cpus()), "s of CPU time", "")
-        }
-        ended => {
-            let fault = fault::Fault::new(fault::Kind::InternalError, "the wasm compiler gave no answer");
-            Failure::Failed(fault.person(format!("wasm compiler: {failed}; it ended: {ended:?}")))
+        Some(Limit::CpuMs) => over(allowed.time.as_secs().saturating_mul(cpus()), "s of CPU time", ""),
+        _ => {
+            let fault = Fault::new(Kind::InternalError, "the wasm compiler gave no answer");
+            Failure::Failed(fault.person(format!("wasm compiler: {failed}")))
         }
     })
 }
 
 /// What the child says; an error where it stops or says what is no answer.
-async fn talk(
-    (mut to, from): (Box<dyn AsyncWrite + Send + Unpin>, Box<dyn AsyncRead + Send + Unpin>),
-    order: &CompileOrder,
-    mut into: New,
+async fn receive(
+    from: &mut (impl AsyncBufRead + Unpin),
+    mut into: Writer,
     most: u64,
-) -> io::Result<Result<New, Failure>> {
-    to.write_all(&frame::encode(order, &[])?).await?;
-    to.flush().await?;
-    let mut from = BufReader::new(from);
+) -> io::Result<Result<Writer, Failure>> {
     let mut left = most;
     loop {
         let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload: left.min(frame::PIECE as u64) };
-        let Some((report, piece)) = frame::read_async(&mut from, most).await? else {
+        let Some((report, piece)) = frame::read_async(from, most).await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         match report {
             // Never whole in our memory, since a few bytes of module can make much code.
-            CompileReport::Code => {
+            Report::Code => {
                 left -= piece.len() as u64;
                 let write = move || into.write(&piece).map(|()| into);
                 let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
@@ -188,13 +185,10 @@ async fn talk(
                     Err(e) => return Ok(Err(not_stored(&e))),
                 };
             }
-            CompileReport::Compiled => return Ok(Ok(into)),
-            CompileReport::Refused { message: why } => {
-                return Ok(Err(Failure::Refused(Refusal { why, too_much: false })));
-            }
-            CompileReport::Unreadable { message } => {
-                return Ok(Err(Failure::Unreadable(io::Error::other(message))));
-            }
+            Report::Compiled => return Ok(Ok(into)),
+            Report::Refused { message: why } => return Ok(Err(Failure::Refused(Refusal { why, too_much: false }))),
+            Report::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
+            _ => return Err(invalid("an answer of a worker")),
         }
     }
 }
@@ -204,7 +198,7 @@ fn cpus() -> u64 {
 }
 
 /// What a compiler may touch: two pipes, time and memory.
-fn confinement(tool: &policy::Shape, allowed: Allowed) -> policy::Shape {
+fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
     let mut limits = policy::Limits::house();
     let time = crate::base::millis(allowed.time);
     limits.set(Limit::TimeoutMs, time);

@@ -1,6 +1,7 @@
 //! The folders that guests find opened, opened once for all calls of a worker. Scratch is checked after each call.
 
-use super::frame::Init;
+use super::denials::SCRATCH;
+use super::frame::Opening;
 use crate::base::lock;
 use crate::sandbox;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
@@ -15,9 +16,6 @@ use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
-/// The guest's scratch.
-pub const SCRATCH: &str = "/tmp";
-
 /// One per worker.
 #[derive(Clone)]
 pub struct Folders(Arc<Mutex<Opened>>);
@@ -31,18 +29,19 @@ struct Opened {
 }
 
 impl Folders {
-    pub fn open(init: &Init) -> io::Result<Folders> {
+    /// `scratch`: the folder that is the guest's `/tmp`.
+    pub fn open(openings: &[Opening], scratch: &Path) -> io::Result<Folders> {
         let mut wasi = WasiCtxBuilder::new();
         // The worker has nothing else to do; should a file block for ever, the host ends the worker.
         wasi.allow_blocking_current_thread(true);
-        for opening in &init.openings {
+        for opening in openings {
             let perms = if opening.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
             // A granted folder that is not there, or that this user may not enter, is simply not
             // found: the same that a script sees.
             let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
         }
-        wasi.preopened_dir(&init.scratch, SCRATCH, FsPerms::ReadWrite).map_err(io::Error::other)?;
-        let scratch = Scratch::open(&init.scratch)?;
+        wasi.preopened_dir(scratch, SCRATCH, FsPerms::ReadWrite).map_err(io::Error::other)?;
+        let scratch = Scratch::open(scratch)?;
         Ok(Folders(Arc::new(Mutex::new(Opened { wasi: wasi.build(), scratch, asked: false }))))
     }
 

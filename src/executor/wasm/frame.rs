@@ -3,15 +3,16 @@
 //! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload. Both are bounded,
 //! and no length, number or name of a peer is believed unchecked.
 
-use super::refused::Refused;
 use crate::base::hidden::Hidden;
+use crate::base::lock;
 use crate::policy::{self, Limits};
 use crate::quantity::{KIB, Limit, MIB};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 /// What comes back from a worker or a compiler besides its payload: numbers and one message.
@@ -39,7 +40,7 @@ impl FrameLimits {
     }
 }
 
-/// Host → worker.
+/// Host → worker or compiler.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum Order {
@@ -51,13 +52,18 @@ pub enum Order {
         /// Variables of this call alone.
         env: Hidden<BTreeMap<String, String>>,
     },
+    Compile {
+        /// The module, `.wasm` or `.wat`, and the SHA-256 that it must have.
+        module: FilePart,
+        digest: String,
+        entry_point: Option<String>,
+    },
 }
 
-/// A file that a process inherits, and where in it the part lies that is meant.
+/// A part of the file that a process inherits.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilePart {
-    pub descriptor: i32,
     pub offset: u64,
     pub bytes: u64,
 }
@@ -95,7 +101,7 @@ pub struct Opening {
     pub write: bool,
 }
 
-/// Worker → host.
+/// Worker or compiler → host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum Report {
@@ -113,6 +119,12 @@ pub enum Report {
     Denied(Refused),
     /// Payload: the output, less what was sent before.
     Answer(Answer),
+    /// Payload: the next piece of compiled code.
+    Code,
+    /// All of it was sent.
+    Compiled,
+    /// The module cannot be read; for people.
+    Unreadable { message: String },
 }
 
 /// One finished call.
@@ -125,7 +137,7 @@ pub struct Answer {
     pub peak_memory: u64,
     /// Scratch is empty again.
     pub clean: bool,
-    /// How much was refused beside what was told.
+    /// How much was refused beside what was reported.
     pub more_denied: u64,
 }
 
@@ -153,29 +165,34 @@ pub enum End {
     OverLimit { limit: Limit },
 }
 
-/// Host → compiler.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct CompileOrder {
-    /// The module, `.wasm` or `.wat`.
-    pub module: FilePart,
-    /// SHA-256 in hex of the module that was asked for.
-    pub digest: String,
-    pub entry_point: Option<String>,
+/// One thing that a guest asked for and was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    pub what: Denied,
+    /// The guest's path (the name of the opened folder, relative to the tool's folder where it lies there, and what was
+    /// asked for in it), a name, or an address.
+    pub target: String,
 }
 
-/// Compiler → host.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub enum CompileReport {
-    /// Payload: the next piece of the compiled code.
-    Code,
-    /// All of it was sent.
-    Compiled,
-    /// It ends the same way each time.
-    Refused { message: String },
-    /// The module is not the one that was asked for, or cannot be read.
-    Unreadable { message: String },
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Denied {
+    /// The file lies in no grant.
+    Read,
+    Write,
+    /// The file is granted for reading alone.
+    ReadOnly,
+    /// The file is granted; see `executor::WITHIN`.
+    ReadWithin,
+    WriteWithin,
+    Lookup,
+    Request,
+    Tcp,
+    Udp,
+    Bind,
+    /// More elements of a table.
+    Table,
 }
 
 /// The line before a payload.
@@ -188,11 +205,25 @@ struct Head<M> {
 
 /// One frame as bytes.
 pub fn encode(message: &impl Serialize, payload: &[u8]) -> io::Result<Vec<u8>> {
-    let mut frame = serde_json::to_vec(&Head { message, bytes: payload.len() as u64 })?;
-    frame.reserve_exact(1 + payload.len());
+    let mut frame = Vec::with_capacity(256 + payload.len());
+    serde_json::to_writer(&mut frame, &Head { message, bytes: payload.len() as u64 })?;
     frame.push(b'\n');
     frame.extend_from_slice(payload);
     Ok(frame)
+}
+
+/// The pipe of a worker to its host.
+#[derive(Clone)]
+pub struct ToHost(Arc<Mutex<dyn Write + Send>>);
+
+impl ToHost {
+    pub fn new(to: impl Write + Send + 'static) -> ToHost {
+        ToHost(Arc::new(Mutex::new(to)))
+    }
+
+    pub fn send(&self, report: &Report, payload: &[u8]) -> io::Result<()> {
+        lock(&self.0).write_all(&encode(report, payload)?)
+    }
 }
 
 /// Reads one frame; `None` when the peer closed between frames.
@@ -246,38 +277,4 @@ pub fn invalid(why: &str) -> io::Error {
 /// A message cut to what a frame may carry.
 pub fn short(message: &str) -> String {
     message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MOST: FrameLimits = FrameLimits { head: 100, payload: 1000 };
-
-    #[test]
-    fn a_frame_survives_the_pipe() {
-        let bytes = encode(&Order::Call { id: 7, timeout_ms: 100, env: Hidden::default() }, b"{}\nx").expect("short");
-        let mut from = bytes.as_slice();
-        let (order, payload) = read::<Order>(&mut from, MOST).expect("valid").expect("one");
-        assert!(matches!(order, Order::Call { id: 7, timeout_ms: 100, .. }));
-        assert_eq!(payload, b"{}\nx");
-        assert!(read::<Order>(&mut from, MOST).expect("closed").is_none());
-    }
-
-    #[tokio::test]
-    async fn announced_lengths_are_not_believed() {
-        let endless = [b' '; 200];
-        for (bytes, kind) in [
-            (endless.as_slice(), io::ErrorKind::InvalidData),
-            (b"{\"message\":\"ready\",\"bytes\":1001}\n", io::ErrorKind::InvalidData),
-            (b"{\"message\":\"ready\",\"bytes\":-1}\n", io::ErrorKind::InvalidData),
-            (b"{\"message\":\"other\",\"bytes\":0}\n", io::ErrorKind::InvalidData),
-            (b"\n", io::ErrorKind::InvalidData),
-            (b"{\"message\":\"ready\"", io::ErrorKind::UnexpectedEof),
-            (b"{\"message\":\"ready\",\"bytes\":3}\nab", io::ErrorKind::UnexpectedEof),
-        ] {
-            assert_eq!(read::<Report>(&mut &bytes[..], MOST).expect_err("bad").kind(), kind);
-            assert_eq!(read_async::<Report>(&mut &bytes[..], MOST).await.expect_err("bad").kind(), kind);
-        }
-    }
 }

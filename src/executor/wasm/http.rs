@@ -2,7 +2,8 @@
 //! relay of `egress` decides. Without hosts every request is refused. (Components of JavaScript import it whether they
 //! need it or not.)
 
-use super::refused::{Refused, Watch};
+use super::denials::Watch;
+use super::frame::Denied;
 use crate::egress::tls::{self, Trust};
 use http::{Request, Response, Uri, uri::Scheme};
 use http_body_util::BodyExt;
@@ -58,7 +59,7 @@ impl WasiHttpHooks for Hooks {
             return Box::new(send(request, options.unwrap_or_default(), Arc::clone(&self.trust)));
         }
         let to = request.uri().authority().map(|to| to.host().to_owned());
-        self.watch.saw(Refused::Request { to: to.unwrap_or_default() });
+        self.watch.saw(Denied::Request, to.unwrap_or_default());
         // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });

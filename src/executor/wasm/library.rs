@@ -3,16 +3,17 @@
 //! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not tried
 //! again soon, and no tool keeps a compiler from all others.
 
-use super::cache::{Cache, Code, sum};
+use super::cache::Cache;
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
 use super::engine;
 use super::session::unable;
-use super::starter::Workers;
 use crate::base::files::{self, Stamp};
 use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
+use crate::base::store::{self, Content};
+use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use nix::fcntl::OFlag;
@@ -46,21 +47,20 @@ const LONGEST_WAIT: Duration = Duration::from_secs(330);
 #[derive(Clone, Debug)]
 pub struct Prepared {
     pub key: String,
-    pub code: Code,
+    pub code: Content,
 }
 
 pub struct Library {
     cache: Cache,
     fingerprint: OnceLock<Result<u64, String>>,
-    /// File as it was seen → SHA-256 of its content.
-    files: Mutex<HashMap<PathBuf, (Stamp, String)>>,
-    opened: Mutex<HashMap<String, Code>>,
+    /// File as it was seen → what it holds.
+    files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
+    opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (Refusal, Instant)>>,
     compiling: Arc<Shared<Result<Prepared, Fault>>>,
-    reading: Arc<Shared<Result<String, Fault>>>,
+    reading: Arc<Shared<Result<SourceModule, Fault>>>,
     /// Each tool has one module compiled at a time.
-    tools: Arc<Places>,
     compilers: Arc<Places>,
     slow_compilers: Arc<Places>,
     readers: Arc<Places>,
@@ -103,7 +103,6 @@ impl Library {
             refused: Mutex::default(),
             compiling: Shared::new(UNDER_WAY),
             reading: Shared::new(UNDER_WAY),
-            tools: Places::new(usize::MAX, 1),
             compilers: Places::new(COMPILERS, 1),
             slow_compilers: Places::new(SLOW_COMPILERS, 1),
             readers: Places::new(READERS, 1),
@@ -114,7 +113,7 @@ impl Library {
     /// that the next caller finds the result.
     pub async fn prepare(
         self: &Arc<Self>,
-        workers: &Arc<dyn Workers>,
+        launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
     ) -> Result<Prepared, Fault> {
@@ -127,17 +126,17 @@ impl Library {
         {
             return Err(refusal.fault());
         }
-        let (this, workers, shape) = (Arc::clone(self), Arc::clone(workers), shape.clone());
+        let (this, launchers, shape) = (Arc::clone(self), Arc::clone(launchers), shape.clone());
         let work = || {
             let name = name.clone();
-            async move { this.obtain(&*workers, &shape, found, &name).await }
+            async move { this.obtain(&launchers, &shape, found, &name).await }
         };
         self.compiling.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "compiled")))
     }
 
     async fn obtain(
         self: &Arc<Self>,
-        workers: &dyn Workers,
+        launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
         name: &str,
@@ -158,18 +157,17 @@ impl Library {
         if let Some(kept) = self.kept(&found.key, name).await {
             return kept;
         }
-        let _tool = self.tools.enter(&shape.tool).await;
         let place = self.compilers.enter(&shape.tool).await;
         let key = found.key.clone();
         let again = found.clone();
-        let mut compiling = Box::pin(self.compile(workers, shape, found));
+        let mut compiling = Box::pin(self.compile(launchers, shape, found));
         let compiled = match tokio::time::timeout(QUICK, &mut compiling).await {
             Ok(compiled) => compiled,
             Err(_) => {
                 let free = self.slow_compilers.try_enter(&shape.tool);
                 if free.is_none() {
                     // Begun anew once there is a place: dropping the future ends its compiler.
-                    compiling = Box::pin(self.compile(workers, shape, again));
+                    compiling = Box::pin(self.compile(launchers, shape, again));
                 }
                 drop(place);
                 let _place = match free {
@@ -185,7 +183,7 @@ impl Library {
             Err(Failure::Unreadable(e)) => Err(unreadable(shape.script.as_deref().unwrap_or(Path::new("")), &e)),
             Err(Failure::Refused(refusal)) => {
                 // If it cannot be kept, another process tries for itself.
-                if let Ok(text) = serde_json::to_string(&refusal) {
+                if let Ok(text) = serde_json::to_vec(&refusal) {
                     let _ = self.cache.refuse(name, &text);
                 }
                 put(&self.refused, name.to_owned(), (refusal.clone(), Instant::now()));
@@ -204,7 +202,7 @@ impl Library {
                 return Some(Ok(Prepared { key, code }));
             }
             let (text, since) = this.cache.refused(&name)?;
-            let refusal: Refusal = serde_json::from_str(&text).ok()?;
+            let refusal: Refusal = serde_json::from_slice(&text).ok()?;
             refusal.holds(since).then(|| Err(refusal.fault()))
         };
         tokio::task::spawn_blocking(look).await.ok().flatten()
@@ -213,10 +211,10 @@ impl Library {
     /// Compiles, stores and remembers.
     async fn compile(
         self: &Arc<Self>,
-        workers: &dyn Workers,
+        launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
-    ) -> Result<Code, Failure> {
+    ) -> Result<Content, Failure> {
         let SourceModule { digest, key, text } = found;
         let file = match &text {
             Some(text) => memory_file(text).map(File::from),
@@ -224,9 +222,9 @@ impl Library {
         };
         let module = file.and_then(|file| Ok(Module { bytes: Stamp::of(&file)?.size, file, digest }));
         let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
-        let new = compile::ask(workers, shape, module.map_err(Failure::Unreadable)?, into).await?;
+        let new = compile::ask(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
-        let finished = tokio::task::spawn_blocking(move || new.finish(&this.cache, &name)).await;
+        let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;
         let code = finished.map_err(io::Error::other).flatten().map_err(|e| not_stored(&e))?;
         put(&self.opened, key, code.clone());
         Ok(code)
@@ -234,23 +232,18 @@ impl Library {
 
     /// The tool's module: source that came with the call, or what its file holds now, read only if it changed.
     pub async fn find(self: &Arc<Self>, shape: &policy::Shape, source: Option<&str>) -> Result<SourceModule, Fault> {
-        let (digest, text) = match (source, &shape.script) {
-            (Some(source), _) => (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec())),
-            (None, Some(script)) => (self.digest(shape, script).await?, None),
-            (None, None) => {
-                return Err(Fault::new(Kind::InternalError, "a wasm tool without a module"));
-            }
-        };
-        Ok(SourceModule { key: self.key(&digest)?, digest, text })
-    }
-
-    async fn digest(self: &Arc<Self>, shape: &policy::Shape, script: &Path) -> Result<String, Fault> {
+        if let Some(source) = source {
+            let (digest, text) = (crate::base::sha256_hex(source.as_bytes()), Some(source.as_bytes().to_vec()));
+            return Ok(SourceModule { key: self.key(&digest)?, digest, text });
+        }
+        let script = shape.script.as_ref();
+        let script = script.ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
         // Looked at, not opened: the stamp identifies the file that was read before, whatever the path leads through.
         let now = Stamp::at(script).map_err(|e| unreadable(script, &e))?;
-        if let Some((_, digest)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
-            return Ok(digest.clone());
+        if let Some((_, module)) = lock(&self.files).get(script).filter(|(stamp, _)| *stamp == now) {
+            return Ok(module.clone());
         }
-        let (this, script, tool) = (Arc::clone(self), script.to_owned(), shape.tool.clone());
+        let (this, script, tool) = (Arc::clone(self), script.clone(), shape.tool.clone());
         let name = format!("{now:?} {}", script.display());
         let work = || async move {
             let place = this.readers.enter(&tool).await;
@@ -258,8 +251,9 @@ impl Library {
             // The place is held until the file is read, also if nobody waits any more.
             let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
             let (stamp, digest) = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
-            put(&this.files, script, (stamp, digest.clone()));
-            Ok(digest)
+            let module = SourceModule { key: this.key(&digest)?, digest, text: None };
+            put(&this.files, script, (stamp, module.clone()));
+            Ok(module)
         };
         self.reading.join(&name, work).await.unwrap_or_else(|missed| Err(missing(missed, "read")))
     }
@@ -307,7 +301,7 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     file.rewind()?;
-    let (digest, bytes) = sum((&file).take(stamp.size))?;
+    let (digest, bytes) = store::digest((&file).take(stamp.size))?;
     if bytes != stamp.size || Stamp::of(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }

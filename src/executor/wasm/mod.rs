@@ -1,46 +1,44 @@
 //! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind the same walls.
 //!
 //! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on disk), an idle
-//! worker is taken or `session` starts one, and `session` talks to it in frames. In the worker process, `worker` runs each
-//! call as one `guest` in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a
-//! limit or a timeout, for another shape, or after a call that left anything in scratch.
+//! worker is taken or `session` starts one, and `session` talks to it in frames. In its process, `worker` runs each call in
+//! a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit or a timeout, for
+//! another shape, or after a call that left anything in scratch.
 
 mod adapt;
 mod cache;
-mod call;
+mod child;
 mod compile;
+mod denials;
 mod engine;
-mod files;
 mod folders;
 mod frame;
 mod guest;
 mod http;
 mod library;
-mod refused;
 pub mod rig;
 mod session;
 mod sinks;
-mod starter;
-mod ticker;
 mod trusted_code;
 mod watch;
 mod worker;
 
 pub use adapt::text_fault;
 pub use cache::Cache;
-pub use starter::{HANDED, Role, Start, Started, Worker, Workers};
+pub use child::Role;
 
 use super::clock::Clock;
 use super::idle::Idle;
 use super::output::{self, Log, Output, OutputReader};
+use super::process::{self, Launchers};
 use super::{Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
 use crate::base::places::Places;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
+use denials::WorkerDenials;
 use frame::{Answer, End};
 use futures_util::future::BoxFuture;
-use refused::WorkerDenials;
 use session::{CallSinks, Session, SessionError};
 use std::future::Future;
 use std::process::ExitCode;
@@ -77,7 +75,7 @@ struct WorkerKey {
 
 /// The executor of WASI tools.
 pub struct Wasm {
-    workers: Arc<dyn Workers>,
+    launchers: Arc<Launchers>,
     library: Arc<library::Library>,
     idle: Arc<Idle<WorkerKey, Session>>,
     places: Arc<Places>,
@@ -86,12 +84,12 @@ pub struct Wasm {
 }
 
 impl Wasm {
-    pub fn new(workers: Arc<dyn Workers>, cache: Cache) -> Wasm {
+    pub fn new(launchers: Arc<Launchers>, cache: Cache) -> Wasm {
         let most = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         Wasm {
-            workers,
+            launchers,
             library: Arc::new(library::Library::new(cache)),
-            idle: Idle::new(most),
+            idle: Arc::new(Idle::new(most)),
             // The service limits how many calls run in all.
             places: Places::new(usize::MAX, most),
             waits: None,
@@ -107,7 +105,7 @@ impl Wasm {
     /// Compiles the tool's module ahead of calls, unless that was done before.
     pub async fn prepare(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
         let found = self.library.find(shape, None).await?;
-        self.library.prepare(&self.workers, shape, found).await.map(|_| ())
+        self.library.prepare(&self.launchers, shape, found).await.map(|_| ())
     }
 
     /// Ends all idle workers.
@@ -129,7 +127,7 @@ impl Wasm {
         if shape.script.is_some() {
             let _ = context.ran.set(found.digest.clone());
         }
-        let compiling = self.library.prepare(&self.workers, shape, found);
+        let compiling = self.library.prepare(&self.launchers, shape, found);
         let prepared = match self.waits {
             None => clock.prepare("the tool is still being compiled", compiling).await?,
             Some(tell) => {
@@ -140,7 +138,8 @@ impl Wasm {
         };
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
-        let mut grants = clock.prepare("the tool's grants are still being looked at", self.workers.look(shape)).await?;
+        let mut grants =
+            clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
         // Taken out of the key: what calls wrote is no reason for another worker.
         let before = std::mem::take(&mut grants.before);
         let wanted = WorkerKey { shape: shape.clone(), grants, module: prepared.key };
@@ -156,7 +155,7 @@ impl Wasm {
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let opening = Session::open(&*self.workers, shape, wanted.grants.clone(), &prepared.code);
+                    let opening = Session::open(&self.launchers, shape, wanted.grants.clone(), &prepared.code);
                     clock.prepare("the worker of the tool is still being started", opening).await?
                 }
             };
@@ -170,18 +169,17 @@ impl Wasm {
                 end => break (session, end, started),
             }
         };
-        let wall_ms = crate::base::millis(started.elapsed());
-        let fit = session.fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        let fit = session.is_fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
         let mut outcome = conclude(answered, (heard.out.finish(), heard.log.finish()), shape, per_call.timeout_ms)?;
         outcome.attempts = heard.seen.attempts;
-        outcome.denials = Denials { observed: heard.seen.denials, not_observed: refused::not_observed(more) };
-        outcome.usage.wall_ms = wall_ms;
+        outcome.denials = Denials { observed: heard.seen.denials, not_observed: denials::not_observed(more) };
+        outcome.usage.wall_ms = crate::base::millis(started.elapsed());
         outcome.walls = session.walls();
         if !staged && fit {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
-            outcome.published(session.publish().await?, &shape.limits);
+            outcome.published(session.publish(shape).await?, &shape.limits);
         }
         Ok(outcome)
     }
@@ -225,10 +223,7 @@ fn conclude(
     let (answer, output) = match answered {
         Ok(answered) => answered,
         Err(SessionError::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
-        Err(SessionError::Died(Some(Ending::OverLimit { limit, .. }))) => {
-            return Ok(Outcome { logs, ..outcome(over(limit)) });
-        }
-        Err(SessionError::Died(Some(ending))) => return Ok(Outcome { logs, ..outcome(ending) }),
+        Err(SessionError::Died(Some(limit))) => return Ok(Outcome { logs, ..outcome(over(limit)) }),
         Err(SessionError::Died(None)) => return Err(fault("the wasm worker stopped without an answer")),
         Err(SessionError::Before) => return Err(fault("the wasm worker was gone before the call").retryable()),
         Err(SessionError::Garbage(e)) => {
@@ -280,17 +275,6 @@ async fn announced<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
 }
 
 fn outcome(ending: Ending) -> Outcome {
-    let denials = Denials { observed: Vec::new(), not_observed: refused::not_observed(0) };
+    let denials = Denials { observed: Vec::new(), not_observed: denials::not_observed(0) };
     Outcome { denials, ..Outcome::of(ending, 0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policy;
-
-    /// A wasm tool in `folder`, without grants.
-    pub fn shape(folder: &str) -> policy::Shape {
-        let runtime = policy::Runtime::ourselves(super::Role::Worker.name());
-        policy::Shape { folder: folder.into(), ..policy::Shape::bare("t:t@1.0.0", runtime) }
-    }
 }

@@ -1,26 +1,27 @@
 //! The host's end of one worker. What comes back is parsed as hostile.
 
-use super::cache::Code;
-use super::call::LOOKUPS;
+use super::child::{Child, Role};
+use super::denials::WorkerDenials;
 use super::frame::{self, Answer, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid};
-use super::refused::WorkerDenials;
-use super::starter::{Role, Start, Started, Worker, Workers, how_it_ended};
+use super::worker::LOOKUPS;
 use crate::base::hidden::Hidden;
 use crate::base::lock;
+use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
-use crate::executor::{Artifact, Ending, WallState, Walls};
+use crate::executor::process::Launchers;
+use crate::executor::{Artifact, WallState, Walls};
+use crate::fault::{Fault, Kind};
+use crate::policy::{self, Shape};
 use crate::quantity::{KIB, Limit, MIB};
 use crate::sandbox::grants::Resolved;
 use crate::sandbox::limits;
-use crate::{fault, policy};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest start of a worker, compiled code loaded.
@@ -37,11 +38,10 @@ const WORKER_THREADS: u64 = 3;
 
 /// A worker that is ready; dropping it ends it.
 pub struct Session {
-    worker: Box<dyn Worker>,
-    to: Box<dyn AsyncWrite + Send + Unpin>,
-    from: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
+    child: Child,
     calls: u64,
     most: FrameLimits,
+    cpu_limit: u64,
     walls: Walls,
     fit: bool,
 }
@@ -53,8 +53,8 @@ pub enum SessionError {
     Before,
     /// The time was over and the worker had not said so itself.
     Late,
-    /// The worker ended; how, as far as the walls saw it.
-    Died(Option<Ending>),
+    /// The worker ended, or was ended: the limit that was passed, if one was seen.
+    Died(Option<Limit>),
     /// It sent what is not an answer.
     Garbage(io::Error),
 }
@@ -72,19 +72,18 @@ pub struct CallSinks<'a, 'events> {
 impl Session {
     /// Starts a worker for `shape` and has it load `code`.
     pub async fn open(
-        workers: &dyn Workers,
-        shape: &policy::Shape,
+        launchers: &Launchers,
+        shape: &Shape,
         grants: Resolved,
-        code: &Code,
-    ) -> Result<Session, fault::Fault> {
+        code: &Content,
+    ) -> Result<Session, Fault> {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
         // Compiled code is read and then copied once while loading.
-        let own_memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
+        let memory = WORKER_MEMORY.saturating_add(code.bytes.saturating_mul(2));
         let lookups = if shape.network.hosts().is_empty() { 0 } else { LOOKUPS as u64 };
-        let own_threads = WORKER_THREADS + lookups;
-        let start = Start { shape, grants, role: Role::Worker, handed, own_memory, own_threads };
-        let Started { worker, to, from, handed, scratch, walls } = workers.start(start).await?;
-        let mut walls = walls.to_vec();
+        let own = (memory, WORKER_THREADS + lookups);
+        let child = Child::start(launchers, (shape, grants), Role::Worker, handed, own).await?;
+        let mut walls = child.walls().to_vec();
         walls.push(WallState {
             name: "wasm".to_owned(),
             state: "stood".to_owned(),
@@ -92,39 +91,31 @@ impl Session {
         });
         let payload = shape.limits.get(Limit::OutputBytes).saturating_add(KIB).max(MAX_LOG_PIECE);
         let most = FrameLimits { head: frame::MAX_REPLY_HEAD_BYTES, payload };
-        let from = BufReader::new(from);
-        let mut session = Session { worker, to, from, calls: 0, most, walls: walls.into(), fit: true };
-        let handed = FilePart { descriptor: handed, offset: code.offset, bytes: code.bytes };
+        let cpu_limit = shape.limits.get(Limit::CpuMs);
+        let mut session = Session { child, calls: 0, most, cpu_limit, walls: walls.into(), fit: true };
+        let code = FilePart { offset: code.offset, bytes: code.bytes };
         let ready = async {
-            session.say(&Order::Init(init(shape, handed, scratch)), &[]).await?;
-            frame::read_async::<Report>(&mut session.from, FrameLimits { payload: 0, ..most }).await
+            session.child.say(&Order::Init(init(shape, code)), &[]).await?;
+            session.child.hear(FrameLimits { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
             Ok(Ok(Some((Report::Ready, _)))) => Ok(session),
             Ok(Ok(Some((Report::Refused { message }, _)))) => {
-                let message = format!("not a module this host can run: {message}");
-                Err(fault::Fault::new(fault::Kind::ScriptError, message))
+                Err(Fault::new(Kind::ScriptError, format!("not a module this host can run: {message}")))
             }
             Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
-            Ok(Ok(Some((Report::Log | Report::Output | Report::Denied(_) | Report::Answer(_), _)))) => {
-                Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into()))
-            }
+            Ok(Ok(Some(_))) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
             Ok(Ok(None)) => {
-                let ended = how_it_ended(&mut *session.worker).await;
-                Err(broken(&format!("it ended while starting ({ended:?})"), &io::ErrorKind::UnexpectedEof.into()))
+                let limit = session.child.limit().await;
+                Err(broken(&format!("it ended while starting ({limit:?})"), &io::ErrorKind::UnexpectedEof.into()))
             }
             Ok(Err(e)) => Err(broken("while starting", &e)),
             Err(_) => Err(broken("it did not start in time", &io::ErrorKind::TimedOut.into()).retryable()),
         }
     }
 
-    async fn say(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
-        self.to.write_all(&frame::encode(order, payload)?).await?;
-        self.to.flush().await
-    }
-
-    /// One call: its answer and its output; what it tells meanwhile goes to `heard` as it comes. After `Err`, and whenever the answer
-    /// says so, the session must be dropped.
+    /// One call: its answer and its output; what it tells meanwhile goes to `heard` as it comes. After `Err`, and
+    /// whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,
         input: &[u8],
@@ -134,52 +125,41 @@ impl Session {
     ) -> Result<(Answer, Vec<u8>), SessionError> {
         let traffic = heard.traffic;
         self.calls += 1;
-        if self.worker.lease().is_some_and(|lease| lease.begin(&per_call.secrets).is_err()) {
+        if !self.child.begin(&per_call.secrets) {
             return Err(SessionError::Before);
         }
         let timeout_ms = crate::base::millis(limit);
         let order = Order::Call { id: self.calls, timeout_ms, env: per_call.env.clone() };
         let now = Instant::now();
         let deadline = now.checked_add(limit.saturating_add(GRACE)).unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
-        match timeout_at(deadline, self.say(&order, input)).await {
+        match timeout_at(deadline, self.child.say(&order, input)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(SessionError::Before),
             Err(_) => return Err(SessionError::Late),
         }
-        let answering = answer(&mut self.from, self.calls, self.most, heard);
-        let attending = async {
-            match self.worker.lease() {
-                Some(lease) => lease.attend(traffic).await,
-                None => std::future::pending().await,
-            }
-        };
+        let (from, network) = self.child.split();
+        let cpu_limit = self.cpu_limit;
         let answered = async {
             tokio::select! {
-                answered = answering => answered,
-                () = attending => Err(io::ErrorKind::QuotaExceeded.into()),
+                answered = answer(from, self.calls, self.most, heard) => answered,
+                () = network.attend(traffic, cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
             }
         };
         let answered = timeout_at(deadline, answered).await;
-        let ended = match self.worker.lease() {
-            Some(lease) => lease.end(traffic).await,
-            None => Ok(()),
-        };
-        self.fit &= ended.is_ok();
+        self.fit &= self.child.end(traffic).await;
         if let Some(limit) = lock(traffic).over {
-            return Err(SessionError::Died(Some(Ending::OverLimit { limit, allowed: 0 })));
+            return Err(SessionError::Died(Some(limit)));
         }
         match answered {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(SessionError::Died(how_it_ended(&mut *self.worker).await))
-            }
+            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Err(SessionError::Died(self.child.limit().await)),
             Ok(Err(e)) => Err(SessionError::Garbage(e)),
             Err(_) => Err(SessionError::Late),
         }
     }
 
     /// Whether it may serve another call, as far as its network says.
-    pub fn fit(&self) -> bool {
+    pub fn is_fit(&self) -> bool {
         self.fit
     }
 
@@ -187,10 +167,8 @@ impl Session {
         self.walls.clone()
     }
 
-    pub async fn publish(&mut self) -> Result<Vec<Artifact>, fault::Fault> {
-        // Closes the worker's input: a worker that may serve another call would wait for its next order.
-        self.to = Box::new(tokio::io::sink());
-        self.worker.publish().await
+    pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
+        self.child.publish(shape).await
     }
 }
 
@@ -201,7 +179,7 @@ async fn answer(
     heard: &mut CallSinks<'_, '_>,
 ) -> io::Result<(Answer, Vec<u8>)> {
     loop {
-        match frame::read_async(from, most).await? {
+        match frame::read_async::<Report>(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some((Report::Log, piece)) => heard.log.push(&piece),
             Some((Report::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
@@ -223,7 +201,13 @@ async fn answer(
     }
 }
 
-fn init(shape: &policy::Shape, code: FilePart, scratch: PathBuf) -> Init {
+/// With a grant below /tmp, that folder is never empty, so what a call left there could not be told: /dev/shm then.
+fn scratch(shape: &Shape) -> &'static str {
+    let below_tmp = shape.grants.iter().any(|grant| grant.opening.folder().starts_with("/tmp"));
+    if below_tmp { "/dev/shm" } else { "/tmp" }
+}
+
+fn init(shape: &Shape, code: FilePart) -> Init {
     let mut env: BTreeMap<String, String> =
         [("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     env.extend(shape.env.iter().map(|(name, value)| (name.clone(), value.text().to_owned())));
@@ -235,7 +219,7 @@ fn init(shape: &policy::Shape, code: FilePart, scratch: PathBuf) -> Init {
         openings: openings(shape),
         env: Hidden(env),
         program: program.map_or_else(|| "main.wasm".to_owned(), |name| name.into_owned()),
-        scratch,
+        scratch: scratch(shape).into(),
         folder: shape.folder.clone(),
         granted: shape.grants.iter().map(|grant| (grant.access, grant.opening.clone())).collect(),
         networked: !shape.network.hosts().is_empty(),
@@ -245,7 +229,7 @@ fn init(shape: &policy::Shape, code: FilePart, scratch: PathBuf) -> Init {
 /// The folders a guest finds opened: every grant at its own path, and those in the tool's folder once more
 /// relative to it, as a script's paths start there. Of a `snapshot` or `staged` folder the walls show only
 /// the matching files, so the whole folder is opened.
-fn openings(shape: &policy::Shape) -> Vec<Opening> {
+fn openings(shape: &Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
     for grant in &shape.grants {
         let write = grant.access == policy::Access::Write;
@@ -268,43 +252,62 @@ fn openings(shape: &policy::Shape) -> Vec<Opening> {
 }
 
 /// The fault where wasmtime did not start, most likely because the address space is limited.
-pub fn unable(why: &str) -> fault::Fault {
+pub fn unable(why: &str) -> Fault {
     let limit = limits::address_space()
         .map_or_else(String::new, |limit| format!("; {limit}, and a worker reserves 70 GiB of it"));
-    fault::Fault::new(fault::Kind::CapabilityError, "wasm cannot run on this machine as toolhost was started")
+    Fault::new(Kind::CapabilityError, "wasm cannot run on this machine as toolhost was started")
         .person(format!("wasmtime does not start: {why}{limit}"))
 }
 
-fn broken(what: &str, error: &io::Error) -> fault::Fault {
-    fault::Fault::new(fault::Kind::InternalError, "the wasm worker did not start")
-        .person(format!("wasm worker: {what}: {error}"))
+fn broken(what: &str, error: &io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "the wasm worker did not start").person(format!("wasm worker: {what}: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::wasm::tests::shape;
+    use crate::executor::events;
 
-    #[test]
-    fn a_grant_below_the_tools_folder_is_found_by_its_relative_name() {
-        let mut shape = shape("/tools/t");
-        shape.grants = vec![
-            grant(policy::Access::Read, policy::Opening::Live { path: "/tools/t".into() }),
-            grant(
-                policy::Access::Write,
-                policy::Opening::Staged { folder: "/tools/t/out".into(), names: "*.csv".into() },
-            ),
-            grant(policy::Access::Read, policy::Opening::Live { path: "/srv".into() }),
-        ];
-        let names: Vec<_> = openings(&shape).into_iter().map(|o| (o.name, o.write)).collect();
-        let expected = [("/srv", false), ("/tools/t", false), (".", false), ("/tools/t/out", true), ("out", true)];
-        assert_eq!(names, expected.map(|(name, write)| (name.to_owned(), write)));
-        shape.grants = vec![grant(policy::Access::Read, policy::Opening::Live { path: "/tools".into() })];
-        let names: Vec<_> = openings(&shape).into_iter().map(|o| o.name).collect();
-        assert_eq!(names, ["/tools", "/tools/t", "."]);
+    /// Frames of a worker that says what it likes.
+    async fn answered(frames: &str) -> io::Result<(usize, Answer)> {
+        let (events, traffic) = (events().0, Mutex::default());
+        let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
+        let mut heard =
+            CallSinks { log, out, seen: WorkerDenials::default(), traffic: &traffic, folder: Path::new("/t") };
+        let most = FrameLimits { head: 1000, payload: 1000 };
+        let (answer, _) = answer(&mut frames.as_bytes(), 1, most, &mut heard).await?;
+        Ok((heard.seen.attempts.len(), answer))
     }
 
-    fn grant(access: policy::Access, opening: policy::Opening) -> policy::Grant {
-        policy::Grant { access, opening, asked: String::new(), rule: String::new(), why: String::new() }
+    #[tokio::test]
+    async fn hostile_workers_are_not_believed() {
+        let denied = |what: &str, path: &str| {
+            format!(r#"{{"message":{{"denied":{{"what":"{what}","target":"{path}"}}}},"bytes":0}}"#) + "\n"
+        };
+        let answer = |id: u64| {
+            format!(
+                r#"{{"message":{{"answer":{{"id":{id},"end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0}}}},"bytes":5}}"#
+            ) + "\nnull\n"
+        };
+        let told = denied("readWithin", "x");
+        let control = answered(&(told.repeat(50) + &answer(1))).await.expect("an answer");
+        assert_eq!((control.0, control.1.end), (50, End::Returned));
+        for (frames, kind) in [
+            // Lengths of 4 GiB; garbage; what is cut short; an answer to another call; nothing; another report.
+            ("{\"message\":\"log\",\"bytes\":4294967295}\n".to_owned(), io::ErrorKind::InvalidData),
+            ("x".repeat(100_000), io::ErrorKind::InvalidData),
+            ("{\"message\":\"log\",\"bytes\":100}\nshort".to_owned(), io::ErrorKind::UnexpectedEof),
+            ("{\"message\":{\"answer\"".to_owned(), io::ErrorKind::UnexpectedEof),
+            (answer(2), io::ErrorKind::InvalidData),
+            (String::new(), io::ErrorKind::UnexpectedEof),
+            ("{\"message\":\"ready\",\"bytes\":0}\n".to_owned(), io::ErrorKind::InvalidData),
+            // More refusals than it may tell, a longer path, words of its own.
+            (told.repeat(51) + &answer(1), io::ErrorKind::InvalidData),
+            (denied("read", &"x".repeat(513)) + &answer(1), io::ErrorKind::InvalidData),
+            (denied("because", "x") + &answer(1), io::ErrorKind::InvalidData),
+        ] {
+            let error = answered(&frames).await.expect_err(&frames);
+            assert_eq!(error.kind(), kind, "{frames:.200}");
+        }
     }
 }

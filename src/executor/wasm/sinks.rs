@@ -1,10 +1,10 @@
 //! Where a guest's stdout and stderr go: to the host, in frames. Neither reaches a descriptor of the worker.
 
-use super::frame::{self, MAX_LOG_PIECE, Report};
+use super::frame::{MAX_LOG_PIECE, Report, ToHost};
 use crate::base::lock;
 use crate::executor::output::MARK;
 use bytes::Bytes;
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Arc, Mutex};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
@@ -13,25 +13,11 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 /// What a guest may hand over in one write.
 const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
 
-/// The pipe to the host.
-#[derive(Clone)]
-pub struct ToHost(Arc<Mutex<dyn Write + Send>>);
-
-impl ToHost {
-    pub fn new(to: impl Write + Send + 'static) -> ToHost {
-        ToHost(Arc::new(Mutex::new(to)))
-    }
-
-    pub fn send(&self, report: &Report, payload: &[u8]) -> io::Result<()> {
-        lock(&self.0).write_all(&frame::encode(report, payload)?)
-    }
-}
-
 /// One output of a guest. Clones are the same output.
 #[derive(Clone)]
-pub struct Sink(Arc<Mutex<State>>);
+pub struct Sink(Arc<Mutex<SinkState>>);
 
-struct State {
+struct SinkState {
     to: ToHost,
     /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are sent, and
     /// whatever lines follow them.
@@ -54,7 +40,7 @@ impl Sink {
 
     fn new(to: &ToHost, is_log: bool, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
-        Sink(Arc::new(Mutex::new(State { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
+        Sink(Arc::new(Mutex::new(SinkState { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
     }
 
     /// Takes bytes. An error ends the call.
@@ -90,7 +76,7 @@ impl Sink {
     }
 }
 
-impl State {
+impl SinkState {
     fn send(&mut self, length: usize) -> io::Result<()> {
         let report = if self.is_log { Report::Log } else { Report::Output };
         self.pending[..length].chunks(CHUNK).try_for_each(|piece| self.to.send(&report, piece))?;
@@ -130,74 +116,5 @@ impl OutputStream for Sink {
     }
     fn check_write(&mut self) -> StreamResult<usize> {
         Ok(CHUNK)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    type Sent = Arc<Mutex<Vec<u8>>>;
-
-    fn host() -> (ToHost, Sent) {
-        struct Pipe(Sent);
-        impl Write for Pipe {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                lock(&self.0).write(bytes)
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let sent = Sent::default();
-        (ToHost::new(Pipe(sent.clone())), sent)
-    }
-
-    /// The payloads that were sent since.
-    fn payloads(sent: &Sent) -> Vec<String> {
-        let most = frame::FrameLimits { head: 100, payload: MAX_LOG_PIECE };
-        let sent = std::mem::take(&mut *lock(sent));
-        let mut from = sent.as_slice();
-        std::iter::from_fn(|| frame::read::<Report>(&mut from, most).expect("a frame"))
-            .map(|(_, payload)| String::from_utf8(payload).expect("text"))
-            .collect()
-    }
-
-    #[test]
-    fn an_answer_is_whole_or_over() {
-        let (to, sent) = host();
-        let out = Sink::answer(&to, 4);
-        assert!(out.take(b"1\n34").is_ok());
-        assert!(out.take(b"5").is_err());
-        assert_eq!(out.finish(), (b"1\n34".to_vec(), true));
-        assert!(payloads(&sent).is_empty(), "this is not a stream");
-    }
-
-    #[test]
-    fn lines_of_a_stream_are_handed_on_and_nothing_else_is() {
-        let (to, sent) = host();
-        let out = Sink::answer(&to, 90);
-        for piece in ["@toolhost {\"chunk\"", ": 1}\n@toolhost {", "\"chunk\": 2}\n", "{\n}"] {
-            out.take(piece.as_bytes()).unwrap();
-        }
-        assert_eq!(payloads(&sent), ["@toolhost {\"chunk\": 1}\n", "@toolhost {\"chunk\": 2}\n", "{\n"]);
-        assert!(out.take(&[b'x'; 60]).is_err(), "all bytes count");
-        assert_eq!(out.finish(), (b"}".to_vec(), true));
-        let plain = Sink::answer(&to, 90);
-        plain.take(b"{\n\n}\n@toolhost {}\n").unwrap();
-        assert!(payloads(&sent).is_empty());
-    }
-
-    #[test]
-    fn log_goes_out_with_each_line_and_in_bounded_pieces() {
-        let (to, sent) = host();
-        let log = Sink::log(&to);
-        let written = |bytes: &[u8]| {
-            log.take(bytes).expect("taken");
-            payloads(&sent)
-        };
-        assert!(written(b"half a ").is_empty());
-        assert_eq!(written(b"line\nmore"), ["half a line\nmore"]);
-        assert_eq!(written(&[b'x'; 5 * CHUNK]).iter().map(String::len).sum::<usize>(), 5 * CHUNK);
     }
 }

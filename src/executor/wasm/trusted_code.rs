@@ -5,21 +5,26 @@ use super::frame::FilePart;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use wasmtime::component::Component;
 
-/// Reads what lies in a file that this process inherited, at most `most` bytes, and closes the file.
+/// The number of the file that a worker or compiler inherits (`process::setup`, `keeps_third`).
+const HANDED: RawFd = 3;
+
+/// Reads a part of the inherited file, at most `most` bytes, and closes the file. An error if that was done before.
 pub fn read(handed: &FilePart, most: u64) -> io::Result<Vec<u8>> {
-    if handed.descriptor < 3 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a standard stream is no inherited file"));
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the inherited file was read before"));
     }
     // SAFETY: borrowed for this one call, which only asks whether the number is open; it is not -1.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(handed.descriptor) };
+    let borrowed = unsafe { BorrowedFd::borrow_raw(HANDED) };
     fcntl(borrowed, FcntlArg::F_GETFD)?;
-    // SAFETY: it is open (just asked), and nobody else owns it: the starter of this process put it
-    // there for us, and this is the first thing that a worker or compiler opens or takes, while it has one thread.
-    let file = File::from(unsafe { OwnedFd::from_raw_fd(handed.descriptor) });
+    // SAFETY: it is open (just asked), and nobody else owns it: the starter of this process put it there for us, this is
+    // the first thing that a worker or compiler opens or takes, while it has one thread, and it is done once.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(HANDED) });
     let mut bytes = vec![0; usize::try_from(handed.bytes.min(most)).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut bytes, handed.offset)?;
     Ok(bytes)

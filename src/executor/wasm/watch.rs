@@ -2,7 +2,6 @@
 //! a worker serves several calls, which only the host tells apart.
 
 use super::session::SessionError;
-use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::policy::Limits;
 use crate::quantity::SAMPLE_MS;
@@ -27,14 +26,13 @@ pub async fn held<T>(
         let (last, limits) = (ended.is_some(), limits.clone());
         let look = move || {
             let over = if last { written.at_last(&limits) } else { written.look(&limits) };
-            (written, over, limits)
+            (written, over)
         };
-        let (back, over, limits) =
-            tokio::task::spawn_blocking(look).await.map_err(|e| uncounted(&io::Error::other(e)))?;
+        let (back, over) = tokio::task::spawn_blocking(look).await.map_err(|e| uncounted(&io::Error::other(e)))?;
         written = back;
         match (over.map_err(|errno| uncounted(&errno.into()))?, ended) {
             (Some(limit), _) => {
-                return Ok(Err(SessionError::Died(Some(Ending::OverLimit { limit, allowed: limits.get(limit) }))));
+                return Ok(Err(SessionError::Died(Some(limit))));
             }
             (None, Some(ended)) => return Ok(ended),
             (None, None) => {}

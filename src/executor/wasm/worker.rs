@@ -1,57 +1,364 @@
 //! The worker process (role `wasm-worker`): one tool, one shape, one call at a time, behind the walls.
 //!
 //! Orders come on descriptor 0, compiled code on an inherited descriptor, reports leave on descriptor 1. An unexpected
-//! order ends it.
+//! order ends it. Each call runs in one fresh store, held to its limits; nothing is kept for the next call.
 
-use super::call::Loaded;
-use super::frame::{self, FrameLimits, Init, Order, Report};
+use super::adapt::{self, Contract};
+use super::denials::{Granted, Watch};
+use super::folders::Folders;
+use super::frame::{self, Answer, Denied, End, FrameLimits, Init, Order, Report, ToHost};
+use super::guest::{self, Guest};
+use super::sinks::Sink;
 use super::{cache, engine, trusted_code};
+use crate::quantity::{KIB, Limit, MIB};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre, ResourceTableError};
+use wasmtime::{Store, UpdateDeadline, WasmBacktrace};
+use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wasmtime_wasi::sockets::SocketAddrUse;
+use wasmtime_wasi::{I32Exit, WasiCtxBuilder};
+
+/// Most random bytes of one request.
+const MAX_RANDOM_BYTES: u64 = 8 * MIB;
+/// Handles that every guest holds without asking: standard streams, terminals, pollables.
+const SPARE_HANDLES: u64 = 64;
+/// Threads that look up names, of a guest that may connect.
+pub const LOOKUPS: usize = 2;
+/// Longest wait for them after a call.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// Longest call, whatever the host says: u64 milliseconds could pass the end of the clock.
+const LONGEST_CALL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A tick is the most by which a spinning guest overshoots.
+const TICK: Duration = Duration::from_millis(5);
+/// Ticks without a call before the thread sleeps until it is needed; waking it costs more than a tick.
+const LINGER: u32 = 20;
 
 /// The whole life of a worker.
 pub fn serve() -> io::Result<()> {
     // Not through `io::stdout`, whose line buffer splits a frame at its last line break.
-    let from = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let to = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    answer(&mut BufReader::new(from), Arc::new(to))
-}
-
-fn answer(from: &mut impl BufRead, mut to: Arc<File>) -> io::Result<()> {
-    let Some((Order::Init(init), _)) = frame::read(from, FrameLimits::from_host(0))? else {
+    let mut from = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let to = ToHost::new(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    let Some((Order::Init(init), _)) = frame::read(&mut from, FrameLimits::from_host(0))? else {
         return Err(io::Error::other("the first order was not init"));
     };
     let loaded = match load(init) {
         Ok(loaded) => loaded,
-        Err(report) => return to.write_all(&frame::encode(&report, &[])?),
+        Err(report) => return to.send(&report, &[]),
     };
-    to.write_all(&frame::encode(&Report::Ready, &[])?)?;
-    while let Some((order, input)) = frame::read(from, FrameLimits::from_host(loaded.input_bytes()))? {
+    to.send(&Report::Ready, &[])?;
+    let most = FrameLimits::from_host(loaded.init.limits.get(Limit::InputBytes));
+    while let Some((order, input)) = frame::read(&mut from, most)? {
         let Order::Call { id, timeout_ms, env } = order else { return Err(io::Error::other("init came twice")) };
         let (answer, output) = loaded
-            .call(id, &env, input, Duration::from_millis(timeout_ms), Arc::clone(&to))
+            .call(id, &env, input, Duration::from_millis(timeout_ms), &to)
             .map_err(|e| io::Error::other(format!("{e:#}")))?;
         let again = answer.is_fit();
-        to.write_all(&frame::encode(&Report::Answer(answer), &output)?)?;
+        to.send(&Report::Answer(answer), &output)?;
         if !again {
-            return Ok(());
+            break;
         }
     }
     Ok(())
 }
 
 fn load(init: Init) -> Result<Loaded, Report> {
+    let refused = |message: String| Report::Refused { message: frame::short(&message) };
     let engine = engine::running().map_err(|e| Report::Unable { message: frame::short(&format!("{e:#}")) })?;
-    load_with(&engine, init).map_err(|message| Report::Refused { message: frame::short(&message) })
+    let compiled = trusted_code::read(&init.code, cache::MAX_CODE_BYTES)
+        .map_err(|e| refused(format!("the compiled code cannot be read: {e}")))?;
+    let component =
+        trusted_code::load(&engine, &compiled).map_err(|e| refused(format!("the compiled code is stale: {e:#}")))?;
+    drop(compiled);
+    Loaded::new(&component, init).map_err(refused)
 }
 
-fn load_with(engine: &wasmtime::Engine, init: Init) -> Result<Loaded, String> {
-    let compiled = trusted_code::read(&init.code, cache::MAX_CODE_BYTES)
-        .map_err(|e| format!("the compiled code cannot be read: {e}"))?;
-    let component = trusted_code::load(engine, &compiled).map_err(|e| format!("the compiled code is stale: {e:#}"))?;
-    drop(compiled);
-    Loaded::new(&component, init)
+/// Why the epoch check ended a call.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error("out of time")]
+    Time,
+    #[error("out of CPU time")]
+    Cpu,
+}
+
+enum GuestEntry {
+    Typed(InstancePre<Guest>, ComponentExportIndex),
+    Command(CommandPre<Guest>),
+}
+
+/// A component that is ready for calls.
+pub struct Loaded {
+    entry: GuestEntry,
+    init: Init,
+    folders: Folders,
+    granted: Arc<Granted>,
+    engine: wasmtime::Engine,
+    ticker: Ticker,
+    runtime: Runtime,
+}
+
+impl Loaded {
+    /// Links a component; the error is for a person.
+    pub fn new(component: &Component, init: Init) -> Result<Loaded, String> {
+        let contract = adapt::contract(component, init.entry_point.as_deref())?;
+        let engine = component.engine().clone();
+        let linker = guest::linker(&engine).map_err(|e| format!("{e:#}"))?;
+        let ready = linker
+            .instantiate_pre(component)
+            .map_err(|e| format!("the component imports what this host does not offer: {e:#}"))?;
+        let entry = match contract {
+            Contract::Typed(name) => {
+                let index = component.get_export_index(None, &name).ok_or("the typed export is gone")?;
+                GuestEntry::Typed(ready, index)
+            }
+            Contract::Command => GuestEntry::Command(CommandPre::new(ready).map_err(|e| format!("{e:#}"))?),
+        };
+        let ticker = Ticker::start(&engine).map_err(|e| format!("no thread for the timer: {e}"))?;
+        let folders =
+            Folders::open(&init.openings, &init.scratch).map_err(|e| format!("the folders cannot be opened: {e}"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.map_err(|e| format!("no runtime for calls: {e}"))?;
+        let granted = Arc::new(Granted::new(&init.folder, &init.granted));
+        Ok(Loaded { entry, init, folders, granted, engine, ticker, runtime })
+    }
+
+    /// Runs one call to its end or to its limit. `to` gets the log, and the lines of a stream, in frames.
+    pub fn call(
+        &self,
+        id: u64,
+        env: &BTreeMap<String, String>,
+        input: Vec<u8>,
+        timeout: Duration,
+        to: &ToHost,
+    ) -> wasmtime::Result<(Answer, Vec<u8>)> {
+        let limits = &self.init.limits;
+        let deadline = Instant::now() + timeout.min(LONGEST_CALL);
+        let cpu_before = cpu_used();
+        let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
+        let (log, out) = (Sink::log(to), Sink::answer(to, limits.get(Limit::OutputBytes)));
+        let watch = Watch::new(to.clone());
+        let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log, watch.clone()));
+        store.limiter(|guest| &mut guest.meter);
+        let handles = limits.get(Limit::OpenFiles).saturating_add(SPARE_HANDLES);
+        store.data_mut().table.set_max_capacity(usize::try_from(handles).unwrap_or(usize::MAX));
+        // How much one host call may copy: about as much as the guest may answer.
+        let copy = limits.get(Limit::OutputBytes).max(MIB).saturating_add(64 * KIB);
+        store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(move |_| match () {
+            () if Instant::now() >= deadline => Err(wasmtime::Error::new(Cut::Time)),
+            () if cpu_used() >= cpu_end => Err(wasmtime::Error::new(Cut::Cpu)),
+            () => Ok(UpdateDeadline::Yield(1)),
+        });
+        self.ticker.running(true);
+        let run = async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input, &out)).await };
+        let ended = self.block_on(run)?;
+        self.ticker.running(false);
+        let guest = store.into_data();
+        let end = match ended {
+            Err(_) => End::TimedOut,
+            Ok(Ok(end)) => end,
+            Ok(Err(error)) => failed(&error, copy, &log),
+        };
+        log.flush()?;
+        let (output, over) = out.finish();
+        let end =
+            settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&self.init.scratch));
+        let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
+        let peak_memory = guest.meter.peak;
+        // Closes the handles, before scratch is checked.
+        drop(guest);
+        let clean = self.folders.are_clean();
+        let more_denied = watch.more();
+        Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, output))
+    }
+
+    /// One call without limits, clock or folders, for the rig.
+    pub fn bare(&self, input: &str) -> wasmtime::Result<()> {
+        let out = Sink::answer(&ToHost::new(std::io::sink()), u64::MAX);
+        let mut wasi = WasiCtxBuilder::new();
+        if let GuestEntry::Command(_) = self.entry {
+            wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
+        }
+        let granted = Arc::clone(&self.granted);
+        let guest = Guest::new(wasi.build(), None, granted, u64::MAX, false, Watch::default());
+        let mut store = Store::new(&self.engine, guest);
+        store.set_epoch_deadline(u64::MAX / 2);
+        self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
+    }
+
+    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Sink) -> wasmtime::Result<End> {
+        match &self.entry {
+            GuestEntry::Typed(ready, export) => {
+                let instance = ready.instantiate_async(&mut *store).await?;
+                let run = instance.get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
+                let input = String::from_utf8(input)?;
+                let (answer,) = run.call_async(&mut *store, (&input,)).await?;
+                let (end, text) = match answer {
+                    Ok(text) => (End::Returned, text),
+                    Err(text) => (End::Raised, text),
+                };
+                // The sink remembers that an answer is too long.
+                let _ = out.take(text.as_bytes());
+                Ok(end)
+            }
+            GuestEntry::Command(ready) => {
+                let command = ready.instantiate_async(&mut *store).await?;
+                let ok = command.wasi_cli_run().call_run(&mut *store).await?;
+                Ok(End::Exit { code: i32::from(ok.is_err()) })
+            }
+        }
+    }
+
+    /// What this call may touch, built from nothing.
+    fn guest(&self, env: &BTreeMap<String, String>, input: &[u8], out: &Sink, log: &Sink, watch: Watch) -> Guest {
+        let mut wasi = WasiCtxBuilder::new();
+        let networked = self.init.networked;
+        let binds = watch.clone();
+        wasi.allow_tcp(networked)
+            .allow_udp(false)
+            .allow_ip_name_lookup(networked)
+            .socket_addr_check(move |address, how| {
+                // Where nothing is bound, the address that the kernel chooses is asked about too.
+                let chosen = address.ip().is_unspecified() && address.port() == 0;
+                let connects = match how {
+                    SocketAddrUse::TcpConnect => true,
+                    SocketAddrUse::TcpBind => chosen,
+                    _ => false,
+                };
+                if !connects {
+                    binds.saw(Denied::Bind, address.to_string());
+                }
+                Box::pin(async move { networked && connects })
+            })
+            .max_random_size(MAX_RANDOM_BYTES)
+            // The worker has nothing else to do; should a file block for ever, the host ends the worker.
+            .allow_blocking_current_thread(true)
+            .arg(&self.init.program)
+            .stderr(log.clone());
+        // A variable of the call takes the place of the one with the same name.
+        for (name, value) in self.init.env.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
+            wasi.env(name, value);
+        }
+        match self.entry {
+            // What a typed export prints goes to the log: its answer is what it returns.
+            GuestEntry::Typed(..) => wasi.stdout(log.clone()),
+            GuestEntry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
+        };
+        let memory = self.init.limits.get(Limit::MemoryBytes);
+        let (folders, granted) = (Some(self.folders.clone()), Arc::clone(&self.granted));
+        Guest::new(wasi.build(), folders, granted, memory, networked, watch)
+    }
+
+    /// A guest that connects leaves tasks behind, so its call has a runtime of its own, which ends them.
+    fn block_on<T>(&self, run: impl Future<Output = T>) -> wasmtime::Result<T> {
+        if !self.init.networked {
+            return Ok(self.runtime.block_on(run));
+        }
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUPS).build()?;
+        let done = runtime.block_on(run);
+        runtime.shutdown_timeout(FAREWELL);
+        Ok(done)
+    }
+}
+
+/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed for
+/// lack of memory, while one that succeeded is fine. The same holds for a full scratch.
+fn settle(end: End, output_over: bool, memory_refused: bool, scratch_full: impl FnOnce() -> bool) -> End {
+    let failed = !matches!(end, End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. });
+    match end {
+        _ if output_over => End::OverLimit { limit: Limit::OutputBytes },
+        _ if memory_refused && failed => End::OverLimit { limit: Limit::MemoryBytes },
+        _ if failed && scratch_full() => End::OverLimit { limit: Limit::ScratchBytes },
+        end => end,
+    }
+}
+
+/// Whether no byte or no file is left in scratch.
+fn is_full(scratch: &std::path::Path) -> bool {
+    nix::sys::statvfs::statvfs(scratch).is_ok_and(|stat| stat.blocks_free() == 0 || stat.files_free() == 0)
+}
+
+/// How a guest ended that did not return.
+fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
+    if let Some(I32Exit(code)) = error.downcast_ref() {
+        return End::Exit { code: *code };
+    }
+    match error.downcast_ref() {
+        Some(Cut::Time) => return End::TimedOut,
+        Some(Cut::Cpu) => return End::OverLimit { limit: Limit::CpuMs },
+        None => {}
+    }
+    if let Some(ResourceTableError::Full) = error.downcast_ref() {
+        return End::OverLimit { limit: Limit::OpenFiles };
+    }
+    let reason = error.root_cause().to_string();
+    // wasmtime does not export this error's type; its text is pinned by a test.
+    if reason.contains("fuel allocated for hostcalls has been exhausted") {
+        // With a backtrace of the guest, one of its calls copied too much; else what it returned was too much.
+        if error.downcast_ref::<WasmBacktrace>().is_none() {
+            return End::OverLimit { limit: Limit::OutputBytes };
+        }
+        let message = format!("one call to the host passes more than {copy} bytes; pass them in several calls");
+        return End::Trapped { message };
+    }
+    // Where it happened helps the author, so it goes to the log.
+    let _ = log.take(format!("{error:?}\n").as_bytes());
+    End::Trapped { message: frame::short(&reason) }
+}
+
+/// CPU time of this whole process.
+fn cpu_used() -> Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |used| {
+        let micros = used.user_time().num_microseconds() + used.system_time().num_microseconds();
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    })
+}
+
+/// Makes running guest code look at the clock: epoch ticks while a call runs. An idle worker is not woken.
+struct Ticker {
+    running: Arc<AtomicBool>,
+    thread: Thread,
+}
+
+impl Ticker {
+    fn start(engine: &wasmtime::Engine) -> io::Result<Ticker> {
+        let running = Arc::new(AtomicBool::new(false));
+        let (engine, run) = (engine.weak(), Arc::clone(&running));
+        let thread = thread::Builder::new().name("ticker".into()).stack_size(128 * 1024).spawn(move || {
+            let mut idle = 0_u32;
+            loop {
+                idle = if run.load(Ordering::SeqCst) { 0 } else { LINGER.min(idle) + 1 };
+                if idle > LINGER {
+                    thread::park();
+                    continue;
+                }
+                thread::sleep(TICK);
+                let Some(engine) = engine.upgrade() else { return };
+                engine.increment_epoch();
+            }
+        })?;
+        Ok(Ticker { running, thread: thread.thread().clone() })
+    }
+
+    fn running(&self, now: bool) {
+        self.running.store(now, Ordering::SeqCst);
+        if now {
+            // A system call only where the thread is parked; else the next `park` returns at once.
+            self.thread.unpark();
+        }
+    }
 }

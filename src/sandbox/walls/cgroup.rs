@@ -300,6 +300,11 @@ impl Group {
         }
     }
 
+    /// CPU time of all that ran in it until now, ms. `None` where it cannot be read.
+    pub fn cpu_ms(&self) -> Option<u64> {
+        cpu_ms(self.version, self.files.get(2)?).ok()
+    }
+
     /// The files for the launcher, in the order that `Counters::from` takes.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.files.iter().map(AsFd::as_fd).collect()
@@ -378,18 +383,24 @@ impl Counters {
     /// An unreadable counter is an error, since a limit that is not read holds nobody.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
         let unread = |errno| Problem::new(ProblemKind::Wall, "cgroup", "reading the group's counters", errno);
-        let field = |file: &OwnedFd, name: &str| {
-            let text = read(file).map_err(unread)?;
-            let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
-            value.ok_or(unread(Errno::ENODATA))
-        };
-        let cpu_ms = match self.version {
-            Version::V1 => field(&self.cpu, "")? / 1_000_000,
-            Version::V2 => field(&self.cpu, "usage_usec")? / 1000,
-        };
-        let (oom_kills, refused_processes) = (field(&self.oom, "oom_kill ")?, field(&self.pids, "max")?);
+        let cpu_ms = cpu_ms(self.version, &self.cpu).map_err(unread)?;
+        let oom_kills = field(&self.oom, "oom_kill ").map_err(unread)?;
+        let refused_processes = field(&self.pids, "max").map_err(unread)?;
         Ok(CgroupUsage { oom_kills, cpu_ms, refused_processes })
     }
+}
+
+fn cpu_ms(version: Version, file: &OwnedFd) -> Result<u64, Errno> {
+    match version {
+        Version::V1 => Ok(field(file, "")? / 1_000_000),
+        Version::V2 => Ok(field(file, "usage_usec")? / 1000),
+    }
+}
+
+fn field(file: &OwnedFd, name: &str) -> Result<u64, Errno> {
+    let text = read(file)?;
+    let value = text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+    value.ok_or(Errno::ENODATA)
 }
 
 fn read(file: &OwnedFd) -> Result<String, Errno> {

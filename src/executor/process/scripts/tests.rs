@@ -1,11 +1,15 @@
 //! Launchers that are lost or never come up, and what an end means. No tool runs here.
 
 use super::*;
-use crate::manifest::Language;
-use crate::policy::{PerCall, Program, Runtime};
+use crate::base::messages;
+use crate::executor::process::call::Ready;
+use crate::executor::process::examine;
+use crate::executor::process::launcher::{Launcher, Process, nonblocking};
+use crate::policy::Program;
 use crate::sandbox::{grants, identity};
-use launcher::Process;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 fn shape() -> Shape {
@@ -20,23 +24,24 @@ fn shape() -> Shape {
     examine::bare(runtime)
 }
 
-fn fake() -> (Launcher, OwnedFd) {
+fn fake() -> (Ready, OwnedFd) {
     let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (ours, theirs) = pair.expect("a pair");
-    launcher::nonblocking(&ours).expect("a socket");
+    nonblocking(&ours).expect("a socket");
     let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
     let setup = setup::of(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
-    (Launcher::new(Process::held(control), setup), theirs)
+    (Ready { launcher: Launcher::new(Process::held(control), setup), relay: None }, theirs)
 }
 
-async fn lost(launcher: &Launcher, meanwhile: impl Future<Output = ()>) -> LauncherError {
+async fn lost(ready: &Ready, meanwhile: impl Future<Output = ()>) -> LauncherError {
     let (shape, started) = (shape(), Instant::now());
     let clock = Clock::new(started, 20_000);
-    let (brings, events) = (CallInput::default(), Events::unheard());
+    let (brings, events, secrets) = (CallInput::default(), Events::unheard(), BTreeMap::new());
     let traffic = Mutex::default();
-    let (followed, ()) = tokio::join!(follow(launcher, &brings, b"{}", &shape, clock, &events, &traffic), meanwhile);
+    let call = ready.call(&brings, (b"{}", &secrets), &shape.limits, clock, &events, &traffic);
+    let (finished, ()) = tokio::join!(call, meanwhile);
     assert!(started.elapsed() < Duration::from_secs(10), "it waited for the call's limit");
-    followed.expect_err("lost")
+    finished.expect_err("lost")
 }
 
 #[tokio::test]
@@ -100,19 +105,4 @@ async fn a_launcher_that_does_not_come_up_is_killed() {
         assert!(started.elapsed() < Duration::from_secs(10), "it was not killed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-#[test]
-fn a_failed_entry_point_and_a_file_too_large_have_their_own_words() {
-    let exited = |status| Exited { status, ..Exited::default() };
-    let logs = ["Traceback".to_owned(), "toolhost: no function 'f'; set handler.entryPoint".to_owned()];
-    let ending = |shape: &Shape, status| judge(&Captured::default(), &exited(status), None, shape, 100, &logs);
-    let plain = shape();
-    let entered = Shape { entry_point: Some("f".to_owned()), ..shape() };
-    assert_eq!(ending(&plain, 1 << 8), Ending::Exited { code: 1 });
-    let message = "no function 'f'; set handler.entryPoint".to_owned();
-    assert_eq!(ending(&entered, 1 << 8), Ending::Raised { message });
-    assert_eq!(ending(&entered, 11), Ending::Signalled { signal: 11 });
-    let allowed = Limit::FileBytes.house_default();
-    assert_eq!(ending(&plain, nix::libc::SIGXFSZ), Ending::OverLimit { limit: Limit::FileBytes, allowed });
 }

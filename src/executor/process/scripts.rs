@@ -1,0 +1,269 @@
+//! The executor of Python, Node and Bun scripts.
+
+use super::attempts::RecordedCall;
+use super::call::{Captured, Finished};
+use super::launcher::{CallInput, LauncherError};
+use super::pool::Launchers;
+use super::setup::{self, RoleNeeds};
+use crate::base::{lock, millis};
+use crate::egress::Traffic;
+use crate::executor::clock::Clock;
+use crate::executor::output;
+use crate::executor::{Attempt, Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
+use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
+use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
+use crate::quantity::Limit;
+use crate::runtimes::shims;
+use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
+use crate::sandbox::{SESSIONS, limits};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// The message for a caller whose launcher is not ready in time.
+const RAISING: &str = "the walls of the tool are still being raised";
+/// The signal by which the kernel ends a tool that writes a file beyond its limit.
+const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
+/// Longest run of an empty script, ms. The call is over by then, but nobody has its answer yet.
+const LONGEST_MS: u64 = 3_000;
+/// Most interpreters that are remembered.
+const MAX_RUNTIMES: usize = 64;
+
+const UNSEEN: &str = "questions about files that open none (stat, access, readlink), what /proc refused, and what Landlock refused inside a \
+                      granted folder (links, pipes, devices, moves out of it)";
+const NOT_RECORDED: &str = "which files and system calls the kernel refused: the tool saw the error number, nobody kept it (`toolhost call TOOL \
+                            --explain`, or `observe = true` in the policy, keeps them)";
+const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
+
+/// A runtime with packages, and what an empty script with them was refused.
+type Noise = (Runtime, Option<Built>, Arc<BTreeSet<Attempt>>);
+
+pub struct Scripts {
+    launchers: Arc<Launchers>,
+    noise: Mutex<Vec<Noise>>,
+}
+
+impl Executor for Scripts {
+    fn gauges(&self) -> Vec<Gauge> {
+        self.launchers.gauges()
+    }
+
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let Some(confinement) = &call.confinement else {
+                return Err(Fault::new(Kind::InternalError, "a script without a confinement"));
+            };
+            let input = match call.input_within(confinement)? {
+                Ok(input) => input,
+                Err(ending) => return Ok(outcome(ending, started)),
+            };
+            tokio::select! {
+                biased;
+                // The other branch is dropped, and with it the launcher and the tool.
+                () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, started)),
+                done = self.run_recorded(context, confinement, &input, started, events) => done,
+            }
+        })
+    }
+}
+
+impl Scripts {
+    pub fn new(launchers: Arc<Launchers>) -> Scripts {
+        Scripts { launchers, noise: Mutex::default() }
+    }
+
+    /// One call, and what it was refused, where that is recorded.
+    async fn run_recorded(
+        &self,
+        context: &Context,
+        confinement: &Confinement,
+        input: &[u8],
+        started: Instant,
+        events: &Events,
+    ) -> Result<Outcome, Fault> {
+        let (mut outcome, kept) = self.run_once(Some(context), confinement, input, started, events).await?;
+        if let Some(mut kept) = kept {
+            if !kept.attempts.is_empty() {
+                let noise = self.noise(&confinement.shape).await;
+                kept = kept.without_noise(noise.as_deref(), &confinement.shape.folder);
+            }
+            outcome.attempts = kept.attempts;
+            outcome.denials.not_observed.splice(..1, kept.missing.into_iter().chain([UNSEEN.to_owned()]));
+        }
+        Ok(outcome)
+    }
+
+    /// `context`: `None` for a script of our own.
+    pub async fn run_once(
+        &self,
+        context: Option<&Context>,
+        confinement: &Confinement,
+        input: &[u8],
+        started: Instant,
+        events: &Events,
+    ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
+        let Confinement { shape, per_call } = confinement;
+        let mut shape = Arc::clone(shape);
+        let source = per_call.source.as_deref().map(|text| {
+            let name = setup::source_name(shape.runtime.language, text);
+            let script = shape.folder.join(name);
+            Arc::make_mut(&mut shape).script = Some(script);
+            (name, text)
+        });
+        let clock = Clock::new(context.map_or(started, |context| context.came), per_call.timeout_ms);
+        let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
+        let extra = RoleNeeds { own_source: source.is_some(), ..RoleNeeds::default() };
+        let brings = CallInput { source, environment: Some(&per_call.env), third: None };
+        let mut again = true;
+        let (ready, finished) = loop {
+            let ready = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
+            if let Some(context) = context {
+                context.opens(&shape).await?;
+            }
+            let call = ready.call(&brings, (input, &per_call.secrets), &shape.limits, clock, events, traffic);
+            match call.await {
+                // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
+                Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
+                finished => break (ready, finished?),
+            }
+        };
+        let Finished { mut captured, exited, mut staged, relay_is_fit } = finished;
+        let kept = exited.recorder_lost.and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
+        let mut logs = std::mem::take(&mut captured.logs);
+        if exited.killed == Some(Killed::Sessions) {
+            logs.push(format!(
+                "toolhost: more than {SESSIONS} sessions at a time (setsid), which is all a call may hold here"
+            ));
+        }
+        let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
+        let ending = judge(&captured, &exited, over, &shape, per_call.timeout_ms, &logs);
+        starved(&ending, &logs).map_or(Ok(()), Err)?;
+        let mut outcome = Outcome { logs, ..outcome(ending, started) };
+        let printed = captured.output;
+        if !matches!(outcome.ending, Ending::Answered(_) | Ending::BadOutput { .. }) && !printed.is_over {
+            outcome.printed = output::last_lines(&printed.rest);
+        }
+        outcome.parts = printed.is_list();
+        outcome.usage.cpu_ms = Some(cpu_ms);
+        outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
+        outcome.usage.output_bytes = printed.total;
+        outcome.walls = ready.launcher.walls.clone();
+        // Only after a good answer are staged files and the launcher kept.
+        if matches!(outcome.ending, Ending::Answered(_)) {
+            if !staged.is_empty() {
+                outcome.published(ready.publish(&staged, &shape).await, &shape.limits);
+            }
+            // What is published stays published, even if the launcher is gone by now; it is only not kept then.
+            if (staged.is_empty() || ready.launcher.say(&ToLauncher::Done, &[]).is_ok()) && relay_is_fit {
+                self.launchers.put(ready);
+            }
+        }
+        outcome.usage.wall_ms = millis(started.elapsed());
+        Ok((outcome, kept))
+    }
+
+    /// What an empty script with this runtime and these packages is refused: found out once. `None` where it does not
+    /// run.
+    async fn noise(&self, shape: &Shape) -> Option<Arc<BTreeSet<Attempt>>> {
+        let Shape { runtime, built, .. } = shape;
+        let same = |(known, with, _): &&Noise| known == runtime && with == built;
+        if let Some((.., known)) = lock(&self.noise).iter().find(same) {
+            return Some(Arc::clone(known));
+        }
+        let bare = Shape::bare("toolhost:noise@1.0.0", runtime.clone());
+        let shape = Shape { observe: true, built: built.clone(), ..bare };
+        let source = match runtime.language {
+            Language::Python => "print(0)\n",
+            _ => "console.log(0)\n",
+        };
+        let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
+        let confinement = Confinement { shape: shape.into(), per_call };
+        let ran = self.run_once(None, &confinement, b"{}", Instant::now(), &Events::unheard()).await.ok()?;
+        let (Outcome { ending: Ending::Answered(_), .. }, kept) = ran else { return None };
+        let found: Arc<BTreeSet<Attempt>> = Arc::new(kept?.attempts.into_iter().collect());
+        let mut known = lock(&self.noise);
+        if known.len() < MAX_RUNTIMES {
+            known.push((runtime.clone(), built.clone(), Arc::clone(&found)));
+        }
+        Some(found)
+    }
+}
+
+/// The CPU time of a call with that of its relay, and the limit that its traffic or both passed.
+fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
+    let relay_ms = traffic.totals.cpu_ms;
+    let passed = relay_ms > 0 && cpu_ms + relay_ms > shape.limits.get(Limit::CpuMs);
+    (cpu_ms + relay_ms, traffic.over.or(passed.then_some(Limit::CpuMs)))
+}
+
+/// The fault of an interpreter that ended itself by SIGILL, SIGTRAP or SIGABRT where the address space is limited.
+fn starved(ending: &Ending, logs: &[String]) -> Option<Fault> {
+    let Ending::Signalled { signal: 4..=6 } = ending else { return None };
+    let person = format!("{}: start it without that limit. {}", limits::address_space()?, logs.join(" / "));
+    let message = "the interpreter gave up, most likely for want of address space";
+    Some(Fault::new(Kind::CapabilityError, message).person(person))
+}
+
+/// How the tool ended, from what the walls saw and what it said.
+fn judge(
+    captured: &Captured,
+    exited: &Exited,
+    passed: Option<Limit>,
+    shape: &Shape,
+    limit_ms: u64,
+    logs: &[String],
+) -> Ending {
+    let over = |limit| Ending::OverLimit { limit, allowed: shape.limits.get(limit) };
+    if let Some(limit) = captured.output.is_over.then_some(Limit::OutputBytes).or(passed) {
+        return over(limit);
+    }
+    if let Some(bad) = &captured.output.bad {
+        return bad.clone();
+    }
+    match exited.killed {
+        Some(Killed::Deadline) => return Ending::TimedOut { limit_ms },
+        Some(Killed::Memory) => return over(Limit::MemoryBytes),
+        Some(Killed::Cpu) => return over(Limit::CpuMs),
+        Some(Killed::Sessions) => return Ending::OverLimit { limit: Limit::Processes, allowed: SESSIONS },
+        Some(Killed::Written(limit)) => return over(limit),
+        Some(Killed::Requested) => return Ending::Cancelled,
+        None => {}
+    }
+    let signal = exited.status & 0x7f;
+    let code = (exited.status >> 8) & 0xff;
+    if signal != 0 || code != 0 {
+        // The tool failed after a limit had refused it something: the limit is reported.
+        if exited.scratch_full {
+            return over(Limit::ScratchBytes);
+        }
+        if exited.processes_refused {
+            return over(Limit::Processes);
+        }
+        if signal == FILE_TOO_LARGE {
+            return over(Limit::FileBytes);
+        }
+        if signal != 0 {
+            return Ending::Signalled { signal };
+        }
+        // The shim that calls an entry point says on stderr what was wrong and how to mend it.
+        let reason = shape.entry_point.as_ref().and_then(|_| shims::reason(logs.iter().map(String::as_str)));
+        return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
+    }
+    if shape.stderr_is_error
+        && let Some(complaint) = output::judge_stderr(logs)
+    {
+        return complaint;
+    }
+    captured.output.ending(shape.text_output)
+}
+
+fn outcome(ending: Ending, started: Instant) -> Outcome {
+    let not_observed = [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec();
+    let denials = Denials { observed: Vec::new(), not_observed };
+    Outcome { denials, ..Outcome::of(ending, millis(started.elapsed())) }
+}
+
+#[cfg(test)]
+mod tests;

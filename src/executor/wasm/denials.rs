@@ -1,0 +1,183 @@
+//! What the host functions refused a guest, from the worker to the outcome.
+//!
+//! The worker reports only what its guest asked for. The host believes neither its count nor its lengths.
+
+use super::frame::{Denied, Refused, Report, ToHost, invalid};
+use crate::base::{lock, text};
+use crate::egress::Traffic;
+use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::executor::{Attempt, Denial, Operation, WITHIN};
+use crate::policy::{Access, Area, Opening};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// The guest's scratch.
+pub const SCRATCH: &str = "/tmp";
+/// Most that is reported of one call; the rest is counted.
+const MAX_REPORTED: usize = 50;
+const MAX_TEXT_BYTES: usize = 512;
+const UNASKED: &str =
+    "a path that lies in none of the opened folders, where the module's own library answers and asks no host function";
+
+/// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
+#[derive(Clone, Default)]
+pub struct Watch(Arc<Mutex<Reported>>);
+
+#[derive(Default)]
+struct Reported {
+    to: Option<ToHost>,
+    refused: Vec<Refused>,
+    more: u64,
+}
+
+impl Watch {
+    pub fn new(to: ToHost) -> Watch {
+        Watch(Arc::new(Mutex::new(Reported { to: Some(to), ..Reported::default() })))
+    }
+
+    pub fn saw(&self, what: Denied, mut target: String) {
+        target.truncate(target.floor_char_boundary(MAX_TEXT_BYTES));
+        let (refused, reported) = (Refused { what, target }, &mut *lock(&self.0));
+        if reported.refused.contains(&refused) {
+            return;
+        }
+        if reported.refused.len() == MAX_REPORTED {
+            reported.more += 1;
+            return;
+        }
+        if let Some(to) = &reported.to {
+            // A host that is gone shows with the next report that matters.
+            let _ = to.send(&Report::Denied(refused.clone()), &[]);
+        }
+        reported.refused.push(refused);
+    }
+
+    /// How much was not reported one by one.
+    pub fn more(&self) -> u64 {
+        lock(&self.0).more
+    }
+}
+
+/// What the worker of one call reported, at the host.
+#[derive(Default)]
+pub struct WorkerDenials {
+    pub attempts: Vec<Attempt>,
+    pub denials: Vec<Denial>,
+    count: usize,
+}
+
+impl WorkerDenials {
+    /// Takes one report of a worker, which may be anything. `folder`: where the guest's relative paths start.
+    pub fn take(&mut self, refused: Refused, folder: &Path, traffic: &Mutex<Traffic>) -> io::Result<()> {
+        let Refused { what, target } = refused;
+        self.count += 1;
+        if self.count > MAX_REPORTED || target.len() > MAX_TEXT_BYTES {
+            return Err(invalid("more was refused than a worker may tell"));
+        }
+        let mut file = |operation, rule: &str| {
+            let path = Some(absolute(folder, &target).to_string_lossy().into_owned());
+            self.attempts.push(Attempt { operation, target: text::printable(&target), path, rule: rule.to_owned() });
+        };
+        let network = |what: TrafficKind, target: &str, refusal| lock(traffic).refused(what, target, refusal);
+        let bound = |why: &str| Refusal::Bound { why: why.to_owned() };
+        match what {
+            Denied::Read => file(Operation::Read, "wasm: not granted"),
+            Denied::Write => file(Operation::Write, "wasm: not granted"),
+            Denied::ReadOnly => file(Operation::Write, "wasm: read-only"),
+            Denied::ReadWithin => file(Operation::Read, WITHIN),
+            Denied::WriteWithin => file(Operation::Write, WITHIN),
+            Denied::Lookup => network(TrafficKind::Lookup, &target, Refusal::NotGranted),
+            Denied::Request => network(TrafficKind::Request, &target, Refusal::NotGranted),
+            // Which host it was for is not known, and so not what would ask for it.
+            Denied::Tcp => network(TrafficKind::Connection, "by a TCP socket", Refusal::NotGranted),
+            Denied::Udp => network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names")),
+            Denied::Bind => network(TrafficKind::Listener, &target, bound("no tool takes connections")),
+            Denied::Table => self.denials.push(Denial {
+                operation: "grow".to_owned(),
+                target: "a table of the module".to_owned(),
+                rule: "wasm: more elements than a module may have".to_owned(),
+                narrower: "house".to_owned(),
+                ..Denial::default()
+            }),
+        }
+        Ok(())
+    }
+}
+
+/// What is granted, by the path alone.
+pub struct Granted {
+    folder: PathBuf,
+    /// Each with whether it may be written.
+    areas: Vec<(Area, bool)>,
+    /// Of some folder only files of some names are in view.
+    in_part: bool,
+}
+
+impl Granted {
+    pub fn new(folder: &Path, granted: &[(Access, Opening)]) -> Granted {
+        let in_part = granted.iter().any(|(_, opening)| matches!(opening, Opening::Snapshot { .. }));
+        let area = |(access, opening): &(Access, Opening)| match opening {
+            // Other names than the staged ones can be made there, and are dropped afterwards.
+            Opening::Staged { folder, .. } => (Area::Tree(folder.clone()), true),
+            other => (Area::of(other), *access == Access::Write),
+        };
+        Granted { folder: folder.to_owned(), areas: granted.iter().map(area).collect(), in_part }
+    }
+
+    /// The name of a folder in the tool's own: whoever calls need not know where that lies.
+    pub fn relative(&self, name: &str) -> Option<String> {
+        let inside = Path::new(name).strip_prefix(&self.folder).ok()?.to_str()?;
+        Some(if inside.is_empty() { ".".to_owned() } else { inside.to_owned() })
+    }
+
+    /// Whether a grant, or scratch, holds the path.
+    pub fn holds(&self, path: &str, writes: bool) -> bool {
+        self.any(path, |area, whole, written| area.holds(whole) && (written || !writes))
+    }
+
+    /// Whether the path was not in view, which says nothing about whether it is there.
+    pub fn hides(&self, path: &str) -> bool {
+        self.in_part && !self.any(path, |area, whole, _| area.touches(whole))
+    }
+
+    fn any(&self, path: &str, found: impl Fn(&Area, &Path, bool) -> bool) -> bool {
+        let whole = absolute(&self.folder, path);
+        // A relative path is the tool's own, also where its folder lies below the host's /tmp.
+        let in_scratch = path.starts_with('/') && whole.starts_with(SCRATCH);
+        in_scratch || self.areas.iter().any(|(area, written)| found(area, &whole, *written))
+    }
+}
+
+/// The path that is meant, by its components alone.
+fn absolute(folder: &Path, path: &str) -> PathBuf {
+    let mut whole = folder.to_owned();
+    for component in Path::new(path).components() {
+        match component {
+            Component::RootDir => whole = PathBuf::from("/"),
+            Component::ParentDir => drop(whole.pop()),
+            Component::Normal(name) => whole.push(name),
+            Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    whole
+}
+
+/// A path below an opened folder, as the guest names it.
+pub fn below(folder: &str, path: &str) -> String {
+    if path.starts_with('/') || folder.is_empty() || folder == "." {
+        return path.to_owned();
+    }
+    // A guest may go on opening `.` in what it opened: what is kept of it stays short.
+    let folder = &folder[..folder.floor_char_boundary(MAX_TEXT_BYTES)];
+    match path {
+        "." | "" => folder.to_owned(),
+        path => format!("{}/{path}", folder.trim_end_matches('/')),
+    }
+}
+
+/// What no host function sees.
+pub fn not_observed(more: u64) -> Vec<String> {
+    let more = (more > 0).then(|| format!("{more} more refusals of the host functions, past the first {MAX_REPORTED}"));
+    [UNASKED.to_owned()].into_iter().chain(more).collect()
+}

@@ -1,6 +1,6 @@
 //! Traces: the context of a request goes on into the tool, stands in the log and the record, and becomes spans.
 
-use crate::harness::{Playground, Server, Who, as_everyone_with, finish, wait_for, within};
+use crate::harness::{Playground, Server, Who, finish, wait_for, within};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
@@ -96,58 +96,56 @@ fn left(playground: &Playground, log: &str) -> (Value, Vec<Value>) {
 
 #[test]
 fn the_context_of_each_face_goes_on_into_tool_log_and_record() {
-    as_everyone_with("python", "trace contexts", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        tools(&playground);
-        let given = json!([parent("01"), STATE]);
-        let headers = [format!("traceparent: {}", parent("01")), format!("tracestate: {STATE}")];
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        let mut command = playground.host();
-        command.args(["--log", "info,json", "serve", "--http", "127.0.0.1:0"]);
-        let web = Web::run(command, playground.who.uid()).unwrap();
-        let call = |tool: &str, headers: &[&str]| web.call(tool, &json!({}), headers).json()["outputData"].clone();
-        let traced = |what: &str, log: &str| {
-            let (record, lines) = left(&playground, log);
-            assert_eq!(record["trace"], TRACE, "{what}: {record}");
-            assert!(!lines.is_empty() && lines.iter().all(|line| line["trace"] == TRACE), "{what}: {lines:?}");
-        };
-        assert_eq!(call("esc:traced", &headers), given);
-        wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
-        traced("http", &web.said());
-        assert_eq!(call("esc:blind", &headers), json!([null, null]), "its manifest declares neither");
-        wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
-        traced("http, not declared", &web.said());
-        // The control: no context, and what is none.
-        for bad in [None, Some("traceparent: 00-zz"), Some("traceparent: not one")] {
-            let headers: Vec<&str> = bad.into_iter().collect();
-            assert_eq!(call("esc:traced", &headers), json!(["", ""]), "{bad:?}");
-            assert_eq!(left(&playground, "").0["trace"], Value::Null, "{bad:?}");
-        }
-        let twice = [headers[0], headers[0]];
-        assert_eq!(call("esc:traced", &twice), json!(["", ""]), "two contexts are none");
-        let action = json!({"text": "<ACTION><tool>esc:traced</tool><input>{}</input></ACTION>"}).to_string();
-        web.ask("POST", "/v1/actions", &headers, &action);
-        assert_eq!(left(&playground, "").0["trace"], TRACE, "actions");
-        let batch = json!({"calls": [{"tool": "esc:traced"}]}).to_string();
-        web.ask("POST", "/v1/calls", &headers, &batch);
-        assert_eq!(left(&playground, "").0["trace"], TRACE, "a batch");
-        drop(web);
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    tools(&playground);
+    let given = json!([parent("01"), STATE]);
+    let headers = [format!("traceparent: {}", parent("01")), format!("tracestate: {STATE}")];
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    let mut command = playground.host();
+    command.args(["--log", "info,json", "serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(command, playground.who.uid()).unwrap();
+    let call = |tool: &str, headers: &[&str]| web.call(tool, &json!({}), headers).json()["outputData"].clone();
+    let traced = |what: &str, log: &str| {
+        let (record, lines) = left(&playground, log);
+        assert_eq!(record["trace"], TRACE, "{what}: {record}");
+        assert!(!lines.is_empty() && lines.iter().all(|line| line["trace"] == TRACE), "{what}: {lines:?}");
+    };
+    assert_eq!(call("esc:traced", &headers), given);
+    wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
+    traced("http", &web.said());
+    assert_eq!(call("esc:blind", &headers), json!([null, null]), "its manifest declares neither");
+    wait_for("the line is there", || !left(&playground, &web.said()).1.is_empty());
+    traced("http, not declared", &web.said());
+    // The control: no context, and what is none.
+    for bad in [None, Some("traceparent: 00-zz"), Some("traceparent: not one")] {
+        let headers: Vec<&str> = bad.into_iter().collect();
+        assert_eq!(call("esc:traced", &headers), json!(["", ""]), "{bad:?}");
+        assert_eq!(left(&playground, "").0["trace"], Value::Null, "{bad:?}");
+    }
+    let twice = [headers[0], headers[0]];
+    assert_eq!(call("esc:traced", &twice), json!(["", ""]), "two contexts are none");
+    let action = json!({"text": "<ACTION><tool>esc:traced</tool><input>{}</input></ACTION>"}).to_string();
+    web.ask("POST", "/v1/actions", &headers, &action);
+    assert_eq!(left(&playground, "").0["trace"], TRACE, "actions");
+    let batch = json!({"calls": [{"tool": "esc:traced"}]}).to_string();
+    web.ask("POST", "/v1/calls", &headers, &batch);
+    assert_eq!(left(&playground, "").0["trace"], TRACE, "a batch");
+    drop(web);
 
-        let mut server = Server::start(&playground);
-        let meta = json!({"traceparent": parent("01"), "tracestate": STATE});
-        let asked = json!({"name": "esc__traced", "arguments": {}, "_meta": meta});
-        let answer = server.asked("tools/call", asked);
-        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
-        assert_eq!(serde_json::from_str::<Value>(text).unwrap(), given, "MCP");
-        assert_eq!(left(&playground, "").0["trace"], TRACE, "MCP");
+    let mut server = Server::start(&playground);
+    let meta = json!({"traceparent": parent("01"), "tracestate": STATE});
+    let asked = json!({"name": "esc__traced", "arguments": {}, "_meta": meta});
+    let answer = server.asked("tools/call", asked);
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(text).unwrap(), given, "MCP");
+    assert_eq!(left(&playground, "").0["trace"], TRACE, "MCP");
 
-        let mut command = playground.host();
-        command.args(["--log", "info,json", "call", "esc:traced", "--json"]);
-        command.env("TRACEPARENT", parent("01")).env("TRACESTATE", STATE);
-        let ended = finish(command, b"");
-        assert_eq!(ended.out["outputData"], given, "{ended:?}");
-        traced("the command line", &ended.stderr);
-    });
+    let mut command = playground.host();
+    command.args(["--log", "info,json", "call", "esc:traced", "--json"]);
+    command.env("TRACEPARENT", parent("01")).env("TRACESTATE", STATE);
+    let ended = finish(command, b"");
+    assert_eq!(ended.out["outputData"], given, "{ended:?}");
+    traced("the command line", &ended.stderr);
 }
 
 #[test]
@@ -200,66 +198,64 @@ fn a_module_has_the_context_as_well() {
 
 #[test]
 fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
-    as_everyone_with("python", "spans", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        tools(&playground);
-        let collector = Collector::start();
-        let config = playground.path("state/config.toml");
-        fs::write(&config, format!("[traces]\nendpoint = \"{}\"\n", collector.address)).unwrap();
-        playground.settle();
-        let mut command = playground.host();
-        command.args(["--config", &config.display().to_string(), "serve", "--http", "127.0.0.1:0"]);
-        let mut web = Web::run(command, playground.who.uid()).unwrap();
-        let header = format!("traceparent: {}", parent("01"));
-        let told = web.call("esc:traced", &json!({"word": "an-argument"}), &[&header]).json();
-        let own = told["outputData"][0].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
-        let parts: Vec<&str> = own.split('-').collect();
-        assert!(parts[1] == TRACE && parts[2] != SPAN && parts[3] == "01", "a span of its own: {own}");
-        web.call("esc:traced", &json!({}), &[&format!("traceparent: {}", parent("00"))]);
-        assert_eq!(playground.records().pop().unwrap()["trace"], TRACE);
-        web.call("no:such", &json!({}), &[]);
-        wait_for("the spans come", || collector.named("execute_tool").len() == 1);
-        let of_call = collector.named("execute_tool esc:traced");
-        assert_eq!(of_call.len(), 1, "the caller said of the second that nobody keeps it");
-        let span = &of_call[0];
-        assert_eq!((&span["traceId"], &span["spanId"]), (&json!(TRACE), &json!(parts[2])));
-        assert_eq!(span["parentSpanId"], SPAN);
-        for (name, wanted) in [
-            ("gen_ai.tool.name", json!("esc:traced")),
-            ("toolhost.tool.version", json!("1.0.0")),
-            ("toolhost.outcome", json!("success")),
-            ("toolhost.policy", json!("default")),
-            ("gen_ai.tool.call.id", told["id"].clone()),
-        ] {
-            assert_eq!(attribute(span, name)["stringValue"], wanted, "{name}: {span}");
-        }
-        assert!(attribute(span, "toolhost.caller")["stringValue"].is_string(), "{span}");
-        let stages: Vec<Value> =
-            collector.spans().into_iter().filter(|stage| stage["parentSpanId"] == span["spanId"]).collect();
-        let mut names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
-        // On a busy machine the decision is too old once the tool may start, and is taken again.
-        if names.get(4..6) == Some(&["decide", "run"]) {
-            names.drain(4..6);
-        }
-        assert_eq!(names, ["turn", "decide", "prepare", "run", "answer"]);
-        let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u64>().unwrap();
-        for stage in &stages {
-            assert_eq!(stage["traceId"], TRACE);
-            assert!(time(stage, "startTimeUnixNano") >= time(span, "startTimeUnixNano"), "{stage}");
-            assert!(time(stage, "startTimeUnixNano") <= time(stage, "endTimeUnixNano"), "{stage}");
-        }
-        let unknown = &collector.named("execute_tool")[0];
-        assert_ne!(unknown["traceId"], TRACE);
-        assert_eq!(attribute(unknown, "error.type")["stringValue"], "ToolNotFoundError");
-        // What waits is sent before the server ends.
-        web.call("esc:blind", &json!({}), &[]);
-        web.signal(nix::sys::signal::Signal::SIGTERM);
-        web.ended(Duration::from_secs(30));
-        assert_eq!(collector.named("execute_tool esc:blind").len(), 1);
-        let all = format!("{:?}", collector.heard.lock().unwrap());
-        assert!(all.contains("toolhost") && !all.contains("an-argument") && !all.contains("user_scripts"), "{all}");
-        assert!(!all.contains(&playground.base.display().to_string()), "{all}");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    tools(&playground);
+    let collector = Collector::start();
+    let config = playground.path("state/config.toml");
+    fs::write(&config, format!("[traces]\nendpoint = \"{}\"\n", collector.address)).unwrap();
+    playground.settle();
+    let mut command = playground.host();
+    command.args(["--config", &config.display().to_string(), "serve", "--http", "127.0.0.1:0"]);
+    let mut web = Web::run(command, playground.who.uid()).unwrap();
+    let header = format!("traceparent: {}", parent("01"));
+    let told = web.call("esc:traced", &json!({"word": "an-argument"}), &[&header]).json();
+    let own = told["outputData"][0].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
+    let parts: Vec<&str> = own.split('-').collect();
+    assert!(parts[1] == TRACE && parts[2] != SPAN && parts[3] == "01", "a span of its own: {own}");
+    web.call("esc:traced", &json!({}), &[&format!("traceparent: {}", parent("00"))]);
+    assert_eq!(playground.records().pop().unwrap()["trace"], TRACE);
+    web.call("no:such", &json!({}), &[]);
+    wait_for("the spans come", || collector.named("execute_tool").len() == 1);
+    let of_call = collector.named("execute_tool esc:traced");
+    assert_eq!(of_call.len(), 1, "the caller said of the second that nobody keeps it");
+    let span = &of_call[0];
+    assert_eq!((&span["traceId"], &span["spanId"]), (&json!(TRACE), &json!(parts[2])));
+    assert_eq!(span["parentSpanId"], SPAN);
+    for (name, wanted) in [
+        ("gen_ai.tool.name", json!("esc:traced")),
+        ("toolhost.tool.version", json!("1.0.0")),
+        ("toolhost.outcome", json!("success")),
+        ("toolhost.policy", json!("default")),
+        ("gen_ai.tool.call.id", told["id"].clone()),
+    ] {
+        assert_eq!(attribute(span, name)["stringValue"], wanted, "{name}: {span}");
+    }
+    assert!(attribute(span, "toolhost.caller")["stringValue"].is_string(), "{span}");
+    let stages: Vec<Value> =
+        collector.spans().into_iter().filter(|stage| stage["parentSpanId"] == span["spanId"]).collect();
+    let mut names: Vec<&str> = stages.iter().map(|stage| stage["name"].as_str().unwrap()).collect();
+    // On a busy machine the decision is too old once the tool may start, and is taken again.
+    if names.get(4..6) == Some(&["decide", "run"]) {
+        names.drain(4..6);
+    }
+    assert_eq!(names, ["turn", "decide", "prepare", "run", "answer"]);
+    let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u64>().unwrap();
+    for stage in &stages {
+        assert_eq!(stage["traceId"], TRACE);
+        assert!(time(stage, "startTimeUnixNano") >= time(span, "startTimeUnixNano"), "{stage}");
+        assert!(time(stage, "startTimeUnixNano") <= time(stage, "endTimeUnixNano"), "{stage}");
+    }
+    let unknown = &collector.named("execute_tool")[0];
+    assert_ne!(unknown["traceId"], TRACE);
+    assert_eq!(attribute(unknown, "error.type")["stringValue"], "ToolNotFoundError");
+    // What waits is sent before the server ends.
+    web.call("esc:blind", &json!({}), &[]);
+    web.signal(nix::sys::signal::Signal::SIGTERM);
+    web.ended(Duration::from_secs(30));
+    assert_eq!(collector.named("execute_tool esc:blind").len(), 1);
+    let all = format!("{:?}", collector.heard.lock().unwrap());
+    assert!(all.contains("toolhost") && !all.contains("an-argument") && !all.contains("user_scripts"), "{all}");
+    assert!(!all.contains(&playground.base.display().to_string()), "{all}");
 }
 
 /// By the standard variables: one call sends its spans before it ends.

@@ -7,7 +7,7 @@ use super::house::House;
 use serde_json::json;
 use std::time::{Duration, Instant};
 use toolhost::manifest::Language;
-use toolhost::service::{Arguments, CallRequest, Caller, Event, Show, Sink, Stage};
+use toolhost::service::{Arguments, CallRequest, Caller, Event, Show, Sink, Speakers, Stage};
 
 /// A hundred parts, and its input back.
 pub const STREAMS: &str = "import sys\ntext = sys.stdin.read()\nfor n in range(100):\n    \
@@ -38,7 +38,11 @@ fn round(house: &House, together: bool) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let mut parts = 0;
         if together {
-            let mut speakers = service.together((0..AT_ONCE).map(|_| (request(), Show::All)).collect(), AT_ONCE);
+            let calls = (0..AT_ONCE).map(|_| (request(), Show::All)).collect();
+            let mut speakers = Speakers::new(calls, AT_ONCE, move |request, sink| {
+                let service = service.clone();
+                async move { service.call(request, sink).await }
+            });
             while let Some(next) = speakers.next().await {
                 match next.stage {
                     Stage::Output(_) => parts += 1,

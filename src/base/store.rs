@@ -11,7 +11,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 use std::ffi::{CStr, CString};
 use std::fs::{File, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -63,28 +63,27 @@ pub struct Content {
 impl Content {
     /// Whether the content is as its digest says.
     pub fn is_intact(&self) -> bool {
-        let mut stated = [0; 32];
-        let read = self.file.read_exact_at(&mut stated, HEADER_BYTES - 32);
-        read.is_ok() && digest(self.reader()).is_ok_and(|found| found == (stated, self.bytes))
+        let found = self.reader().and_then(digest);
+        found.is_ok_and(|(found, bytes)| bytes == self.bytes && self.stated().is_ok_and(|stated| stated == found))
     }
 
     /// The whole content, if it is intact.
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.reader().read_to_end(&mut bytes).ok()?;
-        self.is_intact().then_some(bytes)
+        self.reader().ok()?.read_to_end(&mut bytes).ok()?;
+        (digest(&*bytes).ok()? == (self.stated().ok()?, self.bytes)).then_some(bytes)
     }
 
-    fn reader(&self) -> impl Read {
-        struct At<'f>(&'f File, u64);
-        impl Read for At<'_> {
-            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-                let length = self.0.read_at(into, self.1)?;
-                self.1 += length as u64;
-                Ok(length)
-            }
-        }
-        At(&self.file, self.offset).take(self.bytes)
+    /// The digest that the record begins with.
+    fn stated(&self) -> io::Result<[u8; 32]> {
+        let mut stated = [0; 32];
+        self.file.read_exact_at(&mut stated, HEADER_BYTES - 32).map(|()| stated)
+    }
+
+    fn reader(&self) -> io::Result<impl Read> {
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(self.offset))?;
+        Ok(file.take(self.bytes))
     }
 }
 

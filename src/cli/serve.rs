@@ -10,7 +10,7 @@ use super::watch::{Mode, Watch};
 use super::words;
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::background::Background;
+use crate::service::background;
 use crate::service::runlog::Level;
 use crate::service::{Caller, Service};
 use crate::transport::announced::{self, Announcements};
@@ -196,7 +196,7 @@ async fn over_http(
 ) -> anyhow::Result<()> {
     match listening {
         Some((listener, options)) => {
-            let (background, opened) = Background::open(service, proxy).await;
+            let (background, opened) = background::open(service, proxy).await;
             if let Err(why) = opened {
                 let why = text::printable(&why);
                 words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));

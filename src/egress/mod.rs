@@ -15,4 +15,4 @@ pub mod tls;
 
 pub use dial::Dialler;
 pub use lease::{Lease, Traffic};
-pub use post::{PostError, Receiver, post};
+pub use post::{PostError, post};

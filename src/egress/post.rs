@@ -2,8 +2,8 @@
 
 use super::dial::Dialler;
 use super::protocol::Refusal;
-use super::tls::{self, Trust};
-use crate::manifest::host::Host;
+use super::tls;
+use crate::policy::CallbackUrl;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -13,20 +13,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Longest head of an answer, bytes.
 const HEAD: usize = 16 * 1024;
-
-#[derive(Clone, Debug)]
-pub struct Receiver {
-    /// Who vouches for it; `None`: plain HTTP.
-    pub trust: Option<Trust>,
-    pub host: Host,
-    pub port: u16,
-    /// The name or address in its certificate.
-    pub name: String,
-    /// As the `Host` header has it.
-    pub authority: String,
-    /// Path and query.
-    pub target: String,
-}
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,14 +30,25 @@ impl From<Refusal> for PostError {
 }
 
 /// Sends one message on a connection of its own.
-pub async fn post(dialler: &Dialler, to: &Receiver, headers: HeaderMap, body: Bytes) -> Result<StatusCode, PostError> {
-    let stream = dialler.dial(&to.host, to.port).await?;
-    let Some(trust) = &to.trust else { return sent(stream, to, headers, body).await };
-    let stream = tls::connect(trust, &to.name, stream).await.map_err(|e| Refusal::Tls { why: e.to_string() })?;
-    sent(stream, to, headers, body).await
+pub async fn post(
+    dialler: &Dialler,
+    url: &CallbackUrl,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, PostError> {
+    // The machine's roots may have changed, and take long to read.
+    let trust = match url.https {
+        true => tokio::task::spawn_blocking(tls::of_machine).await.map(Some),
+        false => Ok(None),
+    };
+    let trust = trust.map_err(|e| PostError::Broken(e.to_string()))?;
+    let stream = dialler.dial(&url.host, url.port).await?;
+    let Some(trust) = trust else { return sent(stream, url, headers, body).await };
+    let stream = tls::connect(&trust, &url.name(), stream).await.map_err(|e| Refusal::Tls { why: e.to_string() })?;
+    sent(stream, url, headers, body).await
 }
 
-async fn sent<S>(stream: S, to: &Receiver, headers: HeaderMap, body: Bytes) -> Result<StatusCode, PostError>
+async fn sent<S>(stream: S, url: &CallbackUrl, headers: HeaderMap, body: Bytes) -> Result<StatusCode, PostError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -61,8 +58,12 @@ where
     // It ends with the answer, or with this future.
     let mut connecting = tokio::task::JoinSet::new();
     connecting.spawn(connection);
-    let request = Request::builder().method(Method::POST).uri(&to.target).header(header::HOST, &to.authority);
-    let mut request = request.body(Full::new(body)).map_err(|e| PostError::Broken(e.to_string()))?;
+    let query = url.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
+    let request = Request::builder().method(Method::POST).uri(format!("{}{query}", url.path));
+    let mut request = request
+        .header(header::HOST, url.authority())
+        .body(Full::new(body))
+        .map_err(|e| PostError::Broken(e.to_string()))?;
     request.headers_mut().extend(headers);
     Ok(sender.send_request(request).await.map_err(broken)?.status())
 }

@@ -33,7 +33,7 @@ impl Vendored {
 
 /// Compares the tree with the lock, `site` being the folder of packages in it: at each place of a package lies what the
 /// lock has for that place. Returns the copies of packages that lie elsewhere.
-pub fn compared(
+pub fn compare(
     root: BorrowedFd,
     items: &[Item],
     site: &str,
@@ -144,7 +144,7 @@ fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeEr
 fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let is_folder = item.sha256.is_none();
     if is_folder && is_position(below) {
-        let (name, version) = described(read(root, &format!("{}/package.json", item.path), LARGEST)?.as_deref());
+        let (name, version) = name_and_version(read(root, &format!("{}/package.json", item.path), LARGEST)?.as_deref());
         let name = name.unwrap_or_else(|| below.to_owned());
         let version = version.unwrap_or_else(|| "(no version)".to_owned());
         return Ok(Some(Distribution { place: Some(format!("node_modules/{below}")), name, version }));
@@ -153,7 +153,7 @@ fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distributio
     if folder.is_none_or(is_position) {
         return Ok(None);
     }
-    let (name, version) = described(read(root, &item.path, LARGEST)?.as_deref());
+    let (name, version) = name_and_version(read(root, &item.path, LARGEST)?.as_deref());
     Ok(name.zip(version).map(|(name, version)| Distribution { place: None, name, version }))
 }
 
@@ -166,7 +166,7 @@ fn is_position(below: &str) -> bool {
     })
 }
 
-fn described(manifest: Option<&[u8]>) -> (Option<String>, Option<String>) {
+fn name_and_version(manifest: Option<&[u8]>) -> (Option<String>, Option<String>) {
     // npm reads a manifest with a mark of its byte order.
     let text = manifest.map(|text| text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text));
     let said: Value = text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();

@@ -70,7 +70,7 @@ pub fn of_policy(
 pub fn named(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
     let environment = Environment::new(None);
     let asks = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<Vec<_>, _>>()?;
-    Ok(python::named(asks, lock_file))
+    Ok(python::from_names(asks, lock_file))
 }
 
 /// Device, inode, size, and when it was written and changed.

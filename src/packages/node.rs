@@ -52,7 +52,7 @@ type Dependencies = BTreeMap<String, (String, bool)>;
 pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let document = parse(&file)?;
-    let asked = asked(&file, &document)?;
+    let asked = read_requirements(&file, &document)?;
     if asked.is_empty() {
         return Ok(None);
     }
@@ -74,7 +74,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
                     file.problem(line(&document, wanted), words)
                 })?;
             }
-            return Ok(Some(locked(vec![file.source(), lock.source()], requires, &tree)));
+            return Ok(Some(from_tree(vec![file.source(), lock.source()], requires, &tree)));
         }
     }
     let foreign = folder.read(FOREIGN)?;
@@ -99,10 +99,10 @@ pub(super) fn of_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
         pinned: true,
         place: lock.name(),
     });
-    Ok(locked(vec![lock.source()], requires.collect(), &tree))
+    Ok(from_tree(vec![lock.source()], requires.collect(), &tree))
 }
 
-fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
+fn from_tree(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
     let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
     packages.sort();
     packages.dedup();
@@ -133,7 +133,7 @@ fn line(document: &Document<'_>, name: &str) -> usize {
     pointers.map(|pointer| document.place_of_key(&pointer).0).find(|line| *line > 0).unwrap_or_default()
 }
 
-fn asked(file: &Text, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
+fn read_requirements(file: &Text, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
     let mut asked = Dependencies::new();
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {

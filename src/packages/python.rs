@@ -82,7 +82,7 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
     folder.without(&SETTINGS)?;
     let Some(lock) = lock else { return Ok(Some(unlocked(&asks, foreign, writes))) };
     asks.iter().try_for_each(|asks| is_met(asks, &lock))?;
-    locked(&asks, &lock, writes).map(Some)
+    from_lock(&asks, &lock, writes).map(Some)
 }
 
 /// The lock of one script, by the name that PEP 751 gives to a lock for one of many, where a dot may not stand.
@@ -92,16 +92,16 @@ pub(super) fn own_lock(script: &str) -> String {
 }
 
 fn pylock(folder: &Folder<'_>, name: &str, environment: &Environment) -> Result<Option<Lock>, FileProblem> {
-    folder.read(name)?.map(|file| Ok(Lock { packages: pinned(&file, environment)?, file })).transpose()
+    folder.read(name)?.map(|file| Ok(Lock { packages: read_pylock(&file, environment)?, file })).transpose()
 }
 
 /// What a lock of PEP 751 holds.
 pub(super) fn of_lock(file: &Text, environment: &Environment) -> Result<PackageRequirements, FileProblem> {
-    locked(&[], &Lock { file: file.clone(), packages: pinned(file, environment)? }, file.name())
+    from_lock(&[], &Lock { file: file.clone(), packages: read_pylock(file, environment)? }, file.name())
 }
 
 /// Requirements that lie in no file.
-pub(super) fn named(requirements: Vec<Requirement>, lock_file: String) -> PackageRequirements {
+pub(super) fn from_names(requirements: Vec<Requirement>, lock_file: String) -> PackageRequirements {
     let asks = Asks { file: Text::new("(the command line)", ""), requirements };
     PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) }
 }
@@ -118,7 +118,7 @@ fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
     Ok(())
 }
 
-fn required(asks: &[Asks]) -> Vec<Required> {
+fn list_required(asks: &[Asks]) -> Vec<Required> {
     let one = |file: &Text, required: &Requirement| Required {
         name: required.name.clone(),
         versions: required.versions.clone(),
@@ -131,7 +131,7 @@ fn required(asks: &[Asks]) -> Vec<Required> {
 /// What is required, to be resolved; or a lock of another format (and the project it is for), to be translated.
 fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: String) -> PackageRequirements {
     let files = asks.iter().map(|asks| &asks.file).chain(foreign.iter().map(|(file, _)| file));
-    let (sources, requires) = (files.map(Text::source).collect(), required(asks));
+    let (sources, requires) = (files.map(Text::source).collect(), list_required(asks));
     let mut lines: Vec<String> =
         asks.iter().flat_map(|asks| &asks.requirements).map(|required| required.text.clone() + "\n").collect();
     lines.dedup();
@@ -145,7 +145,7 @@ fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: S
 }
 
 /// What the lock holds. The installer is given these lines, which have no marker: it has nothing to decide.
-fn locked(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
+fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageRequirements, FileProblem> {
     let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
     for package in &lock.packages {
         let (name, version) = (&package.name, &package.version);
@@ -160,7 +160,7 @@ fn locked(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageRequir
         format!("{}=={}{hashes}\n", package.name, package.version)
     };
     let inputs = vec![("requirements.txt".to_owned(), packages.iter().map(line).collect())];
-    let mut requires = required(asks);
+    let mut requires = list_required(asks);
     if requires.is_empty() {
         requires.extend(packages.iter().map(|package| Required {
             name: package.name.clone(),
@@ -231,7 +231,7 @@ struct Hashed {
 }
 
 /// What a lock of PEP 751 holds for this interpreter; the rest is checked as well.
-fn pinned(file: &Text, environment: &Environment) -> Result<Vec<Package>, FileProblem> {
+fn read_pylock(file: &Text, environment: &Environment) -> Result<Vec<Package>, FileProblem> {
     let lock: Pylock = file.toml(&file.text, 0)?;
     if lock.version != "1.0" && !lock.version.starts_with("1.") {
         return Err(file.problem(0, format!("lock-version `{}` is not known here: 1.0 is", shown(&lock.version))));
@@ -378,12 +378,12 @@ fn project(file: &Text, environment: &Environment) -> Result<Option<(String, Vec
         None => {
             let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
             let line = |offset| file.line(offset);
-            Ok(Some((name, asked(file, &listed, &tool, line, environment)?)))
+            Ok(Some((name, parse_requirements(file, &listed, &tool, line, environment)?)))
         }
     }
 }
 
-fn asked<'t>(
+fn parse_requirements<'t>(
     file: &Text,
     listed: &[Spanned<String>],
     tool: &'t Tool,
@@ -434,5 +434,5 @@ fn block(script: &Text, environment: &Environment) -> Result<Option<Vec<Requirem
     let Some((line, text)) = found else { return Ok(None) };
     let document: Document = script.toml(&text, line)?;
     let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
-    asked(script, &listed, &document.tool, |_| line, environment).map(Some)
+    parse_requirements(script, &listed, &document.tool, |_| line, environment).map(Some)
 }

@@ -105,7 +105,7 @@ impl Store {
         self.content.check_private().map_err(refused)?;
         let Some(entry) = self.entry(key) else { return Ok(None) };
         let root = self.content.hold_tree(&entry.name)?;
-        if let Some(path) = root.as_ref().map_or(Some("its folder"), |root| changed(root, &entry)) {
+        if let Some(path) = root.as_ref().map_or(Some("its folder"), |root| first_changed(root, &entry)) {
             report(path);
             drop(root);
             self.remove(key)?;
@@ -166,8 +166,8 @@ impl Store {
         std::fs::create_dir_all(site.parent().unwrap_or(&made))?;
         std::fs::rename(work.path.join(&layout.from), &site)?;
         let root = files::without_links(&made, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        let built = tree::taken(root.as_fd(), MOST)?;
-        let vendored = installed::compared(root.as_fd(), &built, &layout.site, ecosystem, approved)?;
+        let built = tree::read_tree(root.as_fd(), MOST)?;
+        let vendored = installed::compare(root.as_fd(), &built, &layout.site, ecosystem, approved)?;
         Ok(Examined { made, root, built, vendored })
     }
 
@@ -195,7 +195,7 @@ impl Store {
         self.content.keep_tree(work, "entry")?;
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::starts(&built, &layout.site);
-        let (items, disk) = tree::stamped(root.as_fd(), built.into_iter().chain(own).collect())?;
+        let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
         let root = Stamp::now(root.as_fd())?;
         let entry = Entry { key: key.to_owned(), name: work.tree.clone(), about, bytes, disk, starts, root, items };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
@@ -217,7 +217,7 @@ impl Store {
     /// What is not as it was built, by whole digests: a path, or `None`.
     pub fn altered(&self, entry: &Entry) -> Option<String> {
         let Ok(root) = self.content.open_tree(&entry.name) else { return Some("its folder".to_owned()) };
-        changed(&root, entry).or_else(|| tree::altered(root.as_fd(), &entry.items)).map(str::to_owned)
+        first_changed(&root, entry).or_else(|| tree::first_altered(root.as_fd(), &entry.items)).map(str::to_owned)
     }
 
     /// Removes an entry; false: it is in use.
@@ -254,9 +254,9 @@ impl Store {
 }
 
 /// What of a tree is not as it was when the entry was made.
-fn changed<'e>(root: &impl AsFd, entry: &'e Entry) -> Option<&'e str> {
+fn first_changed<'e>(root: &impl AsFd, entry: &'e Entry) -> Option<&'e str> {
     match Stamp::now(root.as_fd()).ok() == Some(entry.root) {
-        true => tree::changed(root.as_fd(), &entry.items),
+        true => tree::first_changed(root.as_fd(), &entry.items),
         false => Some("its folder"),
     }
 }

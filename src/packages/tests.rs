@@ -106,28 +106,6 @@ fn what_is_required_is_read_by_name_and_range_alone() {
     assert_eq!(found("run.py", false, &[("pip.conf", "")]), Ok(None));
 }
 
-#[test]
-fn a_block_in_the_script_speaks_for_the_script_alone() {
-    let (ours, theirs) = (pylock("1.16.0", "os_name != 'nt'"), pylock("1.17.0", "os_name != 'nt'"));
-    let files = [("run.py", BLOCK), ("requirements.txt", "other\n"), ("pylock.toml", &*theirs)];
-    for alone in [true, false] {
-        let wanted = found("run.py", alone, &files).expect("good").expect("some");
-        assert_eq!((wanted.inputs[0].1.as_str(), wanted.lock_file.as_str()), ("six>=1\n", "pylock.run.toml"));
-        let locked = [&files[..], &[("pylock.run.toml", &*ours)]].concat();
-        let wanted = found("run.py", alone, &locked).expect("good").expect("some");
-        assert_eq!(wanted.packages[0].version, "1.16.0", "{alone}");
-    }
-    assert_eq!(found("run.py", true, &[("requirements.txt", "other\n")]), Ok(None));
-    for (change, words) in [
-        (("# ///\n", "# //\n"), "the block `# /// script` has no end"),
-        (("six>=1", "six @ https://x"), "`six @ https://x` is a URL"),
-    ] {
-        let at = BLOCK.rfind(change.0).expect("a part");
-        let text = format!("{}{}", &BLOCK[..at], BLOCK[at..].replacen(change.0, change.1, 1));
-        assert!(refused("run.py", &[("run.py", &text)]).contains(words), "{words}");
-    }
-}
-
 fn npm(entry: &str) -> String {
     format!(
         "{{\"lockfileVersion\": 3, \"packages\": {{\"\": {{}}, \"node_modules/left-pad\": {{\"version\": \"1.3.0\", \

@@ -80,8 +80,8 @@ fn hostile<T>(path: &str, what: &str) -> Result<T, TreeError> {
     Err(TreeError::Hostile(format!("{}: {what}", text::printable(&text::head(path, 200)))))
 }
 
-/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `stamped`.
-pub fn taken(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, TreeError> {
+/// Reads a whole tree, and gives every file and folder the mode it keeps. Stamps are taken later, by `add_stamps`.
+pub fn read_tree(root: BorrowedFd, most: TreeLimits) -> Result<Vec<Item>, TreeError> {
     let mut taking = Taking { items: Vec::new(), bytes: 0, most };
     taking.folder(root, "", 0)?;
     Ok(taking.items)
@@ -102,7 +102,7 @@ impl Taking {
         let mut folded = HashSet::new();
         for name in names_in(folder)? {
             let name = name?;
-            let path = named(at, &name)?;
+            let path = printable_path(at, &name)?;
             if !folded.insert(path.to_lowercase()) {
                 return hostile(&path, "two names differ in case alone");
             }
@@ -166,7 +166,7 @@ fn plain(path: &str, stat: &FileStat) -> Result<(), TreeError> {
 }
 
 /// The path of a name in a folder of the tree, if the name is one that can be shown and listed.
-fn named(at: &str, name: &CString) -> Result<String, TreeError> {
+fn printable_path(at: &str, name: &CString) -> Result<String, TreeError> {
     let shown = String::from_utf8_lossy(name.as_bytes());
     let path = if at.is_empty() { shown.clone().into_owned() } else { format!("{at}/{shown}") };
     if name.to_str().is_err() || !text::is_printable(&shown) {
@@ -185,7 +185,7 @@ fn digest(file: File, most: u64) -> io::Result<(String, u64)> {
 }
 
 /// The items with their stamps as they lie now, and the bytes that they occupy.
-pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
+pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
     let mut disk = 0;
     let now = |item: Item| -> io::Result<Item> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
@@ -197,7 +197,7 @@ pub fn stamped(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64
 }
 
 /// The first path that is not as its stamp says: a folder's stamp moves with each name that comes or goes in it.
-pub fn changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
+pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         stat.is_ok_and(|stat| Stamp::of(&stat) == item.stamp)
@@ -221,7 +221,7 @@ pub fn changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
 }
 
 /// The first path whose content is not what its digest says.
-pub fn altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
+pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| match &item.sha256 {
         // Folders, and what the host added: their stamps were compared.
         None => true,
@@ -248,79 +248,61 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    const MOST: TreeLimits = TreeLimits { files: 100, bytes: 1000 };
-
-    fn looked(folder: &Path) -> Result<Vec<Item>, TreeError> {
+    fn read(folder: &Path, files: u64) -> Result<Vec<Item>, TreeError> {
         let root = files::without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        taken(root.as_fd(), MOST)
-    }
-
-    fn refused(make: impl Fn(&Path), words: &str) {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("a")).expect("made");
-        std::fs::write(folder.path().join("a/good.py"), "1").expect("made");
-        assert!(looked(folder.path()).is_ok(), "the control of {words}");
-        make(&folder.path().join("a"));
-        match looked(folder.path()) {
-            Err(TreeError::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
-            other => panic!("{other:?} instead of {words}"),
-        }
+        let built = read_tree(root.as_fd(), TreeLimits { files, bytes: 10_000 })?;
+        Ok(add_stamps(root.as_fd(), built)?.0)
     }
 
     #[test]
     fn only_plain_files_and_folders_are_taken() {
-        let file = |path: std::path::PathBuf| std::fs::write(path, "1").expect("made");
-        refused(|at| symlink("good.py", at.join("link")).expect("made"), "is a link");
-        refused(|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made"), "has more than one name");
-        let pipe = |at: &Path| nix::unistd::mkfifo(&at.join("pipe"), Mode::S_IRUSR).expect("made");
-        refused(pipe, "is neither a file nor a folder");
-        refused(|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket"))), "is neither a file nor a folder");
+        let file = |path: PathBuf| std::fs::write(path, "1").expect("made");
         let special = std::fs::Permissions::from_mode(0o4755);
-        refused(|at| std::fs::set_permissions(at.join("good.py"), special.clone()).expect("set"), "has a set-id mode");
-        refused(|at| file(at.join("GOOD.py")), "differ in case alone");
-        refused(|at| file(at.join("a\u{202e}b")), "characters that no package needs");
-        refused(|at| file(at.join("a\nb")), "characters that no package needs");
-        refused(|at| (0..100).for_each(|n| file(at.join(n.to_string()))), "more than 100 files");
-        refused(|at| std::fs::write(at.join("big"), [0; 1001]).expect("made"), "more than 1000 bytes");
-        let deep = |at: &Path| std::fs::create_dir_all(at.join("d/".repeat(70))).expect("made");
-        refused(deep, "deeper than 64");
-    }
-
-    #[test]
-    fn every_change_is_seen() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let top = folder.path().join("top");
-        std::fs::create_dir_all(top.join("a/b")).expect("made");
-        std::fs::write(top.join("a/b/file"), "one").expect("made");
-        std::fs::set_permissions(top.join("a/b/file"), std::fs::Permissions::from_mode(0o777)).expect("set");
-        let root = files::without_links(&top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let now = || stamped(root.as_fd(), looked(&top).expect("taken")).expect("stamped").0;
-        let items = now();
-        assert_eq!((changed(root.as_fd(), &items), altered(root.as_fd(), &items)), (None, None), "the control");
-        let mode = std::fs::metadata(top.join("a/b/file")).expect("there").permissions().mode();
-        assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
-        std::fs::write(top.join("a/b/file"), "two").expect("written");
-        assert_eq!(changed(root.as_fd(), &items), Some("a/b/file"));
-        assert_eq!(altered(root.as_fd(), &items), Some("a/b/file"));
-        let items = now();
-        std::fs::write(top.join("a/b/more"), "").expect("written");
-        assert_eq!(changed(root.as_fd(), &items), Some("a/b"), "a folder tells what came");
-    }
-
-    #[test]
-    fn a_change_is_seen_in_every_part_of_a_large_tree() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = |n: usize| folder.path().join(n.to_string());
-        (0..3 * LEAST_PART).for_each(|n| std::fs::write(file(n), "1").expect("made"));
-        let root = files::without_links(folder.path(), OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
-        let most = TreeLimits { files: 10_000, bytes: 10_000 };
-        let items = || stamped(root.as_fd(), taken(root.as_fd(), most).expect("taken")).expect("stamped").0;
-        assert_eq!(changed(root.as_fd(), &[]), None);
-        for n in [0, LEAST_PART, 3 * LEAST_PART - 1] {
-            let items = items();
-            assert_eq!(changed(root.as_fd(), &items), None, "the control of {n}");
-            std::fs::write(file(n), "22").expect("written");
-            assert_eq!(changed(root.as_fd(), &items), Some(n.to_string().as_str()));
+        let cases: [(&str, &dyn Fn(&Path)); 11] = [
+            ("is a link", &|at| symlink("good.py", at.join("link")).expect("made")),
+            ("has more than one name", &|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")),
+            ("neither a file nor a folder", &|at| nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")),
+            ("neither a file nor a folder", &|at| drop(std::os::unix::net::UnixListener::bind(at.join("socket")))),
+            ("a set-id mode", &|at| std::fs::set_permissions(at.join("good.py"), special.clone()).expect("set")),
+            ("differ in case alone", &|at| file(at.join("GOOD.py"))),
+            ("characters that no package needs", &|at| file(at.join("a\u{202e}b"))),
+            ("characters that no package needs", &|at| file(at.join("a\nb"))),
+            ("more than 100 files", &|at| (0..100).for_each(|n| file(at.join(n.to_string())))),
+            ("more than 10000 bytes", &|at| std::fs::write(at.join("big"), [0; 10_001]).expect("made")),
+            ("deeper than 64", &|at| std::fs::create_dir_all(at.join("d/".repeat(70))).expect("made")),
+        ];
+        for (words, make) in cases {
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::create_dir(folder.path().join("a")).expect("made");
+            file(folder.path().join("a/good.py"));
+            assert!(read(folder.path(), 100).is_ok(), "the control of {words}");
+            make(&folder.path().join("a"));
+            match read(folder.path(), 100) {
+                Err(TreeError::Hostile(why)) => assert!(why.contains(words), "{why} instead of {words}"),
+                other => panic!("{other:?} instead of {words}"),
+            }
         }
+    }
+
+    #[test]
+    fn every_change_is_seen_in_every_part_of_a_tree() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let top = folder.path();
+        (0..3 * LEAST_PART).for_each(|n| std::fs::write(top.join(n.to_string()), "one").expect("made"));
+        std::fs::set_permissions(top.join("0"), std::fs::Permissions::from_mode(0o777)).expect("set");
+        let root = files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
+        for n in [0, LEAST_PART, 3 * LEAST_PART - 1].map(|n| n.to_string()) {
+            let items = read(top, 10_000).expect("taken");
+            assert_eq!(
+                (first_changed(root.as_fd(), &items), first_altered(root.as_fd(), &items)),
+                (None, None),
+                "the control"
+            );
+            std::fs::write(top.join(&n), "two").expect("written");
+            assert_eq!(first_changed(root.as_fd(), &items), Some(n.as_str()));
+            assert_eq!(first_altered(root.as_fd(), &items), Some(n.as_str()));
+        }
+        let mode = std::fs::metadata(top.join("0")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755, "others may not write what is kept");
     }
 }

@@ -44,7 +44,7 @@ const LARGEST: u64 = (1 << 53) - 1;
 /// The name as its index spells it when it compares names; `None`: it is none.
 pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
     match ecosystem {
-        Ecosystem::Python if text.len() > LONGEST => None,
+        Ecosystem::Python if text.is_empty() || text.len() > LONGEST => None,
         Ecosystem::Python => PackageName::from_str(text).ok().map(|name| name.to_string()),
         Ecosystem::Node => node_name(text).then(|| text.to_owned()),
     }

@@ -49,7 +49,7 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
             found.push(denial);
         }
     }
-    let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| self::attempted(attempt, about)).collect();
+    let mut attempted: Vec<Denial> = attempts.iter().map(|attempt| denial_of(attempt, about)).collect();
     let mut hosts = Vec::new();
     if attempts.iter().any(|attempt| attempt.operation == Operation::Call && attempt.target == SOCKET) {
         hosts.extend(hosts_in(&about.texts).map(|host| no_network(host, about)));
@@ -72,7 +72,8 @@ fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
 
 /// A host that the script names, where it was refused the socket that a connection takes.
 fn no_network(host: &str, about: &DenialContext) -> Denial {
-    let narrower = asked(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
+    let narrower =
+        verdict_on(host, about.decision).map_or(Narrower::Manifest, |v| v.narrower.unwrap_or(Narrower::Policy));
     Denial {
         operation: operation(TrafficKind::Connection).to_owned(),
         target: host.to_owned(),
@@ -96,7 +97,7 @@ fn operation(what: TrafficKind) -> &'static str {
 
 fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> String {
     let narrower = match refusal {
-        Refusal::NotGranted => match asked(&event.target, decision) {
+        Refusal::NotGranted => match verdict_on(&event.target, decision) {
             Some(verdict) => verdict.narrower.unwrap_or(Narrower::Policy),
             None => Narrower::Manifest,
         },
@@ -107,7 +108,7 @@ fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> St
 }
 
 /// What was decided about this target, where the manifest asks for it.
-fn asked<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
+fn verdict_on<'d>(target: &str, decision: &'d policy::Decision) -> Option<&'d Verdict> {
     let target = host::pattern(target).ok()?;
     let mut hosts = decision.verdicts.iter().filter(|verdict| verdict.what == policy::RequestKind::Host);
     hosts.find(|verdict| host::pattern(&verdict.asked).is_ok_and(|ask| reaches(&ask, &target)))
@@ -158,7 +159,7 @@ pub(super) fn limit((limit, allowed): (Limit, u64), decided: &policy::Decision, 
 }
 
 /// What a mechanism that sees files and system calls refused the call.
-fn attempted(attempt: &Attempt, about: &DenialContext) -> Denial {
+fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     let what = match attempt.operation {
         Operation::Read | Operation::Run => policy::RequestKind::Read,
         Operation::Write => policy::RequestKind::Write,
@@ -252,7 +253,7 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
         (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
     };
     let join = |all: String, more: String| all + "\n" + &more;
-    let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words)).flatten();
+    let package = (fault.kind == Kind::ScriptError).then(|| missing_package(&words, tool)).flatten();
     let anyone = [self::words(traffic), said, package].into_iter().flatten().reduce(join);
     let asks = asks(if spoken_of.is_empty() { &others } else { &spoken_of });
     let person = [mend(traffic, denials), asks].into_iter().flatten().reduce(join);
@@ -262,13 +263,19 @@ pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[D
 }
 
 /// For the first package that an interpreter did not find. What begins with a dot or a slash is a file.
-fn missing_package(words: &str) -> Option<String> {
+fn missing_package(words: &str, tool: &str) -> Option<String> {
     let before = ["No module named '", "Cannot find package '", "Cannot find module '", "Cannot find module \""];
     let rest = before.iter().find_map(|before| Some(words.split_once(before)?.1))?;
     let name =
         rest.split(['\'', '"']).next().filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
-    let how =
-        "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)";
+    let how = match tool == policy::RUN_CODE {
+        true => {
+            "code that a call brings has what comes with its interpreter, and no packages but those that its policy names"
+        }
+        false => {
+            "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)"
+        }
+    };
     Some(format!("The package '{}' is not there: {how}.", printable(name)))
 }
 
@@ -337,7 +344,7 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
     };
     let ranges = range.map(|range| format!("ranges = [\"{range}\"], ")).unwrap_or_default();
     let allow = format!("[network] hosts = [{{ host = \"{shown}\", {ranges}why = \"…\" }}] in {}", about.policy_file());
-    if let Some(verdict) = asked(target, about.decision) {
+    if let Some(verdict) = verdict_on(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
             _ => format!("{shown} is asked for and not allowed: {allow}"),

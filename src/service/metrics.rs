@@ -109,16 +109,16 @@ impl Service {
         let name = "toolhost_calls_total";
         text.head(name, "Calls that ended, by tool and outcome.", "counter");
         for (id, tool) in tools.iter() {
-            for (outcome, count) in &tool.outcomes {
-                text.sample(name, &[("tool", id), ("outcome", outcome)], *count as f64);
-            }
+            tool.outcomes
+                .iter()
+                .for_each(|(it, count)| text.sample(name, &[("tool", id), ("outcome", it)], *count as f64));
         }
         let name = "toolhost_denials_total";
         text.head(name, "What calls were refused by their walls, by tool and operation.", "counter");
         for (id, tool) in tools.iter() {
-            for (operation, count) in &tool.denials {
-                text.sample(name, &[("tool", id), ("operation", operation)], *count as f64);
-            }
+            tool.denials
+                .iter()
+                .for_each(|(it, count)| text.sample(name, &[("tool", id), ("operation", it)], *count as f64));
         }
         let name = "toolhost_call_cpu_seconds_total";
         text.head(name, "CPU time of the processes of calls.", "counter");
@@ -129,11 +129,11 @@ impl Service {
         let name = "toolhost_call_duration_seconds";
         text.head(name, "Time from a call's coming to its end.", "histogram");
         for (id, tool) in tools.iter() {
-            for (bound, count) in BOUNDS.iter().zip(tool.within) {
-                let seconds = Duration::from_millis(*bound).as_secs_f64().to_string();
-                text.sample(&format!("{name}_bucket"), &[("tool", id), ("le", &seconds)], count as f64);
-            }
-            text.sample(&format!("{name}_bucket"), &[("tool", id), ("le", "+Inf")], tool.calls as f64);
+            let bounds = BOUNDS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64().to_string());
+            let buckets = bounds.zip(tool.within).chain([("+Inf".to_owned(), tool.calls)]);
+            buckets.for_each(|(le, count)| {
+                text.sample(&format!("{name}_bucket"), &[("tool", id), ("le", &le)], count as f64);
+            });
             text.sample(&format!("{name}_sum"), &[("tool", id)], tool.took.as_secs_f64());
             text.sample(&format!("{name}_count"), &[("tool", id)], tool.calls as f64);
         }

@@ -215,8 +215,8 @@ impl Sink {
     }
 
     /// For a reader that takes everything, in its own time.
-    pub fn patient() -> (Sink, mpsc::Receiver<Event>) {
-        let (sink, receiver) = Sink::new(1);
+    pub fn patient(room: usize) -> (Sink, mpsc::Receiver<Event>) {
+        let (sink, receiver) = Sink::new(room);
         (Sink { patient: true, ..sink }, receiver)
     }
 }

@@ -110,21 +110,21 @@ pub enum Level {
 }
 
 impl Level {
+    const NAMES: [(Level, &str); 6] = [
+        (Level::Off, "off"),
+        (Level::Error, "error"),
+        (Level::Warn, "warn"),
+        (Level::Info, "info"),
+        (Level::Debug, "debug"),
+        (Level::Trace, "trace"),
+    ];
+
     pub fn name(self) -> &'static str {
-        match self {
-            Level::Off => "off",
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Info => "info",
-            Level::Debug => "debug",
-            Level::Trace => "trace",
-        }
+        Level::NAMES[self as usize].1
     }
 
     pub fn named(name: &str) -> Option<Level> {
-        [Level::Off, Level::Error, Level::Warn, Level::Info, Level::Debug, Level::Trace]
-            .into_iter()
-            .find(|level| level.name() == name)
+        Level::NAMES.iter().find(|(_, known)| *known == name).map(|(level, _)| *level)
     }
 }
 

@@ -1,21 +1,21 @@
 //! Several calls at once, shown to one reader one after the other.
 //!
 //! The call that has output first is shown to its end, then the next one that had some. Every event comes once. A call that
-//! waits to be shown keeps a bounded number of events; then its tool waits, too.
+//! waits to be shown keeps a bounded number of events in its sink; then its tool waits, too.
 
+use super::Report;
 use super::request::{CallRequest, Event, Sink};
-use super::{Report, Service};
 use crate::fault::{Fault, Kind};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 /// Calls of one reader that run at once, unless it says otherwise.
 pub const AT_ONCE: usize = 8;
-/// Events of a call that wait until it speaks.
+/// Events of a call that wait until it speaks, and as many notes about its preparation.
 const WAITING: usize = 256;
 
 /// What a call tells in one moment.
@@ -70,23 +70,10 @@ struct Speaker {
     call: Arc<str>,
     tool: String,
     show: Show,
-    messages: mpsc::Receiver<Message>,
-}
-
-enum Message {
-    Event(Event),
-    End(Box<Report>),
-}
-
-impl Service {
-    /// Runs calls at once, at most so many, for one reader.
-    pub fn together(self: &Arc<Self>, calls: Vec<(CallRequest, Show)>, at_once: usize) -> Speakers {
-        let service = self.clone();
-        Speakers::new(calls, at_once, move |request, sink| {
-            let service = service.clone();
-            async move { service.call(request, sink).await }
-        })
-    }
+    /// What came before the first output.
+    early: VecDeque<Event>,
+    events: mpsc::Receiver<Event>,
+    report: oneshot::Receiver<Report>,
 }
 
 impl Speakers {
@@ -128,24 +115,19 @@ impl Speakers {
         {
             self.begun += 1;
             let (call, tool) = (request.id.as_deref().unwrap_or_default().into(), request.tool.clone());
-            let (to, messages) = mpsc::channel(WAITING);
-            let speaker = Some(Speaker { call, tool, show, messages });
-            let mut voice = Voice { speaker, ready: self.tell_ready.clone(), to };
-            let (sink, mut events) = match show {
-                Show::All => Sink::patient(),
+            let (sink, events) = match show {
+                Show::All => Sink::patient(WAITING),
                 Show::Result => (Sink::none(), mpsc::channel(1).1),
             };
+            let (ended, report) = oneshot::channel();
+            let speaker = Speaker { call, tool, show, early: VecDeque::new(), events, report };
+            let mut candidate = Candidate { speaker: Some(speaker), ready: self.tell_ready.clone() };
             let call = (self.run)(request, sink);
             self.tasks.spawn(async move {
-                let telling = async {
-                    while let Some(event) = events.recv().await {
-                        voice.tell(event).await;
-                    }
-                };
-                let (report, ()) = tokio::join!(call, telling);
-                voice.speaks();
+                let (report, ()) = tokio::join!(call, candidate.listen());
                 // A reader that is gone misses nothing.
-                let _ = voice.to.send(Message::End(Box::new(report))).await;
+                let _ = ended.send(report);
+                drop(candidate);
             });
         }
     }
@@ -165,54 +147,54 @@ impl Speakers {
         }
         let speaker = self.speaker.as_mut()?;
         let call = speaker.call.clone();
-        let report = match speaker.messages.recv().await {
-            Some(Message::Event(Event::Part(text))) => return Some(StageEvent { call, stage: Stage::Output(text) }),
-            Some(Message::Event(event)) => return Some(StageEvent { call, stage: Stage::Processing(event) }),
-            Some(Message::End(report)) => report,
-            None => {
+        let event = match speaker.early.pop_front() {
+            None => speaker.events.recv().await,
+            early => early,
+        };
+        let report = match event {
+            Some(Event::Part(text)) => return Some(StageEvent { call, stage: Stage::Output(text) }),
+            Some(event) => return Some(StageEvent { call, stage: Stage::Processing(event) }),
+            None => (&mut speaker.report).await.unwrap_or_else(|_| {
                 let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
-                Box::new(Report::of_fault(call.to_string(), &speaker.tool, fault))
-            }
+                Report::of_fault(call.to_string(), &speaker.tool, fault)
+            }),
         };
         self.speaker = None;
         self.begun -= 1;
         self.begin();
-        Some(StageEvent { call, stage: Stage::Completed(report) })
+        Some(StageEvent { call, stage: Stage::Completed(Box::new(report)) })
     }
 }
 
-/// What a running call tells with. However the call ends, dropping this says that there is something to show.
-struct Voice {
-    /// Until it speaks.
+/// A running call that has said nothing yet. However it ends, dropping this hands its speaker on.
+struct Candidate {
     speaker: Option<Speaker>,
     ready: mpsc::Sender<Speaker>,
-    to: mpsc::Sender<Message>,
 }
 
-impl Voice {
-    fn speaks(&mut self) {
+impl Candidate {
+    /// Waits for the first output. A note about the preparation is none: a call that still waits, perhaps for a person,
+    /// would keep the others from speaking.
+    async fn listen(&mut self) {
+        while let Some(speaker) = &mut self.speaker {
+            let Some(event) = speaker.events.recv().await else { return };
+            let is_note = matches!(event, Event::Preparing(_)) && speaker.early.len() < WAITING;
+            speaker.early.push_back(event);
+            if !is_note {
+                self.hand_on();
+            }
+        }
+    }
+
+    fn hand_on(&mut self) {
         // There is room for each call once.
         self.speaker.take().map(|speaker| self.ready.try_send(speaker));
     }
-
-    async fn tell(&mut self, event: Event) {
-        // A call that still waits, perhaps for a person, would keep the others from speaking.
-        let waits = matches!(event, Event::Preparing(_));
-        let mut message = Message::Event(event);
-        if waits {
-            message = match self.to.try_send(message) {
-                Ok(()) => return,
-                Err(unsent) => unsent.into_inner(),
-            };
-        }
-        self.speaks();
-        let _ = self.to.send(message).await;
-    }
 }
 
-impl Drop for Voice {
+impl Drop for Candidate {
     fn drop(&mut self) {
-        self.speaks();
+        self.hand_on();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
 
 use super::{Scene, begin, ended, place, state};
-use crate::harness::{Who, as_everyone_with, finish, has, is_root, skipped, wait_for};
+use crate::harness::{Who, as_everyone_with, finish, is_root, skipped, wait_for};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
@@ -11,89 +11,81 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
-    as_everyone_with("python", "receipts", |who| {
-        let scene = Scene::new(who, "");
-        let web = scene.serve();
-        let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
-        let began = Instant::now();
-        let receipt = begin(&web, alice, "esc:nap", &json!({"s": 12}), json!({}));
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(11), "{took:?}: it did not wait for the tool");
-        let place = place(&receipt);
-        let told = receipt.json();
-        assert_eq!(
-            (&told["mode"], &told["caller"], &told["phase"]),
-            (&json!("async"), &json!("alice"), &json!("waiting"))
-        );
-        assert_eq!(told["tool"], "esc:nap@1.0.0");
-        wait_for("it runs", || state(&web, alice, &place)["phase"] != "waiting");
-        // The connection that asked is closed, and the tool runs on.
-        assert_eq!(state(&web, alice, &place)["phase"], "running");
-        let absent = |method: &str| web.ask(method, "/v1/calls/00000000-0000-7000-8000-000000000000", &[bob], "").body;
-        for method in ["GET", "DELETE"] {
-            let other = web.ask(method, &place, &[bob], "");
-            assert_eq!((other.status, &other.body), (404, &absent(method)));
-        }
-        let ids = |caller: &str| -> Vec<Value> {
-            let calls = web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
-            calls.iter().map(|call| call["id"].clone()).collect()
-        };
-        assert_eq!((ids(alice), ids(bob), ids(ops)), (vec![told["id"].clone()], vec![], vec![told["id"].clone()]));
-        // Its end is waited for without asking again and again.
-        let waited = web.get(&place, &[alice, "Prefer: wait=50"]).json();
-        assert_eq!((&waited["phase"], &waited["outcome"]), (&json!("ended"), &json!("success")), "{waited}");
-        assert_eq!(waited["result"]["outputData"], "slept");
-        assert_eq!((&waited["result"]["id"], waited["result"].get("walls")), (&told["id"], None));
-        assert_eq!(ids(alice).len(), 1, "it stands there once");
-        let record = &scene.playground.records()[0];
-        assert_eq!((&record["call"], &record["user"]), (&told["id"], &json!("alice")));
-        for method in ["GET", "DELETE"] {
-            assert_eq!(web.ask(method, &place, &[bob], "").body, absent(method));
-        }
-        assert_eq!(web.ask("DELETE", &place, &[alice], "").status, 404, "it is over");
-        // Sent twice under one key it runs once, and both receipts lead to the one result.
-        let body = json!({"mode": "async", "arguments": {"a": 1, "b": 2}});
-        let twice = [(); 2].map(|()| super::place(&web.call("esc:add", &body, &[alice, "Idempotency-Key: k"])));
-        let [first, second] = twice.each_ref().map(|place| ended(&web, alice, place));
-        assert_eq!(first["result"], second["result"]);
-        let decisions: Vec<_> =
-            scene.playground.records()[1..].iter().map(|record| record["decision"].clone()).collect();
-        assert_eq!(decisions, ["allowed", "replayed"]);
-    });
+    let scene = Scene::new(Who::ours(), "");
+    let web = scene.serve();
+    let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
+    let began = Instant::now();
+    let receipt = begin(&web, alice, "esc:nap", &json!({"s": 12}), json!({}));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(11), "{took:?}: it did not wait for the tool");
+    let place = place(&receipt);
+    let told = receipt.json();
+    assert_eq!((&told["mode"], &told["caller"], &told["phase"]), (&json!("async"), &json!("alice"), &json!("waiting")));
+    assert_eq!(told["tool"], "esc:nap@1.0.0");
+    wait_for("it runs", || state(&web, alice, &place)["phase"] != "waiting");
+    // The connection that asked is closed, and the tool runs on.
+    assert_eq!(state(&web, alice, &place)["phase"], "running");
+    let absent = |method: &str| web.ask(method, "/v1/calls/00000000-0000-7000-8000-000000000000", &[bob], "").body;
+    for method in ["GET", "DELETE"] {
+        let other = web.ask(method, &place, &[bob], "");
+        assert_eq!((other.status, &other.body), (404, &absent(method)));
+    }
+    let ids = |caller: &str| -> Vec<Value> {
+        let calls = web.get("/v1/calls", &[caller]).json()["calls"].as_array().unwrap().clone();
+        calls.iter().map(|call| call["id"].clone()).collect()
+    };
+    assert_eq!((ids(alice), ids(bob), ids(ops)), (vec![told["id"].clone()], vec![], vec![told["id"].clone()]));
+    // Its end is waited for without asking again and again.
+    let waited = web.get(&place, &[alice, "Prefer: wait=50"]).json();
+    assert_eq!((&waited["phase"], &waited["outcome"]), (&json!("ended"), &json!("success")), "{waited}");
+    assert_eq!(waited["result"]["outputData"], "slept");
+    assert_eq!((&waited["result"]["id"], waited["result"].get("walls")), (&told["id"], None));
+    assert_eq!(ids(alice).len(), 1, "it stands there once");
+    let record = &scene.playground.records()[0];
+    assert_eq!((&record["call"], &record["user"]), (&told["id"], &json!("alice")));
+    for method in ["GET", "DELETE"] {
+        assert_eq!(web.ask(method, &place, &[bob], "").body, absent(method));
+    }
+    assert_eq!(web.ask("DELETE", &place, &[alice], "").status, 404, "it is over");
+    // Sent twice under one key it runs once, and both receipts lead to the one result.
+    let body = json!({"mode": "async", "arguments": {"a": 1, "b": 2}});
+    let twice = [(); 2].map(|()| super::place(&web.call("esc:add", &body, &[alice, "Idempotency-Key: k"])));
+    let [first, second] = twice.each_ref().map(|place| ended(&web, alice, place));
+    assert_eq!(first["result"], second["result"]);
+    let decisions: Vec<_> = scene.playground.records()[1..].iter().map(|record| record["decision"].clone()).collect();
+    assert_eq!(decisions, ["allowed", "replayed"]);
 }
 
 #[test]
 fn a_call_is_cancelled_with_all_its_processes() {
-    as_everyone_with("python", "cancelling in the background", |who| {
-        let scene = Scene::new(who, "");
-        let web = scene.serve();
-        let alice = scene.alice.as_str();
-        // The same by a header, and by the operator's verbs.
-        let asked = web.call("esc:sleep", &json!({}), &[alice, "Prefer: respond-async, wait=5"]);
-        assert_eq!(asked.header("preference-applied"), Some("respond-async"));
-        let places = [place(&begin(&web, alice, "esc:sleep", &json!({}), json!({}))), place(&asked)];
-        scene.playground.runs("user_scripts/sleep/main.py", 4);
-        let verb = |words: &[&str]| {
-            let mut command = scene.playground.host();
-            command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", &scene.token);
-            finish(command, b"")
-        };
-        let id = places[1].rsplit('/').next().unwrap();
-        let seen = verb(&["ps"]).text();
-        assert!(seen.contains(id) && seen.contains("running"), "{seen}");
-        assert_eq!(verb(&["status", "--json"]).out["background"]["open"], 2);
-        assert_eq!(web.ask("DELETE", &places[0], &[alice], "").status, 202);
-        assert_eq!(verb(&["kill", id]).code, Some(0));
-        for place in &places {
-            let over = ended(&web, alice, place);
-            assert_eq!(
-                (&over["outcome"], &over["result"]["error"]["type"]),
-                (&json!("CancelledError"), &json!("CancelledError"))
-            );
-        }
-        scene.playground.runs("user_scripts/sleep/main.py", 0);
-        assert!(verb(&["ps"]).text().contains("No call runs.") && verb(&["ps", "--all"]).text().contains(id));
-    });
+    let scene = Scene::new(Who::ours(), "");
+    let web = scene.serve();
+    let alice = scene.alice.as_str();
+    // The same by a header, and by the operator's verbs.
+    let asked = web.call("esc:sleep", &json!({}), &[alice, "Prefer: respond-async, wait=5"]);
+    assert_eq!(asked.header("preference-applied"), Some("respond-async"));
+    let places = [place(&begin(&web, alice, "esc:sleep", &json!({}), json!({}))), place(&asked)];
+    scene.playground.runs("user_scripts/sleep/main.py", 4);
+    let verb = |words: &[&str]| {
+        let mut command = scene.playground.host();
+        command.args(words).env("TOOLHOST_HTTP", &web.address).env("TOOLHOST_TOKEN", &scene.token);
+        finish(command, b"")
+    };
+    let id = places[1].rsplit('/').next().unwrap();
+    let seen = verb(&["ps"]).text();
+    assert!(seen.contains(id) && seen.contains("running"), "{seen}");
+    assert_eq!(verb(&["status", "--json"]).out["background"]["open"], 2);
+    assert_eq!(web.ask("DELETE", &places[0], &[alice], "").status, 202);
+    assert_eq!(verb(&["kill", id]).code, Some(0));
+    for place in &places {
+        let over = ended(&web, alice, place);
+        assert_eq!(
+            (&over["outcome"], &over["result"]["error"]["type"]),
+            (&json!("CancelledError"), &json!("CancelledError"))
+        );
+    }
+    scene.playground.runs("user_scripts/sleep/main.py", 0);
+    assert!(verb(&["ps"]).text().contains("No call runs.") && verb(&["ps", "--all"]).text().contains(id));
 }
 
 /// The names of a stream's events, and the data of the last.
@@ -107,35 +99,33 @@ fn told(web: &Web, caller: &str, place: &str) -> (Vec<String>, Value) {
 
 #[test]
 fn whoever_waits_is_told_of_the_end_once_with_the_result() {
-    as_everyone_with("python", "ends that are told", |who| {
-        let scene = Scene::new(who, "");
-        let web = scene.serve();
-        let (alice, bob) = (scene.alice.as_str(), scene.bob.as_str());
-        let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 3}), json!({})));
-        let other = web.get(&nap, &[bob, "Accept: text/event-stream"]);
-        assert_eq!(other.status, 404, "another's: {other:?}");
-        let (names, end) = told(&web, alice, &nap);
-        assert_eq!((names[0].as_str(), names.iter().filter(|name| *name == "end").count()), ("state", 1), "{names:?}");
-        assert_eq!(names.last().map(String::as_str), Some("end"));
-        assert_eq!((&end["phase"], &end["outcome"]), (&json!("ended"), &json!("success")));
-        assert_eq!(end, ended(&web, alice, &nap), "as whoever asks later is told");
-        assert_eq!(told(&web, alice, &nap), (vec!["end".to_owned()], end), "one that is over has its end alone");
-        // It is told how the call ended whichever way that was.
-        let sleeps = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({})));
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| told(&web, alice, &sleeps));
-            scene.playground.runs("user_scripts/sleep/main.py", 2);
-            assert_eq!(web.ask("DELETE", &sleeps, &[alice], "").status, 202);
-            let (names, end) = waits.join().unwrap();
-            assert_eq!((names.last().map(String::as_str), &end["outcome"]), (Some("end"), &json!("CancelledError")));
-        });
+    let scene = Scene::new(Who::ours(), "");
+    let web = scene.serve();
+    let (alice, bob) = (scene.alice.as_str(), scene.bob.as_str());
+    let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 3}), json!({})));
+    let other = web.get(&nap, &[bob, "Accept: text/event-stream"]);
+    assert_eq!(other.status, 404, "another's: {other:?}");
+    let (names, end) = told(&web, alice, &nap);
+    assert_eq!((names[0].as_str(), names.iter().filter(|name| *name == "end").count()), ("state", 1), "{names:?}");
+    assert_eq!(names.last().map(String::as_str), Some("end"));
+    assert_eq!((&end["phase"], &end["outcome"]), (&json!("ended"), &json!("success")));
+    assert_eq!(end, ended(&web, alice, &nap), "as whoever asks later is told");
+    assert_eq!(told(&web, alice, &nap), (vec!["end".to_owned()], end), "one that is over has its end alone");
+    // It is told how the call ended whichever way that was.
+    let sleeps = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({})));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| told(&web, alice, &sleeps));
+        scene.playground.runs("user_scripts/sleep/main.py", 2);
+        assert_eq!(web.ask("DELETE", &sleeps, &[alice], "").status, 202);
+        let (names, end) = waits.join().unwrap();
+        assert_eq!((names.last().map(String::as_str), &end["outcome"]), (Some("end"), &json!("CancelledError")));
     });
 }
 
 /// A server that stops does not wait for those who wait.
 #[test]
 fn a_stream_that_waits_holds_up_no_server_that_stops() {
-    let Some(scene) = has("python", 1).then(|| Scene::new(Who::ours(), "")) else { return };
+    let scene = Scene::new(Who::ours(), "");
     let mut web = scene.serve();
     let alice = scene.alice.as_str();
     let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 4}), json!({})));
@@ -156,9 +146,6 @@ fn a_stream_that_waits_holds_up_no_server_that_stops() {
 
 #[test]
 fn a_tool_whose_manifest_says_so_is_called_in_the_background() {
-    if !has("python", 1) {
-        return;
-    }
     let scene = Scene::new(Who::ours(), "");
     let script = "print(7)\n";
     scene.playground.tool("late", "python", script, json!({"execution": {"mode": "async"}}));
@@ -172,9 +159,6 @@ fn a_tool_whose_manifest_says_so_is_called_in_the_background() {
 
 #[test]
 fn a_call_that_needs_a_persons_agreement_waits_for_it_without_its_client() {
-    if !has("python", 1) {
-        return;
-    }
     let scene = Scene::new(Who::ours(), "");
     let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
     scene.playground.policy("ask", "esc:add", &format!("confirm = \"it matters\"\n{files}"));
@@ -195,68 +179,49 @@ fn a_call_that_needs_a_persons_agreement_waits_for_it_without_its_client() {
 
 #[test]
 fn what_is_refused_leaves_no_receipt() {
-    as_everyone_with("python", "refusals in the background", |who| {
-        let scene = Scene::new(who, "calls_per_minute = 8\n");
-        let web = scene.serve();
-        let alice = scene.alice.as_str();
-        for (tool, body, status, kind) in [
-            ("esc:none", json!({"mode": "async", "arguments": {}}), 404, "ToolNotFoundError"),
-            ("esc:add", json!({"mode": "later", "arguments": {}}), 400, "ParameterValidationError"),
-            // Nobody would ever tell the end of these there.
-            (
-                "esc:add",
-                json!({"mode": "sync", "arguments": {}, "callback": "https://a.test/"}),
-                422,
-                "ParameterValidationError",
-            ),
-            ("esc:add", json!({"mode": "async", "arguments": {}, "callback": "x"}), 422, "ParameterValidationError"),
-            (
-                "esc:add",
-                json!({"mode": "async", "arguments": {}, "callback": "https://a.test/"}),
-                403,
-                "AuthorizationError",
-            ),
-            // Nobody would be told.
-            (
-                "esc:add",
-                json!({"arguments": {"a": 1, "b": 2}, "callback": "https://a.test/"}),
-                422,
-                "ParameterValidationError",
-            ),
-        ] {
-            let before = scene.playground.records().len();
-            let reply = web.call(tool, &body, &[alice]);
-            assert_eq!(
-                (reply.status, reply.json()["error"]["type"].as_str()),
-                (status, Some(kind)),
-                "{body}: {reply:?}"
-            );
-            assert_eq!(scene.playground.records().len(), before + 1, "{body}: it left its record");
-        }
-        // Arguments are the tool's to judge: the receipt's call says so.
-        let wrong = place(&begin(&web, alice, "esc:add", &json!({"a": "x"}), json!({})));
-        assert_eq!(ended(&web, alice, &wrong)["outcome"], "ParameterValidationError");
-        // Of eight a minute two were left; what is refused, and the making of a receipt, count once.
-        place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
-        let many = begin(&web, alice, "esc:add", &json!({}), json!({}));
-        assert_eq!((many.status, many.header("retry-after").is_some()), (429, true), "{many:?}");
-        assert_eq!(
-            web.get("/v1/calls", &[alice]).json()["calls"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|call| call["mode"] == "async")
-                .count(),
-            2
-        );
-    });
+    let scene = Scene::new(Who::ours(), "calls_per_minute = 8\n");
+    let web = scene.serve();
+    let alice = scene.alice.as_str();
+    let (good, url) = (json!({"a": 1, "b": 2}), "https://a.test/");
+    for (tool, body, status) in [
+        ("esc:none", json!({"mode": "async", "arguments": {}}), 404),
+        ("esc:add", json!({"mode": "later", "arguments": {}}), 400),
+        ("esc:add", json!({"mode": "async", "arguments": {}, "callback": "x"}), 422),
+        ("esc:add", json!({"mode": "async", "arguments": {}, "callback": url}), 403),
+        // Nobody would be told of the end of these.
+        ("esc:add", json!({"mode": "sync", "arguments": {}, "callback": url}), 422),
+        ("esc:add", json!({"arguments": good, "callback": url}), 422),
+    ] {
+        let kind = match status {
+            404 => "ToolNotFoundError",
+            403 => "AuthorizationError",
+            _ => "ParameterValidationError",
+        };
+        let before = scene.playground.records().len();
+        let reply = web.call(tool, &body, &[alice]);
+        assert_eq!((reply.status, &reply.json()["error"]["type"]), (status, &json!(kind)), "{body}: {reply:?}");
+        assert_eq!(scene.playground.records().len(), before + 1, "{body}: it left its record");
+    }
+    // Arguments are the tool's to judge: the receipt's call says so.
+    let wrong = place(&begin(&web, alice, "esc:add", &json!({"a": "x"}), json!({})));
+    assert_eq!(ended(&web, alice, &wrong)["outcome"], "ParameterValidationError");
+    // Of eight a minute two were left; what is refused, and the making of a receipt, count once.
+    place(&begin(&web, alice, "esc:add", &json!({"a": 1, "b": 2}), json!({})));
+    let many = begin(&web, alice, "esc:add", &json!({}), json!({}));
+    assert_eq!((many.status, many.header("retry-after").is_some()), (429, true), "{many:?}");
+    assert_eq!(
+        web.get("/v1/calls", &[alice]).json()["calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|call| call["mode"] == "async")
+            .count(),
+        2
+    );
 }
 
 #[test]
 fn a_full_store_refuses_before_anything_runs() {
-    if !has("python", 1) {
-        return;
-    }
     let scene = Scene::new(Who::ours(), "at_once = 1\n");
     let web = scene.serve();
     let sleeps = || begin(&web, &scene.alice, "esc:sleep", &json!({}), json!({}));
@@ -325,9 +290,6 @@ fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
 /// A disk that was full for a while is no reason to start the server anew.
 #[test]
 fn a_store_that_could_not_be_written_is_opened_again() {
-    if !has("python", 1) {
-        return;
-    }
     if !is_root() {
         return skipped(1, "a small disk of its own needs root");
     }
@@ -368,9 +330,6 @@ fn a_store_that_could_not_be_written_is_opened_again() {
 /// Whom a call counts as is decided once: a job that waited is refused where its caller may not be that one any more.
 #[test]
 fn a_job_whose_caller_may_not_act_as_another_any_more_is_refused() {
-    if !has("python", 1) {
-        return;
-    }
     let scene = Scene::new(Who::ours(), "at_once = 1\nact_as = [\"bob\"]\n");
     let web = scene.serve();
     let nap = |s: f64| begin(&web, &scene.alice, "esc:nap", &json!({"s": s}), json!({"user": "bob"}));

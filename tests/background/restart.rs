@@ -1,7 +1,7 @@
 //! What a host that was stopped or killed says of its calls once it is back.
 
 use super::{Scene, begin, ended, place, state};
-use crate::harness::{as_everyone_with, wait_for};
+use crate::harness::{Who, as_everyone_with, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use std::time::Duration;
@@ -43,55 +43,52 @@ fn a_killed_host_tells_the_truth_of_each_call() {
         // Nothing of it is run again.
         scene.playground.runs("user_scripts/sleep/main.py", 0);
         assert_eq!(scene.playground.records().len(), 2, "the one that waited left none");
+        assert_eq!(super::status::asked(&web, alice, &ran)["outputData"]["status"], "failed", "as an agent is told");
     });
 }
 
 #[test]
 fn a_stopped_host_ends_its_calls_and_keeps_that() {
-    as_everyone_with("python", "a host that is stopped", |who| {
-        let scene = Scene::new(who, "");
-        let mut web = scene.serve();
-        let alice = scene.alice.as_str();
-        let short = place(&begin(&web, alice, "esc:nap", &json!({"s": 2}), json!({})));
-        let long = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({})));
-        wait_for("both run", || [&short, &long].iter().all(|place| state(&web, alice, place)["phase"] == "running"));
-        web.signal(Signal::SIGTERM);
-        // The first one ends by itself meanwhile. Told again, the host waits no longer.
-        wait_for("its record", || scene.playground.records().len() == 1);
-        web.signal(Signal::SIGTERM);
-        web.ended(Duration::from_secs(20));
-        let web = scene.serve();
-        assert_eq!(state(&web, alice, &short)["outcome"], "success");
-        let told = state(&web, alice, &long);
-        assert_eq!(told["outcome"], "CancelledError", "{told}");
-        let error = &told["result"]["error"];
-        assert!(error["message"].as_str().unwrap().starts_with("The server was stopped. It ran already"), "{told}");
-        assert_eq!(error["retryable"], false, "{told}");
-    });
+    let scene = Scene::new(Who::ours(), "");
+    let mut web = scene.serve();
+    let alice = scene.alice.as_str();
+    let short = place(&begin(&web, alice, "esc:nap", &json!({"s": 2}), json!({})));
+    let long = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({})));
+    wait_for("both run", || [&short, &long].iter().all(|place| state(&web, alice, place)["phase"] == "running"));
+    web.signal(Signal::SIGTERM);
+    // The first one ends by itself meanwhile. Told again, the host waits no longer.
+    wait_for("its record", || scene.playground.records().len() == 1);
+    web.signal(Signal::SIGTERM);
+    web.ended(Duration::from_secs(20));
+    let web = scene.serve();
+    assert_eq!(state(&web, alice, &short)["outcome"], "success");
+    let told = state(&web, alice, &long);
+    assert_eq!(told["outcome"], "CancelledError", "{told}");
+    let error = &told["result"]["error"];
+    assert!(error["message"].as_str().unwrap().starts_with("The server was stopped. It ran already"), "{told}");
+    assert_eq!(error["retryable"], false, "{told}");
 }
 
 /// The disk changes a byte of one result.
 #[test]
 fn a_damaged_result_is_told_as_such() {
-    as_everyone_with("python", "a damaged store", |who| {
-        let scene = Scene::new(who, "");
-        let alice = scene.alice.as_str();
-        let mut web = scene.serve();
-        let places: Vec<String> =
-            (0..2).map(|n| place(&begin(&web, alice, "esc:add", &json!({"a": 4000, "b": n}), json!({})))).collect();
-        places.iter().for_each(|place| drop(ended(&web, alice, place)));
-        web.signal(Signal::SIGTERM);
-        web.ended(Duration::from_secs(20));
-        let path = scene.playground.path("state/background.redb");
-        let mut kept = std::fs::read(&path).unwrap();
-        let sum = b"\"sum\":4001";
-        let at: Vec<usize> = (0..kept.len()).filter(|at| kept[*at..].starts_with(sum)).collect();
-        assert!(!at.is_empty());
-        at.into_iter().for_each(|at| kept[at] = b'!');
-        std::fs::write(&path, kept).unwrap();
-        let web = scene.serve();
-        assert_eq!(state(&web, alice, &places[0])["result"]["outputData"], json!({"sum": 4000}), "control");
-        let damaged = web.get(&places[1], &[alice]);
-        assert_eq!((damaged.status, &damaged.json()["error"]["type"]), (500, &json!("InternalError")), "{damaged:?}");
-    });
+    let scene = Scene::new(Who::ours(), "");
+    let alice = scene.alice.as_str();
+    let mut web = scene.serve();
+    let places: Vec<String> =
+        (0..2).map(|n| place(&begin(&web, alice, "esc:add", &json!({"a": 4000, "b": n}), json!({})))).collect();
+    places.iter().for_each(|place| drop(ended(&web, alice, place)));
+    web.signal(Signal::SIGTERM);
+    web.ended(Duration::from_secs(20));
+    let path = scene.playground.path("state/background.redb");
+    let mut kept = std::fs::read(&path).unwrap();
+    let sum = b"\"sum\":4001";
+    let at: Vec<usize> = (0..kept.len()).filter(|at| kept[*at..].starts_with(sum)).collect();
+    assert!(!at.is_empty());
+    at.into_iter().for_each(|at| kept[at] = b'!');
+    std::fs::write(&path, kept).unwrap();
+    let web = scene.serve();
+    assert_eq!(state(&web, alice, &places[0])["result"]["outputData"], json!({"sum": 4000}), "control");
+    let damaged = web.get(&places[1], &[alice]);
+    assert_eq!((damaged.status, &damaged.json()["error"]["type"]), (500, &json!("InternalError")), "{damaged:?}");
 }

@@ -1,17 +1,15 @@
 //! The tool by which an agent asks for its calls: their states, their results, their ends after a restart.
 
 use super::{Scene, begin, ended, place, state};
-use crate::harness::{Playground, Server, as_everyone_with, wait_for};
+use crate::harness::{Playground, Server, Who, wait_for};
 use crate::http::mcp::Client;
 use crate::http::{Web, adder};
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::time::Duration;
 
 const TOOL: &str = "core:task-status";
 
 /// What the tool answers about the call at this place.
-fn asked(web: &Web, caller: &str, place: &str) -> Value {
+pub fn asked(web: &Web, caller: &str, place: &str) -> Value {
     let id = place.rsplit('/').next().unwrap();
     let reply = web.call(TOOL, &json!({"arguments": {"id": id}}), &[caller]);
     assert_eq!(reply.status == 200, reply.json()["success"] == true, "{reply:?}");
@@ -20,79 +18,54 @@ fn asked(web: &Web, caller: &str, place: &str) -> Value {
 
 #[test]
 fn an_agent_asks_for_its_own_calls() {
-    as_everyone_with("python", "an agent that asks", |who| {
-        let scene = Scene::new(who, "");
-        let web = scene.serve();
-        let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
-        let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 12}), json!({})));
-        wait_for("it runs", || state(&web, alice, &nap)["phase"] == "running");
-        let told = &asked(&web, alice, &nap)["outputData"];
-        assert_eq!((&told["status"], &told["tool"]), (&json!("running"), &json!("esc:nap@1.0.0")), "{told}");
-        assert_eq!((told.get("ended"), told.get("result")), (None, None), "{told}");
-        ended(&web, alice, &nap);
-        let told = asked(&web, alice, &nap)["outputData"].clone();
-        assert_eq!((&told["status"], &told["result"]["outputData"]), (&json!("done"), &json!("slept")), "{told}");
-        assert_eq!(told["result"], state(&web, alice, &nap)["result"]);
-        // To others it is not there, as if there were no such id.
-        let never = asked(&web, alice, "/v1/calls/00000000-0000-7000-8000-000000000000")["error"].clone();
-        assert_eq!(never["type"], "ParameterValidationError", "{never}");
-        for other in [bob, ops] {
-            assert_eq!(asked(&web, other, &nap)["error"], never);
-        }
-        // What would be longer than the tool's own answer may be is left out, and is there over HTTP.
-        let large = place(&begin(&web, alice, "esc:large", &json!({}), json!({})));
-        let whole = ended(&web, alice, &large);
-        assert_eq!(whole["result"]["outputData"].as_str().unwrap().len(), 1_048_500, "control");
-        let told = asked(&web, alice, &large)["outputData"].clone();
-        assert_eq!((&told["status"], &told["resultLeftOut"]), (&json!("done"), &json!(true)), "{told}");
-        assert_eq!(told.get("result"), None);
-        // An operator's own tool of this method has the parameter under another name.
-        let named = json!({"arguments": {"call": nap.rsplit('/').next()}});
-        let told = web.call("own:status", &named, &[alice]).json();
-        assert_eq!(told["outputData"]["status"], "done", "{told}");
-        // An MCP client of the same server has the tool, and is told that it changes nothing.
-        let mut client = Client::new(&web, true, &[alice]);
-        let listed = client.ask("tools/list", json!({})).json();
-        let tools = listed["result"]["tools"].as_array().unwrap();
-        let tool = tools.iter().find(|tool| tool["name"] == "core__task-status").unwrap();
-        assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
-        let (answer, _) = client.call("core__task-status", json!({"id": nap.rsplit('/').next()}));
-        assert_eq!(answer["result"]["structuredContent"]["status"], "done", "{answer}");
-    });
-}
-
-#[test]
-fn a_call_that_its_host_did_not_outlive_has_failed() {
-    as_everyone_with("python", "an agent that asks after a restart", |who| {
-        let scene = Scene::new(who, "");
-        let mut web = scene.serve();
-        let alice = scene.alice.as_str();
-        let ran = place(&begin(&web, alice, "esc:sleep", &json!({}), json!({})));
-        wait_for("it runs", || asked(&web, alice, &ran)["outputData"]["status"] == "running");
-        web.signal(Signal::SIGKILL);
-        web.ended(Duration::from_secs(10));
-        let web = scene.serve();
-        let told = asked(&web, alice, &ran)["outputData"].clone();
-        assert_eq!(told["status"], "failed", "{told}");
-        let error = &told["result"]["error"];
-        assert!(error["message"].as_str().unwrap().contains("how far the call came is not known"), "{told}");
-    });
+    let scene = Scene::new(Who::ours(), "");
+    let web = scene.serve();
+    let (alice, bob, ops) = (scene.alice.as_str(), scene.bob.as_str(), scene.ops.as_str());
+    let nap = place(&begin(&web, alice, "esc:nap", &json!({"s": 12}), json!({})));
+    wait_for("it runs", || state(&web, alice, &nap)["phase"] == "running");
+    let told = &asked(&web, alice, &nap)["outputData"];
+    assert_eq!((&told["status"], &told["tool"]), (&json!("running"), &json!("esc:nap@1.0.0")), "{told}");
+    assert_eq!((told.get("ended"), told.get("result")), (None, None), "{told}");
+    ended(&web, alice, &nap);
+    let told = asked(&web, alice, &nap)["outputData"].clone();
+    assert_eq!((&told["status"], &told["result"]["outputData"]), (&json!("done"), &json!("slept")), "{told}");
+    assert_eq!(told["result"], state(&web, alice, &nap)["result"]);
+    // To others it is not there, as if there were no such id.
+    let never = asked(&web, alice, "/v1/calls/00000000-0000-7000-8000-000000000000")["error"].clone();
+    assert_eq!(never["type"], "ParameterValidationError", "{never}");
+    for other in [bob, ops] {
+        assert_eq!(asked(&web, other, &nap)["error"], never);
+    }
+    // What would be longer than the tool's own answer may be is left out, and is there over HTTP.
+    let large = place(&begin(&web, alice, "esc:large", &json!({}), json!({})));
+    let whole = ended(&web, alice, &large);
+    assert_eq!(whole["result"]["outputData"].as_str().unwrap().len(), 1_048_500, "control");
+    let told = asked(&web, alice, &large)["outputData"].clone();
+    assert_eq!((&told["status"], &told["resultLeftOut"]), (&json!("done"), &json!(true)), "{told}");
+    assert_eq!(told.get("result"), None);
+    // An operator's own tool of this method has the parameter under another name.
+    let named = json!({"arguments": {"call": nap.rsplit('/').next()}});
+    let told = web.call("own:status", &named, &[alice]).json();
+    assert_eq!(told["outputData"]["status"], "done", "{told}");
+    // An MCP client of the same server has the tool, and is told that it changes nothing.
+    let mut client = Client::new(&web, true, &[alice]);
+    let listed = client.ask("tools/list", json!({})).json();
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let tool = tools.iter().find(|tool| tool["name"] == "core__task-status").unwrap();
+    assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
+    let (answer, _) = client.call("core__task-status", json!({"id": nap.rsplit('/').next()}));
+    assert_eq!(answer["result"]["structuredContent"]["status"], "done", "{answer}");
 }
 
 /// Whoever keeps no calls shows agents no such tool, and says who does.
 #[test]
 fn a_process_that_keeps_no_calls_says_so() {
-    as_everyone_with("python", "nothing kept", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        adder(&playground);
-        playground.settle();
-        let ended = playground.call(TOOL, r#"{"id":"x"}"#);
-        assert!(ended.stderr.contains("ServiceError: This process keeps no calls in the background."), "{ended:?}");
-        let mut server = Server::start(&playground);
-        let names = server.names();
-        assert!(
-            names.contains(&"esc__add".to_owned()) && !names.contains(&"core__task-status".to_owned()),
-            "{names:?}"
-        );
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    playground.settle();
+    let ended = playground.call(TOOL, r#"{"id":"x"}"#);
+    assert!(ended.stderr.contains("ServiceError: This process keeps no calls in the background."), "{ended:?}");
+    let mut server = Server::start(&playground);
+    let names = server.names();
+    assert!(names.contains(&"esc__add".to_owned()) && !names.contains(&"core__task-status".to_owned()), "{names:?}");
 }

@@ -258,35 +258,33 @@ fn a_bad_entry_of_the_store_stops_nobody_and_is_removed() {
 
 #[test]
 fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
-    as_everyone("packages of source text", |who| {
-        let shop = Shop::new(who);
-        let code = "import json, plain\nprint(json.dumps(plain.version))\n";
-        let input = json!({"language": "python", "code": code, "inputData": {}}).to_string();
-        let call = || finish(shop.host(&["call", "core:run-code", "--json", "--input", &input]), b"");
-        let lock = shop.playground.path("sandbox-policies/run-code.pylock.toml");
-        let entry = |more: &str| {
-            let rest = format!("[packages]\npython = {{ index = \"default\", {more}why = \"a test\" }}\n");
-            shop.playground.policy("run", "core:run-code", &rest);
-            shop.settle();
-        };
-        entry("");
-        assert!(call().text().contains("No module named"), "the control: {:?}", call());
-        assert_ne!(shop.deps(&["lock", "core:run-code", "plain<2"]).code, Some(0));
-        entry("lock_file = \"run-code.pylock.toml\", ");
-        assert_eq!(fits("DependencyError: run-code.pylock.toml: does not exist; `toolhost deps lock", &call()), Ok(()));
-        let locked = shop.deps(&["lock", "core:run-code", "plain<2"]);
-        assert!(locked.code == Some(0) && lock.is_file(), "{} {}", locked.text(), locked.stderr);
-        assert!(call().text().contains("1.0"), "{:?}", call());
-        let asked = shop.log().len();
-        assert!(call().text().contains("1.0"), "{:?}", call());
-        assert_eq!(shop.log().len(), asked, "it is built once");
-        fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-        assert_eq!(fits("DependencyError: can be written by others", &call()), Ok(()));
-        fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
-        assert!(call().text().contains("1.0"), "the control: {:?}", call());
-        let audit = finish(shop.host(&["audit", "core:run-code", "--all"]), b"").text();
-        assert!(audit.contains("run-code.pylock.toml"), "{audit}");
-    });
+    let shop = Shop::new(Who::ours());
+    let code = "import json, plain\nprint(json.dumps(plain.version))\n";
+    let input = json!({"language": "python", "code": code, "inputData": {}}).to_string();
+    let call = || finish(shop.host(&["call", "core:run-code", "--json", "--input", &input]), b"");
+    let lock = shop.playground.path("sandbox-policies/run-code.pylock.toml");
+    let entry = |more: &str| {
+        let rest = format!("[packages]\npython = {{ index = \"default\", {more}why = \"a test\" }}\n");
+        shop.playground.policy("run", "core:run-code", &rest);
+        shop.settle();
+    };
+    entry("");
+    assert!(call().text().contains("No module named"), "the control: {:?}", call());
+    assert_ne!(shop.deps(&["lock", "core:run-code", "plain<2"]).code, Some(0));
+    entry("lock_file = \"run-code.pylock.toml\", ");
+    assert_eq!(fits("DependencyError: run-code.pylock.toml: does not exist; `toolhost deps lock", &call()), Ok(()));
+    let locked = shop.deps(&["lock", "core:run-code", "plain<2"]);
+    assert!(locked.code == Some(0) && lock.is_file(), "{} {}", locked.text(), locked.stderr);
+    assert!(call().text().contains("1.0"), "{:?}", call());
+    let asked = shop.log().len();
+    assert!(call().text().contains("1.0"), "{:?}", call());
+    assert_eq!(shop.log().len(), asked, "it is built once");
+    fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    assert_eq!(fits("DependencyError: can be written by others", &call()), Ok(()));
+    fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(call().text().contains("1.0"), "the control: {:?}", call());
+    let audit = finish(shop.host(&["audit", "core:run-code", "--all"]), b"").text();
+    assert!(audit.contains("run-code.pylock.toml"), "{audit}");
 }
 
 #[test]

@@ -29,12 +29,13 @@ impl Drop for Index {
 }
 
 impl Index {
-    fn of(world: &World) -> Index {
+    /// `certificate`: of the world, which the index shows.
+    fn of(world: &World, certificate: &str) -> Index {
         let folder = world.playground.path("shop");
         fs::create_dir_all(folder.join("marks")).unwrap();
         fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
         world.playground.settle();
-        let certificate = world.playground.path("world/host.pem");
+        let certificate = world.playground.path("world").join(certificate);
         let options = json!({"address": "45.20.0.1", "port": 8444, "certificate": certificate});
         let mut process = world.outside("/usr/bin/python3");
         process.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
@@ -92,7 +93,7 @@ fn policy(world: &World, lock: &str, builds: bool) {
 #[test]
 fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
     in_both_worlds("an index with a credential", |world| {
-        let index = Index::of(world);
+        let index = Index::of(world, "host.pem");
         let key = world.playground.path("home/index.key");
         fs::write(&key, format!("{KEY}\n")).unwrap();
         let entry = |name: &str, path: &str| {
@@ -159,5 +160,33 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
         // Without a credential the same index would have been asked without one.
         world.control(&format!("https://{HOST}/simple/plain/"));
         assert_eq!(index.log().last().map(String::as_str), Some("/simple/plain/"));
+    });
+}
+
+#[test]
+fn an_authority_of_its_own_vouches_for_an_index_with_a_credential() {
+    in_both_worlds("an index with a credential and an authority", |world| {
+        let index = Index::of(world, "private.pem");
+        let key = world.playground.path("home/index.key");
+        fs::write(&key, format!("{KEY}\n")).unwrap();
+        let authority = world.playground.path("home/authority.pem");
+        fs::copy(world.playground.path("world/private-ca.pem"), &authority).unwrap();
+        let folder = world.playground.tool("one", "python", "import plain\nprint(1)\n", json!({}));
+        fs::write(folder.join("requirements.txt"), super::locked(&index.hashes, "plain==1.0")).unwrap();
+        policy(world, "required", false);
+        // Once: the store keeps the modes that the host gave it.
+        world.playground.settle();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        super::settle(&world.playground);
+        let call = |ca: &str| {
+            let credential = format!("credential = {{ from = \"file:{}\" }}{ca}", key.display());
+            let config = format!("[indexes.default]\npython = {{ url = \"https://{HOST}/simple/\", {credential} }}\n");
+            fs::write(world.playground.path("config.toml"), config).unwrap();
+            host(world, &["call", "esc:one", "--json", "--input", "{}"])
+        };
+        assert_eq!(call("").kind(), "DependencyError", "the control: the machine does not trust it");
+        assert!(index.log().is_empty(), "{:?}", index.log());
+        assert_eq!(fits("ok 1", &call(&format!(", ca = \"{}\"", authority.display()))), Ok(()));
+        assert!(index.log().iter().all(|line| line.ends_with(&format!(" Bearer {KEY}"))), "{:?}", index.log());
     });
 }

@@ -1,6 +1,6 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
-use crate::harness::{Ended, Playground, Server, as_everyone, fits, manifest, script};
+use crate::harness::{Ended, Playground, Server, Who, as_everyone, fits, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -56,34 +56,32 @@ fn unavailable(playground: &Playground, name: &str, wanted: &str) -> Ended {
 
 #[test]
 fn packages_are_off_unless_a_policy_says_so() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        put(&playground, "bare", "python", &[], None);
-        put(&playground, "loose", "python", &[("requirements.txt", "six\n")], None);
-        put(&playground, "empty", "python", &[("requirements.txt", "# nothing\n")], None);
-        put(&playground, "block", "python", &[], None);
-        fs::write(
-            playground.path("user_scripts/block/main.py"),
-            format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}"),
-        )
-        .unwrap();
-        // Control: the same tools without files that ask for something.
-        for name in ["bare", "empty"] {
-            assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
-            assert_eq!(listed(&playground, name)["available"], true);
-        }
-        let sentence = "its python packages (requirements.txt), which no policy allows it: write [packages] python = { index = \\\"default\\\"";
-        let sentence = sentence.replace('\\', "");
-        unavailable(&playground, "loose", &format!("CapabilityError: {sentence}"));
-        unavailable(&playground, "block", "CapabilityError: its python packages (main.py)");
-        let needs = listed(&playground, "loose")["needs"][0].as_str().unwrap_or_default().to_owned();
-        assert!(needs.starts_with(&sentence), "{needs}");
-        // What the sentence says to write is enough.
-        let entry = needs.split("write [packages] ").nth(1).and_then(|rest| rest.split(" into").next()).unwrap();
-        playground.policy("loose", "esc:loose", &allowing(entry));
-        playground.settle();
-        assert_eq!(listed(&playground, "loose")["available"], true, "{needs}");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    put(&playground, "bare", "python", &[], None);
+    put(&playground, "loose", "python", &[("requirements.txt", "six\n")], None);
+    put(&playground, "empty", "python", &[("requirements.txt", "# nothing\n")], None);
+    put(&playground, "block", "python", &[], None);
+    fs::write(
+        playground.path("user_scripts/block/main.py"),
+        format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}"),
+    )
+    .unwrap();
+    // Control: the same tools without files that ask for something.
+    for name in ["bare", "empty"] {
+        assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
+        assert_eq!(listed(&playground, name)["available"], true);
+    }
+    let sentence = "its python packages (requirements.txt), which no policy allows it: write [packages] python = { index = \\\"default\\\"";
+    let sentence = sentence.replace('\\', "");
+    unavailable(&playground, "loose", &format!("CapabilityError: {sentence}"));
+    unavailable(&playground, "block", "CapabilityError: its python packages (main.py)");
+    let needs = listed(&playground, "loose")["needs"][0].as_str().unwrap_or_default().to_owned();
+    assert!(needs.starts_with(&sentence), "{needs}");
+    // What the sentence says to write is enough.
+    let entry = needs.split("write [packages] ").nth(1).and_then(|rest| rest.split(" into").next()).unwrap();
+    playground.policy("loose", "esc:loose", &allowing(entry));
+    playground.settle();
+    assert_eq!(listed(&playground, "loose")["available"], true, "{needs}");
 }
 
 /// name, language, files, the table of its policy, how a call ends
@@ -112,85 +110,79 @@ const REFUSED: &[Case] = &[
 
 #[test]
 fn what_cannot_be_installed_stops_the_call_and_says_why() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        for (name, language, files, table, wanted) in REFUSED {
-            put(&playground, name, language, files, Some(table));
-            let ended = unavailable(&playground, name, wanted);
-            let message = ended.out["error"]["message"].as_str().unwrap_or_default();
-            assert!(!message.contains(playground.base.to_str().unwrap()), "an agent reads no host path: {message}");
-        }
-        let check = playground.cli(&["check"]).text();
-        for words in [
-            "so it was not started: requirements.txt:2: `x @ git+https://h/x` is a git reference",
-            "no [indexes.inner] python",
-        ] {
-            assert!(check.contains(words), "{words}:\n{check}");
-        }
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (name, language, files, table, wanted) in REFUSED {
+        put(&playground, name, language, files, Some(table));
+        let ended = unavailable(&playground, name, wanted);
+        let message = ended.out["error"]["message"].as_str().unwrap_or_default();
+        assert!(!message.contains(playground.base.to_str().unwrap()), "an agent reads no host path: {message}");
+    }
+    let check = playground.cli(&["check"]).text();
+    for words in [
+        "so it was not started: requirements.txt:2: `x @ git+https://h/x` is a git reference",
+        "no [indexes.inner] python",
+    ] {
+        assert!(check.contains(words), "{words}:\n{check}");
+    }
 }
 
 #[test]
 fn a_denied_package_of_a_lock_stops_the_call_with_the_reason_of_the_policy() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let lock = format!("six==1.16.0 {HASH}\n");
-        let table = format!("{PYTHON}\ndeny = [{{ name = \"Six\", versions = \"<1.17\", why = \"it has a hole\" }}]");
-        put(&playground, "denied", "python", &[("requirements.txt", &lock)], Some(&table));
-        unavailable(&playground, "denied", "DependencyError: six 1.16.0 is denied: it has a hole");
-        fs::write(playground.path("user_scripts/denied/requirements.txt"), lock.replace("1.16", "1.17")).unwrap();
-        assert_eq!(listed(&playground, "denied")["available"], true, "control: a version that is not denied");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let lock = format!("six==1.16.0 {HASH}\n");
+    let table = format!("{PYTHON}\ndeny = [{{ name = \"Six\", versions = \"<1.17\", why = \"it has a hole\" }}]");
+    put(&playground, "denied", "python", &[("requirements.txt", &lock)], Some(&table));
+    unavailable(&playground, "denied", "DependencyError: six 1.16.0 is denied: it has a hole");
+    fs::write(playground.path("user_scripts/denied/requirements.txt"), lock.replace("1.16", "1.17")).unwrap();
+    assert_eq!(listed(&playground, "denied")["available"], true, "control: a version that is not denied");
 }
 
 #[test]
 fn nobody_else_speaks_for_a_script() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        // Directly in a base folder lie the scripts of all.
-        playground.tool_at("esc:flat", "python", "flat.py", SCRIPT, json!({}));
-        fs::write(playground.path("user_scripts/requirements.txt"), "six\n").unwrap();
-        // A folder above says nothing of a script below.
-        playground.tool_at("esc:deep", "python", "top/below/main.py", SCRIPT, json!({}));
-        fs::write(playground.path("user_scripts/top/requirements.txt"), "six\n").unwrap();
-        // Nor do files among the scripts of tools that lie elsewhere: each of these is a guest there.
-        for name in ["guest", "second"] {
-            let file = format!("shared/{name}.py");
-            fs::create_dir_all(playground.path("user_scripts/shared")).unwrap();
-            fs::write(playground.path("user_scripts").join(&file), SCRIPT).unwrap();
-            let folder = playground.path("tool-defs").join(name);
-            fs::create_dir_all(&folder).unwrap();
-            let text = manifest(format!("esc:{name}"), script(file, "python"), json!({})).to_string();
-            fs::write(folder.join(format!("{name}.tool.json")), text).unwrap();
-        }
-        fs::write(playground.path("user_scripts/shared/requirements.txt"), "six\n").unwrap();
-        // The files of another language neither.
-        put(&playground, "mixed", "python", &[("package.json", PACKAGE)], None);
-        playground.settle();
-        for name in ["flat", "deep", "guest", "second", "mixed"] {
-            assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
-        }
-        fs::write(playground.path("user_scripts/top/below/requirements.txt"), "six\n").unwrap();
-        unavailable(&playground, "deep", "CapabilityError: its python packages");
-        // Control: alone in the folder it is no guest, and the file is its own.
-        fs::remove_dir_all(playground.path("tool-defs/second")).unwrap();
-        unavailable(&playground, "guest", "CapabilityError: its python packages");
-        // A script that a builtin tool runs answers to its own policy and to the builtin tool's.
-        put(&playground, "both", "python", &[("requirements.txt", "six\n")], Some(PYTHON));
-        playground.policy("core", "core:execute-python-script", OWN);
-        playground.settle();
-        let input = json!({"scriptPath": "both/main.py", "inputData": {}}).to_string();
-        let ended = playground.call("core:execute-python-script", &input);
-        fits("CapabilityError: its python packages (requirements.txt), which no policy allows it", &ended).unwrap();
-        playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
-        playground.settle();
-        // A path is judged before anything is read beside it.
-        let climbing = json!({"scriptPath": "both/../../both/main.py", "inputData": {}}).to_string();
-        fits("SecurityError", &playground.call("core:execute-python-script", &climbing)).unwrap();
-        fits("DependencyError", &playground.call("core:execute-python-script", &input)).unwrap();
-        let audit = playground.cli(&["audit", "core:execute-python-script", "--json"]).out;
-        assert_eq!(audit["packages"]["allowed"]["python"]["index"], "default", "{audit}");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    // Directly in a base folder lie the scripts of all.
+    playground.tool_at("esc:flat", "python", "flat.py", SCRIPT, json!({}));
+    fs::write(playground.path("user_scripts/requirements.txt"), "six\n").unwrap();
+    // A folder above says nothing of a script below.
+    playground.tool_at("esc:deep", "python", "top/below/main.py", SCRIPT, json!({}));
+    fs::write(playground.path("user_scripts/top/requirements.txt"), "six\n").unwrap();
+    // Nor do files among the scripts of tools that lie elsewhere: each of these is a guest there.
+    for name in ["guest", "second"] {
+        let file = format!("shared/{name}.py");
+        fs::create_dir_all(playground.path("user_scripts/shared")).unwrap();
+        fs::write(playground.path("user_scripts").join(&file), SCRIPT).unwrap();
+        let folder = playground.path("tool-defs").join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let text = manifest(format!("esc:{name}"), script(file, "python"), json!({})).to_string();
+        fs::write(folder.join(format!("{name}.tool.json")), text).unwrap();
+    }
+    fs::write(playground.path("user_scripts/shared/requirements.txt"), "six\n").unwrap();
+    // The files of another language neither.
+    put(&playground, "mixed", "python", &[("package.json", PACKAGE)], None);
+    playground.settle();
+    for name in ["flat", "deep", "guest", "second", "mixed"] {
+        assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
+    }
+    fs::write(playground.path("user_scripts/top/below/requirements.txt"), "six\n").unwrap();
+    unavailable(&playground, "deep", "CapabilityError: its python packages");
+    // Control: alone in the folder it is no guest, and the file is its own.
+    fs::remove_dir_all(playground.path("tool-defs/second")).unwrap();
+    unavailable(&playground, "guest", "CapabilityError: its python packages");
+    // A script that a builtin tool runs answers to its own policy and to the builtin tool's.
+    put(&playground, "both", "python", &[("requirements.txt", "six\n")], Some(PYTHON));
+    playground.policy("core", "core:execute-python-script", OWN);
+    playground.settle();
+    let input = json!({"scriptPath": "both/main.py", "inputData": {}}).to_string();
+    let ended = playground.call("core:execute-python-script", &input);
+    fits("CapabilityError: its python packages (requirements.txt), which no policy allows it", &ended).unwrap();
+    playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
+    playground.settle();
+    // A path is judged before anything is read beside it.
+    let climbing = json!({"scriptPath": "both/../../both/main.py", "inputData": {}}).to_string();
+    fits("SecurityError", &playground.call("core:execute-python-script", &climbing)).unwrap();
+    fits("DependencyError", &playground.call("core:execute-python-script", &input)).unwrap();
+    let audit = playground.cli(&["audit", "core:execute-python-script", "--json"]).out;
+    assert_eq!(audit["packages"]["allowed"]["python"]["index"], "default", "{audit}");
 }
 
 #[test]
@@ -227,152 +219,131 @@ fn a_tool_cannot_write_what_is_installed_for_a_script() {
 
 #[test]
 fn packages_that_somebody_installed_need_no_policy() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        put(&playground, "python", "python", &[("requirements.txt", "six\n")], None);
-        unavailable(&playground, "python", "CapabilityError: its python packages");
-        let python = fs::canonicalize(crate::harness::PYTHON).unwrap();
-        let named = format!("{OWN}[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n", python.display());
-        playground.policy("python", "esc:python", &named);
-        let folder = put(&playground, "node", "nodejs", &[("package.json", PACKAGE)], None);
-        unavailable(&playground, "node", "CapabilityError: its node packages");
-        fs::create_dir(folder.join("node_modules")).unwrap();
-        playground.settle();
-        for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
-            assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
-            let audit = playground.cli(&["audit", &format!("esc:{name}"), "--all"]).text();
-            assert!(audit.contains(words), "{audit}");
-        }
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    put(&playground, "python", "python", &[("requirements.txt", "six\n")], None);
+    unavailable(&playground, "python", "CapabilityError: its python packages");
+    let python = fs::canonicalize(crate::harness::PYTHON).unwrap();
+    let named = format!("{OWN}[runtimes]\npython = {{ path = \"{}\", why = \"w\" }}\n", python.display());
+    playground.policy("python", "esc:python", &named);
+    let folder = put(&playground, "node", "nodejs", &[("package.json", PACKAGE)], None);
+    unavailable(&playground, "node", "CapabilityError: its node packages");
+    fs::create_dir(folder.join("node_modules")).unwrap();
+    playground.settle();
+    for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
+        assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
+        let audit = playground.cli(&["audit", &format!("esc:{name}"), "--all"]).text();
+        assert!(audit.contains(words), "{audit}");
+    }
 }
 
 #[test]
 fn a_server_sees_at_once_what_changes_beside_a_script() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let folder = put(&playground, "live", "python", &[], None);
-        let file = folder.join("requirements.txt");
-        let mut server = Server::start(&playground);
-        let mut said = |number: u64| {
-            let id = server.call_n("live", number);
-            server.answers_within(&[id], std::time::Duration::from_secs(30))[&id].to_string()
-        };
-        assert!(said(0).contains("ran"));
-        // So that nothing is young any more, and the answer that is kept counts.
-        std::thread::sleep(std::time::Duration::from_millis(1200));
-        assert!(said(1).contains("ran") && said(2).contains("ran"));
-        fs::write(&file, "six\n").unwrap();
-        assert!(said(3).contains("its python packages (requirements.txt)"));
-        fs::write(&file, "git+x\n").unwrap();
-        assert!(said(4).contains("a git reference"));
-        fs::remove_file(&file).unwrap();
-        assert!(said(5).contains("ran"));
-        fs::write(folder.join("main.py"), format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}"))
-            .unwrap();
-        assert!(said(6).contains("its python packages (main.py)"));
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let folder = put(&playground, "live", "python", &[], None);
+    let file = folder.join("requirements.txt");
+    let mut server = Server::start(&playground);
+    let mut said = |number: u64| {
+        let id = server.call_n("live", number);
+        server.answers_within(&[id], std::time::Duration::from_secs(30))[&id].to_string()
+    };
+    assert!(said(0).contains("ran"));
+    // So that nothing is young any more, and the answer that is kept counts.
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    assert!(said(1).contains("ran") && said(2).contains("ran"));
+    fs::write(&file, "six\n").unwrap();
+    assert!(said(3).contains("its python packages (requirements.txt)"));
+    fs::write(&file, "git+x\n").unwrap();
+    assert!(said(4).contains("a git reference"));
+    fs::remove_file(&file).unwrap();
+    assert!(said(5).contains("ran"));
+    fs::write(folder.join("main.py"), format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}")).unwrap();
+    assert!(said(6).contains("its python packages (main.py)"));
 }
 
 #[test]
 fn every_report_says_what_decides() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let lock = format!("six==1.16.0 {HASH}\n");
-        put(&playground, "locked", "python", &[("requirements.txt", &lock)], Some(PYTHON));
-        let relaxed = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
-        put(&playground, "loose", "python", &[("requirements.txt", "six>=1\n")], Some(relaxed));
-        put(&playground, "bare", "python", &[("requirements.txt", "six>=1\n")], None);
-        let audit = playground.cli(&["audit", "esc:locked", "--all"]).text();
-        let digest = toolhost::base::sha256_hex(lock.as_bytes());
-        for words in ["lock required, no builds", &digest, "six 1.16.0", "https://pypi.org/simple/"] {
-            assert!(audit.contains(words), "{words}:\n{audit}");
-        }
-        let loose = playground.cli(&["audit", "esc:loose", "--all"]).text();
-        assert!(loose.contains("warning: not pinned") && loose.contains("builds allowed"), "{loose}");
-        let check = playground.cli(&["check"]).text();
-        assert!(
-            check.contains("not pinned, so another day may bring another version: six (requirements.txt:1)"),
-            "{check}"
-        );
-        let can = playground.cli(&["audit", "--who-can", "package:six@1.16.0"]).text();
-        assert!(can.contains("esc:locked@1.0.0: locked at 1.16.0"), "{can}");
-        assert!(can.contains("esc:loose@1.0.0: it asks for six >=1, not locked") && !can.contains("esc:bare"), "{can}");
-        let suggested = playground.cli(&["audit", "esc:bare", "--suggest-policy"]).text();
-        assert!(
-            suggested.contains("[packages]\n")
-                && suggested.contains("python = { index = \"default\", lock = \"required\""),
-            "{suggested}"
-        );
-        // Filled in, it is enough.
-        fs::write(
-            playground.path("sandbox-policies/esc-bare.policy.toml"),
-            suggested.replace("why = \"\"", "why = \"w\""),
-        )
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let lock = format!("six==1.16.0 {HASH}\n");
+    put(&playground, "locked", "python", &[("requirements.txt", &lock)], Some(PYTHON));
+    let relaxed = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
+    put(&playground, "loose", "python", &[("requirements.txt", "six>=1\n")], Some(relaxed));
+    put(&playground, "bare", "python", &[("requirements.txt", "six>=1\n")], None);
+    let audit = playground.cli(&["audit", "esc:locked", "--all"]).text();
+    let digest = toolhost::base::sha256_hex(lock.as_bytes());
+    for words in ["lock required, no builds", &digest, "six 1.16.0", "https://pypi.org/simple/"] {
+        assert!(audit.contains(words), "{words}:\n{audit}");
+    }
+    let loose = playground.cli(&["audit", "esc:loose", "--all"]).text();
+    assert!(loose.contains("warning: not pinned") && loose.contains("builds allowed"), "{loose}");
+    let check = playground.cli(&["check"]).text();
+    assert!(
+        check.contains("not pinned, so another day may bring another version: six (requirements.txt:1)"),
+        "{check}"
+    );
+    let can = playground.cli(&["audit", "--who-can", "package:six@1.16.0"]).text();
+    assert!(can.contains("esc:locked@1.0.0: locked at 1.16.0"), "{can}");
+    assert!(can.contains("esc:loose@1.0.0: it asks for six >=1, not locked") && !can.contains("esc:bare"), "{can}");
+    let suggested = playground.cli(&["audit", "esc:bare", "--suggest-policy"]).text();
+    assert!(
+        suggested.contains("[packages]\n") && suggested.contains("python = { index = \"default\", lock = \"required\""),
+        "{suggested}"
+    );
+    // Filled in, it is enough.
+    fs::write(playground.path("sandbox-policies/esc-bare.policy.toml"), suggested.replace("why = \"\"", "why = \"w\""))
         .unwrap();
-        playground.settle();
-        assert_eq!(listed(&playground, "bare")["available"], true, "{suggested}");
+    playground.settle();
+    assert_eq!(listed(&playground, "bare")["available"], true, "{suggested}");
 
-        let saved = playground.path("home/before.json");
-        fs::write(&saved, playground.cli(&["audit", "esc:locked", "--json"]).text()).unwrap();
-        playground.policy("locked", "esc:locked", &allowing(relaxed));
-        fs::write(playground.path("user_scripts/locked/requirements.txt"), lock.replace("1.16.0", "1.17.0")).unwrap();
-        playground.settle();
-        let diff = playground.cli(&["diff", saved.to_str().unwrap(), "esc:locked"]).text();
-        for words in
-            ["+ packages   python from the index `default`; lock relaxed, builds allowed", "/packages/holds/six"]
-        {
-            assert!(diff.contains(words), "{words}:\n{diff}");
-        }
-        let probed = playground.cli(&["audit", "esc:locked", "--probe"]);
-        assert_eq!(probed.code, Some(0), "{probed:?}");
-    });
+    let saved = playground.path("home/before.json");
+    fs::write(&saved, playground.cli(&["audit", "esc:locked", "--json"]).text()).unwrap();
+    playground.policy("locked", "esc:locked", &allowing(relaxed));
+    fs::write(playground.path("user_scripts/locked/requirements.txt"), lock.replace("1.16.0", "1.17.0")).unwrap();
+    playground.settle();
+    let diff = playground.cli(&["diff", saved.to_str().unwrap(), "esc:locked"]).text();
+    for words in ["+ packages   python from the index `default`; lock relaxed, builds allowed", "/packages/holds/six"] {
+        assert!(diff.contains(words), "{words}:\n{diff}");
+    }
+    let probed = playground.cli(&["audit", "esc:locked", "--probe"]);
+    assert_eq!(probed.code, Some(0), "{probed:?}");
 }
 
 #[test]
 fn the_configuration_says_what_an_index_is() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let inner = "python = { index = \"inner\", why = \"w\" }";
-        put(&playground, "tool", "python", &[("requirements.txt", "six\n")], Some(inner));
-        let config = playground.path("home/.config/toolhost/config.toml");
-        fs::create_dir_all(config.parent().unwrap()).unwrap();
-        let put = |text: &str| {
-            fs::write(&config, text).unwrap();
-            playground.settle();
-        };
-        let words = "no [indexes.inner] python, so tools that require packages are unavailable; known: default";
-        assert!(playground.cli(&["check"]).text().contains(words));
-        put(
-            "[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n",
-        );
-        assert_eq!(listed(&playground, "tool")["available"], true);
-        let audit = playground.cli(&["audit", "esc:tool", "--all"]).text();
-        assert!(
-            audit.contains("`inner` (https://pypi.example/simple/, with a credential that toolhost adds)"),
-            "{audit}"
-        );
-        let doctor = playground.cli(&["doctor"]).text();
-        assert!(doctor.contains("inner") && doctor.contains("https://pypi.example/simple/"), "{doctor}");
-        for (text, words) in [
-            ("[indexes.inner]\npython = { url = \"https://u:p@x/\" }\n", "a user or password stands in it"),
-            ("[indexes.inner]\npython = \"somewhere\"\n", "\"machine\" or { url"),
-            ("[indexes.inner]\npython = { url = \"https://x/\", hots = [] }\n", "unknown field `hots`"),
-            ("[indexes.\"a b\"]\npython = \"machine\"\n", "no name of an index"),
-            ("[indexes.inner]\nruby = \"machine\"\n", "unknown field `ruby`"),
-        ] {
-            put(text);
-            let ended = playground.cli(&["list"]);
-            assert!(ended.code == Some(4) && ended.stderr.contains(words), "{text}: {ended:?}");
-        }
-        // As pip of this machine is set up.
-        put("[indexes.inner]\npython = \"machine\"\n");
-        fs::create_dir_all(playground.path("home/.config/pip")).unwrap();
-        fs::write(
-            playground.path("home/.config/pip/pip.conf"),
-            "[global]\nindex-url = https://mirror.example/simple\n",
-        )
-        .unwrap();
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let inner = "python = { index = \"inner\", why = \"w\" }";
+    put(&playground, "tool", "python", &[("requirements.txt", "six\n")], Some(inner));
+    let config = playground.path("home/.config/toolhost/config.toml");
+    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let put = |text: &str| {
+        fs::write(&config, text).unwrap();
         playground.settle();
-        assert!(playground.cli(&["audit", "esc:tool", "--all"]).text().contains("https://mirror.example/simple/"));
-    });
+    };
+    let words = "no [indexes.inner] python, so tools that require packages are unavailable; known: default";
+    assert!(playground.cli(&["check"]).text().contains(words));
+    put(
+        "[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n",
+    );
+    assert_eq!(listed(&playground, "tool")["available"], true);
+    let audit = playground.cli(&["audit", "esc:tool", "--all"]).text();
+    assert!(audit.contains("`inner` (https://pypi.example/simple/, with a credential that toolhost adds)"), "{audit}");
+    let doctor = playground.cli(&["doctor"]).text();
+    assert!(doctor.contains("inner") && doctor.contains("https://pypi.example/simple/"), "{doctor}");
+    for (text, words) in [
+        ("[indexes.inner]\npython = { url = \"https://u:p@x/\" }\n", "a user or password stands in it"),
+        ("[indexes.inner]\npython = \"somewhere\"\n", "\"machine\" or { url"),
+        ("[indexes.inner]\npython = { url = \"https://x/\", hots = [] }\n", "unknown field `hots`"),
+        ("[indexes.\"a b\"]\npython = \"machine\"\n", "no name of an index"),
+        ("[indexes.inner]\nruby = \"machine\"\n", "unknown field `ruby`"),
+    ] {
+        put(text);
+        let ended = playground.cli(&["list"]);
+        assert!(ended.code == Some(4) && ended.stderr.contains(words), "{text}: {ended:?}");
+    }
+    // As pip of this machine is set up.
+    put("[indexes.inner]\npython = \"machine\"\n");
+    fs::create_dir_all(playground.path("home/.config/pip")).unwrap();
+    fs::write(playground.path("home/.config/pip/pip.conf"), "[global]\nindex-url = https://mirror.example/simple\n")
+        .unwrap();
+    playground.settle();
+    assert!(playground.cli(&["audit", "esc:tool", "--all"]).text().contains("https://mirror.example/simple/"));
 }

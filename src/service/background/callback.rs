@@ -3,22 +3,23 @@
 //! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the id of the first
 //! one. The number of attempts is bounded.
 
+use super::calls::Background;
 use super::jobs::{Callback, Delivery, Job};
-use super::{Background, Change, new_id};
+use super::store::Change;
 use crate::base::lock;
 use crate::base::places::Places;
 use crate::base::text;
-use crate::egress::{self, Dialler, PostError, Receiver, tls};
+use crate::egress::{self, Dialler, PostError};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant, SecretGrant};
-use crate::service::callers::Rights;
 use crate::service::{Caller, secrets};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use jiff::{SignedDuration, Timestamp};
 use ring::hmac;
+use serde_json::json;
 use std::collections::HashSet;
 use std::sync::Weak;
 use std::time::Duration;
@@ -37,17 +38,6 @@ const LARGEST: usize = 256 * 1024;
 const SHORTEST: usize = 16;
 /// How often results are looked at that were kept for their time.
 const LOOK: Duration = Duration::from_secs(600);
-
-/// What is owed to a caller that names this URL, if it may.
-pub(super) fn owed(rights: &Rights, written: &str) -> Result<Callback, Fault> {
-    let url = CallbackUrl::parse(written).map_err(|why| {
-        let message = "The callback is no URL that can be used.";
-        Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
-    })?;
-    rights.callback(&url)?;
-    let (next, state) = (Timestamp::now(), Delivery::Pending);
-    Ok(Callback { url: url.to_string(), event: new_id(), state, attempts: 0, next, error: None })
-}
 
 /// Sends what is due, and forgets what was kept for its time, until the host stops.
 pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {
@@ -91,30 +81,14 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
     }
 }
 
-/// Why an attempt failed.
-struct Failed {
-    /// For the caller.
-    words: String,
-    /// For the person.
-    person: String,
-    /// There is no use in another one.
-    last: bool,
-}
-
-impl Failed {
-    fn of(fault: Fault) -> Failed {
-        let person = fault.person.unwrap_or_default();
-        Failed { words: fault.message, person, last: matches!(fault.kind, Kind::AuthorizationError) }
-    }
-
-    fn new(words: impl Into<String>, person: impl Into<String>) -> Failed {
-        Failed { words: words.into(), person: person.into(), last: false }
-    }
+/// Why an attempt failed. After an AuthorizationError there is no use in another one.
+fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault {
+    Fault::new(Kind::ServiceError, words).person(person)
 }
 
 impl Background {
     fn untold(&self) -> Vec<Job> {
-        lock(&self.jobs).iter().filter(|open| open.job.is_told()).map(|open| open.job.clone()).collect()
+        lock(&self.jobs).iter().filter(|open| open.job.has_pending_callback()).map(|open| open.job.clone()).collect()
     }
 
     /// Forgets what was kept for its time.
@@ -131,7 +105,7 @@ impl Background {
         let Some(mut callback) = job.callback.take() else { return };
         callback.attempts += 1;
         let tried = tokio::time::timeout(PATIENCE, self.send(&job, &callback)).await;
-        let late = || Err(Failed::new("the receiver did not answer in time", ""));
+        let late = || Err(delivery_fault("the receiver did not answer in time", ""));
         let (id, event, trace) = (&job.id, &callback.event, job.trace.as_deref());
         let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| WAITS.get(at));
         match tried.unwrap_or_else(|_| late()) {
@@ -139,9 +113,9 @@ impl Background {
                 tracing::info!(target: "toolhost::callback", call = id, trace, event, "the end was told");
                 (callback.state, callback.error) = (Delivery::Delivered, None);
             }
-            Err(Failed { words, person, last }) => {
-                let person = text::printable(&person);
-                match wait.filter(|_| !last) {
+            Err(fault) => {
+                let (words, person) = (fault.message, text::printable(&fault.person.unwrap_or_default()));
+                match wait.filter(|_| fault.kind != Kind::AuthorizationError) {
                     Some(seconds) => {
                         tracing::warn!(target: "toolhost::callback", call = id, trace, event, person, "the end was not told: {words}; again in {seconds} s");
                         callback.next = Timestamp::now() + SignedDuration::from_secs(*seconds);
@@ -165,12 +139,12 @@ impl Background {
         }
     }
 
-    async fn send(&self, job: &Job, callback: &Callback) -> Result<(), Failed> {
-        let url = CallbackUrl::parse(&callback.url).map_err(|why| Failed::new("its URL cannot be used", why))?;
+    async fn send(&self, job: &Job, callback: &Callback) -> Result<(), Fault> {
+        let url = CallbackUrl::parse(&callback.url).map_err(|why| delivery_fault("its URL cannot be used", why))?;
         let (dialler, key) = {
-            let decisions = self.service.decisions().map_err(Failed::of)?;
+            let decisions = self.service.decisions()?;
             let rights = decisions.rights(&Caller::named(&job.caller), None);
-            let (rule, from) = rights.callback(&url).map_err(Failed::of)?;
+            let (rule, from) = rights.callback(&url)?;
             let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
             let (ranges, why, named) = (rule.ranges.clone(), rule.why.clone(), rights.name());
             let grant = HostGrant { pattern, ranges, asked: String::new(), rule: named.clone(), why: why.clone() };
@@ -180,58 +154,38 @@ impl Background {
             (dialler, SecretGrant { name, from: from.clone(), header: None, rule: named, why })
         };
         let values = secrets::values(std::slice::from_ref(&key), &job.caller, PATIENCE).await;
-        let unsigned = |person: String| Failed::new("this host cannot sign it now", person);
+        let unsigned = |person: String| delivery_fault("this host cannot sign it now", person);
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
         let who = Caller::named(&job.caller);
         // A longer one is not sent, and so not read.
         let result = match job.bytes > LARGEST {
             true => None,
-            false => self.result(&who, &job.id).await.map_err(Failed::of)?,
+            false => self.result(&who, &job.id).await?,
         };
         let body = message(job, result.as_deref());
-        let headers = signed(&key, &callback.event, Timestamp::now().as_second(), &body)
-            .map_err(|e| Failed::new("its message cannot be made", e.to_string()))?;
-        let query = url.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
-        let trust = match url.https {
-            true => tokio::task::spawn_blocking(tls::of_machine).await.map(Some),
-            false => Ok(None),
-        };
-        let to = Receiver {
-            trust: trust.map_err(|e| Failed::new("this host's certificates cannot be read", e.to_string()))?,
-            host: url.host.clone(),
-            port: url.port,
-            name: url.name(),
-            authority: url.authority(),
-            target: format!("{}{query}", url.path),
-        };
-        match egress::post(&dialler, &to, headers, body.into()).await {
+        let headers = sign(&key, &callback.event, Timestamp::now().as_second(), &body)
+            .map_err(|e| delivery_fault("its message cannot be made", e.to_string()))?;
+        match egress::post(&dialler, &url, headers, body.into()).await {
             Ok(status) if status.is_success() => Ok(()),
-            Ok(status) if status.is_redirection() => {
-                let words = format!("the receiver answered {}: redirects are not followed", status.as_u16());
-                Err(Failed::new(words, ""))
+            Ok(status) => {
+                let also = if status.is_redirection() { ": redirects are not followed" } else { "" };
+                Err(delivery_fault(format!("the receiver answered {}{also}", status.as_u16()), ""))
             }
-            Ok(status) => Err(Failed::new(format!("the receiver answered {}", status.as_u16()), "")),
             Err(PostError::Refused(refusal)) => {
-                Err(Failed::new(refusal.to_string(), refusal.detail().unwrap_or_default()))
+                Err(delivery_fault(refusal.to_string(), refusal.detail().unwrap_or_default()))
             }
-            Err(PostError::Broken(why)) => Err(Failed::new("the receiver did not answer as HTTP does", why)),
+            Err(PostError::Broken(why)) => Err(delivery_fault("the receiver did not answer as HTTP does", why)),
         }
     }
 }
 
 /// The same bytes at each attempt.
 fn message(job: &Job, result: Option<&str>) -> String {
-    let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let ended = job.ended.map_or_else(String::new, |ended| ended.to_string());
-    let outcome = job.outcome.as_deref().unwrap_or_default();
-    let head = format!(
-        "{{\"type\":\"call.ended\",\"timestamp\":{},\"data\":{{\"id\":{},\"tool\":{},\"outcome\":{}",
-        quoted(&ended),
-        quoted(&job.id),
-        quoted(&job.tool),
-        quoted(outcome)
-    );
+    let data = json!({"id": job.id, "tool": job.tool, "outcome": job.outcome.as_deref().unwrap_or_default()});
+    let head = json!({"type": "call.ended", "timestamp": ended, "data": data}).to_string();
+    let head = head.trim_end_matches('}');
     match result.filter(|result| head.len() + result.len() + 16 <= LARGEST) {
         Some(result) => format!("{head},\"result\":{result}}}}}"),
         None => format!("{head},\"resultLeftOut\":true}}}}"),
@@ -252,7 +206,7 @@ fn signing_key(secret: &str) -> Result<hmac::Key, String> {
     }
 }
 
-fn signed(key: &hmac::Key, event: &str, seconds: i64, body: &str) -> Result<HeaderMap, http::Error> {
+fn sign(key: &hmac::Key, event: &str, seconds: i64, body: &str) -> Result<HeaderMap, http::Error> {
     let tag = hmac::sign(key, format!("{event}.{seconds}.{body}").as_bytes());
     let signature = format!("v1,{}", STANDARD.encode(tag));
     let mut headers = HeaderMap::new();
@@ -277,7 +231,7 @@ mod tests {
         // Made with another implementation (Python's hmac module).
         let key = signing_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").expect("a key");
         let headers =
-            signed(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, "{\"test\": 2432232314}").expect("plain");
+            sign(&key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, "{\"test\": 2432232314}").expect("plain");
         assert_eq!(headers["webhook-signature"], "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
         assert_eq!(
             (&headers["webhook-id"], &headers["webhook-timestamp"]),

@@ -65,11 +65,11 @@ impl Job {
 
     /// It runs, or its caller is still to be told of its end.
     fn is_owed(&self) -> bool {
-        self.ended.is_none() || self.is_told()
+        self.ended.is_none() || self.has_pending_callback()
     }
 
     /// Its end is told, again where that failed.
-    pub fn is_told(&self) -> bool {
+    pub fn has_pending_callback(&self) -> bool {
         self.ended.is_some() && self.callback.as_ref().is_some_and(|callback| callback.state == Delivery::Pending)
     }
 }
@@ -95,22 +95,6 @@ impl Bounds {
         bytes: [256 * MIB, 64 * MIB],
         time: Duration::from_secs(24 * 3600),
     };
-}
-
-/// Whose jobs.
-#[derive(Clone, Copy)]
-enum Of<'a> {
-    Principal(&'a str),
-    All,
-}
-
-impl Of<'_> {
-    fn holds(self, job: &Job) -> bool {
-        match self {
-            Of::Principal(name) => job.through() == name,
-            Of::All => true,
-        }
-    }
 }
 
 /// A job in memory.
@@ -160,15 +144,15 @@ impl Jobs {
 
     /// Takes in a job that begins. Gives the ids of those that are forgotten for it.
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
-        let owed = |own: &dyn Fn(&Job) -> bool| self.iter().filter(|open| open.job.is_owed() && own(&open.job)).count();
-        let [all, each] = self.bounds.owed;
-        if owed(&|_| true) >= all || owed(&|other| other.through() == job.through()) >= each {
-            return Err(full());
-        }
-        let [all, each] = self.bounds.jobs;
         let mut gone = Vec::new();
-        for (of, most) in [(Of::Principal(job.through()), each), (Of::All, all)] {
-            while self.sum(of, |_| 1) >= most {
+        let principal = Some(job.through());
+        for (at, of) in [(1, principal), (0, None)] {
+            if self.sum(of, |job| usize::from(job.is_owed())) >= self.bounds.owed[at] {
+                return Err(full());
+            }
+        }
+        for (at, of) in [(1, principal), (0, None)] {
+            while self.sum(of, |_| 1) >= self.bounds.jobs[at] {
                 gone.push(self.forget(of, |_| 1).ok_or_else(full)?);
             }
         }
@@ -177,13 +161,12 @@ impl Jobs {
 
     /// Makes room for a result of this size. `Err`: there is none.
     pub fn room(&mut self, job: &Job, bytes: usize) -> (Vec<String>, Result<(), ()>) {
-        let [all, each] = self.bounds.bytes;
         let mut gone = Vec::new();
-        if bytes > each / 4 {
+        if bytes > self.bounds.bytes[1] / 4 {
             return (gone, Err(()));
         }
-        for (of, most) in [(Of::Principal(job.through()), each), (Of::All, all)] {
-            while self.sum(of, |job| job.bytes) + bytes > most {
+        for (at, of) in [(1, Some(job.through())), (0, None)] {
+            while self.sum(of, |job| job.bytes) + bytes > self.bounds.bytes[at] {
                 match self.forget(of, |job| job.bytes) {
                     Some(id) => gone.push(id),
                     None => return (gone, Err(())),
@@ -202,26 +185,25 @@ impl Jobs {
         gone
     }
 
-    fn sum(&self, of: Of<'_>, size: impl Fn(&Job) -> usize) -> usize {
-        let own = self.iter().filter(|open| of.holds(&open.job));
-        own.map(|open| size(&open.job)).sum()
+    /// Of a principal, or of all.
+    fn sum(&self, principal: Option<&str>, size: impl Fn(&Job) -> usize) -> usize {
+        self.iter().filter(|open| is_of(principal, &open.job)).map(|open| size(&open.job)).sum()
     }
 
-    /// Forgets the oldest job that is over: of these, or of the principal that has the most.
-    fn forget(&mut self, of: Of<'_>, size: impl Fn(&Job) -> usize + Copy) -> Option<String> {
-        let over = |open: &&Open| !open.job.is_owed();
-        let of = match of {
-            Of::All => {
-                let all: BTreeSet<&str> = self.iter().filter(over).map(|open| open.job.through()).collect();
-                Of::Principal(all.into_iter().max_by_key(|name| self.sum(Of::Principal(name), size))?)
-            }
-            of => of,
-        };
-        let own = |open: &&Open| !open.job.is_owed() && of.holds(&open.job) && size(&open.job) > 0;
-        let oldest = self.iter().find(own)?.job.id.clone();
+    /// Forgets the oldest job that is over: of this principal, or of the one that has the most.
+    fn forget(&mut self, principal: Option<&str>, size: impl Fn(&Job) -> usize + Copy) -> Option<String> {
+        let over = |open: &&Open| !open.job.is_owed() && size(&open.job) > 0;
+        let all: BTreeSet<&str> = self.iter().filter(over).map(|open| open.job.through()).collect();
+        let largest = || all.into_iter().max_by_key(|name| self.sum(Some(name), size));
+        let principal = principal.or_else(largest)?;
+        let oldest = self.iter().filter(over).find(|open| is_of(Some(principal), &open.job))?.job.id.clone();
         self.remove(&oldest);
         Some(oldest)
     }
+}
+
+fn is_of(principal: Option<&str>, job: &Job) -> bool {
+    principal.is_none_or(|name| job.through() == name)
 }
 
 fn full() -> Fault {

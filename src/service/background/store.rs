@@ -45,7 +45,7 @@ fn database(file: File) -> Result<Database, DatabaseError> {
     Database::builder().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)
 }
 
-fn told(e: impl Into<redb::Error>) -> String {
+fn describe(e: impl Into<redb::Error>) -> String {
     e.into().to_string()
 }
 
@@ -65,13 +65,13 @@ impl Store {
                 Ok(database) => break (database, facts.len()),
                 Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => std::thread::sleep(AGAIN),
                 Err(DatabaseError::DatabaseAlreadyOpen) => return Err(at(TAKEN.to_owned())),
-                Err(e) => return Err(at(told(e))),
+                Err(e) => return Err(at(describe(e))),
             }
         };
         let jobs = Store::read(&database).map_err(at)?;
         let kept: usize = jobs.iter().map(|job| job.bytes).sum();
         if size > LARGE.max(2 * kept as u64) {
-            database.compact().map_err(|e| at(told(e)))?;
+            database.compact().map_err(|e| at(describe(e)))?;
         }
         Ok((Store(database), jobs))
     }
@@ -93,7 +93,7 @@ impl Store {
         }
         let new = format!("{half}{}", uuid::Uuid::now_v7());
         let file = folder.file(&new, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
-        let made = database(file).map_err(told).and_then(|database| Store::read(&database).map(drop));
+        let made = database(file).map_err(describe).and_then(|database| Store::read(&database).map(drop));
         made.map_err(io::Error::other)?;
         match folder.rename_new(&new, FILE) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => folder.remove(&new),
@@ -102,27 +102,27 @@ impl Store {
     }
 
     fn read(database: &Database) -> Result<Vec<Job>, String> {
-        let made = database.begin_write().map_err(told)?;
+        let made = database.begin_write().map_err(describe)?;
         {
-            let mut about = made.open_table(ABOUT).map_err(told)?;
-            let found = about.get("version").map_err(told)?.map(|found| found.value());
+            let mut about = made.open_table(ABOUT).map_err(describe)?;
+            let found = about.get("version").map_err(describe)?.map(|found| found.value());
             match found {
                 Some(VERSION) => {}
-                None => drop(about.insert("version", VERSION).map_err(told)?),
+                None => drop(about.insert("version", VERSION).map_err(describe)?),
                 Some(other) => {
                     return Err(format!(
                         "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, or move the file away, which forgets its calls"
                     ));
                 }
             }
-            made.open_table(JOBS).map_err(told)?;
-            made.open_table(RESULTS).map_err(told)?;
+            made.open_table(JOBS).map_err(describe)?;
+            made.open_table(RESULTS).map_err(describe)?;
         }
-        made.commit().map_err(told)?;
-        let reading = database.begin_read().map_err(told)?;
+        made.commit().map_err(describe)?;
+        let reading = database.begin_read().map_err(describe)?;
         let mut jobs = Vec::new();
-        for row in reading.open_table(JOBS).map_err(told)?.iter().map_err(told)? {
-            let (id, job) = row.map_err(told)?;
+        for row in reading.open_table(JOBS).map_err(describe)?.iter().map_err(describe)? {
+            let (id, job) = row.map_err(describe)?;
             let job = serde_json::from_slice(job.value());
             jobs.push(job.map_err(|e| format!("the call {} cannot be read: {e}", id.value()))?);
         }
@@ -131,29 +131,31 @@ impl Store {
 
     /// Writes a change; it is on the disk when this returns.
     pub fn write(&self, change: &Change) -> Result<(), String> {
-        let writing = self.0.begin_write().map_err(told)?;
+        let writing = self.0.begin_write().map_err(describe)?;
         {
-            let mut jobs = writing.open_table(JOBS).map_err(told)?;
-            let mut results = writing.open_table(RESULTS).map_err(told)?;
+            let mut jobs = writing.open_table(JOBS).map_err(describe)?;
+            let mut results = writing.open_table(RESULTS).map_err(describe)?;
             for id in &change.gone {
-                jobs.remove(id.as_str()).map_err(told)?;
-                results.remove(id.as_str()).map_err(told)?;
+                jobs.remove(id.as_str()).map_err(describe)?;
+                results.remove(id.as_str()).map_err(describe)?;
             }
             for job in &change.put {
                 let text = serde_json::to_vec(job).map_err(|e| e.to_string())?;
-                jobs.insert(job.id.as_str(), text.as_slice()).map_err(told)?;
+                jobs.insert(job.id.as_str(), text.as_slice()).map_err(describe)?;
             }
             if let Some((id, result)) = &change.result {
-                results.insert(id.as_str(), result.as_bytes()).map_err(told)?;
+                results.insert(id.as_str(), result.as_bytes()).map_err(describe)?;
             }
         }
-        writing.commit().map_err(told)
+        writing.commit().map_err(describe)
     }
 
     /// The result of a job that ended, as the JSON that was written.
     pub fn result(&self, id: &str) -> Result<Option<String>, String> {
-        let reading = self.0.begin_read().map_err(told)?;
-        let Some(found) = reading.open_table(RESULTS).map_err(told)?.get(id).map_err(told)? else { return Ok(None) };
+        let reading = self.0.begin_read().map_err(describe)?;
+        let Some(found) = reading.open_table(RESULTS).map_err(describe)?.get(id).map_err(describe)? else {
+            return Ok(None);
+        };
         let damaged = |why: String| format!("{FILE}: the result of {id} is damaged: {why}");
         let text = String::from_utf8(found.value().to_vec()).map_err(|e| damaged(e.to_string()))?;
         serde_json::from_str::<IgnoredAny>(&text).map_err(|e| damaged(e.to_string()))?;

@@ -1,6 +1,6 @@
 //! The tool `core:task-status`, by which an agent asks for its own calls in the background and for their results.
 
-use super::Background;
+use super::calls::Background;
 use crate::base::json::{self, Text};
 use crate::executor::method::CALL_STATUS;
 use crate::executor::{self, Ending, Executor, Outcome};
@@ -51,14 +51,14 @@ impl Executor for Status {
             let background = self.0.upgrade().ok_or_else(stopped)?;
             let who = Caller::named(&context.user);
             let id = call.input["id"].as_str().unwrap_or_default();
-            let answer = told(&background, &who, id, call.output_bytes).await?;
+            let answer = answer_about(&background, &who, id, call.output_bytes).await?;
             Ok(Outcome::of(Ending::Answered(answer), crate::base::millis(started.elapsed())))
         })
     }
 }
 
 /// `room`: the longest answer, bytes.
-async fn told(background: &Background, who: &Caller, id: &str, room: u64) -> Result<Text, Fault> {
+async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64) -> Result<Text, Fault> {
     let Some(receipt) = background.receipt(who, id) else {
         background.ready().await?;
         let none = "You have no call in the background of this id; what ended is kept for a day at most.";

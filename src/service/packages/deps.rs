@@ -1,24 +1,19 @@
-//! What tools require, what that resolves to, and what policy says of it; `toolhost deps` asks for all of this. Answers of
-//! installers are read as hostile: where they say that something comes from does not count.
+//! What tools require, and what there is of it: for `toolhost deps` and reports.
 
-use super::installer::Report;
-use super::{Need, Packages, Resolved, under_way, unusable};
+use super::build::{Packages, under_way};
+use super::installer::{Need, Report, unusable};
+use super::rules::{self, Resolved};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::packages;
-use crate::packages::installed::Vendored;
-use crate::packages::store::{BuildInfo, Entry};
+use crate::packages::store::Entry;
+use crate::policy::Decision;
 use crate::policy::packages::{Ecosystem, Package};
-use crate::policy::{self, Decision};
 use crate::service::{Service, requirements};
-use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-const SECONDS_OF_A_DAY: i64 = 24 * 3600;
 
 impl Service {
     pub fn packages(&self) -> &Arc<Packages> {
@@ -139,23 +134,8 @@ impl Packages {
         let _lock = store.lock(&key).map_err(|e| unusable(&e))?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(|e| unusable(&e))?;
         let resolved = self.resolve(need, &work.path, report).await?;
-        allowed(need, &resolved.wanted.packages, None)?;
+        rules::check_allowed(need, &resolved.wanted.packages, None)?;
         Ok(resolved)
-    }
-
-    /// What is required, locked: what was resolved before, or is now.
-    pub(super) async fn resolved(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
-        let (store, key) = (self.store()?, self.resolved_key(need)?);
-        if let Some(text) = store.resolved(&key) {
-            return read(need, text);
-        }
-        let resolved = self.resolve(need, work, report).await?;
-        store.keep_resolved(&key, &resolved.text).map_err(|e| unusable(&e))?;
-        Ok(resolved)
-    }
-
-    async fn resolve(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
-        read(need, self.installer(need, work, report)?.resolve(latest(need)).await?)
     }
 
     /// What is kept for a need. Nothing is resolved, built or made, not even the store.
@@ -165,7 +145,7 @@ impl Packages {
         }
         let store = self.store()?;
         let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
-        let resolved = resolved.map(|text| read(need, text)).transpose()?;
+        let resolved = resolved.map(|text| rules::read_lock(need, text)).transpose()?;
         let built = store.entry(&self.key(need)?);
         Ok(PackageState { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
     }
@@ -174,59 +154,4 @@ impl Packages {
     pub fn forget(&self, need: &Need) -> Result<(), Fault> {
         self.store()?.forget(&self.resolved_key(need)?).map_err(|e| unusable(&e))
     }
-}
-
-/// Whether policy lets these packages in. `published`: when each was, where that is known by now.
-pub(super) fn allowed(
-    need: &Need,
-    packages: &[Package],
-    published: Option<&BTreeMap<String, String>>,
-) -> Result<(), Fault> {
-    let now = Timestamp::now();
-    let ages = published.map(|published| {
-        let age = |package: &Package| {
-            let time = published.get(&format!("{} {}", package.name, package.version))?;
-            let seconds = now.as_second().checked_sub(time.parse::<Timestamp>().ok()?.as_second())?;
-            let days = u64::try_from(seconds / SECONDS_OF_A_DAY).ok()?;
-            Some(((package.name.clone(), package.version.clone()), days))
-        };
-        packages.iter().filter_map(age).collect()
-    });
-    let refused = policy::refused_packages(&need.rules, need.wanted.ecosystem, packages, ages.as_ref());
-    if refused.is_empty() {
-        return Ok(());
-    }
-    let mut details = refused.join("\n");
-    if !need.wanted.locked {
-        let id = text::printable(need.tool.split('@').next().unwrap_or_default());
-        details
-            .push_str(&format!("\n`toolhost deps clean {id}` forgets what was resolved, so that it is resolved anew"));
-    }
-    let message = "this tool requires packages that this host never installs, so nothing was run";
-    Err(Fault::new(Kind::DependencyError, message).details(details))
-}
-
-/// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
-pub(super) fn allows(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
-    allowed(need, &about.packages, Some(&about.published))?;
-    let copies: Vec<Package> = about.vendored.iter().map(Vendored::package).collect();
-    allowed(need, &copies, None)?;
-    let known = |package: &Package| about.published.contains_key(&format!("{} {}", package.name, package.version));
-    allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
-}
-
-/// The latest moment at which a version may have been published.
-fn latest(need: &Need) -> Option<String> {
-    let days = i64::from(need.rules.min_age_days?);
-    let second = Timestamp::now().as_second() - days * SECONDS_OF_A_DAY;
-    Timestamp::from_second(second).ok().map(|time| time.to_string())
-}
-
-/// A lock that was resolved, read like one that lies beside a script.
-fn read(need: &Need, text: String) -> Result<Resolved, Fault> {
-    let wanted = packages::of_lock(&need.wanted, &text, &need.runtime.version).map_err(|problem| {
-        let message = "what this tool's requirements resolve to cannot be used, so nothing was run";
-        Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))
-    })?;
-    Ok(Resolved { wanted, text })
 }

@@ -1,18 +1,17 @@
 //! Runs pip or npm in the sandbox, each run recorded like a call: once with only the index in reach and no package code
 //! running, once without a network. An installer gets no file of the tool and no setting of this machine's user.
 
-use super::{Need, program, unusable};
 use crate::base::mask::Mask;
 use crate::base::{lock, text};
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, Site};
-use crate::packages::Index;
 use crate::packages::installed::Vendored;
 use crate::packages::store::Layout;
-use crate::policy::packages::Ecosystem;
-use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Runtime, Shape};
+use crate::packages::{Index, PackageRequirements};
+use crate::policy::packages::{Ecosystem, PackageRules};
+use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::RecordArguments;
@@ -37,6 +36,16 @@ const LONGEST_LINE: usize = 300;
 const LOOK: Duration = Duration::from_millis(100);
 const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
+
+#[derive(Clone, Debug)]
+pub struct Need {
+    /// `id@version`
+    pub tool: String,
+    pub wanted: Arc<PackageRequirements>,
+    pub rules: PackageRules,
+    /// The interpreter of the call.
+    pub runtime: Runtime,
+}
 
 /// Gets the lines that an installer prints.
 pub(super) type Report<'a> = &'a (dyn Fn(&str) + Sync);
@@ -122,7 +131,7 @@ impl Installer<'_> {
         let shape = self.shape(&into, from.as_deref(), network);
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
-        let result = self.recorded(what, shape, order, &mut record).await;
+        let result = self.run_recorded(what, shape, order, &mut record).await;
         let output = result.as_ref().map(|_| crate::base::json::Text::from(&Value::Null)).map_err(Clone::clone);
         // A run that left no record counts as failed.
         record.finish(output).report.error.map_or(result, Err)
@@ -193,7 +202,13 @@ impl Installer<'_> {
         }
     }
 
-    async fn recorded(&self, what: &str, shape: Shape, order: Value, record: &mut CallRecord) -> Result<Value, Fault> {
+    async fn run_recorded(
+        &self,
+        what: &str,
+        shape: Shape,
+        order: Value,
+        record: &mut CallRecord,
+    ) -> Result<Value, Fault> {
         let audit = &self.recorder.audit;
         record.entry = Some(audit.open()?);
         record.given((Mask::default(), RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}))));
@@ -234,7 +249,7 @@ impl Installer<'_> {
             gate: executor::Gate::default(),
         };
         record.running()?;
-        let ended = self.watched(process.as_ref(), &context, call, record).await;
+        let ended = self.run_watched(process.as_ref(), &context, call, record).await;
         let traffic = lock(&record.traffic()).clone();
         let failed = |words: &str| {
             let words: Vec<String> = denials::words(&traffic).into_iter().chain([words.to_owned()]).collect();
@@ -255,7 +270,7 @@ impl Installer<'_> {
     }
 
     /// One run, with its lines as they come; `None` if it was ended because a connection was refused.
-    async fn watched(
+    async fn run_watched(
         &self,
         process: &dyn Executor,
         context: &executor::Context,
@@ -334,4 +349,21 @@ fn no_manifest() -> Arc<Manifest> {
         Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
     });
     Arc::clone(&MANIFEST)
+}
+
+/// The file of an interpreter, without links.
+pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
+    let Program::Path(path) = &runtime.program else {
+        return Err(Fault::new(Kind::InternalError, "packages for a tool without an interpreter"));
+    };
+    path.canonicalize().map_err(|e| {
+        let message = "the interpreter of this tool is not there any more, so nothing was run";
+        Fault::new(Kind::DependencyError, message).person(format!("{}: {e}", text::path(path)))
+    })
+}
+
+pub(super) fn unusable(error: &std::io::Error) -> Fault {
+    Fault::new(Kind::InternalError, "this host's store of packages cannot be used, so nothing was run")
+        .person(format!("the store of packages: {}", text::printable(&error.to_string())))
+        .retryable()
 }

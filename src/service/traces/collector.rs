@@ -1,8 +1,7 @@
-//! Sends spans to a collector, by OTLP over HTTP with JSON and the connections of egress. No message is sent twice; no policy
-//! is asked, since the address is the operator's own.
+//! Sends spans to a collector, by OTLP over HTTP with JSON and the connections of egress. No message is sent twice.
 
 use crate::base::lock;
-use crate::egress::{self, Dialler, PostError, Receiver, tls};
+use crate::egress::{self, Dialler, PostError};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant};
 use http::{Request, Response};
@@ -30,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Collector {
     exporter: SpanExporter,
     /// Why the last message was not sent.
-    why: Arc<Mutex<String>>,
+    problem: Arc<Mutex<Option<String>>>,
 }
 
 impl Collector {
@@ -42,9 +41,8 @@ impl Collector {
                 "no user or password can stand in an address, which logs show: OTEL_EXPORTER_OTLP_HEADERS takes it";
             return Err(why.to_owned());
         }
-        let url = CallbackUrl::parse(address)?;
-        let why: Arc<Mutex<String>> = Arc::default();
-        let client = Client { url, why: why.clone() };
+        let problem: Arc<Mutex<Option<String>>> = Arc::default();
+        let client = Client { url: CallbackUrl::parse(address)?, problem: problem.clone() };
         // A message is not tried again: the library would hold up a thread until then.
         let mut exporter = SpanExporter::builder()
             .with_http()
@@ -59,12 +57,12 @@ impl Collector {
             None => Resource::builder().with_service_name("toolhost"),
         };
         exporter.set_resource(&resource.build());
-        Ok(Collector { exporter, why })
+        Ok(Collector { exporter, problem })
     }
 
     /// Sends what comes, until nothing more does.
-    pub(super) async fn sends(self, mut spans: mpsc::Receiver<SpanData>, lost: Arc<AtomicU64>) {
-        let (mut batch, mut failing) = (Vec::new(), false);
+    pub(super) async fn send_all(self, mut spans: mpsc::Receiver<SpanData>, lost: Arc<AtomicU64>) {
+        let (mut batch, mut is_failing) = (Vec::new(), false);
         while spans.recv_many(&mut batch, BATCH).await > 0 {
             let gathered = sleep(GATHER);
             tokio::pin!(gathered);
@@ -76,37 +74,32 @@ impl Collector {
                 }
             }
             let many = batch.len();
-            let sent = match timeout(PATIENCE, self.exporter.export(std::mem::take(&mut batch))).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(e)) => {
-                    let why = std::mem::take(&mut *lock(&self.why));
-                    Err(if why.is_empty() { e.to_string() } else { why })
-                }
-                Err(_) => Err(format!("no answer in {} s", PATIENCE.as_secs())),
+            let problem = match timeout(PATIENCE, self.exporter.export(std::mem::take(&mut batch))).await {
+                Ok(Ok(())) => None,
+                Ok(Err(e)) => Some(lock(&self.problem).take().unwrap_or_else(|| e.to_string())),
+                Err(_) => Some(format!("no answer in {} s", PATIENCE.as_secs())),
             };
-            match sent {
-                Ok(()) if std::mem::take(&mut failing) => {
-                    tracing::info!(target: "toolhost::traces", "the collector takes spans again");
+            if problem.is_some() {
+                lost.fetch_add(many as u64, Ordering::Relaxed);
+            }
+            // Only changes are logged: metrics count the rest.
+            match (std::mem::replace(&mut is_failing, problem.is_some()), problem) {
+                (false, Some(why)) => {
+                    let why = crate::base::text::printable(&why);
+                    tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes no spans: {why}");
                 }
-                Ok(()) => {}
-                Err(why) => {
-                    // Once, until it takes some again: metrics count the rest.
-                    if !std::mem::replace(&mut failing, true) {
-                        let why = crate::base::text::printable(&why);
-                        tracing::warn!(target: "toolhost::traces", lost = many, "the collector takes no spans: {why}");
-                    }
-                    lost.fetch_add(many as u64, Ordering::Relaxed);
-                }
+                (true, None) => tracing::info!(target: "toolhost::traces", "the collector takes spans again"),
+                _ => {}
             }
         }
     }
 }
 
-/// The library's way to our own connections.
+/// Has the library send by our own connections.
 #[derive(Debug)]
 struct Client {
     url: CallbackUrl,
-    why: Arc<Mutex<String>>,
+    problem: Arc<Mutex<Option<String>>>,
 }
 
 impl HttpClient for Client {
@@ -119,42 +112,29 @@ impl HttpClient for Client {
         Self: 'async_trait,
     {
         Box::pin(async move {
-            let sent = self.posted(request).await;
-            let why = match &sent {
-                Ok(answer) if answer.status().is_success() => String::new(),
-                Ok(answer) => format!("it answered {}", answer.status()),
-                Err(why) => why.clone(),
+            let sent = self.post(request).await;
+            *lock(&self.problem) = match &sent {
+                Ok(answer) if answer.status().is_success() => None,
+                Ok(answer) => Some(format!("it answered {}", answer.status())),
+                Err(why) => Some(why.clone()),
             };
-            *lock(&self.why) = why;
             sent.map_err(HttpError::from)
         })
     }
 }
 
 impl Client {
-    async fn posted(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
-        let url = &self.url;
-        let pattern = HostPattern { host: url.host.clone(), port: Some(url.port) };
+    /// No policy is asked, since the address is the operator's own.
+    async fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let pattern = HostPattern { host: self.url.host.clone(), port: Some(self.url.port) };
         let ranges =
             [IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0)];
         let rule = "the operator's collector".to_owned();
         let grant = HostGrant { pattern, ranges: ranges.into(), asked: String::new(), why: rule.clone(), rule };
         let payer = ["", "collector"].map(str::to_owned);
         let dialler = Dialler { payer, grants: vec![grant], headers: Vec::new(), proxy: None };
-        let trust = match url.https {
-            true => Some(tokio::task::spawn_blocking(tls::of_machine).await.map_err(|e| e.to_string())?),
-            false => None,
-        };
-        let to = Receiver {
-            trust,
-            host: url.host.clone(),
-            port: url.port,
-            name: url.name(),
-            authority: url.authority(),
-            target: url.path.clone(),
-        };
         let (head, body) = request.into_parts();
-        let status = egress::post(&dialler, &to, head.headers, body).await.map_err(|unsent| match unsent {
+        let status = egress::post(&dialler, &self.url, head.headers, body).await.map_err(|unsent| match unsent {
             PostError::Refused(refusal) => refusal.detail().map_or_else(|| refusal.to_string(), str::to_owned),
             PostError::Broken(why) => why,
         })?;

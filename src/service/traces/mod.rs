@@ -105,7 +105,7 @@ impl Traces {
     /// Sends from here on to this collector.
     fn begin(&self, collector: Collector) {
         let (spans, waiting) = mpsc::channel(WAITING);
-        let task = tokio::spawn(collector.sends(waiting, self.lost.clone()));
+        let task = tokio::spawn(collector.send_all(waiting, self.lost.clone()));
         *lock(&self.sending) = Some(Sending { spans, task });
     }
 
@@ -118,10 +118,6 @@ impl Traces {
             task.abort();
             tracing::warn!(target: "toolhost::traces", "the collector took too long: some {waiting} spans are lost");
         }
-    }
-
-    fn is_on(&self) -> bool {
-        lock(&self.sending).is_some()
     }
 
     fn send(&self, span: SpanData) {
@@ -138,7 +134,7 @@ impl Traces {
     /// The span of a call that begins now. `parent`: what its request said.
     pub fn of_call(self: &Arc<Self>, parent: Option<TraceContext>) -> CallSpan {
         let sampled = parent.as_ref().is_none_or(|parent| parent.0.is_sampled());
-        let own = (sampled && self.is_on()).then(|| {
+        let own = (sampled && lock(&self.sending).is_some()).then(|| {
             let ids = RandomIdGenerator::default();
             let trace = parent.as_ref().map_or_else(|| ids.new_trace_id(), |parent| parent.0.trace_id());
             let state = parent.as_ref().map_or_else(TraceState::default, |parent| parent.0.trace_state().clone());
@@ -257,18 +253,18 @@ mod tests {
         assert_eq!(read.id(), "0af7651916cd43dd8448eb211c80319c");
         let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-may-come";
         assert_eq!(TraceContext::parse(later, None).expect("of a later version").parent(), PARENT);
+        let (start, end) = ("00-0af7651916cd43dd8448eb211c80319c-", "-b7ad6b7169203331-01");
         for bad in [
             "",
-            "00",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-",
-            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
-            "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\n",
+            &PARENT[..52],
+            &format!("{PARENT}-more"),
+            &format!("{PARENT}-"),
+            &format!("{PARENT}\n"),
+            &format!("ff{}", &PARENT[2..]),
+            &PARENT.to_uppercase(),
+            &PARENT.replace("-0af", "-+af"),
+            &format!("00-{}{end}", "0".repeat(32)),
+            &format!("{start}{}-01", "0".repeat(16)),
         ] {
             assert_eq!(TraceContext::parse(bad, None), None, "{bad:?}");
         }

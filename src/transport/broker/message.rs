@@ -245,7 +245,7 @@ async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }
     };
     drop(waits);
     let (call_id, name) = (call.id.clone().unwrap_or_default(), call.tool.clone());
-    let (sink, events) = Sink::patient();
+    let (sink, events) = Sink::patient(1);
     let parts = async {
         match streams {
             true => forwarded(face, id, events).await,

@@ -1,0 +1,456 @@
+//! Calls that outlive their clients: a receipt at once; state, result and cancelling later.
+//!
+//! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as running.
+
+use super::jobs::{Bounds, Callback, Delivery, Job, Jobs};
+use super::store::{Change, Store};
+use crate::base::text::VisibleJson;
+use crate::base::{lock, text};
+use crate::fault::{Fault, Kind};
+use crate::policy::CallbackUrl;
+use crate::service::callers::Rights;
+use crate::service::{
+    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, format, new_id,
+};
+use jiff::Timestamp;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// How long the ends of calls may take to be kept once the host stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a host that starts waits for the store of one that was just killed.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub struct Background {
+    pub(super) service: Arc<Service>,
+    /// `host:port` of the operator's proxy.
+    pub(super) proxy: Option<String>,
+    pub(super) jobs: Mutex<Jobs>,
+    /// `None`: it could not be opened or written, and is opened again.
+    store: tokio::sync::Mutex<Option<Arc<Store>>>,
+    /// It was open before: memory knows all that is in it.
+    loaded: AtomicBool,
+    /// Told of each end.
+    pub(super) changed: watch::Sender<()>,
+    /// The host stops: calls that still run are killed.
+    pub(super) kill: CancellationToken,
+    /// Cloned for each call, and taken once the host stops.
+    alive: Mutex<Option<mpsc::Sender<()>>>,
+    over: tokio::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobCounts {
+    /// Calls that wait or run.
+    pub open: usize,
+    pub ended: usize,
+    /// Ends that their callers are still to be told.
+    pub untold: usize,
+}
+
+/// A call in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    #[serde(flatten)]
+    pub call: CallState,
+    /// `async`
+    pub mode: &'static str,
+    /// RFC 3339
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callback: Option<CallbackState>,
+}
+
+/// How far the caller was told of the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallbackState {
+    pub url: String,
+    pub event: String,
+    pub state: Delivery,
+    pub attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Receipt {
+    /// `open`: the call, as long as it is not over.
+    fn of(job: &Job, open: Option<CallState>) -> Receipt {
+        let phase = match (job.ended, open) {
+            (Some(_), _) => Phase::Ended,
+            (None, Some(open)) if open.phase == Phase::Running => Phase::Running,
+            (None, _) => Phase::Waiting,
+        };
+        let call = CallState {
+            id: job.id.clone(),
+            caller: job.caller.clone(),
+            tool: job.tool.clone(),
+            began: job.began.to_string(),
+            phase,
+            outcome: job.outcome.clone(),
+            principal: job.through().to_owned(),
+            ran: false,
+        };
+        let callback = job.callback.as_ref().map(|callback| CallbackState {
+            url: callback.url.clone(),
+            event: callback.event.clone(),
+            state: callback.state,
+            attempts: callback.attempts,
+            error: callback.error.clone(),
+        });
+        Receipt { call, mode: "async", ended: job.ended.map(|ended| ended.to_string()), callback }
+    }
+}
+
+impl Background {
+    /// Opens the store beside the audit log, and ends the calls of a host that is gone. `Err` says why calls in the
+    /// background are refused until that is mended. `proxy`: by which callbacks are sent.
+    pub(super) async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
+        let (alive, over) = mpsc::channel(1);
+        let background = Arc::new(Background {
+            service,
+            proxy,
+            jobs: Mutex::new(Jobs::new(Bounds::USUAL)),
+            store: tokio::sync::Mutex::default(),
+            loaded: AtomicBool::default(),
+            changed: watch::Sender::default(),
+            kill: CancellationToken::new(),
+            alive: Mutex::new(Some(alive)),
+            over: tokio::sync::Mutex::new(over),
+        });
+        let opened = background.open_or_get(PATIENCE).await.map(drop);
+        (background, opened)
+    }
+
+    /// The service whose calls these are.
+    pub fn service(&self) -> Arc<Service> {
+        self.service.clone()
+    }
+
+    /// Makes the receipt of a call, which runs from here on whether its client stays or not. What is refused here
+    /// leaves no receipt, and nothing runs. `callback`: a URL that is told of the end. `held` is dropped once the call is over.
+    pub async fn submit(
+        self: &Arc<Self>,
+        mut request: CallRequest,
+        callback: Option<String>,
+        held: impl Send + 'static,
+    ) -> Result<Receipt, Fault> {
+        let job = self.new_job(&mut request, callback)?;
+        self.store().await.map_err(|why| {
+            Fault::new(Kind::CapabilityError, "This host cannot keep calls in the background.").person(why)
+        })?;
+        let Some(alive) = lock(&self.alive).clone() else { return Err(stopped()) };
+        let (gone, cancel) = lock(&self.jobs).admit(job.clone())?;
+        let (begun, receipt) = oneshot::channel();
+        let me = self.clone();
+        tokio::spawn(async move {
+            let _kept = (alive, held);
+            let put = vec![job.clone()];
+            if let Err(why) = me.write(Change { put, gone, ..Change::default() }).await {
+                lock(&me.jobs).remove(&job.id);
+                let message = "The call was refused: it could not have been kept.";
+                let _ = begun.send(Err(Fault::new(Kind::InternalError, message).person(why).retryable()));
+                return;
+            }
+            let _ = begun.send(Ok(Receipt::of(&job, None)));
+            me.run(job, request, cancel).await;
+        });
+        receipt.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// What is refused now is refused without a receipt. The call pipeline decides again when the call runs.
+    fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
+        let decisions = self.service.decisions()?;
+        let rights = decisions.rights(&request.caller, request.label.as_deref());
+        let charge = rights.charge(&[]);
+        let counted = std::mem::replace(&mut request.counted, charge.entries.len());
+        self.service.limiter.arrives(&charge, charge.entries.get(counted..).unwrap_or_default())?;
+        request.acts_as = Some(rights.caller.user.clone());
+        let tool = decisions.find(&request.tool, &rights)?;
+        let callback = callback.map(|url| new_callback(&rights, &url)).transpose()?;
+        Ok(Job {
+            id: request.id.get_or_insert_with(new_id).clone(),
+            caller: rights.caller.user.clone(),
+            through: Some(rights.principal.clone()).filter(|through| *through != rights.caller.user),
+            tool: tool.reference(),
+            began: Timestamp::now(),
+            callback,
+            trace: request.trace.as_ref().map(TraceContext::id),
+            ..Job::default()
+        })
+    }
+
+    async fn run(&self, job: Job, request: CallRequest, cancel: CancellationToken) {
+        let (label, tool) = (request.label.clone(), request.tool.clone());
+        let ended = |fault: Fault| Report::of_fault(job.id.clone(), &tool, fault);
+        let report = tokio::select! {
+            biased;
+            report = self.service.call(request, Sink::none()) => report,
+            () = cancel.cancelled() => ended(format::cancelled()),
+            () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
+        };
+        self.keep_end(job, &report, label.as_deref()).await;
+    }
+
+    /// Keeps how a call ended.
+    async fn keep_end(&self, mut job: Job, report: &Report, label: Option<&str>) {
+        let mut text = render(report, label);
+        let mut fault = report.error.clone();
+        let gone = {
+            let mut jobs = lock(&self.jobs);
+            let (gone, room) = jobs.room(&job, text.len());
+            if room.is_err() {
+                let words = "This call ended, and its outcome was too large to be kept.";
+                let large = Fault::new(Kind::ResourceLimitError, words);
+                text = render(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
+                fault = Some(large);
+            }
+            job.bytes = text.len();
+            jobs.get_mut(&job.id).into_iter().for_each(|open| open.job.bytes = job.bytes);
+            gone
+        };
+        over(&mut job, fault.as_ref());
+        let result = Some((job.id.clone(), text.clone()));
+        let kept = self.write(Change { put: vec![job.clone()], result, gone }).await;
+        if let Err(why) = &kept {
+            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "how a call in the background ended was not kept: {why}");
+        }
+        if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
+            open.job = job;
+            open.unkept = kept.err().map(|_| text);
+        }
+        self.changed.send_replace(());
+    }
+
+    /// A call of this caller (`Service::who`), or anybody's for an operator.
+    pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
+        let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
+        let open = if job.ended.is_none() { self.service.call_state(who, id) } else { None };
+        Some(Receipt::of(&job, open))
+    }
+
+    /// All of them, the oldest first.
+    pub fn receipts(&self, who: &Caller) -> Vec<Receipt> {
+        let own: Vec<Job> =
+            lock(&self.jobs).iter().filter(|open| is_for(who, &open.job)).map(|open| open.job.clone()).collect();
+        let mut open: HashMap<String, CallState> =
+            self.service.calls(who).into_iter().map(|call| (call.id.clone(), call)).collect();
+        own.iter().map(|job| Receipt::of(job, open.remove(&job.id))).collect()
+    }
+
+    /// The same as `receipt`, once the call is over or this time is.
+    pub async fn waited(&self, who: &Caller, id: &str, time: Duration) -> Option<Receipt> {
+        let mut changed = self.changed.subscribe();
+        let over = async {
+            loop {
+                changed.mark_unchanged();
+                let runs =
+                    lock(&self.jobs).get(id).is_some_and(|open| is_for(who, &open.job) && open.job.ended.is_none());
+                if !runs || changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(time, over).await;
+        self.receipt(who, id)
+    }
+
+    /// How large the result of a call is, bytes.
+    pub fn size(&self, id: &str) -> usize {
+        lock(&self.jobs).get(id).map_or(0, |open| open.job.bytes)
+    }
+
+    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: it is open, or not there.
+    pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
+        {
+            let jobs = lock(&self.jobs);
+            match jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_some()) {
+                None => return Ok(None),
+                Some(open) if open.unkept.is_some() => return Ok(open.unkept.clone()),
+                Some(_) => {}
+            }
+        }
+        let failed =
+            |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
+        let store = self.store().await.map_err(failed)?;
+        let asked = id.to_owned();
+        let read = tokio::task::spawn_blocking(move || store.result(&asked)).await;
+        let text = read.unwrap_or_else(|e| Err(e.to_string())).map_err(failed)?;
+        match text {
+            None if lock(&self.jobs).get(id).is_some() => Err(failed("the store does not have it".to_owned())),
+            text => Ok(text),
+        }
+    }
+
+    /// Cancels a call that is not over. False: there is none for this caller.
+    pub fn cancel(&self, who: &Caller, id: &str) -> bool {
+        let jobs = lock(&self.jobs);
+        let open = jobs.get(id).filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
+        let Some(cancel) = open.map(|open| open.cancel.clone()) else { return false };
+        drop(jobs);
+        // Else its turn at the door did not come yet.
+        if !self.service.cancel(who, id) {
+            cancel.cancel();
+        }
+        true
+    }
+
+    pub fn kept(&self) -> JobCounts {
+        let jobs = lock(&self.jobs);
+        let count = |which: &dyn Fn(&Job) -> bool| jobs.iter().filter(|open| which(&open.job)).count();
+        JobCounts {
+            open: count(&|job| job.ended.is_none()),
+            ended: count(&|job| job.ended.is_some()),
+            untold: count(&Job::has_pending_callback),
+        }
+    }
+
+    /// Kills what runs, and keeps that.
+    pub async fn stop(&self) {
+        self.kill.cancel();
+        drop(lock(&self.alive).take());
+        let _ = tokio::time::timeout(FAREWELL, async { self.over.lock().await.recv().await }).await;
+    }
+
+    /// `Err`: what is kept cannot be read now, so that nobody knows whether a call is there.
+    pub async fn ready(&self) -> Result<(), Fault> {
+        let unread = "What this host keeps of calls in the background cannot be read now.";
+        self.store().await.map(drop).map_err(|why| Fault::new(Kind::ServiceError, unread).person(why).retryable())
+    }
+
+    async fn store(&self) -> Result<Arc<Store>, String> {
+        self.open_or_get(Duration::ZERO).await
+    }
+
+    /// A store that cannot be written is closed, and opened again at its next use.
+    pub(super) async fn write(&self, change: Change) -> Result<(), String> {
+        let store = self.store().await?;
+        let written = write(&store, change).await;
+        if written.is_err() {
+            self.store.lock().await.take_if(|open| Arc::ptr_eq(open, &store));
+        }
+        written
+    }
+
+    async fn open_or_get(&self, patience: Duration) -> Result<Arc<Store>, String> {
+        let mut store = self.store.lock().await;
+        if let Some(store) = store.as_ref() {
+            return Ok(store.clone());
+        }
+        let (log, loaded) = (self.service.parts.audit.clone(), self.loaded.load(Ordering::Relaxed));
+        // What reads the one that was closed ends soon.
+        let patience = if loaded { PATIENCE } else { patience };
+        let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
+        let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
+        let (gone, unkept) = {
+            let mut jobs = lock(&self.jobs);
+            let (known, new): (Vec<Job>, Vec<Job>) = found.into_iter().partition(|job| jobs.get(&job.id).is_some());
+            // What it has and memory has not was forgotten while it could not be written.
+            let mut gone: Vec<String> = new.iter().filter(|_| loaded).map(|job| job.id.clone()).collect();
+            new.into_iter().filter(|_| !loaded).for_each(|job| drop(jobs.put(job)));
+            gone.extend(jobs.expire(Timestamp::now()));
+            let changed = known.iter().filter_map(|job| jobs.get(&job.id).filter(|open| open.job != *job));
+            (gone, changed.map(|open| (open.job.clone(), open.unkept.clone())).collect::<Vec<_>>())
+        };
+        let opened = Arc::new(opened);
+        write(&opened, Change { gone, ..Change::default() }).await?;
+        for (job, result) in unkept {
+            let (id, result) = (job.id.clone(), result.map(|text| (job.id.clone(), text)));
+            write(&opened, Change { put: vec![job], result, ..Change::default() }).await?;
+            lock(&self.jobs).get_mut(&id).into_iter().for_each(|open| open.unkept = None);
+        }
+        self.loaded.store(true, Ordering::Relaxed);
+        *store = Some(opened.clone());
+        // Some of them may be owed a callback.
+        self.changed.send_replace(());
+        Ok(opened)
+    }
+}
+
+/// What is owed to a caller that names this URL, if it may.
+fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
+    let url = CallbackUrl::parse(written).map_err(|why| {
+        let message = "The callback is no URL that can be used.";
+        Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
+    })?;
+    rights.callback(&url)?;
+    let (next, state) = (Timestamp::now(), Delivery::Pending);
+    Ok(Callback { url: url.to_string(), event: new_id(), state, attempts: 0, next, error: None })
+}
+
+fn is_for(who: &Caller, job: &Job) -> bool {
+    who.operator || who.user == job.caller || who.user == job.through()
+}
+
+fn stopped() -> Fault {
+    Fault::new(Kind::CancelledError, "The server was stopped.").retryable()
+}
+
+fn over(job: &mut Job, fault: Option<&Fault>) {
+    job.ended = Some(Timestamp::now());
+    job.outcome = Some(fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()));
+}
+
+/// As an agent reads it, whoever asks: roles may change until then.
+fn render(report: &Report, label: Option<&str>) -> String {
+    let mut text = Vec::new();
+    let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
+    // A vector takes everything.
+    let _ = report.shown(false, label).serialize(&mut to);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
+    let store = store.clone();
+    let written = tokio::task::spawn_blocking(move || store.write(&change)).await;
+    written.unwrap_or_else(|e| Err(e.to_string()))
+}
+
+/// The store, with an end for each call that its host did not bring to one.
+/// `ours`: those without an end run here.
+fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Vec<Job>), String> {
+    let (store, mut jobs) = Store::open(audit::segments::folder(log.path()), patience)?;
+    let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
+    if ours || open.is_empty() {
+        return Ok((store, jobs));
+    }
+    // Opening the log adds the records of calls whose host was killed.
+    drop(log.open().map_err(|fault| fault.person.unwrap_or(fault.message))?);
+    let recorded = log.outcomes(open).map_err(|e| format!("{}: {e}", log.path().display()))?;
+    for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
+        let fault = fault_of_lost(recorded.get(&job.id));
+        let tool = job.tool.split('@').next().unwrap_or_default();
+        let text = render(&Report::of_fault(job.id.clone(), tool, fault.clone()), None);
+        over(job, Some(&fault));
+        job.bytes = text.len();
+        store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;
+    }
+    Ok((store, jobs))
+}
+
+/// What is known of a call whose host ended. `recorded`: its outcome and message in the audit log.
+fn fault_of_lost(recorded: Option<&(String, Option<String>)>) -> Fault {
+    match recorded {
+        None => {
+            let message = "The host ended before this call began: its log has no record that anything of it ran.";
+            Fault::new(Kind::InternalError, message).retryable()
+        }
+        Some((outcome, message)) if *outcome == Kind::InternalError.to_string() => {
+            let unknown = "The host ended before this call did; how far the call came is not known.";
+            Fault::new(Kind::InternalError, message.as_deref().unwrap_or(unknown))
+        }
+        Some((outcome, _)) => {
+            let message = format!("The call ended ({outcome}), and the host ended before what it answered was kept.");
+            Fault::new(Kind::InternalError, message)
+        }
+    }
+}

@@ -3,7 +3,7 @@
 
 use super::asking::{self, OpenQuestions, Person, Seal, State};
 use super::listed::{self, Lists, ToolList};
-use super::notify::{self, Notifier};
+use super::notices::{self, Notifier};
 use super::request::McpRequest;
 use super::tasks::Tasks;
 use super::{message, results};
@@ -490,7 +490,7 @@ impl ServerHandler for Frontend {
                 () = context.cancelled() => return Ok(()),
                 () = left.cancelled() => return Ok(()),
                 () = self.closing.cancelled() => return Ok(()),
-                changed = changes.changed() => if changed.is_err() || notify::changed(&context).await.is_err() { return Ok(()) },
+                changed = changes.changed() => if changed.is_err() || notices::changed(&context).await.is_err() { return Ok(()) },
             }
         }
     }

@@ -5,7 +5,7 @@ mod frontend;
 mod http;
 mod listed;
 mod message;
-mod notify;
+mod notices;
 mod request;
 mod results;
 mod sessions;

@@ -277,7 +277,7 @@ fn hosts_that_are_refused_or_risky_are_told_at_their_place() {
     host.tool("t:fine", asks(json!(["api.x.com"])));
     host.policy(
         "name = \"x\"\nwhy = \"w\"\ntools = [\"t:asks\", \"t:fine\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
-         [network]\nhosts = [\n{ host = \"api.x.com\", why = \"w\" },\n{ host = \"*.com\", why = \"w\" }]\n",
+         [network]\nhosts = [\n{ host = \"api.x.com\", why = \"w\" },\n{ host = \"*.org\", why = \"w\" }]\n",
     );
     assert_eq!(host.problems("fine.tool.json").1, Vec::<Value>::new(), "the control");
     let (_, problems) = host.problems("asks.tool.json");

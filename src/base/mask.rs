@@ -277,8 +277,10 @@ pub struct Search {
     found: Vec<Range<usize>>,
     /// Bytes that were read.
     read: usize,
-    /// What was not given out yet, and where in the text it begins.
+    /// The end of the text, and the place where it starts.
     text: Vec<u8>,
+    start: usize,
+    /// The place of the first byte that was not given out.
     from: usize,
     /// Something was hidden.
     pub hid: bool,
@@ -288,7 +290,7 @@ impl Search {
     pub fn new(finder: Arc<Finder>, equal_length: bool) -> Search {
         let readings = [(); 3].map(|()| Reading { state: finder.start, places: VecDeque::new() });
         let (decoders, found, text) = Default::default();
-        Search { finder, equal_length, readings, decoders, found, read: 0, text, from: 0, hid: false }
+        Search { finder, equal_length, readings, decoders, found, read: 0, text, start: 0, from: 0, hid: false }
     }
 
     /// Takes bytes in, and gives out those that are settled.
@@ -297,7 +299,7 @@ impl Search {
         self.text.extend_from_slice(bytes);
         let mut to = self.read.saturating_sub(self.finder.reach()).max(self.from);
         // Characters stay whole.
-        let is_inside = |at: usize| self.text.get(at - self.from).is_some_and(|byte| byte & 0xC0 == 0x80);
+        let is_inside = |at: usize| self.text.get(at - self.start).is_some_and(|byte| byte & 0xC0 == 0x80);
         for _ in 0..3 {
             to -= usize::from(to > self.from && is_inside(to));
         }
@@ -307,15 +309,19 @@ impl Search {
     /// The rest: nothing more comes.
     pub fn finish(&mut self) -> Vec<u8> {
         self.take(Vec::new(), true);
-        self.release(self.from + self.text.len())
+        self.release(self.start + self.text.len())
     }
 
     fn release(&mut self, to: usize) -> Vec<u8> {
-        let shown = mask(&self.text, self.from, &self.found, self.from..to, self.equal_length);
+        let shown = mask(&self.text, self.start, &self.found, self.from..to, self.equal_length);
         self.hid |= self.found.iter().any(|secret| secret.start < to);
         self.found.retain(|secret| secret.end > to);
-        self.text.drain(..to - self.from);
         self.from = to;
+        // Moving what stays costs as much as was given out since.
+        if self.from - self.start > self.text.len() / 2 {
+            self.text.drain(..self.from - self.start);
+            self.start = self.from;
+        }
         shown
     }
 

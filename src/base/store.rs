@@ -75,7 +75,7 @@ impl Content {
     }
 
     /// The digest that the record begins with.
-    fn stated(&self) -> io::Result<[u8; 32]> {
+    pub fn stated(&self) -> io::Result<[u8; 32]> {
         let mut stated = [0; 32];
         self.file.read_exact_at(&mut stated, HEADER_BYTES - 32).map(|()| stated)
     }
@@ -362,6 +362,10 @@ impl ContentStore {
         tree_of: &dyn Fn(&str) -> Option<Tree>,
     ) -> io::Result<()> {
         let Some(_lock) = self.lock(key)? else { return Ok(()) };
+        // A lock goes with the one that was just taken.
+        if name.ends_with(".lock") {
+            return Ok(());
+        }
         let Some(_alone) = self.unused(name)? else { return Ok(()) };
         // It may have become part of an entry since it was looked at.
         if self.is_needed(name, key, part, tree_of) { Ok(()) } else { self.discard(name) }

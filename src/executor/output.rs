@@ -319,7 +319,7 @@ mod tests {
         let long = format!("@toolhost {{\"chunk\": \"{}\"}}\n", "x".repeat(MAX_PART_BYTES));
         for (text, why, parts) in [
             ("@toolhost {\"chunk\": 1}\n", "the stream has no end", 1),
-            ("@toolhost {\"chunk\": 1}\n@toolhost {\"chunk\": NaN}\n{}", "line 2 of the stream is not JSON: NaN", 1),
+            ("@toolhost {\"chunk\": 1}\n@toolhost {\"chunk\": NaN}\n{}", "line 2 of the stream is not JSON", 1),
             ("@toolhost {\"chunk\": 1, \"x\": 2}\n", "is neither", 0),
             ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
             (&long, "longer than 256 KiB", 0),

@@ -225,8 +225,9 @@ impl<'s> Walk<'s> {
             let message = format!("'{keyword}' is not supported: use $ref");
             return Err(SchemaFault::new(format!("{pointer}/{keyword}"), message));
         }
-        let copied =
-            ["const", "enum", "pattern"].iter().filter_map(|word| map.get(*word)).map(|value| value.to_string().len());
+        // What jsonschema copies into each error.
+        let copied = ["const", "enum", "pattern", "not", "required", "dependentRequired", "dependencies"];
+        let copied = copied.iter().filter_map(|word| map.get(*word)).map(|value| value.to_string().len());
         self.bounds.copied = copied.fold(self.bounds.copied, usize::max);
         if map.contains_key("default") {
             self.bounds.defaults.push(pointer.to_owned());

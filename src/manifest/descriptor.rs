@@ -37,14 +37,14 @@ static SERVICE_SCHEMA: LazyLock<Value> =
 
 #[jsonschema::validator(
     path = "src/manifest/service_tool.schema.json",
-    methods = { is_valid = false, validate = false },
+    methods = { validate = false },
     pattern_options = { engine = regex }
 )]
 struct ToolShape;
 
 #[jsonschema::validator(
     path = "src/manifest/service.schema.json",
-    methods = { is_valid = false, validate = false },
+    methods = { validate = false },
     pattern_options = { engine = regex }
 )]
 struct ServiceShape;
@@ -129,7 +129,9 @@ fn service(it: &mut Reader<'_>, value: &Value, at: &str, key: Option<&str>) -> O
         it.error(Code::Schema, at, "this describes a tool: name the file *.tool.json");
         return None;
     }
-    it.hold_to(&SERVICE_SCHEMA, ServiceShape::iter_errors(value), at);
+    if !ServiceShape::is_valid(value) {
+        it.hold_to((&SERVICE_SCHEMA, ServiceShape::iter_errors), value, at);
+    }
     let WrittenService { id, request_queue, response_queue, config_params } = it.get(at)?;
     if let Some(fault) = id_fault(&format!("{id}:tool")) {
         let message = format!("the tools of a service are known here as ID:NAME, and {fault}");
@@ -186,7 +188,9 @@ struct WrittenTool {
 
 /// A tool's descriptor as the manifest that it stands for.
 fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
-    it.hold_to(&TOOL_SCHEMA, ToolShape::iter_errors(value), at);
+    if !ToolShape::is_valid(value) {
+        it.hold_to((&TOOL_SCHEMA, ToolShape::iter_errors), value, at);
+    }
     for filter in FILTERS.iter().filter(|filter| value.get(**filter).is_some()) {
         it.note(&below(at, filter), "this chooses tools in TrustGraph; this host does not read it");
     }

@@ -48,7 +48,7 @@ pub fn read(bytes: &[u8]) -> Reading {
     }
     let mut reader = Reader::new(&document);
     if !Shape::is_valid(&document.value) {
-        reader.hold_to(&SCHEMA, Shape::iter_errors(&document.value), "");
+        reader.hold_to((&SCHEMA, Shape::iter_errors), &document.value, "");
         reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);

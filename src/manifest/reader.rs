@@ -8,6 +8,9 @@ use jsonschema::ErrorIterator;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+/// Values of a document beyond which its faults are not explained one by one.
+const MAX_EXPLAINED_VALUES: usize = 20_000;
+
 /// Most problems that are reported about one file: finding a place costs one walk over the text.
 const MAX_PROBLEMS: usize = 100;
 
@@ -23,8 +26,18 @@ impl<'d> Reader<'d> {
         Reader { document, problems: document.notes.clone(), rough: Vec::new() }
     }
 
-    /// Takes over what a schema says of the value at `pointer`.
-    pub fn hold_to(&mut self, schema: &Value, errors: ErrorIterator<'_>, pointer: &str) {
+    /// Takes over what a schema says of the value at `pointer`. `errors` collects all of them, however many.
+    pub fn hold_to<'v>(
+        &mut self,
+        (schema, errors): (&Value, fn(&'v Value) -> ErrorIterator<'v>),
+        value: &'v Value,
+        pointer: &str,
+    ) {
+        if !has_at_most(value, &mut { MAX_EXPLAINED_VALUES }) {
+            let message = "this is too large for what its schema says of it: `toolhost schema manifest` prints it";
+            return self.error(Code::Schema, pointer, message);
+        }
+        let errors = errors(value);
         for found in shape::violations(errors.take(MAX_PROBLEMS), schema, &shape::JSON) {
             let found = Violation { pointer: format!("{pointer}{}", found.pointer), ..found };
             if found.is_rough {
@@ -148,4 +161,15 @@ impl<'d> Reader<'d> {
 /// The pointer of a member.
 pub(super) fn below(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", escape_segment(key))
+}
+
+/// Whether a value has at most so many values in it.
+fn has_at_most(value: &Value, left: &mut usize) -> bool {
+    let Some(rest) = left.checked_sub(1) else { return false };
+    *left = rest;
+    match value {
+        Value::Array(items) => items.iter().all(|item| has_at_most(item, left)),
+        Value::Object(fields) => fields.values().all(|field| has_at_most(field, left)),
+        _ => true,
+    }
 }

@@ -86,7 +86,8 @@ pub struct LockedEntry {
 #[derive(Debug)]
 pub struct Store {
     content: ContentStore,
-    known: Mutex<HashMap<(String, files::Stamp), Arc<Entry>>>,
+    /// By key, and the digest that its record states.
+    known: Mutex<HashMap<(String, [u8; 32]), Arc<Entry>>>,
 }
 
 impl Store {
@@ -105,7 +106,12 @@ impl Store {
         self.content.check_private().map_err(refused)?;
         let Some(entry) = self.entry(key) else { return Ok(None) };
         let root = self.content.hold_tree(&entry.name)?;
-        if let Some(path) = root.as_ref().map_or(Some("its folder"), |root| first_changed(root, &entry)) {
+        let changed = root.as_ref().map_or(Some("its folder"), |root| first_changed(root, &entry));
+        // Another host may have removed it, or built it again, before its tree was locked.
+        if self.entry(key).is_none_or(|now| now.name != entry.name) {
+            return Ok(None);
+        }
+        if let Some(path) = changed {
             report(path);
             drop(root);
             self.remove(key)?;
@@ -120,7 +126,7 @@ impl Store {
     /// The entry of a key, as its record has it; one that cannot be read is as none.
     pub fn entry(&self, key: &str) -> Option<Arc<Entry>> {
         let record = self.content.peek(key, &ENTRY)?;
-        let stamp = (key.to_owned(), files::Stamp::of(&record.file).ok()?);
+        let stamp = (key.to_owned(), record.stated().ok()?);
         if let Some(entry) = lock(&self.known).get(&stamp) {
             return Some(entry.clone());
         }

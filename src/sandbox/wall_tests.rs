@@ -1,9 +1,10 @@
-//! Layers behind which others stand, each raised by itself: it still stops its own attack, which succeeds without it.
-//! Only these tests can do that: the product has no way to leave a layer out. (tests/escapes attacks the others.)
+//! Each layer is raised by itself and still stops its own attack, which succeeds without it. Only these tests can do that:
+//! the product has no way to leave a layer out.
 
 use super::plan::{Plan, Program, Step};
-use super::{cgroup, identity, landlock, privileges, seccomp, spawn, sys};
-use crate::quantity::MIB;
+use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, spawn, sys};
+use crate::policy::Limits;
+use crate::quantity::{Limit, MIB};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::CString;
@@ -86,6 +87,63 @@ fn privileges() {
     // execve(2) as root would give all capabilities back, were the bounding set not empty (capabilities(7)).
     assert_eq!(attack(&left, &[PATH], alone).1, "0");
     assert_eq!(attack("grep NoNewPrivs /proc/self/status", &[PATH], privileges::no_new).1, "NoNewPrivs:\t1");
+}
+
+#[test]
+fn limits() {
+    let script = "ulimit -n";
+    assert_ne!(attack(script, &[PATH], |_| {}).1, "77", "control");
+    let mut wanted = Limits::house();
+    wanted.set(Limit::OpenFiles, 77);
+    assert_eq!(attack(script, &[PATH], |plan| limits::raise(plan, &wanted, u64::MAX, true, false)).1, "77");
+}
+
+#[test]
+fn descriptors() {
+    // A descriptor of the host, given on purpose: no CLOEXEC.
+    let leak = nix::fcntl::open("/etc/hostname", OFlag::O_RDONLY, Mode::empty()).expect("a file");
+    let script = format!("test -e /proc/self/fd/{}", leak.as_raw_fd());
+    assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
+    let alone = |plan: &mut Plan| plan.add("descriptors", Step::CloseOnExecFrom(3));
+    assert_eq!(attack(&script, &[PATH], alone).0, 1);
+    let stdio = std::fs::File::open("/dev/null").expect("null");
+    let whole = |plan: &mut Plan| descriptors::raise(plan, [stdio.as_raw_fd(); 3], None);
+    assert_eq!(attack(&script, &[PATH], whole).0, 1);
+}
+
+#[test]
+fn session() {
+    let script =
+        "/usr/bin/python3 -S -E -c 'import os; print(os.getsid(0) == os.getpid() or os.getsid(0) == os.getppid())'";
+    assert_eq!(attack(script, &[PATH], |_| {}).1, "False", "control");
+    assert_eq!(attack(script, &[PATH], session::raise).1, "True");
+}
+
+#[test]
+fn environment() {
+    let script = "echo ${SECRET-unset}";
+    assert_eq!(attack(script, &[PATH, "SECRET=x"], |_| {}).1, "x", "control");
+    assert_eq!(attack(script, &[PATH], |_| {}).1, "unset", "the plan's environment is all there is");
+}
+
+#[test]
+fn namespaces() {
+    let host = std::process::id();
+    let script = format!("kill -0 {host}");
+    assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
+    assert_ne!(attack(&script, &[PATH], namespaces::raise).0, 0, "no such process in there");
+}
+
+#[test]
+fn identity() {
+    let script = "id -u";
+    let own = nix::unistd::geteuid().as_raw();
+    assert_eq!(attack(script, &[PATH], |_| {}).1, own.to_string(), "control");
+    let alone = |plan: &mut Plan| {
+        plan.namespaces = nix::libc::CLONE_NEWUSER;
+        identity::raise(plan, own);
+    };
+    assert_eq!(attack(script, &[PATH], alone).1, identity::GUEST.to_string());
 }
 
 #[test]

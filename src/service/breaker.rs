@@ -206,4 +206,16 @@ mod tests {
         }
         assert!(under.states(None).is_empty(), "a success closes it");
     }
+
+    #[tokio::test]
+    async fn source_text_has_a_breaker_of_its_own_and_many_names_push_out_no_other() {
+        let under = Arc::<Breakers>::default();
+        for _ in 0..5 {
+            enter(&under, "a", true).expect("closed").ended(Some(&Fault::new(Kind::InternalError, "f")), false);
+        }
+        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
+        call(&under, "b", Some(Kind::TimeoutError));
+        (0..ROWS).for_each(|n| assert!(call(&under, &format!("gateway {n}"), Some(Kind::TimeoutError))));
+        assert_eq!((under.states(Some("b")).len(), under.states(None).len()), (1, ROWS / 2 + 2));
+    }
 }

@@ -9,6 +9,7 @@ use crate::base::shares::{Shares, now};
 use crate::base::{json, lock};
 use crate::fault::{Fault, Kind};
 use futures_util::FutureExt;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -291,8 +292,18 @@ fn weight(arguments: &Arguments) -> usize {
     match arguments {
         Arguments::Text(text) => json::weight(text),
         Arguments::Value(value) => json::weight(&value.to_string()),
-        Arguments::Inputs { texts, .. } => json::weight(&texts.to_string().replace(['"', '\\'], " ")),
+        Arguments::Inputs { texts, .. } => weight_of_texts(texts),
         Arguments::Strings(pairs) => pairs.iter().map(|(name, value)| name.len() + json::weight(value)).sum(),
+    }
+}
+
+/// Any text of an input may be read as JSON.
+fn weight_of_texts(value: &Value) -> usize {
+    match value {
+        Value::String(text) => json::weight(text),
+        Value::Array(items) => items.iter().map(weight_of_texts).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, field)| name.len() + weight_of_texts(field)).sum(),
+        _ => 0,
     }
 }
 

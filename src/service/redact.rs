@@ -96,6 +96,10 @@ impl<'s> Walk<'s> {
     /// Walks the value under every schema that may hold for it. Where one of them says secret, all below is hidden. A
     /// list where an object is expected, or an object where a list is, is walked as if each part were what is expected.
     fn hide(&mut self, mut schemas: Vec<&'s Value>, value: &mut Value, depth: usize) {
+        // Everything is hidden where the looks do not suffice.
+        if self.looks == 0 {
+            return;
+        }
         self.gather(&mut schemas);
         let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
         let is_plain = value.is_string() || value.is_number();
@@ -128,6 +132,9 @@ impl<'s> Walk<'s> {
 
     /// Whether a part of such a value may be marked secret, as far as can be told without following references.
     fn has_secret_parts(&mut self, schema: &Value) -> bool {
+        if self.looks == 0 {
+            return true;
+        }
         let parts = ["properties", "patternProperties", "additionalProperties", "items", "prefixItems"];
         let written: String = parts.iter().filter_map(|part| schema.get(part)).map(Value::to_string).collect();
         self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_A_LOOK).unwrap_or(LOOKS));

@@ -38,7 +38,8 @@ impl Service {
     /// Whether it has a record: of refusals of which there may be many some are only counted.
     pub(super) fn samples(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
-        if record.ran || record.kept.is_some() || record.entry.is_none() || !many {
+        let has_begun = record.entry.as_ref().is_none_or(audit::Entry::has_begun);
+        if record.ran || record.kept.is_some() || has_begun || !many {
             return true;
         }
         let principal = record.principal().to_owned();

@@ -305,9 +305,11 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
 /// The tool that was called, and those that own what runs, each once.
 fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
     let mut tools = vec![tool.id.clone()];
-    let ids = owners.iter().map(|(manifest, _)| &manifest.id).filter(|id| **id != tool.id);
-    ids.for_each(|id| tools.push(id.clone()));
-    tools.dedup();
+    for (manifest, _) in owners {
+        if !tools.contains(&manifest.id) {
+            tools.push(manifest.id.clone());
+        }
+    }
     tools
 }
 

@@ -133,9 +133,9 @@ fn no_tool_reads_or_writes_the_folder_of_them() {
         fs::write(keys.join("alice.key"), "alices-own-key").unwrap();
         let asks = |access: &str, path: &str| json!({"securityContext": {"requiredCapabilities": ["secret:KEY"], "fileAccess": {access: [path, "self"]}}});
         for (access, rules, path, refused) in [
-            ("allowRead", "read", format!("{}/**", keys.display()), "and the tool could read them there"),
-            ("allowRead", "read", format!("{}/*.key", keys.display()), "and the tool could read them there"),
-            ("allowRead", "read", format!("{}/bob.key", keys.display()), "and the tool could read them there"),
+            ("allowRead", "read", format!("{}/**", keys.display()), "the tool could read the file where it lies"),
+            ("allowRead", "read", format!("{}/*.key", keys.display()), "the tool could read the file where it lies"),
+            ("allowRead", "read", format!("{}/bob.key", keys.display()), "the tool could read the file where it lies"),
             (
                 "allowWrite",
                 "write",

@@ -520,7 +520,7 @@ fn content_of_every_kind_is_shown_as_it_is_and_no_other() {
         let lies = json!([{"type": "image", "data": png, "mimeType": "image/gif"}]);
         let (answer, _) = client.call("esc__says", json!({"say": {"$content": lies}}));
         assert_eq!(answer["result"]["isError"], true);
-        assert!(answer.to_string().contains("its data is no image/gif"), "{answer}");
+        assert!(answer.to_string().contains("its data is not image/gif"), "{answer}");
     }
 }
 

@@ -108,7 +108,7 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
             false => playground.tool_at("esc:forger", "python", "forger/main.py", "print(1)\n", asks),
         };
         playground.allow("forger", "esc:forger", &[], &[&format!("{state}/**")]);
-        fits("SecurityError: the audit log of this host", &playground.call("esc:forger", "{}")).unwrap();
+        fits("SecurityError: a file of this host could be written", &playground.call("esc:forger", "{}")).unwrap();
     });
 }
 

@@ -108,7 +108,7 @@ const ROWS: &[Row] = &[
         "(call $say (i32.const 1) (i32.const 6))",
         "{}",
         "{}",
-        "ScriptError: more than one"
+        "ScriptError: exactly one JSON value"
     ),
     row!(
         "not text",

@@ -40,7 +40,7 @@ fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
         fs::write(&policy, text.replace("request:tg:", "request:tg:other-")).unwrap();
         let refused = call(&host, tool, json!({"what": "echo"}), &[]);
         assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
-        let person = format!("its descriptor says request queue `request:tg:{name}`");
+        let person = format!("covers {name} at request:tg:{name}");
         assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
         fs::remove_file(&policy).unwrap();
         let refused = call(&host, tool, json!({"what": "echo"}), &[]);
@@ -74,7 +74,7 @@ fn the_cap_of_the_host_holds_calls_too() {
         let before = peer.calls();
         for (rest, words) in [
             (String::new(), "no entry of [services] call in policy"),
-            (format!("[services]{}", own.replace("response:tg:", "response:tg:other-")), "`response` of the entry"),
+            (format!("[services]{}", own.replace("response:tg:", "response:tg:other-")), "answers from response:tg:"),
         ] {
             let ended = cap(&rest);
             let said = format!("{}{}", ended.stderr, ended.text());
@@ -127,7 +127,7 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
         "{failed}"
     );
     let (bad, garbage) = said("garbage");
-    assert!(bad && garbage.contains("what is no reply"), "{garbage}");
+    assert!(bad && garbage.contains("an invalid reply"), "{garbage}");
     for what in ["big", "bigger by parts"] {
         let (bad, over) = said(what);
         assert!(bad && over.contains("ResourceLimitError") && over.contains("outputBytes"), "{what}: {over}");
@@ -222,7 +222,7 @@ fn a_broker_that_is_away_is_a_fault_of_its_own() {
     fs::write(host.path("config.toml"), "").unwrap();
     let ended = call(&host, "gone:ask", json!({"what": "echo"}), &[]);
     assert_eq!(ended.kind(), "CapabilityError", "{ended:?}");
-    assert!(ended.error().1.contains("a broker over which the service 'gone' is called"), "{ended:?}");
+    assert!(ended.error().1.contains("a broker for the service 'gone'"), "{ended:?}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn a_fault_of_a_descriptor_is_told_with_its_mend() {
         assert!(code != 0 && out.contains(words), "{words}: {out}");
     }
     let (_, out) = check(&service(), &tool());
-    assert!(out.contains("called ([[tool_services]] of the configuration)"), "where it is mended: {out}");
+    assert!(out.contains("'rag' ([[tool_services]] of the configuration)"), "where it is fixed: {out}");
     for (key, value, words) in [
         (
             "styel",
@@ -175,7 +175,7 @@ fn what_leaves_this_host_is_audited_compared_and_asked_for() {
     assert!(cap("response:tg:audited").contains("audited at request:tg:audited"), "the control");
     let other = cap("response:tg:other");
     assert!(!other.contains("audited at request:tg:audited") && !other.is_empty(), "{other}");
-    assert!(run(&["audit", "audited:ask"]).contains("`response` of the entry does not name"));
+    assert!(run(&["audit", "audited:ask"]).contains("answers from response:tg:audited"));
     fs::remove_file(host.path("sandbox-policies/host.policy.toml")).unwrap();
     fs::remove_file(&policy).unwrap();
     let suggested = run(&["audit", "audited:ask", "--suggest-policy"]);

@@ -61,7 +61,7 @@ fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
         let playground = probe(who);
         let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
         let ended = playground.call("esc:probe", &input.to_string());
-        fits("ScriptError: Refused: write data/new.csv (wasm: read-only).", &ended).unwrap();
+        fits("ScriptError: write data/new.csv (wasm: read-only).", &ended).unwrap();
         let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
         assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
         let kept = playground.cli(&["audit", "esc:probe", "--all"]).text();

@@ -35,14 +35,16 @@ impl<'t> Tools<'t> {
 
     /// A warning where no loaded tool is named by this selector.
     fn stray(&self, selector: &Selector, pointer: String, at: At) -> Option<Problem> {
-        let (is_known, near) = match selector {
-            Selector::Exact(id) => {
-                (self.by_id.contains_key(id.as_str()), suggest::hint(id, self.by_id.keys().copied()))
-            }
-            Selector::Namespace(namespace) => (self.namespaces.contains(namespace.as_str()), String::new()),
-            Selector::Any => (true, String::new()),
+        let is_known = match selector {
+            Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
+            Selector::Namespace(namespace) => self.namespaces.contains(namespace.as_str()),
+            Selector::Any => true,
         };
-        let message = || format!("no loaded tool is named by '{}'{near}", printable(&selector.text()));
+        let near = || match selector {
+            Selector::Exact(id) => suggest::hint(id, self.by_id.keys().copied()),
+            _ => String::new(),
+        };
+        let message = || format!("no loaded tool is named by '{}'{}", printable(&selector.text()), near());
         (!is_known).then(|| warning(Code::Dependency, pointer, at, message()))
     }
 }

@@ -223,13 +223,6 @@ fn places_to_look(shape: &Shape) -> Arc<Semaphore> {
     Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(LOOKS))))
 }
 
-/// A tree of so few entries is walked sooner than it is handed to another thread.
-const FEW_ENTRIES: usize = 64;
-
-fn is_small(tree: &Path) -> bool {
-    walkdir::WalkDir::new(tree).into_iter().take(FEW_ENTRIES + 1).count() <= FEW_ENTRIES
-}
-
 /// The grants as they are now. What may walk or list large folders, or lies elsewhere than the tool and so perhaps on a
 /// file system that does not answer, is not looked at on the threads that other calls run on; the rest is a few system
 /// calls, quicker than handing it over.
@@ -238,7 +231,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
     let waits = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {
             let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
-            grant.access == Access::Write || elsewhere(path) || masked && !is_small(path)
+            grant.access == Access::Write || elsewhere(path) || masked
         }
         Opening::Snapshot { folder, names } => policy::literal(names).is_none() || elsewhere(folder),
         Opening::Staged { .. } => true,

@@ -212,3 +212,34 @@ fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
     let require_cgroup = tool.require_cgroup;
     policy::Shape { limits, require_cgroup, ..policy::Shape::bare(&tool.tool, runtime) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::cache::Cache;
+    use super::*;
+
+    #[tokio::test]
+    async fn hostile_compilers_are_not_believed_and_leave_nothing_in_the_cache() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::open(&folder.path().join("cache")).expect("a cache");
+        let key = "ab".repeat(16);
+        let code = "{\"message\":\"code\",\"bytes\":4}\ncode";
+        // Lengths of 4 GiB; garbage; what is cut short; nothing; an answer of a worker; more code than is allowed.
+        for frames in [
+            "{\"message\":\"code\",\"bytes\":4294967295}\n".to_owned(),
+            "x".repeat(100_000),
+            "{\"message\":\"code\",\"bytes\":64}\nshort".to_owned(),
+            String::new(),
+            "{\"message\":\"ready\",\"bytes\":0}\n".to_owned(),
+            code.repeat(3),
+        ] {
+            let into = cache.begin(&key).expect("a writer");
+            assert!(receive(&mut frames.as_bytes(), into, 8).await.is_err(), "{frames:.80}");
+            assert_eq!(std::fs::read_dir(folder.path().join("cache")).expect("the cache").count(), 0, "{frames:.80}");
+        }
+        let frames = code.repeat(2) + "{\"message\":\"compiled\",\"bytes\":0}\n";
+        let into = cache.begin(&key).expect("a writer");
+        let written = receive(&mut frames.as_bytes(), into, 8).await.expect("an answer").expect("code");
+        assert!(cache.finish(&key, written).is_ok(), "the control");
+    }
+}

@@ -70,6 +70,9 @@ impl<'a> HardDenials<'a> {
     }
 
     fn system(&self, request: &Area) -> Option<String> {
+        if let Some(path) = ["/tmp", "/dev/shm"].iter().find(|path| request.path() == Path::new(path)) {
+            return Some(format!("{path} inside a call is its own scratch, always there: take it out of the manifest"));
+        }
         let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);
         let folder = all.into_iter().find(|folder| request.touches(Path::new(folder)));
         let folder = folder.or(request.folder().parent().is_none().then_some(&"/"))?;

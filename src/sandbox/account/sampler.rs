@@ -10,7 +10,7 @@ use crate::sandbox::processes::{self, Key, Memory, ProcessSnapshot, signal_all};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Most bytes that one page fault adds: huge pages are off where memory is sampled (`launcher`).
@@ -26,6 +26,8 @@ pub const SESSIONS: u64 = 64;
 const SETTLING: Duration = Duration::from_secs(1);
 /// Page faults that system calls under way may still take, 16 MiB. (fork(2) itself takes none.)
 const LATE_FAULTS: u64 = 4096;
+/// Longest time that one look counts mappings; the next look counts the rest.
+const COUNTING: Duration = Duration::from_millis(10);
 /// How often a count looks whether the call stays stopped.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -35,6 +37,8 @@ pub struct Sampler {
     seen: ProcessSnapshot,
     gone_ms: u64,
     waited_ms: u64,
+    looks: u64,
+    mappings: BTreeMap<Key, Mappings>,
     /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
     counted: Option<(u64, u64)>,
     pub descriptors: DescriptorMemory,
@@ -52,6 +56,14 @@ pub struct Look {
     pub sessions: u64,
 }
 
+/// The mappings of one process when they were last counted.
+#[derive(Clone, Copy, Debug)]
+struct Mappings {
+    count: u64,
+    at_ms: Option<u64>,
+    look: u64,
+}
+
 impl Sampler {
     /// Looks once. `must_end`: the call is to end now, whatever it holds.
     pub fn look(&mut self, scratch_bytes: u64, limit: u64, must_end: impl FnMut() -> bool) -> Result<Look, Errno> {
@@ -66,7 +78,11 @@ impl Sampler {
         }
         // The room does not subtract pages: their quick sum may be far too high.
         sum.own += self.descriptors.bytes(&self.seen.of_the_tool(), cpu_ms, limit.saturating_sub(sum.own))?;
-        sum.own += self.mapped(addresses, limit.saturating_sub(sum.own))?;
+        // One mapping for each page of the addresses is more than there can be.
+        let each = AREA + LINK * self.seen.processes.len() as u64;
+        if addresses.saturating_mul(each) > limit.saturating_sub(sum.own + sum.pages) {
+            sum.own += self.mapped(limit)?;
+        }
         if sum.pages + sum.own > limit && sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own, must_end)?;
         }
@@ -84,6 +100,7 @@ impl Sampler {
 
     /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
     fn see(&mut self, seen: ProcessSnapshot) -> u64 {
+        self.looks += 1;
         let gone = |key: &Key| !seen.processes.contains_key(key);
         self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();
         // Others may hold pages that a process wrote which is gone, or came and went unseen. (Threads look like these.)
@@ -132,20 +149,38 @@ impl Sampler {
         Ok(pages)
     }
 
-    /// Kernel memory for mappings. They are counted only where one for each page of the `addresses` would pass `room`.
-    fn mapped(&self, addresses: u64, room: u64) -> Result<u64, Errno> {
-        let each = AREA + LINK * self.seen.processes.len() as u64;
-        if addresses.saturating_mul(each) <= room {
-            return Ok(0);
+    /// Kernel memory for mappings. Counted again for processes that are new or used CPU, longest uncounted first. One
+    /// not counted yet is taken to have as many as its parent, whose mappings fork(2) copied.
+    fn mapped(&mut self, limit: u64) -> Result<u64, Errno> {
+        let most = limit / AREA + 1;
+        let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
+        let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
+        for (key, process) in &self.seen.processes {
+            let of_parent = self.mappings.iter().find(|((pid, _), _)| *pid == process.parent).map(|(_, m)| m.count);
+            let inherited = Mappings { count: of_parent.unwrap_or(largest), at_ms: None, look: 0 };
+            known.insert(*key, self.mappings.get(key).copied().unwrap_or(inherited));
         }
-        let mut bytes = 0;
-        for (pid, _) in self.seen.processes.keys() {
-            bytes += each * processes::mappings(*pid, room / each + 1)?;
-            if bytes > room {
+        let now = |key: &Key| self.seen.processes.get(key).map(|process| process.own_ms);
+        let mut waiting: Vec<_> = known.iter_mut().filter(|(key, mappings)| now(key) != mappings.at_ms).collect();
+        waiting.sort_by_key(|(_, mappings)| mappings.look);
+        let until = Instant::now() + COUNTING;
+        for (key, mappings) in waiting {
+            *mappings = Mappings { count: processes::mappings(key.0, most)?, at_ms: now(key), look: self.looks };
+            if Instant::now() > until {
                 break;
             }
         }
-        Ok(bytes)
+        self.mappings = known;
+        Ok(self.mappings.iter().map(|((pid, _), m)| m.count * (AREA + LINK * self.ancestors(*pid))).sum())
+    }
+
+    /// How many processes of the call are ancestors of this one, itself included.
+    fn ancestors(&self, pid: u32) -> u64 {
+        let all = &self.seen.processes;
+        let parent = |pid: &u32| all.range((*pid, 0)..=(*pid, u64::MAX)).next().map(|(_, p)| p.parent);
+        // Each step goes to an older process; the bound is for a pid used again between two reads.
+        let line = std::iter::successors(Some(pid), parent).skip(1).take_while(|above| *above > 1);
+        1 + line.take(all.len().saturating_sub(1)).count() as u64
     }
 }
 

@@ -104,10 +104,9 @@ pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
             continue;
         }
         let Ok(file) = folder.trusted(&name, OFlag::O_RDWR) else { continue };
-        if file.metadata()?.nlink() == 0 {
-            continue;
-        }
         let (lock, records) = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            // Another host took over its records, and removed it.
+            Ok(file) if file.metadata()?.nlink() == 0 => continue,
             Ok(file) => {
                 let records = read(&file)?;
                 (Some(file), records)

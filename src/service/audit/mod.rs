@@ -334,12 +334,19 @@ impl executor::Ledger for Log {
 impl Entry {
     /// Writes the begin record: what the call leaves if this host ends before it does. A second one adds nothing.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
-        let Some(open) = lock(&self.log.state).open.clone().filter(|_| self.begin.is_none()) else { return Ok(()) };
+        let mut state = lock(&self.log.state);
+        let Some(open) = state.open.clone().filter(|_| self.begin.is_none()) else { return Ok(()) };
+        self.log.flush(&mut state).map_err(|why| refusal(&self.log.path, &why))?;
+        drop(state);
         let at = ascii(record).map_err(io::Error::from).and_then(|record| open.begun.begin(&record));
         let at =
             at.map_err(|e| refusal(&self.log.path, &format!("the call cannot be kept in {BEGUN}/ beside it: {e}")))?;
         self.begin = Some(Begin(open, at));
         Ok(())
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.begin.is_some()
     }
 
     /// Writes the end record. Where that fails it is kept in memory.

@@ -132,7 +132,10 @@ impl Streamable {
         let event = parts.headers.get(LAST_EVENT).and_then(|event| event.to_str().ok());
         match (&lease, event.filter(|_| !ends)) {
             (None, _) if ends && names_session => return reply(StatusCode::NOT_FOUND, Bytes::new()),
-            (Some(lease), _) if ends => self.sessions.remove(&lease.id),
+            (Some(lease), _) if ends => {
+                self.sessions.close(&lease.id).await;
+                return reply(StatusCode::NO_CONTENT, Bytes::new());
+            }
             (Some(session), Some(event)) => {
                 if let Some(events) = session.resume(event) {
                     let mut answer = Response::new(streamed(events, lease));
@@ -144,12 +147,7 @@ impl Streamable {
             }
             _ => {}
         }
-        let mut answer = self.answer(self.request(caller), parts, Bytes::new(), (lease, None)).await;
-        // Some clients take nothing else for done.
-        if ends && answer.status() == StatusCode::ACCEPTED {
-            *answer.status_mut() = StatusCode::NO_CONTENT;
-        }
-        answer
+        self.answer(self.request(caller), parts, Bytes::new(), (lease, None)).await
     }
 
     /// The session that a request names, where it is the caller's; else rmcp finds that there is none. Newer clients have none.
@@ -159,8 +157,11 @@ impl Streamable {
         caller: &Caller,
         id: Option<RequestId>,
     ) -> Result<Option<SessionLease>, Refused> {
-        let is_newer = version(parts) >= ProtocolVersion::V_2026_07_28.as_str();
-        let Some(session) = parts.headers.get_mut(SESSION).filter(|_| !is_newer) else { return Ok(None) };
+        if version(parts) >= ProtocolVersion::V_2026_07_28.as_str() {
+            // rmcp would take it for whoever sends it.
+            parts.headers.remove(SESSION);
+        }
+        let Some(session) = parts.headers.get_mut(SESSION) else { return Ok(None) };
         match self.sessions.open(session.to_str().unwrap_or_default(), &caller.user, id) {
             Ok(lease) => Ok(Some(lease)),
             Err(Refused::Unknown) => {

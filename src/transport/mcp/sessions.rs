@@ -98,26 +98,30 @@ impl Sessions {
 
     /// Closes such sessions that nobody uses, so many of them, the longest unused first.
     async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) {
-        let mut unused: Vec<_> = {
-            let known = lock(&self.known);
+        let gone: Vec<(String, Session)> = {
+            let mut known = lock(&self.known);
             let unused = known.iter().filter(|(_, session)| session.uses == 0 && which(session));
-            unused.map(|(id, session)| (session.used, id.clone())).collect()
+            let mut unused: Vec<_> = unused.map(|(id, session)| (session.used, id.clone())).collect();
+            unused.sort();
+            unused.into_iter().take(most).filter_map(|(_, id)| known.remove_entry(&id)).collect()
         };
-        unused.sort();
-        for (_, id) in unused.into_iter().take(most) {
-            self.remove(&id);
-            // One that ended by itself is gone already.
-            let _ = self.local.close_session(&id.into()).await;
+        for (id, session) in gone {
+            self.end(id, session).await;
         }
     }
 
-    /// No request finds it from here on, and its calls end.
-    pub fn remove(&self, id: &str) {
-        let session = lock(&self.known).remove(id);
-        session
-            .into_iter()
-            .flat_map(|session| session.responses)
-            .for_each(|(_, response)| response.request.left.cancel());
+    /// No request finds the session from here on, and its calls end.
+    pub async fn close(&self, id: &str) {
+        let session = lock(&self.known).remove_entry(id);
+        if let Some((id, session)) = session {
+            self.end(id, session).await;
+        }
+    }
+
+    async fn end(&self, id: String, session: Session) {
+        session.responses.values().for_each(|response| response.request.left.cancel());
+        // One that ended by itself is gone already.
+        let _ = self.local.close_session(&id.into()).await;
     }
 
     /// Opens a request, or a stream.
@@ -278,7 +282,9 @@ impl Recording {
     /// Waits for room, and for a reader that has not got the oldest event yet.
     async fn push(&self, event: Bytes) {
         let parts = self.request.parts_of(&event);
-        let room = Some(self.request.payer.reserve(event.len()).await);
+        // The room for the content of a result was taken before it was built. Whoever holds it must not wait for more.
+        let has_room = self.request.answer().is_some();
+        let room = if has_room { None } else { Some(self.request.payer.reserve(event.len()).await) };
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);

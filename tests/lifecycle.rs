@@ -243,6 +243,7 @@ fn grants_are_looked_at_anew_for_each_call() {
 }
 
 /// Whoever kills the launchers of idle tools costs the next call a start, and no error.
+#[cfg(feature = "wasi")]
 #[test]
 fn a_killed_idle_launcher_is_replaced() {
     for who in Who::both() {
@@ -278,6 +279,7 @@ fn a_killed_idle_launcher_is_replaced() {
 }
 
 /// Keepers, and the launchers below them, of this process.
+#[cfg(feature = "wasi")]
 fn launchers_of(host: u32) -> (Vec<i32>, Vec<i32>) {
     let all = crate::harness::processes_of("toolhost-launcher");
     let parent = |pid: u32| {

@@ -10,7 +10,7 @@ use super::delivery::{
 use super::pulsar;
 #[cfg(feature = "rabbitmq")]
 use super::rabbitmq;
-use super::terms::{Kind, Terms, Topic};
+use super::terms::{Terms, Topic};
 use crate::base::text;
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -250,11 +250,11 @@ impl Connector {
 /// The one place that knows which brokers are compiled in; `Terms` are only made for those.
 async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
     #[cfg(feature = "rabbitmq")]
-    if terms.kind == Kind::RabbitMq {
+    if terms.kind == super::terms::Kind::RabbitMq {
         return rabbitmq::connect(terms, source, to).await;
     }
     #[cfg(feature = "pulsar")]
-    if terms.kind == Kind::Pulsar {
+    if terms.kind == super::terms::Kind::Pulsar {
         return pulsar::connect(terms, source, to).await;
     }
     Err(format!("{:?} is not compiled in: {source:?} and {to} cannot be reached", terms.kind))

@@ -83,11 +83,13 @@ pub struct LockedEntry {
     _root: Arc<File>,
 }
 
+/// A key, and the digest that its record states.
+type RecordId = (String, [u8; 32]);
+
 #[derive(Debug)]
 pub struct Store {
     content: ContentStore,
-    /// By key, and the digest that its record states.
-    known: Mutex<HashMap<(String, [u8; 32]), Arc<Entry>>>,
+    known: Mutex<HashMap<RecordId, Arc<Entry>>>,
 }
 
 impl Store {

@@ -258,7 +258,8 @@ mod tests {
     fn only_plain_files_and_folders_are_taken() {
         let file = |path: PathBuf| std::fs::write(path, "1").expect("made");
         let special = std::fs::Permissions::from_mode(0o4755);
-        let cases: [(&str, &dyn Fn(&Path)); 11] = [
+        type Change<'c> = &'c dyn Fn(&Path);
+        let cases: [(&str, Change<'_>); 11] = [
             ("is a link", &|at| symlink("good.py", at.join("link")).expect("made")),
             ("has more than one name", &|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")),
             ("neither a file nor a folder", &|at| nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")),

@@ -184,7 +184,8 @@ fn an_authority_of_its_own_vouches_for_an_index_with_a_credential() {
             fs::write(world.playground.path("config.toml"), config).unwrap();
             host(world, &["call", "esc:one", "--json", "--input", "{}"])
         };
-        assert_eq!(call("").kind(), "DependencyError", "the control: the machine does not trust it");
+        let refused = call("");
+        assert_eq!(refused.kind(), "DependencyError", "the control: the machine does not trust it: {refused:?}");
         assert!(index.log().is_empty(), "{:?}", index.log());
         assert_eq!(fits("ok 1", &call(&format!(", ca = \"{}\"", authority.display()))), Ok(()));
         assert!(index.log().iter().all(|line| line.ends_with(&format!(" Bearer {KEY}"))), "{:?}", index.log());

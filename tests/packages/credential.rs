@@ -181,7 +181,11 @@ fn an_authority_of_its_own_vouches_for_an_index_with_a_credential() {
         let call = |ca: &str| {
             let credential = format!("credential = {{ from = \"file:{}\" }}{ca}", key.display());
             let config = format!("[indexes.default]\npython = {{ url = \"https://{HOST}/simple/\", {credential} }}\n");
-            fs::write(world.playground.path("config.toml"), config).unwrap();
+            let file = world.playground.path("config.toml");
+            fs::write(&file, config).unwrap();
+            if let Some(uid) = world.playground.who.uid() {
+                std::os::unix::fs::chown(&file, Some(uid), Some(uid)).unwrap();
+            }
             host(world, &["call", "esc:one", "--json", "--input", "{}"])
         };
         let refused = call("");

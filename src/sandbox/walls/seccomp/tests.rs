@@ -99,3 +99,123 @@ fn a_call_stands_in_one_list() {
     let numbers: Vec<i64> = SAMPLED.iter().map(|(number, _)| *number).collect();
     assert!(numbers.iter().all(|number| all.contains(number)), "sampling only narrows: {numbers:?}");
 }
+
+#[test]
+fn only_the_operations_on_the_lists() {
+    let errno = |errno: i32| RET_ERRNO | errno as u32;
+    let refused = [
+        // (call, arguments, with a cgroup, sampled)
+        (libc::SYS_futex, [0, 3, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_REQUEUE
+        (libc::SYS_futex, [0, 4, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_CMP_REQUEUE
+        (libc::SYS_futex, [0, 5, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_WAKE_OP
+        (libc::SYS_futex, [0, 0x8E, 0, 0, 0, 0], errno(libc::ENOSYS)),
+        (libc::SYS_prctl, [78, 1, 1024, 0, 0, 0], errno(libc::EINVAL)), // PR_FUTEX_HASH
+        (libc::SYS_prctl, [22, 2, 0, 0, 0, 0], errno(libc::EINVAL)),    // PR_SET_SECCOMP
+        (libc::SYS_seccomp, [1, 0, 0, 0, 0, 0], errno(libc::EPERM)),
+        (libc::SYS_setsockopt, [0, 1, 26, 0, 0, 0], errno(libc::ENOPROTOOPT)), // SO_ATTACH_FILTER
+        (libc::SYS_setsockopt, [0, 6, 31, 0, 0, 0], errno(libc::ENOPROTOOPT)), // TCP_ULP
+        (libc::SYS_fcntl, [0, 1036, 0, 0, 0, 0], errno(libc::EINVAL)),         // F_SET_RW_HINT
+        (libc::SYS_fcntl, [0, 37, 0, 0, 0, 0], errno(libc::EINVAL)),           // F_OFD_SETLK
+        (libc::SYS_ioctl, [0, 0xC050_6617, 0, 0, 0, 0], errno(libc::ENOTTY)),  // FS_IOC_ADD_ENCRYPTION_KEY
+        (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),          // CLONE_NEWTIME
+        (libc::SYS_clone, [0x1_0900, 0, 0, 0, 0, 0], errno(libc::EPERM)),      // CLONE_THREAD without CLONE_FILES
+        (libc::SYS_clone, [0x1_0F00, 0, 0, 0, 0, 0], RET_ALLOW),
+        (libc::SYS_mmap, [0, 0, 0, 0x40022, 0, 0], errno(libc::ENOMEM)),
+        (libc::SYS_madvise, [0, 0, 12, 0, 0, 0], errno(libc::EINVAL)),
+        (libc::SYS_setrlimit, [4, 1, 0, 0, 0, 0], RET_ERRNO),
+        (libc::SYS_prlimit64, [0, 4, 1 << 32, 0, 0, 0], RET_ERRNO),
+        (libc::SYS_prlimit64, [0, 4, 1 << 32, 1 << 32, 0, 0], errno(libc::EPERM)),
+        (libc::SYS_prlimit64, [0, 4, 0, 1 << 32, 0, 0], RET_ALLOW),
+        (libc::SYS_prlimit64, [0, 7, 1, 0, 0, 0], RET_ALLOW),
+        (libc::SYS_futex, [0, 0x83, 0, 0, 0, 0], RET_ALLOW),
+        (335, [0; 6], errno(libc::ENOSYS)), // uretprobe
+        (336, [0; 6], errno(libc::ENOSYS)), // uprobe
+        (449, [0; 6], errno(libc::ENOSYS)), // futex_waitv
+        (456, [0; 6], errno(libc::ENOSYS)), // futex_requeue
+        (i64::from(NEWEST), [0; 6], errno(libc::ENOSYS)),
+    ];
+    for (sampled, live, networked) in variants() {
+        let program = program(sampled, live, networked);
+        let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]), link, "live {live}");
+        let reserve = if live { errno(libc::EOPNOTSUPP) } else { RET_ALLOW };
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_fallocate as u32, [0; 6]), reserve, "live {live}");
+        for (number, args, wanted) in refused {
+            assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, number as u32, args), wanted, "{number} {args:?}");
+        }
+        assert_eq!(verdict(&program, 0x4000_0003, 0, [0; 6]), RET_KILL_PROCESS, "i386");
+        assert_eq!(verdict(&program, AUDIT_ARCH_X86_64, X32_BIT, [0; 6]), RET_KILL_PROCESS, "x32");
+    }
+}
+
+/// Levels and options of sockets that reach other code of the kernel, or other ways out.
+const FOREIGN: &[(i32, &[i32])] = &[
+    (libc::SOL_SOCKET, &[libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_BINDTODEVICE, 62, libc::SO_ZEROCOPY]),
+    (libc::SOL_SOCKET, &[libc::SO_TXTIME, libc::SO_TIMESTAMPING, libc::SO_BROADCAST, libc::SO_RCVBUFFORCE]),
+    (libc::IPPROTO_TCP, &[libc::TCP_ULP, libc::TCP_FASTOPEN, libc::TCP_FASTOPEN_CONNECT, libc::TCP_REPAIR]),
+    (libc::IPPROTO_TCP, &[libc::TCP_MD5SIG, libc::TCP_CONGESTION, libc::TCP_INFO, 35]),
+    (libc::IPPROTO_IP, &[libc::IP_OPTIONS, libc::IP_PKTINFO, libc::IP_ADD_MEMBERSHIP, libc::IP_UNICAST_IF, 51]),
+    (libc::IPPROTO_IPV6, &[1, libc::IPV6_ADD_MEMBERSHIP, libc::IPV6_RECVPKTINFO, libc::IPV6_UNICAST_IF]),
+    (libc::IPPROTO_UDP, &[libc::UDP_CORK, libc::UDP_SEGMENT, libc::UDP_GRO]),
+    (libc::SOL_NETLINK, &[1]),
+];
+
+#[test]
+fn granted_hosts_add_sockets_that_connect_and_no_others() {
+    let errno = |errno: i32| RET_ERRNO | errno as u32;
+    let (four, six, stream, datagram) = (libc::AF_INET, libc::AF_INET6, libc::SOCK_STREAM, libc::SOCK_DGRAM);
+    let usual = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let socket = |family: i32, kind: i32, protocol: i32, wanted| {
+        (libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0], wanted)
+    };
+    let option = |number, level: i32, name: i32, wanted| (number, [0, level as u64, name as u64, 0, 0, 0], wanted);
+    let (set, get, none) = (libc::SYS_setsockopt, libc::SYS_getsockopt, errno(libc::ENOPROTOOPT));
+    let (early, no_early) = (libc::MSG_FASTOPEN as u64, errno(libc::EOPNOTSUPP));
+    let mut cases = vec![
+        socket(four, stream, 0, RET_ALLOW),
+        socket(four, stream | usual, libc::IPPROTO_TCP, RET_ALLOW),
+        socket(six, stream | libc::SOCK_CLOEXEC, 0, RET_ALLOW),
+        socket(six, datagram | usual, libc::IPPROTO_UDP, RET_ALLOW),
+        socket(four, stream, libc::IPPROTO_MPTCP, errno(libc::EPROTONOSUPPORT)),
+        socket(four, stream, libc::IPPROTO_SCTP, errno(libc::EPROTONOSUPPORT)),
+        socket(four, stream, libc::IPPROTO_UDP, errno(libc::EPROTONOSUPPORT)),
+        socket(four, datagram, libc::IPPROTO_ICMP, errno(libc::EPROTONOSUPPORT)),
+        socket(six, datagram, libc::IPPROTO_ICMPV6, errno(libc::EPROTONOSUPPORT)),
+        socket(four, datagram, libc::IPPROTO_UDPLITE, errno(libc::EPROTONOSUPPORT)),
+        socket(four, libc::SOCK_RAW, libc::IPPROTO_TCP, errno(libc::EPERM)),
+        socket(four, libc::SOCK_SEQPACKET, 0, errno(libc::EPERM)),
+        socket(four, stream | 0x10, 0, errno(libc::EPERM)),
+        (libc::SYS_connect, [0; 6], RET_ALLOW),
+        (libc::SYS_bind, [0; 6], errno(libc::EPERM)),
+        (libc::SYS_listen, [0; 6], errno(libc::EPERM)),
+        (libc::SYS_accept, [0; 6], errno(libc::EPERM)),
+        (libc::SYS_sendto, [0, 0, 0, libc::MSG_NOSIGNAL as u64, 0, 0], RET_ALLOW),
+        (libc::SYS_sendto, [0, 0, 0, early, 0, 0], no_early),
+        (libc::SYS_sendmsg, [0, 0, early, 0, 0, 0], no_early),
+        (libc::SYS_sendmsg, [0, 0, 0, early, 0, 0], RET_ALLOW),
+        (libc::SYS_sendmmsg, [0, 0, 0, early | 0x40, 0, 0], no_early),
+        (libc::SYS_sendmmsg, [0, 0, 0, 0x40, 0, 0], RET_ALLOW),
+        option(set, libc::SOL_SOCKET, libc::SO_RCVBUF, RET_ERRNO),
+        option(set, libc::SOL_SOCKET, libc::SO_SNDBUF, RET_ERRNO),
+        option(get, libc::SOL_SOCKET, libc::SO_RCVBUF, RET_ALLOW),
+        option(get, libc::IPPROTO_TCP, libc::TCP_INFO, RET_ALLOW),
+        option(set, libc::IPPROTO_TCP, libc::TCP_NODELAY, RET_ALLOW),
+        option(set, libc::IPPROTO_IP, libc::IP_RECVERR, RET_ALLOW),
+        option(set, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, RET_ALLOW),
+    ];
+    let others = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_VSOCK, libc::AF_ALG, libc::AF_BLUETOOTH];
+    cases.extend(others.map(|family| socket(family, stream, 0, errno(libc::EPERM))));
+    let each = FOREIGN.iter().flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
+    cases.extend(each);
+    for (sampled, live, _) in variants() {
+        let (with, without) = (program(sampled, live, true), program(sampled, live, false));
+        for (number, args, wanted) in &cases {
+            let got = verdict(&with, AUDIT_ARCH_X86_64, *number as u32, *args);
+            assert_eq!(got, *wanted, "{number} {args:?}");
+        }
+        for number in [libc::SYS_socket, libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg] {
+            let first = [2, 1, 0, 0, 0, 0];
+            assert_eq!(verdict(&without, AUDIT_ARCH_X86_64, number as u32, first), errno(libc::EPERM), "{number}");
+        }
+    }
+}

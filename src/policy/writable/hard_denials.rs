@@ -70,7 +70,8 @@ impl<'a> HardDenials<'a> {
     }
 
     fn system(&self, request: &Area) -> Option<String> {
-        if let Some(path) = ["/tmp", "/dev/shm"].iter().find(|path| request.path() == Path::new(path)) {
+        let mut scratch = ["/tmp", "/dev/shm"].into_iter();
+        if let Some(path) = scratch.find(|path| *request == Area::File(PathBuf::from(path))) {
             return Some(format!("{path} inside a call is its own scratch, always there: take it out of the manifest"));
         }
         let all = SYSTEM.iter().chain(&SYSTEM_FOLDERS).chain(&SYSTEM_ETC);

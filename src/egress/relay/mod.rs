@@ -64,10 +64,11 @@ struct Relay {
     trust: Option<tls::Trust>,
 }
 
-/// A call, and the loops that accept for it.
+/// A call, the loops that accept for it, and what reports to the host that it passed a limit.
 struct Running {
     call: Arc<Call>,
     loops: JoinSet<()>,
+    reports: JoinSet<io::Result<()>>,
 }
 
 /// Serves until the host closes its end. `trust`: instead of the machine's roots.
@@ -89,7 +90,7 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
             over = over_limit(&mut running) => {
                 let call = over?;
                 // Beside the orders, which must be heard whether or not the host takes this.
-                tokio::spawn(async move { call.over().await });
+                running.as_mut().map(|running| running.reports.spawn(async move { call.over().await }));
             }
         }
     }
@@ -97,7 +98,7 @@ async fn serve(socket: UnixDatagram, trust: Option<tls::Trust>) -> io::Result<()
 
 /// The call, once it passes a limit.
 async fn over_limit(running: &mut Option<Running>) -> io::Result<Arc<Call>> {
-    let Some(Running { call, loops }) = running else { return std::future::pending().await };
+    let Some(Running { call, loops, .. }) = running else { return std::future::pending().await };
     // Orders that come often must not keep the clock below from ending.
     call.look_at_cpu();
     loop {
@@ -142,9 +143,13 @@ impl Relay {
             (ToRelay::Dialled { .. } | ToRelay::Undialled { .. }, None) => {}
             (ToRelay::End, _) => {
                 let totals = match running.take() {
-                    Some(Running { call, mut loops }) => {
+                    Some(Running { call, mut loops, mut reports }) => {
                         loops.shutdown().await;
-                        call.end().await
+                        reports.shutdown().await;
+                        let totals = call.end().await;
+                        // A tool may end by the reset before its cause was reported.
+                        call.over().await?;
+                        totals
                     }
                     None => Default::default(),
                 };
@@ -172,7 +177,7 @@ impl Relay {
         for (port, listener) in &self.listeners {
             loops.spawn(connections::accept(Arc::clone(&call), Arc::clone(listener), *port));
         }
-        Running { call, loops }
+        Running { call, loops, reports: JoinSet::new() }
     }
 
     /// Drops what waits in the sockets. Not through tokio, which asks the kernel only after an event.

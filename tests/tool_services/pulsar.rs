@@ -82,7 +82,7 @@ fn answers_over_pulsar_each_come_to_their_own_call() {
     assert_eq!(said("stream"), (false, "one two three".to_owned()));
     for (what, words) in [
         ("fail", "no such table"),
-        ("garbage", "what is no reply"),
+        ("garbage", "an invalid reply"),
         ("big", "outputBytes"),
         ("bigger by parts", "outputBytes"),
     ] {

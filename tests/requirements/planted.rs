@@ -225,8 +225,8 @@ fn staged_code_is_not_published_beside_scripts() {
         for (pattern, wanted) in [
             ("*.csv", "ok"),
             ("result.csv", "ok"),
-            ("*", "SecurityError: the tool's own"),
-            ("*.json", "SecurityError: the tool's own"),
+            ("*", "SecurityError: the tool's own script could be written"),
+            ("*.json", "SecurityError: the tool's own script could be written"),
             ("report*", "SecurityError: a fixed ending of data"),
             ("x.tool.json", "SecurityError: a tool cannot make tools"),
             ("*.txt", "ok"),

@@ -149,7 +149,7 @@ fn too_many_or_too_much_is_not_published_at_all() {
 fn a_file_that_cannot_be_written_out_fails_the_call() {
     for playground in everybody() {
         let out = tool(&playground, "stuck", "(out / 'a.csv').write_text('x')\nprint(1)\n", json!({}));
-        let slow = "(out / 'a.csv').write_text('x')\ntime.sleep(1)\nprint(1)\n";
+        let slow = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
         let script = playground.path("user_scripts/stuck/main.py");
         fs::write(&script, format!("{START}{slow}")).unwrap();
         let blocked = out.join("a.csv");
@@ -161,6 +161,11 @@ fn a_file_that_cannot_be_written_out_fails_the_call() {
         });
         assert_eq!(ended.error().0, "InternalError", "{ended:?}");
         assert!(told(&ended)["out/a.csv"].contains("Is a directory"), "{ended:?}");
+        // The file beside it is out, and the answer says so.
+        assert_eq!(
+            (told(&ended)["out/b.csv"].as_str(), fs::read_to_string(out.join("b.csv")).unwrap().as_str()),
+            ("", "y")
+        );
     }
 }
 

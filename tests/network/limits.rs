@@ -43,6 +43,27 @@ fn a_gigabyte_goes_through_in_flat_memory() {
     });
 }
 
+/// What the relay takes for a call counts as the call's, while it runs. The limit lies between what the script took by
+/// itself and what both took, so that it is passed by both together alone.
+#[test]
+fn the_processor_time_of_the_relay_is_the_calls() {
+    in_both_worlds("processor time", |world| {
+        let script = format!("{DOWNLOAD}import os\nprint(sum(os.times()[:2]), file=sys.stderr)\n");
+        let input = json!({"bytes": 1 << 30});
+        let limits = |cpu_ms: u64| format!("[limits]\nreceived_bytes = 2_000_000_000\ncpu_ms = {cpu_ms}\n");
+        let ended = run(world, &script, &input, &limits(100_000));
+        fits("ok", &ended).unwrap();
+        if ended.counted() != "cgroup" {
+            return;
+        }
+        let own = ended.out["logs"].as_array().unwrap().iter().find_map(|log| log.as_str()?.parse::<f64>().ok());
+        let own = (own.unwrap_or_else(|| panic!("{:?}", ended.out["logs"])) * 1000.0) as u64;
+        let both = ended.out["usage"]["cpuMs"].as_u64().unwrap();
+        assert!(both > own + own / 4, "the relay took none of {both} ms: {own} ms");
+        fits("ResourceLimitError: cpuMs", &run(world, &script, &input, &limits((own + both) / 2))).unwrap();
+    });
+}
+
 #[test]
 fn connections_at_one_time_are_bounded() {
     in_both_worlds("connections", |world| {

@@ -233,6 +233,14 @@ fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
             "{}",
             without.out["network"]
         );
+        // A host that does not speak TLS at that port never sees the key; the control sends it there in the clear.
+        put(7080, "", 0o644);
+        let heard = world.heard(|| assert_ne!(status(&call()), 200));
+        assert!(heard.iter().all(|line| line.starts_with("dns ")), "{heard:?}");
+        let mut curl = world.inside("/usr/bin/curl");
+        curl.args(["-sS", "-H", &format!("Authorization: {KEY}"), "http://api.example.com:7080/v1/now"]);
+        let heard = world.heard(|| assert_eq!(finish(curl, b"").code, Some(0)));
+        assert!(heard.iter().any(|line| line.ends_with("with the key")), "{heard:?}");
         put(9443, ca, 0o644);
         assert_eq!(status(&ask(world, &json!({"path": "/v1/now"}))), 200);
         let audit = world.playground.cli(&["audit", "esc:keyed"]);

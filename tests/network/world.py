@@ -204,7 +204,8 @@ async def serve(inside):
     await loop.create_datagram_endpoint(Names, local_addr=(OUTSIDE, 53))
     for port in (9, 9999):
         await loop.create_datagram_endpoint(lambda port=port: Datagrams(port), local_addr=("0.0.0.0", port))
-    await asyncio.start_server(lambda r, w: http(r, w, "http"), ["0.0.0.0", "::"], 80, backlog=2000)
+    for port in (80, 7080):
+        await asyncio.start_server(lambda r, w: http(r, w, "http"), ["0.0.0.0", "::"], port, backlog=2000)
     await asyncio.start_server(lambda r, w: http(r, w, "https"), ["0.0.0.0", "::"], 443, ssl=tls, backlog=2000)
     await asyncio.start_server(lambda r, w: http(r, w, "https"), ["0.0.0.0", "::"], 8443, ssl=tls, backlog=2000)
     private = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -214,6 +214,16 @@ fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits
     server.hang_up();
     let told = server.answers(&[waiting])[&waiting].to_string();
     assert!(told.contains("plain 1.0 is denied: a hole"), "it runs under the policy of now: {told}");
+    // The same for a call of the command line, whose build takes as long.
+    shop.policy("slow", "required", false, "");
+    shop.python("two", &["plain==2.0"], PLAIN);
+    let by_hand = std::thread::scope(|scope| {
+        let call = scope.spawn(|| shop.call("esc:two"));
+        wait_for("another build", || shop.log().iter().any(|line| line.contains("/files/plain-2.0")));
+        shop.policy("slow", "required", false, "deny = [{ name = \"plain\", why = \"a hole\" }]\n");
+        call.join().unwrap()
+    });
+    assert_eq!(fits("DependencyError: plain 2.0 is denied: a hole", &by_hand), Ok(()));
     // The control: the build was good, and is used by whoever may.
     shop.policy("slow", "required", false, "");
     let asked = shop.log().len();

@@ -1,6 +1,7 @@
 //! Workers and the cache: who is started, and what is kept.
 
 use super::*;
+use crate::harness::{Playground, Who, finish, fits};
 
 #[tokio::test]
 async fn calls_at_once_get_workers_of_their_own() {
@@ -116,4 +117,21 @@ async fn a_module_behind_a_link_is_not_read() {
     tool.shape.script = Some(link);
     let message = tool.refusal().await;
     assert!(message.contains("cannot be read") && !message.contains("link.wat"), "{message}");
+}
+
+/// Where no folder may keep compiled code, a call still runs, and `doctor` says why.
+#[test]
+fn without_a_cache_folder_a_module_is_compiled_for_this_run_alone() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool_at("esc:echo", "wasm", "echo/main.wasm", "", json!({}));
+    std::fs::write(playground.path("user_scripts/echo/main.wasm"), typed_echo()).expect("module");
+    playground.settle();
+    let run = |arguments: &[&str]| {
+        let mut command = playground.host();
+        command.env("XDG_CACHE_HOME", "/proc/version").args(arguments);
+        finish(command, b"")
+    };
+    assert_eq!(fits("ok {\"a\":1}", &run(&["call", "esc:echo", "--json", "--input", "{\"a\": 1}"])), Ok(()));
+    let cache = run(&["doctor", "--json"]).out["wasm"]["cache"].to_string();
+    assert!(cache.contains("compiled wasm is not kept between runs: "), "{cache}");
 }

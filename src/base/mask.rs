@@ -149,18 +149,18 @@ impl Mask {
 
     /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
-        let shown = match (piece, &mut stream.search, self.finder()) {
-            (None, search, _) => search.take().map_or(Vec::new(), |mut search| {
+        let shown = match (piece, &mut stream.search) {
+            (None, search) => search.take().map_or(Vec::new(), |mut search| {
                 let rest = search.finish();
                 stream.hid |= search.hid;
                 rest
             }),
-            (Some(piece), None, _) if self.secrets.is_empty() => return piece.to_owned(),
-            (Some(_), _, None) => {
-                stream.hid = true;
-                return HIDDEN.to_owned();
-            }
-            (Some(piece), search, Some(finder)) => {
+            (Some(piece), None) if self.secrets.is_empty() => return piece.to_owned(),
+            (Some(piece), search) => {
+                let Some(finder) = self.finder() else {
+                    stream.hid = true;
+                    return HIDDEN.to_owned();
+                };
                 let search = search.get_or_insert_with(|| Search::new(finder, false));
                 let shown = search.push(piece.as_bytes());
                 stream.hid |= search.hid;

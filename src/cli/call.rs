@@ -62,7 +62,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let given = match given {
         Ok(given) => given?,
         Err(signal) => {
-            return Ok(interrupted(&args, &not_begun(&args.tool, service::format::cancelled()), signal));
+            return Ok(interrupted(&args, &not_begun(&args.tool, service::output::cancelled()), signal));
         }
     };
     if given.silent {

@@ -184,7 +184,10 @@ async fn over_stdio(
         return Ok(());
     }
     let is_gone = || transport::takes_no_more(std::io::stdout().as_fd());
-    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), tokio::io::stdout(), stop, is_gone);
+    // As a file: `tokio::io::Stdout` hands a line to another thread once to write it and once more to flush it.
+    let output = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let output = tokio::fs::File::from_std(output.into());
+    let served = mcp::serve(mcp::Mcp::new(service), client, tokio::io::stdin(), output, stop, is_gone);
     served.await.map_err(|words| Refusal::new(Exit::Host, words).into())
 }
 

@@ -2,8 +2,7 @@
 //!
 //! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
 
-use super::file::Reading;
-use super::reader::{Reader, below};
+use super::reader::{Reader, Reading, below};
 use super::schema::{Schema, SchemaFault};
 use super::types::{Asks, Execution, Handler, Manifest, Metadata, Remote, ServiceDescriptor, id_fault};
 use crate::base::json::{self, Document};

@@ -11,10 +11,10 @@ use super::environment;
 use super::host::{self, HostPattern};
 use super::language::Language;
 use super::pattern::{self, Pattern, PatternShape};
-use super::reader::{Reader, below};
+use super::reader::{Reader, Reading, below};
 use super::schema::Schema;
 use super::types::{Asks, Execution, Handler, Manifest, extension_kind, id_fault, version_range};
-use crate::base::problem::{Code, Problem};
+use crate::base::problem::Code;
 use crate::base::{json, suggest, text};
 use crate::quantity::{LONG_CHECK_STEPS, Limit, MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};
 use serde_json::Value;
@@ -36,9 +36,6 @@ struct Shape;
 
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
-
-/// A manifest with its warnings, or why there is none.
-pub type Reading = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
 pub fn read(bytes: &[u8]) -> Reading {

@@ -113,6 +113,10 @@ fn settle_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refu
 }
 
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
+    // Places are read from the files again.
+    if go.is_empty() {
+        return;
+    }
     let places: Vec<_> = go.iter().chain(stay).map(|tool| position(&tool.site.manifest, "/toolId")).collect();
     let claim = |(tool, at): (&Tool, &(usize, usize))| match at {
         (0, _) => format!("{} ({})", tool.origin(), tool.reference()),

@@ -4,7 +4,7 @@
 use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
 use super::snapshot::Snapshot;
-use super::tool::{self, Claim, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
+use super::tool::{self, Claim, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere};
 use super::{load, remote_source};
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
@@ -175,7 +175,7 @@ impl Registry {
                 "Tool registration failed: {id}@{version} is already registered; unregister it first."
             )));
         }
-        let candidates = candidates(&state).chain([tool.clone()]).collect();
+        let candidates = candidates(&state).0.into_iter().chain([tool.clone()]).collect();
         let (_, refused) = conflicts::settle_ids(candidates, &Incumbents::new(self.current().tools()));
         if let Some(refused) = refused.into_iter().find(|r| r.tool.source == IN_PROCESS && same(&r.tool)) {
             return Err(invalid(format!("Tool registration failed: the name {id} is taken.")).person(refused.message));
@@ -203,10 +203,8 @@ impl Registry {
         let held = Incumbents::new(previous.tools());
         // These stay loaded, whatever other tools may write.
         let standing = if state.all_are_new { &Incumbents::default() } else { &held };
-        let mut tools: Vec<Tool> = candidates(state).collect();
-        let mut described = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
-        remote_source::give_way(&mut tools, &mut described);
-        let mut owned = own(state, tools.clone(), state.earlier.clone(), standing);
+        let (tools, described) = candidates(state);
+        let mut owned = own(state, tools, state.earlier.clone(), standing);
         if let Some((policies, machine)) = &state.rules {
             let mut policies = (**policies).clone();
             policies.hold_to_script(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
@@ -215,7 +213,7 @@ impl Registry {
             if !unloaded.is_empty() {
                 // A running call may still write where its tool no longer may.
                 unloaded.merge(&state.earlier);
-                owned = own(state, tools, unloaded, standing);
+                owned = own(state, candidates(state).0, unloaded, standing);
             }
         }
         let Owned { tools, refused: foreign, ownership, files, unloaded } = owned;
@@ -256,8 +254,13 @@ impl Registry {
     }
 }
 
-fn candidates(state: &State) -> impl Iterator<Item = Tool> + '_ {
-    state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned()
+/// All tools and services that sources offer.
+fn candidates(state: &State) -> (Vec<Tool>, Vec<Described>) {
+    let mut tools =
+        state.sources.iter().flat_map(|entry| &entry.found.tools).chain(&state.in_process).cloned().collect();
+    let mut services = state.sources.iter().flat_map(|entry| entry.found.services.clone()).collect();
+    remote_source::give_way(&mut tools, &mut services);
+    (tools, services)
 }
 
 /// Which of these tools own their scripts, where nothing below the trees of `unloaded` counts.

@@ -1,8 +1,8 @@
 //! What a call leaves: one value, made once at its end, and the line of the audit log in it. However they are escaped,
 //! all parts of that line together fit into `audit::LONGEST_RECORD`.
 
-use super::report::{Digests, Report};
-use crate::base::text::cut as cut_to;
+use super::report::{Digests, Report, Verbose};
+use crate::base::text::{cut as cut_to, printable, printable_block};
 use crate::egress::Traffic;
 use crate::fault::{Fault, Kind, Origin};
 use crate::manifest::Site;
@@ -25,6 +25,9 @@ pub(super) const MORE: &str = "more";
 const NOTES: usize = 20;
 /// Longest text in an event of a network, bytes.
 const EVENT: usize = 80;
+/// Longest text of `--verbose`, bytes.
+const VERBOSE_TEXT: usize = 16 * 1024;
+
 /// A call that is over, secrets hidden and texts bounded. The audit log, the run log, traces, metrics, `--verbose` and
 /// the states of calls read this and nothing else.
 pub(super) struct CallEnded {
@@ -44,6 +47,31 @@ pub(super) struct CallEnded {
     /// Each stage: when it began, counted from the call's coming, and how long it took.
     pub stages: Vec<(Stage, Duration, Duration)>,
     pub took: Duration,
+}
+
+impl CallEnded {
+    /// What `--verbose` shows: cut, and without what a terminal would obey. `known`: what was noted before the end.
+    pub fn verbose(&self, known: &Verbose) -> Verbose {
+        let block = |text: &str| printable_block(&cut_to(text, VERBOSE_TEXT));
+        // What runs in this process has no standard output.
+        let answer = self.report.output_data.as_ref().filter(|_| known.stdout.is_empty());
+        let mut timing: Vec<(&'static str, f64)> = Vec::new();
+        for (stage, _, took) in &self.stages {
+            let ms = (took.as_secs_f64() * 1e5).round() / 100.0;
+            match timing.iter_mut().find(|(name, _)| *name == stage.name()) {
+                Some((_, all)) => *all += ms,
+                None => timing.push((stage.name(), ms)),
+            }
+        }
+        Verbose {
+            command: printable(&cut_to(&self.command, VERBOSE_TEXT)),
+            stdin: block(&known.stdin),
+            stdout: block(answer.map_or(&known.stdout, |answer| answer.as_str())),
+            stderr: block(&self.report.logs.join("\n")),
+            grants: known.grants.clone(),
+            timing,
+        }
+    }
 }
 
 #[derive(Clone, Default, Serialize)]

@@ -40,8 +40,6 @@ pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
-pub use output as format;
-pub use output as shapes;
 pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
 pub use report::{Digests, Report, Verbose};
 pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};

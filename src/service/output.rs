@@ -353,10 +353,6 @@ impl<'a> Shape<'a> {
     }
 }
 
-pub fn of(answer: &str) -> Result<Shape<'_>, Fault> {
-    Shape::read(answer)
-}
-
 /// Content for a reader of text: the number of bytes in place of each picture, sound and file.
 pub fn without_media(mut answer: Value) -> Value {
     for block in answer["$content"].as_array_mut().into_iter().flatten() {

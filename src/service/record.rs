@@ -530,7 +530,7 @@ impl CallRecord {
         runlog::call(&ended);
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
-        ended.report.verbose = ended.report.verbose.take().map(|verbose| Box::new(verbose.of_call(&ended)));
+        ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
         ended
     }
 

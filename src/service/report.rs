@@ -1,19 +1,15 @@
 //! The report: everything about one call that a caller may know; its JSON is the outcome of docs/CALLS.md. What an
 //! agent reads holds no path of this host and no text of a policy.
 
-use super::call_ended::CallEnded;
 use super::output::{self, Questions};
 use super::quota;
 use crate::base::json::Text;
-use crate::base::text::{cut, printable, printable_block};
+use crate::base::text::printable;
 use crate::egress::Traffic;
 use crate::{executor, fault, manifest};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// Longest text of `Verbose`, bytes.
-const VERBOSE_TEXT: usize = 16 * 1024;
 
 /// How one call ended. `success` is false exactly when there is an `error`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -208,29 +204,4 @@ pub struct Verbose {
     /// What the call could touch, as audit shows it.
     pub grants: Vec<String>,
     pub timing: Vec<(&'static str, f64)>,
-}
-
-impl Verbose {
-    /// Completed with how the call ended; cut, and nothing in it that a terminal would obey.
-    pub(super) fn of_call(self, ended: &CallEnded) -> Verbose {
-        let block = |text: &str| printable_block(&cut(text, VERBOSE_TEXT));
-        // What runs in this process has no standard output.
-        let answer = ended.report.output_data.as_ref().filter(|_| self.stdout.is_empty());
-        let mut timing: Vec<(&'static str, f64)> = Vec::new();
-        for (stage, _, took) in &ended.stages {
-            let ms = (took.as_secs_f64() * 1e5).round() / 100.0;
-            match timing.iter_mut().find(|(name, _)| *name == stage.name()) {
-                Some((_, all)) => *all += ms,
-                None => timing.push((stage.name(), ms)),
-            }
-        }
-        Verbose {
-            command: printable(&cut(&ended.command, VERBOSE_TEXT)),
-            stdin: block(&self.stdin),
-            stdout: block(answer.map_or(&self.stdout, |answer| answer.as_str())),
-            stderr: block(&ended.report.logs.join("\n")),
-            grants: self.grants,
-            timing,
-        }
-    }
 }

@@ -10,7 +10,7 @@ use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;
 use crate::service::{
-    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, format, new_id,
+    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id, output,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -195,7 +195,7 @@ impl Background {
         let report = tokio::select! {
             biased;
             report = self.service.call(request, Sink::none()) => report,
-            () = cancel.cancelled() => ended(format::cancelled()),
+            () = cancel.cancelled() => ended(output::cancelled()),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
         self.keep_end(job, &report, label.as_deref()).await;

@@ -16,7 +16,7 @@ use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::RecordArguments;
 use crate::service::traces::CallSpan;
-use crate::service::{Arguments, CallRequest, Caller, audit, denials, format, secrets};
+use crate::service::{Arguments, CallRequest, Caller, audit, denials, output, secrets};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -263,7 +263,7 @@ impl Installer<'_> {
             Ending::Answered(answer) => answer.tree(MAX_TREE_BYTES).map_err(|_| failed("its answer is too long")),
             Ending::Exited { .. } | Ending::Raised { .. } | Ending::Trapped { .. } => Err(failed(&last(logs))),
             ending => {
-                let why = format::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
+                let why = output::judge(ending, logs, &[]).err().map_or_else(String::new, |fault| fault.message);
                 Err(failed(&format!("{why}\n{}", last(logs))))
             }
         }

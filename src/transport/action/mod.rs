@@ -14,7 +14,7 @@ use crate::fault::Kind;
 use crate::manifest::Handler;
 use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
 use crate::registry::Tool;
-use crate::service::{Arguments, CallRequest, Report, Service, Sink, format};
+use crate::service::{Arguments, CallRequest, Report, Service, Sink, output};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -142,7 +142,7 @@ impl Reading {
         attributes.extend(name.map(|name| ("dialect", name)));
         let mut notes = self.warnings.clone();
         notes.extend(report.notes.iter().cloned());
-        let advice = report.error.as_ref().and_then(format::advice);
+        let advice = report.error.as_ref().and_then(output::advice);
         notes.extend(advice.map(|advice| format!("What to do: {advice}")));
         let sentence = sentence(id.trim(), &report);
         let observation = Some(render(&attributes, &asked, &sentence, &notes));
@@ -153,8 +153,8 @@ impl Reading {
 /// The sentence on how an action ended. `tool`: the id by which the agent knows the tool.
 fn sentence(tool: &str, report: &Report) -> String {
     let sentence = match (&report.error, &report.output_data) {
-        (Some(fault), _) => format::failed(tool, &format::for_model(fault)),
-        (None, Some(output)) => format::succeeded(tool, output),
+        (Some(fault), _) => output::failed(tool, &output::for_model(fault)),
+        (None, Some(output)) => output::succeeded(tool, output),
         (None, None) => format!("Tool {tool} executed successfully. Output: null"),
     };
     let end = sentence.floor_char_boundary(MAX_OBSERVATION_BYTES);

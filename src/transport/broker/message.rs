@@ -6,7 +6,7 @@ use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, PublishError, State, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, format};
+use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -293,14 +293,14 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
 fn reply(report: &Report, told: bool) -> ToolServiceResponse {
     match (&report.error, &report.output_data) {
         (Some(fault), _) => ToolServiceResponse::failed(said(fault, &report.id)),
-        (None, Some(output)) if !(told && report.streamed) => ToolServiceResponse::whole(format::response(output)),
+        (None, Some(output)) if !(told && report.streamed) => ToolServiceResponse::whole(output::response(output)),
         (None, _) => ToolServiceResponse::whole(String::new()),
     }
 }
 
 /// What the agent reads.
 fn said(fault: &Fault, call: &str) -> String {
-    let advice = format::advice(fault).map(|advice| match advice.contains("call ID") {
+    let advice = output::advice(fault).map(|advice| match advice.contains("call ID") {
         true => format!("{advice} Call ID: {call}."),
         false => advice.to_owned(),
     });

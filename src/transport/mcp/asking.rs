@@ -4,7 +4,7 @@
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
-use crate::service::shapes::{Client, Questions};
+use crate::service::output::{Client, Questions};
 use crate::service::{self, Limiter, Question, Reservation, Resource};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;

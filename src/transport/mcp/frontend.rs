@@ -11,7 +11,7 @@ use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
-use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Reservation, Resource, Service, Sink, shapes};
+use crate::service::{Approver, Arguments, CallRequest, Caller, Report, Reservation, Resource, Service, Sink, output};
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -153,7 +153,7 @@ impl Frontend {
         let (open, operator) = (self.mcp.questions.clone(), who.operator);
         let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
         let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
-        let client = shapes::Client { can, answers, state };
+        let client = output::Client { can, answers, state };
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let approver = approver(asked, person.as_ref());
         let call = CallRequest { client, approver, ..call };
@@ -228,7 +228,7 @@ impl Frontend {
         kept: Reservation,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
-        let client = shapes::Client { can: asking::abilities(context), ..Default::default() };
+        let client = output::Client { can: asking::abilities(context), ..Default::default() };
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let call = CallRequest { client, approver: approver(asked, None), ..call };
         let (user, payer) = (self.who(asked, context).user, asked.payer.clone());

@@ -3,8 +3,8 @@
 use crate::base::{lock, text};
 use crate::manifest::{Document, Manifest};
 use crate::registry::{self, Snapshot};
-use crate::service::shapes::{self, Shape};
-use crate::service::{Caller, Effects, Report, Service, format};
+use crate::service::output::{self, Shape};
+use crate::service::{Caller, Effects, Report, Service};
 use crate::transport::export;
 use crate::transport::names::Names;
 use rmcp::model::{
@@ -89,7 +89,7 @@ impl ToolList {
     /// Puts the names that models know in place of ids in what a model reads of a failure.
     pub fn rename(&self, report: &mut Report) {
         if let Some(fault) = &mut report.error {
-            *fault = format::for_model(fault);
+            *fault = output::for_model(fault);
             fault.message = self.names.in_text(&fault.message);
             report.tool = self.names.name(&report.tool).unwrap_or_else(|| std::mem::take(&mut report.tool));
         }
@@ -306,7 +306,7 @@ pub fn prompt(report: &Report) -> Result<GetPromptResult, ErrorData> {
 pub fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
     let failed = |why: String| ErrorData::internal_error(format!("This resource cannot be read: {why}"), None);
     let output = report.output_data.as_ref().map(|output| output.as_str()).unwrap_or_default();
-    let Ok(Shape::Content(content)) = shapes::of(output) else { return Err(failed("it has no content".into())) };
+    let Ok(Shape::Content(content)) = Shape::read(output) else { return Err(failed("it has no content".into())) };
     let blocks: Vec<Value> = serde_json::from_str(content.blocks.get()).map_err(|e| failed(e.to_string()))?;
     let contents: Vec<Value> = blocks.into_iter().map(|mut block| block["resource"].take()).collect();
     let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});

@@ -5,8 +5,8 @@
 
 use crate::base::json::{self, Indented};
 use crate::base::text::{self, Visible};
-use crate::service::shapes::{self, Shape};
-use crate::service::{Report, Reservation, Slot, format};
+use crate::service::output::{self, Shape};
+use crate::service::{Report, Reservation, Slot};
 use crate::transport::answers::{self, Payer, visible};
 use crate::transport::export;
 use bytes::Bytes;
@@ -91,7 +91,7 @@ pub async fn whole(report: Report, payer: &Payer) -> CallToolResult {
 fn failure(report: &Report) -> CallToolResult {
     let mut words = report.observation();
     if let Some(fault) = &report.error {
-        if let Some(advice) = format::advice(fault) {
+        if let Some(advice) = output::advice(fault) {
             words.push_str("\nWhat to do: ");
             words.push_str(advice);
         }
@@ -131,7 +131,7 @@ impl Answer {
             serde_json::value::to_raw_value(&report.envelope()).unwrap_or_else(|_| null())
         } else {
             let output = report.output_data.map_or_else(null, Box::from);
-            match shapes::of(output.get()) {
+            match Shape::read(output.get()) {
                 Ok(Shape::Content(content)) => {
                     blocks = Some(content.blocks.to_owned());
                     content.structured.map_or_else(null, ToOwned::to_owned)

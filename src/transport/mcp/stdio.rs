@@ -21,7 +21,7 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -65,7 +65,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let connection = Arc::new(Connection {
-        output: tokio::sync::Mutex::new(Patient::new(Box::new(output))),
+        output: tokio::sync::Mutex::new(BufWriter::with_capacity(PIECE, Patient::new(Box::new(output)))),
         open: Mutex::default(),
         closed: Notify::new(),
         calls: Arc::new(Semaphore::new(CALLS)),
@@ -110,7 +110,7 @@ where
 }
 
 /// Fails where the client does not read for a while.
-type Writer = Patient<Box<dyn AsyncWrite + Send + Unpin>>;
+type Writer = BufWriter<Patient<Box<dyn AsyncWrite + Send + Unpin>>>;
 
 /// What both directions of a connection share.
 struct Connection {
@@ -237,12 +237,14 @@ impl Connection {
             Some((content, (head, tail))) => vec![head, &content.text, tail],
             None => vec![&*line],
         };
-        for part in parts.into_iter().flat_map(|part| part.chunks(PIECE)) {
-            let written = async { output.write_all(part).await.and(output.flush().await) };
-            // After a failed write nobody reads the answers of the calls that still run.
-            written.await.inspect_err(|_| self.closing.cancel())?;
-        }
-        Ok(())
+        let written = async {
+            for part in parts.into_iter().flat_map(|part| part.chunks(PIECE)) {
+                output.write_all(part).await?;
+            }
+            output.flush().await
+        };
+        // After a failed write nobody reads the answers of the calls that still run.
+        written.await.inspect_err(|_| self.closing.cancel())
     }
 }
 

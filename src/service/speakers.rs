@@ -199,4 +199,218 @@ impl Drop for Candidate {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::super::{Arguments, Caller};
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    /// What a call does: one step after another, then its end.
+    #[derive(Clone, Debug)]
+    struct Act {
+        steps: Vec<Step>,
+        end: End,
+        show: Show,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Part,
+        Line,
+        Preparing,
+        /// So many turns of the others.
+        Pause(u64),
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum End {
+        Success,
+        Failure,
+        Panic,
+        /// It lets go of its sink, and ends later.
+        Mute,
+    }
+
+    fn request(at: usize) -> CallRequest {
+        let arguments = Arguments::Text(String::new());
+        CallRequest { id: Some(at.to_string()), ..CallRequest::new(Caller::named("u"), "t:x", arguments) }
+    }
+
+    fn report(id: &str, end: End) -> Report {
+        let report = Report::of_fault(id.to_owned(), "t:x", Fault::new(Kind::ScriptError, "failed"));
+        if end == End::Failure { report } else { Report { success: true, error: None, ..report } }
+    }
+
+    /// Through the very queue of a call. One thread, and no clock: the same acts give the same trace.
+    async fn played(act: Act, id: String, sink: Sink) -> Report {
+        let mut stream = super::super::request::Stream::to(sink);
+        for (number, step) in act.steps.iter().enumerate() {
+            let text = format!("{id}.{number}");
+            match step {
+                Step::Part => stream.push(Event::Part(text)),
+                Step::Line => stream.push(Event::Log(text)),
+                Step::Preparing => stream.push(Event::Preparing(text)),
+                Step::Pause(turns) => {
+                    for _ in 0..*turns {
+                        tokio::select! {
+                            biased;
+                            () = tokio::task::yield_now() => {}
+                            () = stream.hand_on() => tokio::task::yield_now().await,
+                        }
+                    }
+                }
+            }
+            while stream.is_behind() {
+                stream.hand_on().await;
+            }
+        }
+        assert!(act.end != End::Panic, "a call that panics");
+        stream.finish().await;
+        if act.end == End::Mute {
+            turns(3).await;
+        }
+        report(&id, act.end)
+    }
+
+    async fn turns(many: u64) {
+        for _ in 0..many {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn run(acts: &[Act], at_once: usize, slow: bool) -> Vec<(usize, String)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let calls = acts.iter().enumerate().map(|(at, act)| (request(at), act.show)).collect();
+            let own = acts.to_vec();
+            let mut speakers = Speakers::new(calls, at_once, move |request, sink| {
+                let id = request.id.unwrap_or_default();
+                played(own[id.parse::<usize>().unwrap()].clone(), id, sink)
+            });
+            let mut trace = Vec::new();
+            let all = async {
+                while let Some(StageEvent { call, stage }) = speakers.next().await {
+                    let words = match stage {
+                        Stage::Prepare => "prepare".to_owned(),
+                        Stage::Output(text) | Stage::Processing(Event::Log(text) | Event::Preparing(text)) => text,
+                        Stage::Processing(other) => panic!("{other:?}"),
+                        Stage::Completed(report) => {
+                            assert_eq!(report.id, &*call);
+                            format!(
+                                "completed {}",
+                                report.error.map_or("success".into(), |fault| fault.kind.to_string())
+                            )
+                        }
+                    };
+                    trace.push((call.parse().unwrap(), words));
+                    if slow {
+                        turns(7).await;
+                    }
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), all).await.expect("no hang");
+            assert!(speakers.next().await.is_none());
+            trace
+        })
+    }
+
+    /// The invariants.
+    fn check(acts: &[Act], trace: &[(usize, String)]) {
+        let mut order: Vec<usize> = trace.iter().map(|(call, _)| *call).collect();
+        order.dedup();
+        let mut once = order.clone();
+        once.sort_unstable();
+        assert_eq!(once, (0..acts.len()).collect::<Vec<_>>(), "each in one piece: {order:?}");
+        for (at, act) in acts.iter().enumerate() {
+            let seen: Vec<&str> =
+                trace.iter().filter(|(call, _)| *call == at).map(|(_, words)| words.as_str()).collect();
+            let told = act.steps.iter().enumerate().filter(|(_, step)| !matches!(step, Step::Pause(_)));
+            let told: Vec<String> = told.map(|(number, _)| format!("{at}.{number}")).collect();
+            let end = match act.end {
+                End::Success | End::Mute => "completed success",
+                End::Failure => "completed ScriptError",
+                End::Panic => "completed InternalError",
+            };
+            let (last, rest) = seen.split_last().expect("an end");
+            assert_eq!(*last, end);
+            if act.show == Show::Result {
+                assert!(rest.is_empty(), "{rest:?}");
+                continue;
+            }
+            assert_eq!(rest[0], "prepare");
+            // What a call that panics had not handed on is gone with it.
+            let is_whole = act.end != End::Panic;
+            let rest: Vec<String> = rest[1..].iter().map(|s| (*s).to_owned()).collect();
+            assert!(if is_whole { rest == told } else { told.starts_with(&rest) }, "{seen:?}");
+        }
+    }
+
+    fn acts() -> impl Strategy<Value = (Vec<Act>, usize, bool)> {
+        let step = prop_oneof![
+            4 => Just(Step::Part),
+            2 => Just(Step::Line),
+            1 => Just(Step::Preparing),
+            3 => (0u64..9).prop_map(Step::Pause),
+        ];
+        let end =
+            prop_oneof![4 => Just(End::Success), 1 => Just(End::Failure), 1 => Just(End::Panic), 1 => Just(End::Mute)];
+        let show = prop_oneof![5 => Just(Show::All), 1 => Just(Show::Result)];
+        // Sometimes more than a queue holds.
+        let steps = prop_oneof![5 => prop::collection::vec(step, 0..20), 1 => Just(vec![Step::Part; 2 * WAITING])];
+        let act = (steps, end, show).prop_map(|(steps, end, show)| Act { steps, end, show });
+        (prop::collection::vec(act, 1..9), 1usize..6, any::<bool>())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn one_speaks_at_a_time_and_everything_is_heard((acts, at_once, slow) in acts()) {
+            let trace = run(&acts, at_once, slow);
+            check(&acts, &trace);
+            prop_assert_eq!(trace, run(&acts, at_once, slow), "the same again");
+        }
+    }
+
+    fn act(steps: &[Step], end: End) -> Act {
+        Act { steps: steps.to_vec(), end, show: Show::All }
+    }
+
+    #[test]
+    fn whoever_has_output_first_speaks_and_those_that_waited_follow_in_that_order() {
+        let late = act(&[Step::Pause(90), Step::Part], End::Success);
+        let dies = act(&[Step::Pause(10), Step::Part, Step::Pause(40)], End::Panic);
+        let person = act(&[Step::Preparing, Step::Pause(200), Step::Part], End::Success);
+        let soon = act(&[Step::Pause(20), Step::Part], End::Success);
+        let trace = run(&[late, dies, person, soon], 4, false);
+        let mut order: Vec<usize> = trace.iter().map(|(call, _)| *call).collect();
+        order.dedup();
+        assert_eq!(order, [1, 3, 0, 2], "{trace:?}");
+        let ties = vec![act(&[Step::Part], End::Success); 5];
+        let mut order: Vec<usize> = run(&ties, 5, false).iter().map(|(call, _)| *call).collect();
+        order.dedup();
+        assert_eq!(order, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_reader_that_leaves_cancels_all() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let alive = Arc::new(());
+        let own = alive.clone();
+        runtime.block_on(async {
+            let calls = (0..5).map(|at| (request(at), Show::All)).collect();
+            let mut speakers = Speakers::new(calls, 3, move |_, sink| {
+                let call = (own.clone(), sink);
+                async move {
+                    let _call = call;
+                    std::future::pending().await
+                }
+            });
+            assert!(tokio::time::timeout(Duration::from_millis(20), speakers.next()).await.is_err());
+            assert_eq!(Arc::strong_count(&alive), 5, "no more than may run");
+            drop(speakers);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert_eq!(Arc::strong_count(&alive), 1);
+        });
+    }
+}

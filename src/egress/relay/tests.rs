@@ -1,6 +1,7 @@
 //! The whole relay in this process, over loopback, with a host that dials what a test says.
 
 use super::call::{Call, Control};
+use super::hello::{self, RETRY};
 use super::secrets::Secrets;
 use super::serve;
 use crate::base::{lock, messages};
@@ -8,7 +9,9 @@ use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
+use hickory_proto::op::OpCode;
 use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::DNSClass;
 use hickory_proto::rr::{Name, RData, RecordType};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use proptest::prelude::*;
@@ -314,7 +317,371 @@ async fn a_panic_of_one_connection_ends_no_other() {
     assert_eq!(call.end().await.requests, 1);
 }
 
-mod connections;
+/// A ClientHello that names these servers, and has these extensions besides.
+fn client_hello(names: &[&str], more: &[(u16, &[u8])]) -> Vec<u8> {
+    let vector = |width: usize, content: &[u8]| [&content.len().to_be_bytes()[8 - width..], content].concat();
+    let list: Vec<u8> = names.iter().flat_map(|name| [&[0][..], &vector(2, name.as_bytes())].concat()).collect();
+    let sni = vector(2, &list);
+    let mut extensions = Vec::new();
+    for (kind, content) in [(0, &sni[..])].into_iter().chain(more.iter().copied()) {
+        extensions.extend_from_slice(&kind.to_be_bytes());
+        extensions.extend(vector(2, content));
+    }
+    let start = [&[3, 3], &[7; 32][..], &vector(1, &[8; 32]), &vector(2, &[0x13, 1, 0x13, 2]), &vector(1, &[0])];
+    [start.concat(), vector(2, &extensions)].concat()
+}
+
+/// This body as a handshake message in one record.
+fn record(body: &[u8]) -> Vec<u8> {
+    let message = [&[1][..], &body.len().to_be_bytes()[5..], body].concat();
+    [&[22, 3, 1][..], &(message.len() as u16).to_be_bytes(), &message].concat()
+}
+
+fn server_hello(random: [u8; 32]) -> Vec<u8> {
+    let body = [&[3, 3], &random[..], &[0, 0x13, 1, 0]].concat();
+    let message = [&[2, 0, 0, body.len() as u8], &body[..]].concat();
+    [&[22, 3, 3, 0, message.len() as u8], &message[..]].concat()
+}
+
+#[tokio::test]
+async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
+    let host = pattern("a.test").expect("a pattern").host;
+    let good = client_hello(&["a.test"], &[(43, &[2, 3, 4])]);
+    let mut followed = record(&good);
+    followed.extend_from_slice(b"\x01\0\0\0");
+    followed[4] += 4;
+    let cases = [
+        ("", record(&good)),
+        ("", record(&client_hello(&["A.test"], &[(21, &[0; 14_000])]))),
+        ("names the server a.test.", record(&client_hello(&["a.test."], &[]))),
+        ("malformed", record(&client_hello(&["a.test", "evil.test"], &[]))),
+        ("twice", record(&client_hello(&["a.test"], &[(0, &[0, 0])]))),
+        ("malformed", record(&[&good[..], &[0]].concat())),
+        ("malformed", record(&good[..good.len() - 3])),
+        ("followed by more", followed),
+        ("does not begin", vec![22, 3, 1, 0, 5, 2, 0, 0, 1, 0]),
+    ];
+    for (why, bytes) in cases {
+        let read = hello::read(&mut &bytes[..], &host).await;
+        assert_eq!(read.is_ok(), why.is_empty(), "{read:?}");
+        assert!(read.err().unwrap_or_default().contains(why), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
+    let (own, evil) = (record(&client_hello(&["a.test"], &[])), record(&client_hello(&["evil.test"], &[])));
+    let (retry, change, alert) = (server_hello(RETRY), [20, 3, 3, 0, 1, 1], [21, 3, 3, 0, 2, 1, 0]);
+    let twice = [&own[..], &evil].concat();
+    // What the host says at once, the tool's second hello, and why the connection ends, if it does.
+    let cases: [(Vec<u8>, &Vec<u8>, &str); 6] = [
+        ([&alert[..], &change, &retry].concat(), &own, ""),
+        ([&change[..], &alert, &change, &retry].concat(), &evil, "names the server evil.test"),
+        ([&retry[..], &retry].concat(), &twice, "names the server evil.test"),
+        ([&[22, 3, 3, 0, 4, 0, 0, 0, 0], &retry[..]].concat(), &evil, "does not answer with a TLS ServerHello"),
+        ([&[23, 3, 3, 0, 1, 0], &retry[..]].concat(), &evil, "does not answer with a TLS ServerHello"),
+        ([&[22, 3, 3, 0, 4], &retry[5..9]].concat(), &evil, "split over records"),
+    ];
+    for (said, second, why) in cases {
+        let rig = rig(&["a.test"], Vec::new(), None);
+        let kept = rig.keeps(443, move |_| Some(said.clone())).await;
+        let mut stream = rig.connect("a.test.", 443).await;
+        stream.write_all(&own).await.expect("sent");
+        let _ = stream.read(&mut [0; 4096]).await;
+        let _ = stream.write_all(second).await;
+        if why.is_empty() {
+            let wanted = [&own[..], second].concat();
+            rig.until(|_| (*lock(&kept) == wanted).then_some(())).await;
+            continue;
+        }
+        let refusal = rig.refusal(TrafficKind::Connection).await.1;
+        assert!(format!("{refusal:?}").contains(why), "{why}: {refusal:?}");
+        assert!(!lock(&kept).windows(9).any(|part| part == b"evil.test"), "{why}");
+    }
+}
+
+proptest! {
+    /// Whatever passes holds the name; nothing panics.
+    #[test]
+    fn no_hello_panics(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        changes in prop::collection::vec((0..90usize, any::<u8>()), 0..4),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let host = pattern("a.test").expect("a pattern").host;
+        let mut mutated = record(&client_hello(&["a.test"], &[(43, &[2, 3, 4])]));
+        changes.into_iter().for_each(|(at, byte)| mutated[at] = byte);
+        for bytes in [bytes, mutated] {
+            if let Ok(passed) = runtime.block_on(hello::read(&mut &bytes[..], &host)) {
+                prop_assert!(passed.to_ascii_lowercase().windows(6).any(|part| part == b"a.test"));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn granted_names_get_an_address_and_others_do_not_exist() {
+    let rig = rig(&["a.test", "*.wild.test", "db.test:5432"], Vec::new(), None);
+    let first = rig.resolve("a.test.").await;
+    let answer = rig.ask(&raw_query(&[b"A", b"TesT"])).await.expect("an answer");
+    assert_eq!(answer.answers.first().map(|record| &record.data), Some(&RData::A(first.into())));
+    for name in ["x.wild.test.", "x.y.wild.test.", "_x.wild.test.", "db.test."] {
+        assert_ne!(rig.resolve(name).await, first);
+    }
+    for kind in ["AAAA", "HTTPS", "SVCB", "SRV", "MX", "TXT", "ANY", "AXFR", "CNAME", "PTR"] {
+        let answer = rig.ask(&query("a.test.", RecordType::from_str(kind).expect("a type"))).await.expect("an answer");
+        assert_eq!((answer.response_code, answer.answers.len()), (ResponseCode::NoError, 0), "{kind}");
+    }
+    for name in ["wild.test.", "b.test.", "a.test.evil.test.", ".", "localhost.", "1.0.0.127.in-addr.arpa."] {
+        let answer = rig.ask(&query(name, RecordType::A)).await.expect("an answer");
+        assert_eq!((answer.response_code, answer.answers.len()), (ResponseCode::NXDomain, 0), "{name}");
+    }
+    let odd: [&[&[u8]]; 9] = [
+        &[b"a.test"],
+        &[b"x.wild", b"test"],
+        &[b"x\0", b"wild", b"test"],
+        &[b"*", b"wild", b"test"],
+        &[b"b\xc3\xbc", b"wild", b"test"],
+        &[b"x\\.y", b"wild", b"test"],
+        &[b"x y", b"wild", b"test"],
+        &[b"-x", b"wild", b"test"],
+        &[b"127", b"0", b"0", b"1"],
+    ];
+    for labels in odd {
+        assert_eq!(rig.ask(&raw_query(labels)).await.expect("an answer").response_code, ResponseCode::NXDomain);
+    }
+    let totals = rig.end().await;
+    assert_eq!((totals.lookups, totals.lookups_refused), (31, 15));
+}
+
+#[tokio::test]
+async fn what_is_no_plain_query_is_refused_or_dropped() {
+    let rig = rig(&["a.test"], Vec::new(), None);
+    let with = |change: fn(&mut Message)| {
+        let mut message = Message::query();
+        message.add_query(Query::query(Name::from_str("a.test.").expect("a name"), RecordType::A));
+        change(&mut message);
+        message.to_vec().expect("bytes")
+    };
+    let cases: [(Vec<u8>, ResponseCode); 5] = [
+        (with(|m| m.metadata.op_code = OpCode::Status), ResponseCode::NotImp),
+        (with(|m| m.queries.clear()), ResponseCode::FormErr),
+        (with(|m| m.queries.push(m.queries[0].clone())), ResponseCode::FormErr),
+        (with(|m| _ = m.queries[0].set_query_class(DNSClass::CH)), ResponseCode::Refused),
+        (vec![1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 63], ResponseCode::FormErr),
+    ];
+    for (bytes, code) in cases {
+        let answer = rig.ask(&bytes).await.expect("an answer");
+        assert_eq!((answer.response_code, answer.answers.len()), (code, 0));
+    }
+    let response = with(|m| *m = m.clone().into_response());
+    for dropped in [&response[..], b"", b"x", &[0; 600]] {
+        assert!(rig.ask(dropped).await.is_none());
+    }
+    rig.resolve("a.test.").await;
+}
+
+#[tokio::test]
+async fn lookups_and_names_of_a_call_are_bounded() {
+    let rig = rig(&["*.test"], Vec::new(), None);
+    let mut stream = TcpStream::connect(rig.stub_tcp).await.expect("connected");
+    let mut codes: Vec<u8> = Vec::new();
+    for number in 0..10_010 {
+        let query = query(&format!("n{}.test.", number % 257), RecordType::A);
+        stream.write_all(&[&[0, query.len() as u8], &query[..]].concat()).await.expect("sent");
+        let length = stream.read_u16().await.expect("a length");
+        let mut answer = vec![0; usize::from(length)];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        codes.push(answer[3] & 15);
+    }
+    assert!(codes[..256].iter().all(|code| *code == 0) && codes[256] == 5 && codes[257] == 0);
+    assert!(codes[10_000..].iter().all(|code| *code == 5) && codes[9_999] == 0);
+    let totals = rig.end().await;
+    assert_eq!((totals.lookups, totals.lookups_refused), (10_010, 10_000 / 257 + 10));
+    // Of those served, and of the two kinds of refusal that differ.
+    assert_eq!(lock(&rig.heard).events.len(), EVENTS + 2);
+}
+
+#[tokio::test]
+async fn connections_to_the_stub_are_bounded() {
+    let rig = rig(&["a.test"], Vec::new(), None);
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(rig.stub_tcp).await.expect("connected");
+        let query = query("a.test.", RecordType::A);
+        stream.write_all(&[&[0, query.len() as u8], &query[..]].concat()).await.expect("sent");
+        assert!(stream.read_u16().await.expect("a length") > 0);
+        open.push(stream);
+    }
+    let mut ninth = TcpStream::connect(rig.stub_tcp).await.expect("connected");
+    assert_eq!(read_all(&mut ninth).await, b"");
+    drop(open);
+    for too_long in [&[0xFF, 0xFF][..], &[2, 1]] {
+        // Places become free when the relay sees the ends.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut stream = TcpStream::connect(rig.stub_tcp).await.expect("connected");
+        stream.write_all(too_long).await.expect("sent");
+        stream.write_all(&[0; 600]).await.expect("sent");
+        assert_eq!(read_all(&mut stream).await, b"");
+    }
+}
+
+#[test]
+fn no_message_panics_and_no_answer_is_for_another_name() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let rig = runtime.block_on(async { rig(&["a.test"], Vec::new(), None) });
+    let valid = query("a.test.", RecordType::A);
+    let mutated = prop::collection::vec((0..valid.len(), any::<u8>()), 0..4).prop_map(move |changes| {
+        let mut bytes = valid.clone();
+        changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
+        bytes
+    });
+    let bytes = prop_oneof![prop::collection::vec(any::<u8>(), 0..600), mutated];
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(500));
+    let outcome = runner.run(&bytes, |bytes| {
+        runtime.block_on(async {
+            let mut buffer = [0; 1024];
+            let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
+            socket.send_to(&bytes, rig.stub).await.expect("sent");
+            socket.send_to(&query("end.test.", RecordType::A), rig.stub).await.expect("sent");
+            loop {
+                let got = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await.expect("the stub lives");
+                let answer = Message::from_vec(&buffer[..got.expect("received")]).expect("a message");
+                let name = answer.queries.first().map(|query| query.name().to_lowercase().to_string());
+                if name.as_deref() == Some("end.test.") {
+                    return;
+                }
+                assert!(answer.answers.is_empty() || name.as_deref() == Some("a.test."), "{answer:?}");
+            }
+        });
+        Ok(())
+    });
+    outcome.expect("no panic");
+}
+
+const GOOD: &str = "GET /x?y=1 HTTP/1.1\r\nHost: a.test\r\n\r\n";
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+#[tokio::test]
+async fn a_request_for_anything_else_is_refused() {
+    let rig = rig(&["a.test"], Vec::new(), None);
+    let kept = rig.web(80, OK).await;
+    let get = [
+        ("421", "GET / HTTP/1.1\r\nHost: a.test@evil.test"),
+        ("421", "GET / HTTP/1.1\r\nHost: a.test, evil.test"),
+        ("421", "GET / HTTP/1.1\r\nHost:"),
+        ("421", "GET http://a.test/ HTTP/1.1\r\nHost: evil.test"),
+        ("421", "GET http://evil.test@a.test/ HTTP/1.1\r\nHost: a.test"),
+        ("400", "GET https://a.test/ HTTP/1.1\r\nHost: a.test"),
+        ("400", "GET a.test HTTP/1.1\r\nHost: a.test"),
+        ("400", "GET / HTTP/1.0"),
+        ("400", "GET / HTTP/1.1\r\n Host: evil.test\r\nHost: a.test"),
+        ("400", "GET / HTTP/1.1\r\nHost: a.test\r\nX: \0"),
+        ("400", "POST / HTTP/1.1\r\nHost: a.test\r\nConnection: upgrade\r\nUpgrade: websocket"),
+        ("400", "X / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3"),
+        ("400", "DELETE / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked"),
+    ];
+    let lengths = [
+        "Content-Length: 3, 3",
+        "Content-Length: +3",
+        "Content-Length: 0x3",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: \x0bchunked",
+    ];
+    let post = lengths.map(|length| ("400", format!("POST / HTTP/1.1\r\nHost: a.test\r\n{length}")));
+    let bad: Vec<_> = get.map(|(status, head)| (status, head.to_owned())).into_iter().chain(post).collect();
+    for (status, head) in &bad {
+        // A second request in the same packet is never answered.
+        let answer = rig.http(&format!("{head}\r\n\r\n3\r\nabc\r\n0\r\n\r\n{GOOD}")).await;
+        assert!(answer[8..].starts_with(&format!(" {status} ")), "{head}\n{answer}");
+        assert_eq!(answer.matches("HTTP/1.").count(), 1, "{head}\n{answer}");
+    }
+    assert_eq!(take(&kept), "");
+    let totals = rig.end().await;
+    assert_eq!((totals.requests, totals.requests_refused), (bad.len() as u64, bad.len() as u64));
+}
+
+#[tokio::test]
+async fn a_host_never_sees_two_lengths_or_a_long_head() {
+    let rig = rig(&["a.test"], Vec::new(), None);
+    let kept = rig.web(80, OK).await;
+    let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: evil.test\r\n\r\n";
+    for lengths in [
+        format!("Content-Length: {}\r\nTransfer-Encoding: chunked", hidden.len()),
+        format!("Transfer-Encoding: chunked\r\nContent-Length: {}", hidden.len()),
+        format!("Content-Length: {0}\r\nContent-Length: {0}", hidden.len()),
+    ] {
+        let request = format!("POST / HTTP/1.1\r\nHost: a.test\r\n{lengths}\r\nConnection: close\r\n\r\n{hidden}");
+        assert!(rig.http(&request).await.ends_with("ok"), "{lengths}");
+        let got = take(&kept);
+        let (head, body) = got.split_once("\r\n\r\n").expect("a head");
+        let (long, chunked) = (head.matches("Content-Length: ").count(), head.matches("Transfer-Encoding: ").count());
+        assert_eq!(long + chunked, 1, "{got}");
+        assert_eq!(body, if chunked == 1 { "0\r\n\r\n" } else { hidden });
+    }
+    for more in ["X".repeat(70_000) + ": 1\r\n", "X: 1\r\n".repeat(100)] {
+        assert!(!rig.http(&format!("GET / HTTP/1.1\r\nHost: a.test\r\n{more}\r\n")).await.contains("200 OK"));
+    }
+    assert_eq!(take(&kept), "");
+}
+
+#[tokio::test]
+async fn a_switch_to_websocket_is_passed_on_and_no_other() {
+    let rig = rig(&["a.test"], Vec::new(), None);
+    let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let kept = rig.web(80, answer).await;
+    let switch = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
+    let mut stream = rig.connect("a.test.", 80).await;
+    stream.write_all(switch.as_bytes()).await.expect("sent");
+    let mut buffer = vec![0; 4096];
+    let length = stream.read(&mut buffer).await.expect("an answer");
+    assert!(buffer[..length].starts_with(b"HTTP/1.1 101 "));
+    assert!(take(&kept).to_ascii_lowercase().contains("upgrade: websocket\r\n"));
+    stream.write_all(b"GET / HTTP/1.1 of no HTTP").await.expect("sent");
+    rig.until(|_| lock(&kept).ends_with(b"of no HTTP").then_some(())).await;
+    // A host that switches though it was not asked to, and a switch to something else.
+    for request in [GOOD.to_owned(), switch.replace("WebSocket", "h2c")] {
+        assert_eq!(rig.http(&request).await, "");
+    }
+}
+
+#[test]
+fn whatever_a_tool_sends_the_host_sees_requests_for_itself() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let rig = runtime.block_on(async { rig(&["a.test"], Vec::new(), None) });
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let own = Arc::clone(&seen);
+    runtime.block_on(rig.upstream(80, move |stream| note(stream, Arc::clone(&own))));
+    let lines =
+        ["GET / ", "POST /p ", "GET http://a.test/ ", "GET http://evil.test/ "].map(|l| format!("{l}HTTP/1.1\r\n"));
+    let hosts = lines.each_ref().map(|line| format!("{line}Host: a.test\r\n"));
+    let lines: Vec<&str> = lines.iter().chain(&hosts).map(String::as_str).collect();
+    let headers = [
+        "Host: a.test\r\n",
+        "Host: evil.test\r\n",
+        "Content-Length: 5\r\n",
+        "Content-Length: 40\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding:\tchunked\n",
+        "Transfer-Encoding: chunked, x\r\n",
+        "Connection: keep-alive\r\n",
+        "Connection: Upgrade, Content-Length\r\nUpgrade: websocket\r\n",
+        "Expect: 100-continue\r\n",
+        " folded\r\n",
+        "X: \r\r\n",
+        "\r\n",
+    ];
+    let bodies = [
+        "",
+        "abcde",
+        "5\r\nabcde\r\n0\r\n\r\n",
+        "5;x=\"\r\nabcde\r\n0\r\nHost: evil.test\r\n\r\n",
+        "0\r\n\r\n",
+        "FFFFFFFFFFFFFFFFF\r\n",
+    ];
+    fuzz(&runtime, &rig, &seen, [&lines, &headers, &bodies], |line| line.split(' ').nth(2) == Some("a.test"));
+}
+
 mod secrets;
-mod stub;
-mod web;

@@ -10,7 +10,10 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::ops::Deref;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -490,4 +493,24 @@ fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
 fn number(digits: &[u8], radix: u32) -> Option<u32> {
     let digit = |value: u32, b: &u8| Some(value.saturating_mul(radix).saturating_add(char::from(*b).to_digit(radix)?));
     digits.iter().try_fold(0, digit)
+}
+
+/// A value that may hold a secret (a variable, an argument): `Debug` shows nothing of it. Serde does: messages between
+/// our own processes carry it.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Hidden<T>(pub T);
+
+impl<T> Deref for Hidden<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> fmt::Debug for Hidden<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
 }

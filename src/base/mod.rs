@@ -2,7 +2,6 @@
 
 pub mod address;
 pub mod files;
-pub mod hidden;
 pub mod json;
 pub mod links;
 pub mod mask;

@@ -2,12 +2,15 @@
 //! that were checked are connected to.
 
 use super::protocol::Refusal;
-use super::{resolver, route};
+use super::resolver;
 use crate::base::address;
+use crate::base::netlink::Netlink;
 use crate::base::places::{Claim, Places};
 use crate::manifest::host::{self, Host};
 use crate::policy::{HeaderRule, HostGrant};
 use ipnet::IpNet;
+use nix::errno::Errno;
+use nix::libc;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -112,7 +115,7 @@ impl Dialler {
 fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
     let listed = granted.iter().flat_map(|grant| &grant.ranges).any(|range| range.contains(&address));
     let inner = address::inner_v4(address).map(IpAddr::V4);
-    let routed = || [Some(address), inner].into_iter().flatten().find_map(route::inward);
+    let routed = || [Some(address), inner].into_iter().flatten().find_map(inward);
     if listed { None } else { address::special(address).or_else(routed) }
 }
 
@@ -169,6 +172,36 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, Refusal> {
         Ok(Err(e)) => Err(Refusal::Unreached { why: format!("the proxy {proxy}: {e}") }),
         Err(_) => Err(Refusal::Unreached { why: format!("the proxy {proxy}: no answer") }),
     }
+}
+
+/// Length of `rtmsg`, and where the type of the route stands in it, bytes.
+const ROUTE: usize = 12;
+const ROUTE_KIND: usize = 7;
+
+/// Why packets for this address would not leave for one host elsewhere; `None`: they would, or there is no route at
+/// all.
+fn inward(address: IpAddr) -> Option<&'static str> {
+    match route_kind(address) {
+        Ok(libc::RTN_LOCAL) => Some("an address of this machine"),
+        Ok(libc::RTN_BROADCAST) => Some("a broadcast address"),
+        Ok(libc::RTN_MULTICAST) => Some("a multicast address"),
+        Ok(libc::RTN_ANYCAST) => Some("an anycast address of this network"),
+        Ok(_) | Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH) => None,
+        Err(_) => Some("an address whose route is not known"),
+    }
+}
+
+/// The type of the route.
+fn route_kind(address: IpAddr) -> Result<u8, Errno> {
+    let (family, bytes) = match address {
+        IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+    };
+    // Family and length of the destination; all else is the kernel's to say.
+    let mut body = [0; ROUTE];
+    (body[0], body[1]) = (family as u8, bytes.len() as u8 * 8);
+    let answer = Netlink::open()?.ask(libc::RTM_GETROUTE, 0, &body, &[(libc::RTA_DST, &bytes)])?;
+    answer.get(ROUTE_KIND).copied().ok_or(Errno::EBADMSG)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod post;
 pub mod protocol;
 pub mod relay;
 mod resolver;
-mod route;
 pub mod tls;
 
 pub use dial::Dialler;

@@ -3,7 +3,6 @@
 //! What a reference leads to counts once more for each reference. A schema that is too large, leads outside of itself
 //! or turns in a circle is refused.
 
-use super::applies::SAME_VALUE;
 use crate::base::json::escape_segment;
 use crate::base::problem::Code;
 use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
@@ -290,4 +289,33 @@ fn compiled_size(pattern: &str, room: usize) -> Option<(usize, usize)> {
         Ok(program) => Some((program.memory_usage() + escapes, program.states().len())),
         Err(why) => why.size_limit().is_none().then_some((0, 0)),
     }
+}
+
+/// Keywords whose subschemas hold for the same value.
+pub const SAME_VALUE: [&str; 9] =
+    ["allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependencies"];
+
+/// A schema, or the schemas of a list or of a map.
+pub fn parts(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(list) => list.iter().collect(),
+        // Most keywords hold a schema, `dependentSchemas` a map of them: taken as both, which only finds too many.
+        Value::Object(map) => std::iter::once(value).chain(map.values()).filter(|part| part.is_object()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The subschemas that may apply to a member. Every pattern of names counts, whether it matches or not.
+pub fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
+    let own = schema["properties"].get(name);
+    let rest = ["additionalProperties", "unevaluatedProperties"].map(|word| schema.get(word).filter(|_| own.is_none()));
+    let patterns = schema["patternProperties"].as_object().into_iter().flat_map(|map| map.values());
+    own.into_iter().chain(rest.into_iter().flatten()).chain(patterns).filter(|part| part.is_object()).collect()
+}
+
+/// The subschemas that may apply to an item.
+pub fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
+    let words = ["items", "contains", "unevaluatedItems", "additionalItems"].map(|word| schema.get(word));
+    let listed = ["prefixItems", "items"].map(|word| schema.get(word).and_then(|list| list.get(at)));
+    words.into_iter().chain(listed).flatten().filter(|part| part.is_object()).collect()
 }

@@ -1,15 +1,13 @@
 //! Manifests: how a tool describes itself, and what it *requests*. Nothing here touches the file system or grants
 //! anything.
 
-pub mod applies;
 pub mod arguments;
-mod bounds;
+pub mod bounds;
 pub mod descriptor;
 mod document;
 pub mod environment;
 mod file;
 pub mod host;
-mod language;
 pub mod pattern;
 mod reader;
 pub mod schema;
@@ -19,6 +17,5 @@ mod types;
 pub use crate::base::problem::{Code, Problem, Severity};
 pub use document::{Body, Document};
 pub use file::{SCHEMA, read};
-pub use language::Language;
 pub use pattern::{Pattern, PatternShape};
 pub use types::*;

@@ -2,7 +2,7 @@
 //! walls enforce, because it is this value in both places.
 
 use super::versions::Ecosystem;
-use crate::base::hidden::Hidden;
+use crate::base::mask::Hidden;
 use crate::manifest::Language;
 use crate::manifest::host::{Host, HostPattern};
 use crate::quantity::Limit;

@@ -6,7 +6,7 @@ use super::confinement::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape,
 use super::document::FileProblem;
 use super::load::PassedOver;
 use super::machine::Machine;
-use super::needs::Need;
+use super::machine::Need;
 use super::packages::{self, Allowance, Ecosystem, PackageGrant, PackageRequirements};
 use super::services::ServiceGrant;
 use super::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};

@@ -3,7 +3,7 @@
 use super::document::{At, Document};
 use super::grantable::{Grantable, Layer, granted};
 use super::machine::Machine;
-use super::needs::Need;
+use super::machine::Need;
 use super::verdict::{RequestKind, Verdict};
 use crate::manifest::Manifest;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@
 //! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and inherits the walls that
 //! were raised before; then pid 1 goes on and becomes the init.
 
-use crate::base::hidden::Hidden;
+use crate::base::mask::Hidden;
 use nix::libc;
 use std::ffi::CString;
 use std::os::fd::RawFd;

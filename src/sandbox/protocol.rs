@@ -5,7 +5,7 @@
 
 use super::inspect::Totals;
 use super::sys;
-use crate::base::hidden::Hidden;
+use crate::base::mask::Hidden;
 use crate::base::messages::MAX_DESCRIPTORS;
 use crate::policy::{Access, Limits, name_matches};
 use crate::quantity::{Limit, MAX_PORTS, MIB};

@@ -2,8 +2,8 @@
 //! they stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
 
 use crate::base::mask::{HIDDEN, Mask};
-use crate::manifest::applies::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::arguments::declares;
+use crate::manifest::bounds::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::{Handler, Manifest};
 use crate::policy;
 use serde_json::Value;

@@ -5,8 +5,7 @@
 
 use super::message::{Rejection, in_connection, not_by_rule, reject, rewrite};
 use super::stream::quoted;
-use crate::base::hidden::Hidden;
-use crate::base::mask::{Finder, Mask, SHORTEST};
+use crate::base::mask::{Finder, Hidden, Mask, SHORTEST};
 use crate::base::messages;
 use crate::egress::protocol::Served;
 use crate::manifest::host::Host;

@@ -1,6 +1,5 @@
 //! Scripts as processes behind all walls. A script runs with every wall or not at all.
 
-mod attempts;
 mod call;
 pub mod examine;
 mod launcher;

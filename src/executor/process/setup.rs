@@ -1,6 +1,6 @@
 //! The set-up of a launcher, made from a shape and its resolved grants.
 
-use crate::base::hidden::Hidden;
+use crate::base::mask::Hidden;
 use crate::manifest::Language;
 use crate::policy::{Program, Shape};
 use crate::quantity::Limit;

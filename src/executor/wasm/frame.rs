@@ -3,8 +3,8 @@
 //! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload. Both are bounded,
 //! and no length, number or name of a peer is believed unchecked.
 
-use crate::base::hidden::Hidden;
 use crate::base::lock;
+use crate::base::mask::Hidden;
 use crate::policy::{self, Limits};
 use crate::quantity::{KIB, Limit, MIB};
 use serde::de::DeserializeOwned;

@@ -1,8 +1,8 @@
 //! What no policy grants, on any machine or on this one. No file is looked at here.
 
-use super::names;
 use crate::manifest::{Language, Site};
 use crate::policy::area::Area;
+use crate::policy::area::{escape, literal, name_matches, plain_tail};
 use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SYSTEM_ETC, SYSTEM_FOLDERS};
 use crate::policy::confinement::{Access, Program, Runtime};
 use crate::policy::machine::Machine;
@@ -133,7 +133,7 @@ impl<'a> HardDenials<'a> {
     /// A tool cannot make tools, packages, or what other programs obey.
     fn run_later(&self, request: &Area) -> Option<String> {
         let below = request.path().strip_prefix(&self.site.folder).unwrap_or(request.path());
-        if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(|name| names::run_later(name)) {
+        if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(|name| run_later(name)) {
             return Some(format!("what lies in `{name}` other programs run or obey"));
         }
         let pattern = match request {
@@ -141,11 +141,11 @@ impl<'a> HardDenials<'a> {
             Area::File(file) => file.file_name().unwrap_or_default().to_string_lossy(),
             Area::Names { names, .. } => names.into(),
         };
-        if names::definition(&pattern) {
+        if definition(&pattern) {
             return Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"));
         }
         let has_script = |folder: &&Path| *folder == self.site.folder || self.protected.scripts.contains(*folder);
-        let beside = request.folder().ancestors().find(has_script).filter(|_| names::spells_loaded(&pattern))?;
+        let beside = request.folder().ancestors().find(has_script).filter(|_| spells_loaded(&pattern))?;
         Some(format!(
             "`{pattern}` could be written below {}, where a script lies, and would be run later",
             beside.display()
@@ -168,7 +168,7 @@ pub struct Protected {
 
 impl Protected {
     pub fn add(&mut self, path: PathBuf) {
-        let ending = |at: &Path| Some(names::ending_of(at)).filter(|ending| !ending.is_empty());
+        let ending = |at: &Path| Some(ending_of(at)).filter(|ending| !ending.is_empty());
         self.endings.extend(path.ancestors().filter_map(|at| Some((at.parent()?.to_path_buf(), ending(at)?))));
         let is_script = !Language::of_file_name(&path.to_string_lossy()).is_empty();
         self.scripts.extend(path.parent().filter(|_| is_script).map(Path::to_path_buf));
@@ -181,7 +181,7 @@ impl Protected {
         let at = || match request {
             Area::Tree(path) | Area::File(path) => first_below(&self.paths, path),
             Area::Names { folder, names } => {
-                let ending = names::ending(names);
+                let ending = ending(names);
                 let some = ending.is_empty() || self.endings.contains(&(folder.clone(), ending));
                 let near = self.paths.range(folder.clone()..).take_while(|path| some && path.starts_with(folder));
                 near.map(PathBuf::as_path).find(|path| request.touches(path))
@@ -203,7 +203,7 @@ fn written_tree(request: &Area) -> Option<&Path> {
         Area::File(file) => file.file_name()?.to_string_lossy(),
         Area::Names { names, .. } => names.into(),
     };
-    names::may_be_loaded(&names).then(|| request.folder())
+    may_be_loaded(&names).then(|| request.folder())
 }
 
 fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
@@ -216,4 +216,61 @@ fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
     }
     files.retain(|f| f.is_absolute() && f.parent().is_some());
     files
+}
+
+/// Endings of files that an interpreter loads by name.
+const LOADED_ENDINGS: [&str; 14] =
+    [".py", ".pyc", ".so", ".pth", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx", ".node", ".wasm"];
+const LOADED_NAMES: [&str; 5] = ["package.json", "node_modules", "__pycache__", "tsconfig.json", "jsconfig.json"];
+const DEFINITIONS: [&str; 5] = [".tool.json", ".tool-service.json", ".prompt.json", ".resource.json", ".policy.toml"];
+/// Folders of packages; the last file makes its folder a virtual environment.
+const PACKAGES: [&str; 6] = ["node_modules", ".venv", "venv", "site-packages", "__pycache__", "pyvenv.cfg"];
+/// Repositories, and the settings of shells, editors and agents that run commands when somebody opens the folder.
+const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc .exrc .mcp.json \
+                      .claude .codex .cursor .gemini .kiro .windsurf";
+
+/// Whether an interpreter could load a file or folder of this name.
+pub fn loaded(name: &str) -> bool {
+    let name = name.to_lowercase();
+    LOADED_NAMES.contains(&name.as_str()) || LOADED_ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Whether some name that matches the pattern could be loaded: it has no fixed ending, or one of the table, or matches
+/// a whole name.
+pub(super) fn may_be_loaded(names: &str) -> bool {
+    let ending = ending(names);
+    ending.len() < 2
+        || LOADED_ENDINGS.contains(&ending.as_str())
+        || LOADED_NAMES.iter().any(|name| name_matches(&names.to_lowercase(), name))
+}
+
+/// The ending, with its dot, of every name that the pattern matches; empty if it is not fixed.
+pub(super) fn ending(names: &str) -> String {
+    let tail = plain_tail(names).to_lowercase();
+    tail.rfind('.').map_or_else(String::new, |dot| tail[dot..].to_owned())
+}
+
+pub(super) fn ending_of(path: &Path) -> String {
+    ending(&escape(&path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+/// Whether the pattern itself spells a name or ending of the table (`*.py` does, `*` does not).
+pub fn spells_loaded(names: &str) -> bool {
+    literal(names).map_or_else(|| LOADED_ENDINGS.iter().any(|end| names.to_lowercase().ends_with(end)), |n| loaded(&n))
+}
+
+/// A manifest or a policy: no tool publishes one.
+pub fn definition(names: &str) -> bool {
+    let names = names.to_lowercase();
+    DEFINITIONS.into_iter().any(|ending| names.ends_with(ending))
+}
+
+/// A name that other programs obey, also on a file system that takes `.GIT` for `.git`.
+pub fn obeyed(name: &str) -> bool {
+    OBEYED.split(' ').any(|obeyed| name.eq_ignore_ascii_case(obeyed))
+}
+
+/// The same, or a folder of packages.
+pub(super) fn run_later(name: &str) -> bool {
+    PACKAGES.contains(&name) || obeyed(name)
 }

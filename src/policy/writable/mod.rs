@@ -2,9 +2,8 @@
 //! write tree holds what this host or another tool's script relies on.
 
 mod hard_denials;
-mod names;
 mod paths;
 
 pub(super) use hard_denials::{HardDenials, Protected};
-pub use names::{definition, loaded, obeyed, spells_loaded};
+pub use hard_denials::{definition, loaded, obeyed, spells_loaded};
 pub use paths::{Place, WritablePaths, module_folders, written_trees};

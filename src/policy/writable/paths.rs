@@ -1,6 +1,6 @@
 //! Where tools may write, or could in earlier calls.
 
-use super::names;
+use super::hard_denials as names;
 use crate::base::links;
 use crate::manifest::Language;
 use crate::policy::area::Area;

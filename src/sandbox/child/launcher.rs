@@ -5,7 +5,7 @@
 //! host closes its end of the control socket, which a killed host does too.
 
 use crate::base::files;
-use crate::base::hidden::Hidden;
+use crate::base::mask::Hidden;
 use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;

@@ -1,6 +1,6 @@
 //! Wall: environment. Made from nothing: a variable of the host shows only where `env:NAME` was granted.
 
-use crate::base::hidden::Hidden;
+use crate::base::mask::Hidden;
 use crate::policy::{Program, Shape};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -2,7 +2,6 @@
 //! goes on when its callers leave.
 
 use super::installer::{Installer, Need, Recorder, Report, program, unusable};
-use super::rules::{self, Resolved};
 use crate::base::files::{self, Lock};
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
@@ -10,11 +9,17 @@ use crate::base::{lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
 use crate::packages::Index;
+use crate::packages::installed::Vendored;
 use crate::packages::store::{self, BuildInfo, LockedEntry, Store};
 use crate::packages::tree::TreeError;
+use crate::packages::{self, PackageRequirements};
+use crate::policy;
 use crate::policy::packages::Ecosystem;
+use crate::policy::packages::Package;
 use crate::policy::{Built, Program, Runtime, Shape};
+use jiff::Timestamp;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,7 +154,7 @@ impl Packages {
         let key = self.key(&need)?;
         if let Some(held) = self.hold(&key).await? {
             // The policy may be another than when it was built.
-            rules::check_built(&need, &held.entry.about)?;
+            check_built(&need, &held.entry.about)?;
             return Ok(Ready { held, built: false });
         }
         let mut progress = self.progress_of(&key);
@@ -186,7 +191,7 @@ impl Packages {
                     let message = "this tool's packages were built, and are gone already; try again";
                     Fault::new(Kind::ServiceError, message).retryable()
                 })?;
-                rules::check_built(&need, &held.entry.about)?;
+                check_built(&need, &held.entry.about)?;
                 Ok(Ready { held, built: true })
             }
         }
@@ -312,10 +317,10 @@ impl Packages {
             false => Arc::new(self.resolve_once(need, &work.path, &report).await?.wanted),
         };
         let need = Need { wanted, ..need.clone() };
-        rules::check_allowed(&need, &need.wanted.packages, None)?;
+        check_allowed(&need, &need.wanted.packages, None)?;
         let installer = self.installer(&need, &work.path, &report)?;
         let published = installer.fetch().await?;
-        rules::check_allowed(&need, &need.wanted.packages, Some(&published))?;
+        check_allowed(&need, &need.wanted.packages, Some(&published))?;
         drop(fetching);
         let _alone = self.tools.enter(&need.tool).await;
         let building = self.builders[usize::from(need.rules.builds)].enter(&need.tool).await;
@@ -352,7 +357,7 @@ impl Packages {
         if need.rules.min_age_days.is_some() && !about.vendored.is_empty() {
             about.published.extend(installer.ages(&about.vendored).await?);
         }
-        rules::check_built(&need, &about)?;
+        check_built(&need, &about)?;
         let (kept, key) = (Arc::clone(&store), key.to_owned());
         apart(move || kept.keep(&work, &key, about, &layout, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
@@ -364,7 +369,7 @@ impl Packages {
     async fn resolve_once(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
-            return rules::read_lock(need, text);
+            return read_lock(need, text);
         }
         let resolved = self.resolve(need, work, report).await?;
         store.keep_resolved(&key, &resolved.text).map_err(|e| unusable(&e))?;
@@ -372,7 +377,7 @@ impl Packages {
     }
 
     pub(super) async fn resolve(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
-        rules::read_lock(need, self.installer(need, work, report)?.resolve(rules::latest(need)).await?)
+        read_lock(need, self.installer(need, work, report)?.resolve(latest(need)).await?)
     }
 
     fn installer<'a>(&'a self, need: &'a Need, work: &'a Path, report: Report<'a>) -> Result<Installer<'a>, Fault> {
@@ -431,4 +436,67 @@ fn missing(missed: NoResult) -> Fault {
 fn hostile(what: &str) -> Fault {
     let message = "this tool's packages left what this host does not take over, so nothing was run";
     Fault::new(Kind::DependencyError, message).details(what.to_owned())
+}
+
+const SECONDS_OF_A_DAY: i64 = 24 * 3600;
+
+pub struct Resolved {
+    pub wanted: PackageRequirements,
+    /// The lock.
+    pub text: String,
+}
+
+/// Whether policy lets these packages in. `published`: when each was, where that is known by now.
+pub(super) fn check_allowed(
+    need: &Need,
+    packages: &[Package],
+    published: Option<&BTreeMap<String, String>>,
+) -> Result<(), Fault> {
+    let now = Timestamp::now();
+    let ages = published.map(|published| {
+        let age = |package: &Package| {
+            let time = published.get(&format!("{} {}", package.name, package.version))?;
+            let seconds = now.as_second().checked_sub(time.parse::<Timestamp>().ok()?.as_second())?;
+            let days = u64::try_from(seconds / SECONDS_OF_A_DAY).ok()?;
+            Some(((package.name.clone(), package.version.clone()), days))
+        };
+        packages.iter().filter_map(age).collect()
+    });
+    let refused = policy::refused_packages(&need.rules, need.wanted.ecosystem, packages, ages.as_ref());
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let mut details = refused.join("\n");
+    if !need.wanted.locked {
+        let id = text::printable(need.tool.split('@').next().unwrap_or_default());
+        details
+            .push_str(&format!("\n`toolhost deps clean {id}` forgets what was resolved, so that it is resolved anew"));
+    }
+    let message = "this tool requires packages that this host never installs, so nothing was run";
+    Err(Fault::new(Kind::DependencyError, message).details(details))
+}
+
+/// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
+pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
+    check_allowed(need, &about.packages, Some(&about.published))?;
+    let copies: Vec<Package> = about.vendored.iter().map(Vendored::package).collect();
+    check_allowed(need, &copies, None)?;
+    let known = |package: &Package| about.published.contains_key(&format!("{} {}", package.name, package.version));
+    check_allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
+}
+
+/// The latest moment at which a version may have been published.
+pub(super) fn latest(need: &Need) -> Option<String> {
+    let days = i64::from(need.rules.min_age_days?);
+    let second = Timestamp::now().as_second() - days * SECONDS_OF_A_DAY;
+    Timestamp::from_second(second).ok().map(|time| time.to_string())
+}
+
+/// A lock that was resolved, read like one that lies beside a script.
+pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
+    let wanted = packages::of_lock(&need.wanted, &text, &need.runtime.version).map_err(|problem| {
+        let message = "what this tool's requirements resolve to cannot be used, so nothing was run";
+        Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))
+    })?;
+    Ok(Resolved { wanted, text })
 }

@@ -1,8 +1,8 @@
 //! What tools require, and what there is of it: for `toolhost deps` and reports.
 
+use super::build::{self, Resolved};
 use super::build::{Packages, under_way};
 use super::installer::{Need, Report, unusable};
-use super::rules::{self, Resolved};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -134,7 +134,7 @@ impl Packages {
         let _lock = store.lock(&key).map_err(|e| unusable(&e))?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(|e| unusable(&e))?;
         let resolved = self.resolve(need, &work.path, report).await?;
-        rules::check_allowed(need, &resolved.wanted.packages, None)?;
+        build::check_allowed(need, &resolved.wanted.packages, None)?;
         Ok(resolved)
     }
 
@@ -145,7 +145,7 @@ impl Packages {
         }
         let store = self.store()?;
         let resolved = if need.wanted.locked { None } else { store.resolved(&self.resolved_key(need)?) };
-        let resolved = resolved.map(|text| rules::read_lock(need, text)).transpose()?;
+        let resolved = resolved.map(|text| build::read_lock(need, text)).transpose()?;
         let built = store.entry(&self.key(need)?);
         Ok(PackageState { resolved: resolved.map(|resolved| resolved.wanted.packages), built })
     }

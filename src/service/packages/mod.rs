@@ -3,9 +3,7 @@
 mod build;
 mod deps;
 mod installer;
-mod rules;
 
-pub use build::{FindNpm, Packages, Parts, Ready, furnish};
+pub use build::{FindNpm, Packages, Parts, Ready, Resolved, furnish};
 pub use deps::{PackageState, PackageStatus, value};
 pub use installer::Need;
-pub use rules::Resolved;

@@ -2,8 +2,8 @@
 //! Where two readings are possible it is refused. No warning shows a value, since that may be a secret.
 
 use super::xml::{self, Broken, Element};
-use crate::base::hidden::Hidden;
 use crate::base::json::line_and_column;
+use crate::base::mask::Hidden;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::quantity::{MAX_ACTION_INPUTS, MAX_ACTION_TEXT_BYTES, MAX_FAULTS_TOLD};

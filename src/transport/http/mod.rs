@@ -18,7 +18,6 @@ mod request;
 mod server;
 mod tokens;
 mod tools;
-mod warnings;
 
 pub use callers::Callers;
 pub use jwt::{Jwt, Terms};
@@ -104,7 +103,7 @@ pub async fn serve(
         brokers,
         announced,
         kernel: Kernel::default(),
-        warnings: warnings::Warnings::default(),
+        warnings: server::Warnings::default(),
         crowd: Crowd::new(connection::MOST),
         overflow: Crowd::new(connection::OVERFLOW),
         begin: Mutex::new(Some(begin)),

@@ -482,12 +482,12 @@ fn probed(shape: &policy::Shape, examined: &examine::Examined) -> Value {
 fn verdict(tried: &[Tried]) -> String {
     let (all, wrong) = (tried.len(), tried.iter().filter(|t| !t.as_said()));
     match (wrong.clone().count(), wrong.clone().all(Tried::explained)) {
-        (0, _) => format!("all {all} attempts ended as said; the script was not run"),
+        (0, _) => format!("PASS: {all} attempts, each allowed or blocked as granted; the script was not run"),
         (n, true) => {
-            format!(
-                "{n} of {all} not as said: granted, and closed by owner and mode, so the tool gets less than was said"
-            )
+            format!("{n} of {all} attempts were blocked although granted: owner and mode close the files to the tool")
         }
-        (n, false) => format!("{n} of {all} NOT AS SAID: do not run this tool here; please report it"),
+        (n, false) => {
+            format!("FAIL: {n} of {all} attempts went against the grants: do not run this tool here; please report it")
+        }
     }
 }

@@ -292,9 +292,9 @@ fn denied(denial: &Denial) -> String {
 /// what the failure says already.
 fn explained(report: &Report, said: &str) -> String {
     let mut lines = vec![match report.denials.observed.len() {
-        0 => format!("{}: nothing that it asked for was refused, as far as was seen", report.tool),
-        1 => format!("{}: one thing that it asked for was refused", report.tool),
-        all => format!("{}: {all} things that it asked for were refused", report.tool),
+        0 => format!("{}: no denied access was observed", report.tool),
+        1 => format!("{}: 1 access was denied", report.tool),
+        all => format!("{}: {all} accesses were denied", report.tool),
     }];
     let (absent, told): (Vec<_>, Vec<_>) =
         report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);

@@ -52,7 +52,7 @@ enum Verb {
     List(list::Args),
     /// Print the tools as text for a model's prompt
     Prompt(list::PromptArgs),
-    /// Check every manifest and policy: what is wrong, where, and the mend
+    /// Check every manifest and policy: problems, locations and fixes
     Check(check::Args),
     /// Show what a tool may touch, without running it
     Audit(audit::Args),
@@ -78,7 +78,7 @@ enum Verb {
     Token(token::Args),
     /// What TrustGraph is told, so that its agents call a tool of this host
     Trustgraph(trustgraph::Args),
-    /// Show what this machine can enforce, by doing it, and the command that mends what it cannot
+    /// Show what this machine can enforce, by trying it, and the command that fixes what it cannot
     Doctor(doctor::Args),
     /// Print the JSON Schema of manifests, policies or callers.policy.toml
     Schema(schema::Args),

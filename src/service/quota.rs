@@ -46,10 +46,12 @@ pub enum Resource {
     /// Sessions and tasks of MCP.
     Sessions,
     Tasks,
+    /// Calls in the background that run, or whose caller is still to be told of the end.
+    Background,
 }
 
 /// How much there is of each resource, in the order of `Resource`, and the most that one principal has.
-const BOUNDS: [(usize, usize); 7] = [
+const BOUNDS: [(usize, usize); 8] = [
     (256 * 1024, 192 * 1024),
     (64 * 1024, 48 * 1024),
     (256 * 1024 * 1024, 64 * 1024 * 1024),
@@ -57,6 +59,7 @@ const BOUNDS: [(usize, usize); 7] = [
     (128, 32),
     (256, 192),
     (32, 24),
+    (512, 128),
 ];
 
 /// An amount of a resource, until it is dropped.

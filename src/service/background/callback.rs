@@ -130,9 +130,7 @@ impl Background {
         }
         let (told, trace) = (job.id.clone(), job.trace.clone());
         job.callback = Some(callback);
-        if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
-            open.job = job.clone();
-        }
+        lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
         if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
             // After a restart it is told again, under the same id.
             tracing::error!(target: "toolhost::callback", call = told, trace, "how far an end was told was not kept: {why}");

@@ -2,7 +2,7 @@
 //!
 //! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as running.
 
-use super::jobs::{Bounds, Callback, Delivery, Job, Jobs};
+use super::jobs::{Callback, Delivery, Job, Jobs};
 use super::store::{Change, Store};
 use crate::base::text::VisibleJson;
 use crate::base::{lock, text};
@@ -116,10 +116,11 @@ impl Background {
     /// background are refused until that is mended. `proxy`: by which callbacks are sent.
     pub(super) async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
         let (alive, over) = mpsc::channel(1);
+        let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
         let background = Arc::new(Background {
             service,
             proxy,
-            jobs: Mutex::new(Jobs::new(Bounds::USUAL)),
+            jobs,
             store: tokio::sync::Mutex::default(),
             loaded: AtomicBool::default(),
             changed: watch::Sender::default(),
@@ -207,15 +208,15 @@ impl Background {
         let mut fault = report.error.clone();
         let gone = {
             let mut jobs = lock(&self.jobs);
-            let (gone, room) = jobs.room(&job, text.len());
-            if room.is_err() {
+            let (gone, fits) = jobs.room(&job, text.len());
+            if !fits {
                 let words = "This call ended, and its outcome was too large to be kept.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
                 text = render(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
                 fault = Some(large);
             }
             job.bytes = text.len();
-            jobs.get_mut(&job.id).into_iter().for_each(|open| open.job.bytes = job.bytes);
+            jobs.change(&job.id, |open| open.job.bytes = job.bytes);
             gone
         };
         over(&mut job, fault.as_ref());
@@ -224,10 +225,8 @@ impl Background {
         if let Err(why) = &kept {
             tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "how a call in the background ended was not kept: {why}");
         }
-        if let Some(open) = lock(&self.jobs).get_mut(&job.id) {
-            open.job = job;
-            open.unkept = kept.err().map(|_| text);
-        }
+        let id = job.id.clone();
+        lock(&self.jobs).change(&id, |open| (open.job, open.unkept) = (job, kept.err().map(|_| text)));
         self.changed.send_replace(());
     }
 
@@ -356,7 +355,7 @@ impl Background {
             let (known, new): (Vec<Job>, Vec<Job>) = found.into_iter().partition(|job| jobs.get(&job.id).is_some());
             // What it has and memory has not was forgotten while it could not be written.
             let mut gone: Vec<String> = new.iter().filter(|_| loaded).map(|job| job.id.clone()).collect();
-            new.into_iter().filter(|_| !loaded).for_each(|job| drop(jobs.put(job)));
+            new.into_iter().filter(|_| !loaded).for_each(|job| jobs.load(job));
             gone.extend(jobs.expire(Timestamp::now()));
             let changed = known.iter().filter_map(|job| jobs.get(&job.id).filter(|open| open.job != *job));
             (gone, changed.map(|open| (open.job.clone(), open.unkept.clone())).collect::<Vec<_>>())
@@ -366,7 +365,7 @@ impl Background {
         for (job, result) in unkept {
             let (id, result) = (job.id.clone(), result.map(|text| (job.id.clone(), text)));
             write(&opened, Change { put: vec![job], result, ..Change::default() }).await?;
-            lock(&self.jobs).get_mut(&id).into_iter().for_each(|open| open.unkept = None);
+            lock(&self.jobs).change(&id, |open| open.unkept = None);
         }
         self.loaded.store(true, Ordering::Relaxed);
         *store = Some(opened.clone());

@@ -40,10 +40,10 @@ fn run(runtime: &Runtime, name: &str, text: &str, entry: &str, input: &str) -> R
     std::fs::write(folder.path().join("helper.py"), HELPER_PY).expect("sibling");
     std::fs::write(folder.path().join("helper.mjs"), HELPER_MJS).expect("sibling");
     std::fs::write(folder.path().join("helper.cjs"), HELPER_CJS).expect("sibling");
-    let guest = runtimes::shims::guest_path(runtime.language).expect("a shim");
+    let guest = runtimes::shim_path(runtime.language).expect("a shim");
     let own = tempfile::tempdir().expect("a temporary folder");
     let shim = own.path().join(Path::new(guest).file_name().expect("a name"));
-    std::fs::write(&shim, runtimes::shims::entry_point(runtime.language).expect("a shim")).expect("shim");
+    std::fs::write(&shim, runtimes::shim_source(runtime.language).expect("a shim")).expect("shim");
     let Program::Path(program) = &runtime.program else { panic!("{runtime:?}") };
     let mut child = Command::new(program)
         .args(&runtime.arguments)
@@ -429,6 +429,6 @@ fn bun_answers_and_mends() {
 #[test]
 fn the_reason_is_the_last_marked_line() {
     let logs = ["toolhost: forged", "x", "toolhost: the mend", ""];
-    assert_eq!(runtimes::shims::reason(logs.into_iter()), Some("the mend"));
-    assert_eq!(runtimes::shims::reason(["x"].into_iter()), None);
+    assert_eq!(runtimes::shim_reason(logs.into_iter()), Some("the mend"));
+    assert_eq!(runtimes::shim_reason(["x"].into_iter()), None);
 }

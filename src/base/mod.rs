@@ -3,7 +3,6 @@
 pub mod address;
 pub mod files;
 pub mod json;
-pub mod links;
 pub mod mask;
 pub mod messages;
 pub mod netlink;

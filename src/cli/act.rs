@@ -4,7 +4,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{call, confirm, host, process, words};
+use super::{call, host, process, words};
 use crate::base::text::printable;
 use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller};
@@ -68,7 +68,7 @@ async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<A
     };
     let from = CallRequest {
         label: args.user.clone(),
-        approver: confirm::approver(),
+        approver: call::approver(),
         trace: host::trace(),
         ..CallRequest::new(Caller::operator(host::login()), "", Arguments::Text(String::new()))
     };

@@ -3,16 +3,16 @@
 //! The report is the `policy::Decision` that a call is held to, as JSON, and the same value as text.
 
 use super::refusal::{Exit, Refusal};
-use super::settings::Settings;
-use super::{host, process, remote, settings, words};
-use crate::base::{links, text};
+use super::settings::{self, Settings};
+use super::{host, process, remote, words};
+use crate::base::{files, text};
 use crate::executor::process::{examine, settle};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, Site};
-use crate::policy::Grantable;
+use crate::policy::{self, Grantable};
 use crate::sandbox::probe::Tried;
 use crate::service::packages::Packages;
-use crate::{policy, registry, service};
+use crate::{registry, service};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -363,7 +363,7 @@ fn from_here(question: &str) -> anyhow::Result<String> {
     }
     here.extend(rest);
     let climbs = here.components().any(|part| part == Component::ParentDir);
-    let meant = if climbs { here } else { links::resolved(&here) };
+    let meant = if climbs { here } else { files::resolved(&here) };
     Ok(format!("{verb}:{}", meant.display()))
 }
 
@@ -386,7 +386,7 @@ pub fn who_can(decisions: &[policy::Decision], bases: &[PathBuf], question: &str
         policy::who_can::question(question).map_err(|message| Fault::new(Kind::ParameterValidationError, message))?;
     // The path of the question has its links resolved, too (`from_here`).
     let bases: BTreeSet<PathBuf> =
-        bases.iter().filter(|base| base.is_absolute()).map(|base| links::resolved(base)).collect();
+        bases.iter().filter(|base| base.is_absolute()).map(|base| files::resolved(base)).collect();
     let answers = policy::who_can::answer(decisions, &asked, &bases.into_iter().collect::<Vec<_>>());
     if json {
         return Ok(pretty(&json!({ "question": question, "answers": answers })));

@@ -3,8 +3,8 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::{BrokerServices, Settings};
 use super::words;
+use crate::base::files;
 use crate::base::text;
-use crate::base::{files, links};
 use crate::executor::method::Methods;
 use crate::executor::process::{Launchers, Scripts};
 use crate::executor::remote::Remote;
@@ -71,7 +71,7 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         None => policy::Policies::built_in(),
     };
     loaded.protect(obeyed(settings));
-    loaded.keep_out_of(settings.audit_log.as_deref().map(|log| links::resolved(service::audit::segments::folder(log))));
+    loaded.keep_out_of(settings.audit_log.as_deref().map(|log| files::resolved(service::audit::segments::folder(log))));
     Ok(Arc::new(loaded))
 }
 
@@ -100,7 +100,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
         .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
-        let real = Some(links::resolved(&path)).filter(|real| *real != path);
+        let real = Some(files::resolved(&path)).filter(|real| *real != path);
         std::iter::once(path).chain(real)
     })
 }
@@ -227,7 +227,7 @@ fn homes() -> BTreeSet<PathBuf> {
         homes.extend(std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path()));
     }
     homes.retain(|home| home.is_absolute());
-    let resolved: Vec<PathBuf> = homes.iter().map(|home| links::resolved(home)).collect();
+    let resolved: Vec<PathBuf> = homes.iter().map(|home| files::resolved(home)).collect();
     homes.extend(resolved);
     homes
 }
@@ -343,7 +343,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> service::packages::Parts {
     let store = settings.packages.clone().ok_or_else(|| "this user has no home folder for it".to_owned());
     let store = store.and_then(|path| {
-        let inside = |folder: &PathBuf| path.starts_with(folder) || path.starts_with(links::resolved(folder));
+        let inside = |folder: &PathBuf| path.starts_with(folder) || path.starts_with(files::resolved(folder));
         match settings.scanned().iter().find(|folder| inside(folder)) {
             Some(folder) => Err(format!("{} lies in the tool folder {}", path.display(), folder.display())),
             None => Ok(path),

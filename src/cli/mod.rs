@@ -4,7 +4,6 @@ pub mod act;
 pub mod audit;
 pub mod call;
 pub mod check;
-mod confirm;
 pub mod deps;
 pub mod diff;
 pub mod doctor;

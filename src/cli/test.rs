@@ -2,7 +2,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{call, confirm, host, process, words};
+use super::{call, host, process, words};
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
@@ -104,7 +104,7 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example,
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
     let caller = Caller::operator(host::login());
     let request = CallRequest {
-        approver: confirm::approver(),
+        approver: call::approver(),
         trace: host::trace(),
         verbose,
         ..CallRequest::new(caller, exactly, Arguments::Value(example.input.clone()))

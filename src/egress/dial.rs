@@ -2,12 +2,17 @@
 //! that were checked are connected to.
 
 use super::protocol::Refusal;
-use super::resolver;
+use super::{resolver, tls};
 use crate::base::address;
 use crate::base::netlink::Netlink;
 use crate::base::places::{Claim, Places};
 use crate::manifest::host::{self, Host};
-use crate::policy::{HeaderRule, HostGrant};
+use crate::policy::{CallbackUrl, HeaderRule, HostGrant};
+use http::{HeaderMap, Method, Request, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::libc;
@@ -16,7 +21,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
@@ -202,6 +207,63 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
     (body[0], body[1]) = (family as u8, bytes.len() as u8 * 8);
     let answer = Netlink::open()?.ask(libc::RTM_GETROUTE, 0, &body, &[(libc::RTA_DST, &bytes)])?;
     answer.get(ROUTE_KIND).copied().ok_or(Errno::EBADMSG)
+}
+
+/// Longest head of an answer, bytes.
+const HEAD: usize = 16 * 1024;
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// Refused before anything was sent.
+    Refused(Refusal),
+    /// Reached, and no answer came.
+    Broken(String),
+}
+
+impl From<Refusal> for PostError {
+    fn from(refusal: Refusal) -> PostError {
+        PostError::Refused(refusal)
+    }
+}
+
+/// Sends one message on a connection of its own.
+pub async fn post(
+    dialler: &Dialler,
+    url: &CallbackUrl,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<StatusCode, PostError> {
+    // The machine's roots may have changed, and take long to read.
+    let trust = match url.https {
+        true => tokio::task::spawn_blocking(tls::of_machine).await.map(Some),
+        false => Ok(None),
+    };
+    let trust = trust.map_err(|e| PostError::Broken(e.to_string()))?;
+    let stream = dialler.dial(&url.host, url.port).await?;
+    let Some(trust) = trust else { return sent(stream, url, headers, body).await };
+    let stream = tls::connect(&trust, &url.name(), stream).await.map_err(|e| Refusal::Tls { why: e.to_string() })?;
+    sent(stream, url, headers, body).await
+}
+
+async fn sent<S>(stream: S, url: &CallbackUrl, headers: HeaderMap, body: Bytes) -> Result<StatusCode, PostError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let broken = |e: hyper::Error| PostError::Broken(e.to_string());
+    let mut client = http1::Builder::new();
+    let (mut sender, connection) = client.max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    // It ends with the answer, or with this future.
+    let mut connecting = tokio::task::JoinSet::new();
+    connecting.spawn(connection);
+    let query = url.query.as_ref().map_or_else(String::new, |query| format!("?{query}"));
+    let request = Request::builder().method(Method::POST).uri(format!("{}{query}", url.path));
+    let mut request = request
+        .header(header::HOST, url.authority())
+        .body(Full::new(body))
+        .map_err(|e| PostError::Broken(e.to_string()))?;
+    request.headers_mut().extend(headers);
+    Ok(sender.send_request(request).await.map_err(broken)?.status())
 }
 
 #[cfg(test)]

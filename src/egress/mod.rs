@@ -6,12 +6,10 @@
 
 mod dial;
 mod lease;
-mod post;
 pub mod protocol;
 pub mod relay;
 mod resolver;
 pub mod tls;
 
-pub use dial::Dialler;
+pub use dial::{Dialler, PostError, post};
 pub use lease::{Lease, Traffic};
-pub use post::{PostError, post};

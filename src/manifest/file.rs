@@ -3,17 +3,13 @@
 //! The published JSON Schema says which values are accepted; here is what it cannot say: texts with a grammar of their
 //! own, and what does not go together. A request that is not understood refuses the manifest.
 
-use super::arguments;
 use super::bounds::SchemaFault;
-use super::descriptor;
-use super::document;
-use super::environment;
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, Reading, below};
 use super::schema::Schema;
-use super::types::Language;
-use super::types::{Asks, Execution, Handler, Manifest, extension_kind, id_fault, version_range};
+use super::types::{Asks, Execution, Handler, Language, Manifest, extension_kind, id_fault, version_range};
+use super::{arguments, descriptor, document, environment};
 use crate::base::problem::Code;
 use crate::base::{json, suggest, text};
 use crate::quantity::{LONG_CHECK_STEPS, Limit, MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};

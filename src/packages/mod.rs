@@ -9,7 +9,6 @@ mod index;
 pub mod installed;
 mod node;
 mod python;
-mod requirement;
 pub mod store;
 pub mod tree;
 
@@ -20,7 +19,7 @@ pub use index::{Credential, DEFAULT, Index};
 use crate::policy::FileProblem;
 use crate::policy::packages::Ecosystem;
 use files::Folder;
-use requirement::Environment;
+use python::Environment;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -4,10 +4,10 @@
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
 use super::document::{At, Document, Schema};
+use super::file::Selector;
 use super::files::plain_path;
 use super::grantable::{Grantable, Origin};
 use super::secrets;
-use super::selector::Selector;
 use crate::base::text::printable;
 use crate::manifest::Problem;
 use serde::{Deserialize, Serialize};

@@ -8,14 +8,13 @@ use super::files::{self, FileRules};
 use super::grantable::{Entry, Layer, Origin};
 use super::machine::NamedRuntime;
 use super::packages::{self, Ecosystem, PackagesAllowed};
-use super::selector::Selector;
 use super::services::{self, ServiceRule};
 use super::verdict::Narrower;
 use super::{hosts, secrets};
 use crate::base::text;
 use crate::manifest::{Code, Language, Problem, Severity, StderrRule};
 use crate::quantity::Limit;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -314,4 +313,65 @@ fn runtimes(document: &mut Document<'_>) -> BTreeMap<Language, NamedRuntime> {
         found.insert(language, NamedRuntime { path, why, at: document.at(&pointer) });
     }
     found
+}
+
+/// Narrower is greater, and wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Selector {
+    /// `*`
+    Any,
+    /// `ns:*`
+    Namespace(String),
+    /// `ns:name`
+    Exact(String),
+}
+
+impl TryFrom<String> for Selector {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Selector, &'static str> {
+        let is_plain =
+            |t: &str| !t.is_empty() && !t.contains('*') && !t.chars().any(|c| c.is_whitespace() || c.is_control());
+        match text.strip_suffix(":*") {
+            _ if text == "*" => Ok(Selector::Any),
+            Some(ns) if is_plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_owned())),
+            None if is_plain(&text) => Ok(Selector::Exact(text)),
+            _ => Err("not an exact id, \"ns:*\" or \"*\""),
+        }
+    }
+}
+
+/// As it is written.
+impl Serialize for Selector {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&self.text())
+    }
+}
+
+impl Selector {
+    pub fn matches(&self, id: &str) -> bool {
+        match self {
+            Selector::Any => true,
+            Selector::Namespace(ns) => id.split_once(':').is_some_and(|(n, _)| n == ns),
+            Selector::Exact(exact) => exact == id,
+        }
+    }
+
+    /// Whether some tool that `other` names is one of these.
+    pub fn meets(&self, other: &Selector) -> bool {
+        match (self, other) {
+            (Selector::Any, _) | (_, Selector::Any) => true,
+            (Selector::Namespace(a), Selector::Namespace(b)) => a == b,
+            (Selector::Exact(id), selector) | (selector, Selector::Exact(id)) => selector.matches(id),
+        }
+    }
+
+    pub fn text(&self) -> String {
+        match self {
+            Selector::Any => "*".into(),
+            Selector::Namespace(ns) => format!("{ns}:*"),
+            Selector::Exact(id) => id.clone(),
+        }
+    }
 }

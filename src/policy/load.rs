@@ -3,9 +3,9 @@
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::confinement::{HeaderRule, SecretGrant, SecretSource};
 use super::document::{At, FileProblem};
+use super::file::Selector;
 use super::file::{self, Folder, HOST_FILE, Policy};
 use super::grantable::Entry;
-use super::selector::Selector;
 use super::writable::Protected;
 use super::{disk, hosts};
 use crate::base::text;

@@ -24,7 +24,6 @@ mod narrow;
 pub mod packages;
 pub mod reports;
 mod secrets;
-mod selector;
 mod services;
 mod verdict;
 pub mod versions;
@@ -42,6 +41,7 @@ pub use decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
 pub use decision::Decision;
 pub use disk::{certificates, lock_file};
 pub use document::{At, FileProblem};
+pub use file::Selector;
 pub use file::{
     Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, Tools, is_policy_file, parse, schema,
 };
@@ -54,7 +54,6 @@ pub use narrow::{call_notes, confine, time_ms};
 pub use packages::{Ages, Allowance, PackagesAllowed, index_name, refused as refused_packages};
 pub use reports::{audit, diff, suggest, who_can};
 pub use secrets::{header_name, header_value, source as secret_source};
-pub use selector::Selector;
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
 pub use writable::{Place, WritablePaths};

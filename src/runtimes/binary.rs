@@ -1,7 +1,7 @@
 //! An interpreter's own file, the small files beside it, and the files that it needs in view. Nothing is started.
 
 use super::trust::{self, OffLimits};
-use crate::base::{files, links};
+use crate::base::files;
 use crate::manifest::Language;
 use crate::policy::SYSTEM_FOLDERS;
 use nix::fcntl::OFlag;
@@ -120,7 +120,7 @@ impl Roots {
 
     /// Adds every symlink that is met on the way to `path`.
     pub(super) fn links(&mut self, path: &Path) {
-        for link in links::way(path).0 {
+        for link in files::way(path).0 {
             self.add(link);
         }
     }

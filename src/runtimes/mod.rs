@@ -7,13 +7,12 @@ mod binary;
 mod javascript;
 mod launcher;
 mod python;
-pub mod shims;
 mod trust;
 
 pub use javascript::npm;
 pub use trust::{OffLimits, outside};
 
-use crate::base::links;
+use crate::base::files;
 use crate::manifest::Language;
 use crate::policy;
 use binary::{Binary, LANGUAGES, follow};
@@ -63,7 +62,7 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     let mut relied_on = BTreeMap::new();
     for entry in std::env::split_paths(search_path).filter(|entry| entry.is_absolute()) {
         let words = format!("{} is in PATH, and programs of that folder are run on the host", entry.display());
-        let (links, end) = links::way(&entry);
+        let (links, end) = files::way(&entry);
         for step in links.into_iter().chain([end, entry]) {
             relied_on.entry(step).or_insert_with(|| words.clone());
         }
@@ -75,7 +74,7 @@ fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
 /// file, and the installation that tells a launcher what to start. (A relative path adds nothing.)
 pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
     let words = format!("{} leads there, and tools or this host run it", candidate.display());
-    let (links, end) = links::way(candidate);
+    let (links, end) = files::way(candidate);
     let installation = candidate.parent().filter(|folder| folder.ends_with("shims")).and_then(Path::parent);
     let steps = links.into_iter().chain([end, candidate.to_owned()]).chain(installation.map(Path::to_path_buf));
     for step in steps.filter(|_| candidate.is_absolute()) {
@@ -160,4 +159,27 @@ fn note(notes: &mut Vec<String>, text: String) {
     if !notes.contains(&text) {
         notes.push(text);
     }
+}
+
+/// Source text of the built-in shim; `None` where entry points need none (wasm exports a function itself).
+pub fn shim_source(language: Language) -> Option<&'static str> {
+    match language {
+        Language::Python => Some(include_str!("shims/entry.py")),
+        Language::Nodejs | Language::Bun => Some(include_str!("shims/entry.mjs")),
+        Language::Wasm => None,
+    }
+}
+
+/// Where the shim is shown inside the walls.
+pub fn shim_path(language: Language) -> Option<&'static str> {
+    match language {
+        Language::Python => Some("/.toolhost/entry.py"),
+        Language::Nodejs | Language::Bun => Some("/.toolhost/entry.mjs"),
+        Language::Wasm => None,
+    }
+}
+
+/// The reason that a shim gave: the last line of stderr that starts with `toolhost: `.
+pub fn shim_reason<'a>(logs: impl DoubleEndedIterator<Item = &'a str>) -> Option<&'a str> {
+    logs.rev().find_map(|line| line.strip_prefix("toolhost: "))
 }

@@ -2,7 +2,6 @@
 //! root and we ourselves can change. A path is judged before anything of it is opened or run.
 
 use crate::base::files::{self, every_id_is_mapped};
-use crate::base::links;
 use crate::policy::{self, WritablePaths};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -73,13 +72,13 @@ pub struct OffLimits {
 impl OffLimits {
     /// Folders of tools, scripts and policies, and the places where tools could write in earlier calls.
     pub fn new(tools: &[PathBuf], written: WritablePaths) -> OffLimits {
-        let tools = tools.iter().flat_map(|folder| [links::resolved(folder), folder.clone()]).collect();
+        let tools = tools.iter().flat_map(|folder| [files::resolved(folder), folder.clone()]).collect();
         OffLimits { tools, written }
     }
 
     /// Refuses `path` if its name, a link that leads on from it, or the file at its end lies in such a place.
     pub(super) fn check(&self, path: &Path) -> Result<(), String> {
-        for step in links::steps(path) {
+        for step in files::steps(path) {
             if let Some(tools) = step.ancestors().find(|above| self.tools.contains(*above)) {
                 return Err(format!("{} lies in the tool folder {}", step.display(), tools.display()));
             }
@@ -106,7 +105,7 @@ impl OffLimits {
         let installation = installation.filter(|above| above.parent().is_some() && Some(*above) != home);
         let reads = |tree: &Path| {
             let inside = installation.is_some_and(|above| tree.starts_with(above));
-            inside || home.is_some_and(|home| is_setting(tree, home) || links::resolved(home).starts_with(tree))
+            inside || home.is_some_and(|home| is_setting(tree, home) || files::resolved(home).starts_with(tree))
         };
         match self.written.trees().find(|(tree, _)| reads(tree)) {
             None => Ok(()),

@@ -4,21 +4,17 @@ use super::call::{Captured, Finished};
 use super::launcher::{CallInput, LauncherError};
 use super::pool::Launchers;
 use super::setup::{self, RoleNeeds};
-use crate::base::messages;
-use crate::base::{lock, millis};
+use crate::base::{lock, messages, millis};
 use crate::egress::Traffic;
 use crate::executor::clock::Clock;
-use crate::executor::output;
-use crate::executor::{Attempt, Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
+use crate::executor::{Attempt, Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, output};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
-use crate::runtimes::shims;
-use crate::sandbox::MOST_RECORDED;
-use crate::sandbox::protocol::Note;
-use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
-use crate::sandbox::{SESSIONS, limits};
+use crate::runtimes;
+use crate::sandbox::protocol::{Exited, Killed, Note, ToLauncher};
+use crate::sandbox::{MOST_RECORDED, SESSIONS, limits};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -252,7 +248,7 @@ fn judge(
             return Ending::Signalled { signal };
         }
         // The shim that calls an entry point says on stderr what was wrong and how to mend it.
-        let reason = shape.entry_point.as_ref().and_then(|_| shims::reason(logs.iter().map(String::as_str)));
+        let reason = shape.entry_point.as_ref().and_then(|_| runtimes::shim_reason(logs.iter().map(String::as_str)));
         return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
     }
     if shape.stderr_is_error

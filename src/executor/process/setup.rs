@@ -4,7 +4,7 @@ use crate::base::mask::Hidden;
 use crate::manifest::Language;
 use crate::policy::{Program, Shape};
 use crate::quantity::Limit;
-use crate::runtimes::shims;
+use crate::runtimes;
 use crate::sandbox::protocol::{Executable, Identity, Setup};
 use crate::sandbox::{cgroup, environment, grants};
 
@@ -52,7 +52,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: 
     limits.set(Limit::TimeoutMs, 0);
     let mut files = Vec::new();
     if shape.entry_point.is_some()
-        && let (Some(text), Some(path)) = (shims::entry_point(language), shims::guest_path(language))
+        && let (Some(text), Some(path)) = (runtimes::shim_source(language), runtimes::shim_path(language))
     {
         let name = path.rsplit('/').next().unwrap_or(path);
         files.push((name.to_owned(), text.to_owned()));
@@ -85,7 +85,7 @@ fn arguments(shape: &Shape, program: &std::path::Path) -> Vec<String> {
     out.extend(shape.runtime.arguments.iter().cloned());
     match (&shape.script, &shape.entry_point) {
         (Some(script), Some(entry)) => {
-            out.extend(shims::guest_path(shape.runtime.language).map(str::to_owned));
+            out.extend(runtimes::shim_path(shape.runtime.language).map(str::to_owned));
             out.push(text(script));
             out.push(entry.clone());
         }

@@ -20,7 +20,6 @@ pub mod rig;
 mod session;
 mod sinks;
 mod trusted_code;
-mod watch;
 mod worker;
 
 pub use adapt::text_fault;
@@ -163,7 +162,7 @@ impl Wasm {
             let started = Instant::now();
             let live = (wanted.grants.mounts.as_slice(), before);
             let calling = session.call(&input, per_call, clock.left(), &mut heard);
-            match watch::held(live, &shape.limits, calling).await? {
+            match session::count_writes(live, &shape.limits, calling).await? {
                 // It died while idle and the call never began: start a fresh one.
                 Err(SessionError::Before) if from_pool => {}
                 end => break (session, end, started),

@@ -1,8 +1,7 @@
 //! What no policy grants, on any machine or on this one. No file is looked at here.
 
 use crate::manifest::{Language, Site};
-use crate::policy::area::Area;
-use crate::policy::area::{escape, literal, name_matches, plain_tail};
+use crate::policy::area::{Area, escape, literal, name_matches, plain_tail};
 use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SYSTEM_ETC, SYSTEM_FOLDERS};
 use crate::policy::confinement::{Access, Program, Runtime};
 use crate::policy::machine::Machine;

@@ -1,7 +1,7 @@
 //! Where tools may write, or could in earlier calls.
 
 use super::hard_denials as names;
-use crate::base::links;
+use crate::base::files;
 use crate::manifest::Language;
 use crate::policy::area::Area;
 use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER, Shape, WrittenTree};
@@ -137,7 +137,7 @@ impl WritablePaths {
 
     /// As `by`, for the path, each link that leads on from it, and the file at its end; with the step that is meant.
     pub fn on_the_way(&self, path: &Path) -> Option<(PathBuf, String)> {
-        links::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
+        files::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
 
     /// The trees, each with who may or could write it.

@@ -5,7 +5,6 @@ mod frontend;
 mod http;
 mod listed;
 mod message;
-mod notices;
 mod request;
 mod results;
 mod sessions;

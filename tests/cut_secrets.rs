@@ -1,7 +1,8 @@
 //! A secret that a tool cuts into several parts of its answer: it shows in none of them, nor in all together.
 
 use crate::harness::{Playground, Who, as_everyone_with};
-use crate::http::{Web, calls::events, exchanged, private, request};
+use crate::http::calls::events;
+use crate::http::{Web, exchanged, private, request};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};

@@ -1,5 +1,6 @@
 //! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages that name the mend.
 
+use Expect::{Answer, Mend};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -68,7 +69,6 @@ enum Expect {
     Answer(&'static str),
     Mend(&'static str),
 }
-use Expect::{Answer, Mend};
 
 fn table(language: Language, extension: &str, rows: &[(&str, &str, &str, Expect)]) {
     let Some(runtime) = interpreter(language) else { return };

@@ -2,7 +2,8 @@
 //! stream ends.
 
 use crate::harness::{Ended, Playground, as_ours_with, has, processes_of, wait_for};
-use crate::http::{Web, calls::events, exchanged, request};
+use crate::http::calls::events;
+use crate::http::{Web, exchanged, request};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};

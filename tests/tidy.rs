@@ -37,7 +37,7 @@ const HOMES: [(&str, &[&str]); 22] = [
     // Policies, the operator's own settings, and what scripts require.
     ("toml", &["policy", "cli/settings", "packages"]),
     ("pep440_rs", &["policy/versions.rs"]),
-    ("pep508_rs", &["packages/requirement.rs", "policy/versions.rs"]),
+    ("pep508_rs", &["packages/python.rs", "policy/versions.rs"]),
     ("nodejs_semver", &["policy/versions.rs"]),
     ("jsonschema", &["manifest", "policy/document.rs", "policy/file.rs", "policy/callers.rs"]),
     ("jsonschema_regex", &["manifest"]),

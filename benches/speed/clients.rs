@@ -24,8 +24,7 @@ use tokio_util::sync::CancellationToken;
 use toolhost::executor::Executor;
 use toolhost::fault::Kind;
 use toolhost::manifest::Language;
-use toolhost::service::background;
-use toolhost::service::{Arguments, CallRequest, Caller, Service, Settings, Sink};
+use toolhost::service::{Arguments, CallRequest, Caller, Service, Settings, Sink, background};
 use toolhost::transport::http as face;
 
 const CLIENTS: [usize; 3] = [1, 8, 64];

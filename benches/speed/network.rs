@@ -13,8 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use toolhost::executor::Ending;
-use toolhost::manifest::Language;
-use toolhost::manifest::host;
+use toolhost::manifest::{Language, host};
 use toolhost::policy::{Confinement, HostGrant, Network, PerCall, Shape};
 use toolhost::quantity::Limit;
 

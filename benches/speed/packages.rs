@@ -1,11 +1,10 @@
 //! Packages: a script in an environment of the store beside the same script in one made by hand, behind the same walls.
 
-use super::Plan;
 use super::board::{Board, Gate};
 use super::calls::told;
 use super::cases::{Way, in_turn};
 use super::house::{House, write_tool};
-use super::modules;
+use super::{Plan, modules};
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 use std::fs;

@@ -3,16 +3,14 @@
 //! The root must be named: an agent starts us in a folder of its own.
 
 use super::host::{self, Reload};
-use super::process;
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
 use super::watch::{Mode, Watch};
-use super::words;
+use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::background;
 use crate::service::runlog::Level;
-use crate::service::{Caller, Service};
+use crate::service::{Caller, Service, background};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{Brokers, Entry};
 use crate::transport::{self, http, mcp};

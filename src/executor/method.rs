@@ -4,8 +4,8 @@
 //! here: the service makes the script the target of the call.
 
 use crate::base::json::Text;
-use crate::manifest::Handler;
-use crate::{executor, fault, manifest};
+use crate::manifest::{self, Handler};
+use crate::{executor, fault};
 use fault::{Fault, Kind};
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};

@@ -3,8 +3,7 @@
 use super::confinement::Variable;
 use super::document::{At, Document};
 use super::grantable::{Layer, granted};
-use super::machine::Machine;
-use super::machine::Need;
+use super::machine::{Machine, Need};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text::{self, printable};
 use crate::manifest::shape::did_you_mean;

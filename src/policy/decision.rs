@@ -1,16 +1,15 @@
 //! The decision about one tool: every request with its answer, and the shape that enforces exactly those answers.
 
 use super::callers::CallerGrant;
-use super::capability::Ask;
+use super::capability::{self, Ask};
 use super::confinement::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, Variable};
 use super::document::FileProblem;
+use super::hosts;
 use super::load::PassedOver;
-use super::machine::Machine;
-use super::machine::Need;
+use super::machine::{Machine, Need};
 use super::packages::{self, Allowance, Ecosystem, PackageGrant, PackageRequirements};
 use super::services::ServiceGrant;
 use super::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
-use super::{capability, hosts};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;

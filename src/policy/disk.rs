@@ -3,8 +3,7 @@
 use super::document::{At, FileProblem};
 use super::file::is_policy_file;
 use super::packages::is_lock_name;
-use crate::base::files;
-use crate::base::text;
+use crate::base::{files, text};
 use crate::manifest::{Code, Severity};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::errno::Errno;

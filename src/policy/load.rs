@@ -3,8 +3,7 @@
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::confinement::{HeaderRule, SecretGrant, SecretSource};
 use super::document::{At, FileProblem};
-use super::file::Selector;
-use super::file::{self, Folder, HOST_FILE, Policy};
+use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::grantable::Entry;
 use super::writable::Protected;
 use super::{disk, hosts};

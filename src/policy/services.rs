@@ -2,8 +2,7 @@
 
 use super::document::{At, Document};
 use super::grantable::{Grantable, Layer, granted};
-use super::machine::Machine;
-use super::machine::Need;
+use super::machine::{Machine, Need};
 use super::verdict::{RequestKind, Verdict};
 use crate::manifest::Manifest;
 use serde::{Deserialize, Serialize};

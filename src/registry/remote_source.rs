@@ -3,8 +3,7 @@
 //! They get the namespace that the operator gave the announcer, and never an id or a name that a file here has.
 
 use super::tool::{Described, Discovery, Source, Tool, nowhere};
-use crate::base::lock;
-use crate::base::text;
+use crate::base::{lock, text};
 use crate::manifest::{Manifest, Severity, descriptor};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;

@@ -11,12 +11,11 @@
 //! record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
 //! that it would have been notified of.
 
-use super::Problem;
 use super::identity::GUEST;
-use super::processes;
 use super::protocol::{Attempt, Note, Operation};
 use super::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
 use super::sys::{self, ExitReport, SeccompNotification};
+use super::{Problem, processes};
 use crate::base::{files, messages};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};

@@ -5,9 +5,9 @@ use super::ledger::{self, Ledger};
 use crate::executor::method::Methods;
 use crate::executor::remote::queues;
 use crate::manifest::Handler;
-use crate::policy::Need;
+use crate::policy::{self, Need};
 use crate::sandbox::grants;
-use crate::{fault, policy, registry};
+use crate::{fault, registry};
 use fault::{Fault, Kind};
 
 #[derive(Clone, Debug)]

@@ -1,9 +1,8 @@
 //! The values of the secrets that a call may use, read anew for each call, so that a changed one counts at once. No error
 //! shows a value, and a file that others may read is refused.
 
-use crate::base::files;
 use crate::base::mask::SHORTEST;
-use crate::base::text;
+use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::{SecretGrant, SecretSource};
 use nix::fcntl::OFlag;

@@ -4,10 +4,9 @@
 use super::decision_cache::{DecisionCache, InForce, Rules};
 use super::{Caller, Service, packages, preflight};
 use crate::base::lock;
-use crate::executor::Executor;
 use crate::executor::document::Documents;
-use crate::executor::method;
 use crate::executor::remote::queues;
+use crate::executor::{Executor, method};
 use crate::manifest::{Handler, Language};
 use crate::registry::{self, Tool};
 use crate::{fault, policy};

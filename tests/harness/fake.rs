@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use toolhost::executor::{Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
+use toolhost::executor::{self, Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
 use toolhost::service::{
     Arguments, CallRequest, Caller, Event, Executors, Parts, Report, Rules, Service, Settings, Sink, audit,
 };
-use toolhost::{executor, policy, quantity, registry};
+use toolhost::{policy, quantity, registry};
 
 /// An executor whose scripts are their file names.
 #[derive(Default)]

@@ -5,8 +5,7 @@
 mod example;
 
 use super::{configured, playground, terms};
-use crate::brokers::Raw;
-use crate::brokers::{self, Node};
+use crate::brokers::{self, Node, Raw};
 use crate::harness::{Who, finish};
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};

@@ -10,10 +10,10 @@ use toolhost::executor::process::Launchers;
 use toolhost::executor::wasm::{Cache, Role, Wasm};
 use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome};
 use toolhost::fault::{Fault, Kind};
-use toolhost::policy::{Access, Confinement, Grant, Opening, PerCall, Shape};
+use toolhost::manifest;
+use toolhost::policy::{self, Access, Confinement, Grant, Opening, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
 use toolhost::sandbox::identity;
-use toolhost::{manifest, policy};
 
 mod denials;
 mod endings;

@@ -2,8 +2,7 @@
 
 use super::secrets::Secrets;
 use super::stream::{Meter, Stream, target};
-use crate::base::messages;
-use crate::base::{lock, mask};
+use crate::base::{lock, mask, messages};
 use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, ToRelay, Totals, TrafficKind};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
@@ -15,7 +14,8 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::io::Interest;

@@ -19,12 +19,11 @@ use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
 use secrets::Secrets;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
-use std::io;
-use std::net;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, net};
 use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 use tokio::task::JoinSet;
 

@@ -9,10 +9,8 @@ use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
-use hickory_proto::op::OpCode;
-use hickory_proto::op::{Message, Query, ResponseCode};
-use hickory_proto::rr::DNSClass;
-use hickory_proto::rr::{Name, RData, RecordType};
+use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{DNSClass, Name, RData, RecordType};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use proptest::prelude::*;
 use std::collections::HashMap;

@@ -5,7 +5,8 @@
 use super::denials::Watch;
 use super::frame::Denied;
 use crate::egress::tls::{self, Trust};
-use http::{Request, Response, Uri, uri::Scheme};
+use http::uri::Scheme;
+use http::{Request, Response, Uri};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use std::sync::{Arc, OnceLock};

@@ -10,16 +10,15 @@ use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
-use crate::sandbox::protocol::{Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
+use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{SESSIONS, Sampler};
 use crate::sandbox::scratch::Scratch;
 use crate::sandbox::seccomp::recorded::Recorded;
-use crate::sandbox::view::View;
+use crate::sandbox::view::{self, View};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{
-    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, protocol, seccomp, spawn, sys,
-    view,
+    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp, spawn, sys,
 };
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

@@ -7,8 +7,7 @@ use crate::base::files::{self, without_links};
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Grant, Opening, Shape, WrittenTree};
-use crate::policy::{literal, name_matches};
+use crate::policy::{Access, Grant, Opening, Shape, WrittenTree, literal, name_matches};
 use crate::quantity::MAX_SNAPSHOT_FILES;
 use crate::sandbox::identity;
 use crate::sandbox::inspect::{

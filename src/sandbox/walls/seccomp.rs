@@ -12,6 +12,8 @@ mod networked;
 pub mod recorded;
 
 use crate::sandbox::plan::{Plan, Step};
+use Rule::{Allow, Case, Errno};
+use Test::{AnyOf, Between, In};
 use bpf::{HIGH, Insn, Refusal, Rule, Test};
 use nix::libc;
 use std::collections::BTreeMap;
@@ -25,8 +27,6 @@ const EPERM: u32 = libc::EPERM as u32;
 const ENOSYS: u32 = libc::ENOSYS as u32;
 const EINVAL: u32 = libc::EINVAL as u32;
 const SET_ID_BITS: u32 = 0o6000;
-use Rule::{Allow, Case, Errno};
-use Test::{AnyOf, Between, In};
 
 /// The numbers of system calls.
 macro_rules! calls {

@@ -6,9 +6,8 @@
 use super::calls::Background;
 use super::jobs::{Callback, Delivery, Job};
 use super::store::Change;
-use crate::base::lock;
 use crate::base::places::Places;
-use crate::base::text;
+use crate::base::{lock, text};
 use crate::egress::{self, Dialler, PostError};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::HostPattern;

@@ -4,8 +4,8 @@
 
 use super::jobs::{Callback, Delivery, Job, Jobs};
 use super::store::{Change, Store};
-use crate::base::text::VisibleJson;
-use crate::base::{lock, text};
+use crate::base::lock;
+use crate::base::text::{self, VisibleJson};
 use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;

@@ -1,7 +1,6 @@
 //! What tools require, and what there is of it: for `toolhost deps` and reports.
 
-use super::build::{self, Resolved};
-use super::build::{Packages, under_way};
+use super::build::{self, Packages, Resolved, under_way};
 use super::installer::{Need, Report, unusable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};

@@ -7,8 +7,9 @@ use super::{background, body, tools};
 use crate::base::json::{self, Object};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Arguments, CallRequest, Event, Report, Reservation, Sink, arguments};
-use crate::service::{Show, Speakers, Stage, StageEvent};
+use crate::service::{
+    self, Arguments, CallRequest, Event, Report, Reservation, Show, Sink, Speakers, Stage, StageEvent, arguments,
+};
 use crate::transport::action::{self, Answer};
 use crate::transport::answers;
 use crate::transport::mcp::Message;

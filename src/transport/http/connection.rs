@@ -1,14 +1,14 @@
 //! One connection: who may have it, for how long, and what it may cost. Its requests go to the gate and the router, one
 //! after another.
 
-use super::crowd;
-use super::gate;
 use super::listen::Socket;
 use super::reply::{self, Refusal, Response};
 use super::server::{Connection, Server, full};
+use super::{crowd, gate};
 use crate::base::{files, lock, text};
 use crate::fault::{Fault, Kind};
-use crate::transport::{self, patience::Patient};
+use crate::transport;
+use crate::transport::patience::Patient;
 use axum::Router;
 use axum::response::IntoResponse;
 use http::{HeaderValue, Request, StatusCode, header};

@@ -3,9 +3,9 @@
 
 use crate::base::lock;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::sockopt::{self, PeerCredentials};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, getsockopt, recv, send, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, getsockopt, recv, send, setsockopt, socket,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::io;

@@ -1,5 +1,7 @@
 //! Bpf: from rules to the program that the kernel runs for each call (part of the wall `seccomp`).
 
+use Rule::{Allow, Case, Errno};
+use Test::{AnyOf, Between, In};
 use nix::libc;
 
 pub const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
@@ -54,9 +56,6 @@ impl Rule {
         passed.map_or(otherwise, |(_, then)| then).refuses(args)
     }
 }
-
-use Rule::{Allow, Case, Errno};
-use Test::{AnyOf, Between, In};
 
 pub type Insn = libc::sock_filter;
 

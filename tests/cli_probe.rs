@@ -75,7 +75,7 @@ fn nothing_is_cried_that_is_as_said() {
                     let mut command = playground.host();
                     let output = command.args(["audit", &format!("esc:{name}"), "--probe"]).output().unwrap();
                     let text = String::from_utf8(output.stdout).unwrap();
-                    assert!(text.contains("closed by owner and mode") && !text.contains("do not run"), "{text}");
+                    assert!(text.contains("blocked although granted") && !text.contains("do not run"), "{text}");
                 }
             }
         }

@@ -76,7 +76,7 @@ pub struct Fault {
     /// Of arguments with several flaws: a sentence for each, where `message` has all of them in one line.
     #[serde(skip)]
     pub flaws: Vec<String>,
-    /// For the person at the command line and the log: path, place and mend.
+    /// For the person at the command line and the log: path, place and fix.
     #[serde(skip)]
     pub person: Option<String>,
     pub origin: Origin,
@@ -84,7 +84,7 @@ pub struct Fault {
     /// When it may, milliseconds from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// The caller can mend this fault although its kind has another origin: by another path, or by better code.
+    /// The caller can fix this fault although its kind has another origin: by another path, or by better code.
     #[serde(skip)]
     pub by_caller: bool,
     /// Its idempotency key stands for another request.

@@ -100,7 +100,8 @@ fn with_variable(who: Who) -> (Playground, String) {
     (playground, secret.to_owned())
 }
 
-/// Who calls may only guess a secret of the host: that a part stays back must not tell whether it begins as the secret does.
+/// Who calls may only guess a secret of the host: that a part stays back must not tell whether it begins as the secret
+/// does.
 #[test]
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
     as_everyone_with("python", "secrets of the host cut into parts", |who| {

@@ -31,7 +31,7 @@ pub fn cache_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<Pa
     Some(base.join("toolhost"))
 }
 
-/// The bytes of an open file; `None` where it has more than `most`. What is no regular file is refused.
+/// The bytes of an open file; `None` where it has more than `most`. What is not a regular file is refused.
 pub fn whole(file: File, most: u64) -> io::Result<Option<Vec<u8>>> {
     let facts = file.metadata()?;
     if !facts.is_file() {
@@ -75,7 +75,7 @@ impl Stamp {
         Stamp::from(&file.metadata()?)
     }
 
-    /// Of what lies at a path now, which is not opened; a link is no regular file.
+    /// Of what lies at a path now, which is not opened; a link is not a regular file.
     pub fn at(path: &Path) -> io::Result<Stamp> {
         Stamp::from(&path.symlink_metadata()?)
     }
@@ -240,7 +240,7 @@ pub fn handle(path: &Path) -> nix::Result<OwnedFd> {
 
 /// The names in an open folder, one by one: a tool can make as many as it likes.
 pub fn names_in(folder: impl AsFd) -> nix::Result<impl Iterator<Item = nix::Result<CString>>> {
-    // Opened anew for a read position of its own.
+    // Opened again for a read position of its own.
     let listing = nix::dir::Dir::from_fd(open_at(folder, ".", OFlag::O_DIRECTORY)?)?.into_iter();
     let names = listing.map(|entry| Ok(entry?.file_name().to_owned()));
     Ok(names.filter(|name| !matches!(name.as_deref().map(CStr::to_bytes), Ok(b"." | b".."))))
@@ -331,8 +331,8 @@ pub fn foreign(uid: u32) -> String {
     format!("it belongs to another user (uid {uid}{anybody})")
 }
 
-/// Whether an id is this user's. In a user namespace the overflow id stands for every user without an id there, so it is
-/// never ours, even where it is also the id of this process.
+/// Whether an id is this user's. In a user namespace the overflow id stands for every user without an id there, so it
+/// is never ours, even where it is also the id of this process.
 pub fn is_me(uid: u32) -> bool {
     uid == geteuid().as_raw() && !is_anybody(uid)
 }
@@ -356,9 +356,9 @@ fn is_anybody(uid: u32) -> bool {
     every_id_is_mapped() != Some(true) && OVERFLOW.get_or_init(read).is_none_or(|overflow| overflow == uid)
 }
 
-/// Whether this is no user namespace but the first one, where every id means itself (user_namespaces(7)).
-/// `None`: /proc does not tell. What it told once is kept: it cannot change, and a host that has no descriptors left could
-/// not read it again, and would take itself for somebody else.
+/// Whether this is the first user namespace, where every id means itself (user_namespaces(7)). `None`: /proc does not
+/// tell. What it told once is kept: it cannot change, and a host that has no descriptors left could not read it again,
+/// and would take itself for somebody else.
 pub fn every_id_is_mapped() -> Option<bool> {
     static TOLD: OnceLock<bool> = OnceLock::new();
     if TOLD.get().is_none() {
@@ -368,7 +368,7 @@ pub fn every_id_is_mapped() -> Option<bool> {
     TOLD.get().copied()
 }
 
-/// Whether a file is a regular one that nobody but this user and root can have written.
+/// Whether a file is a regular one that only this user and root can have written.
 pub fn trustworthy(mode: u32, owner: u32) -> Result<(), String> {
     if !is_trusted(owner) {
         return Err(foreign(owner));
@@ -376,7 +376,7 @@ pub fn trustworthy(mode: u32, owner: u32) -> Result<(), String> {
     unwritable(mode)
 }
 
-/// Whether nobody but its owner can write a file of this mode.
+/// Whether only its owner can write a file of this mode.
 pub fn unwritable(mode: u32) -> Result<(), String> {
     if !is(mode, SFlag::S_IFREG) {
         return Err("it is not a regular file".into());

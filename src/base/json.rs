@@ -1,7 +1,7 @@
 //! The JSON reader of this program: strict, bounded, with places.
 //!
-//! serde_json lets the last of two equal keys win, rounds long numbers and forgets places. So a text is first read here,
-//! token by token, and only what is accepted becomes a tree of serde_json.
+//! serde_json lets the last of two equal keys win, rounds long numbers and forgets places. So a text is first read
+//! here, token by token, and only what is accepted becomes a tree of serde_json.
 
 use super::problem::{Code, Problem, Severity};
 use crate::quantity::MAX_JSON_DEPTH;
@@ -459,8 +459,8 @@ fn tokens(text: &str) -> impl Iterator<Item = (usize, &str)> {
     Tokens { text, at: 0 }.filter(|(_, part)| !is_comment(part))
 }
 
-/// The offsets of the value at `pointer` and of its name; of the value twice where it has none. Only the names on the way
-/// are read, so it is found also where the document has faults elsewhere.
+/// The offsets of the value at `pointer` and of its name; of the value twice where it has none. Only the names on the
+/// way are read, so it is found also where the document has faults elsewhere.
 fn find(text: &str, pointer: &str) -> Option<(usize, usize)> {
     let mut tokens = tokens(text).peekable();
     let mut name_at = None;

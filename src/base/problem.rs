@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A fault of a file, and how to mend it.
+/// A fault of a file, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     pub severity: Severity,

@@ -291,9 +291,9 @@ impl ContentStore {
         if is(stat.st_mode, SFlag::S_IFDIR) { remove_tree(self.folder.as_fd(), name) } else { self.folder.remove(name) }
     }
 
-    /// Removes what hosts left that were killed, records without their tree and trees without a record, and what was not
-    /// used for longest beyond the limits. `tree_of`: what the record of a key names, where that can be read. What cannot
-    /// be removed stays for the next time.
+    /// Removes what hosts left that were killed, records without their tree and trees without a record, and what was
+    /// not used for longest beyond the limits. `tree_of`: what the record of a key names, where that can be read. What
+    /// cannot be removed stays for the next time.
     pub fn tidy(&self, tree_of: &dyn Fn(&str) -> Option<Tree>) -> io::Result<()> {
         let mut records = Vec::new();
         for name in self.folder.names()? {

@@ -56,7 +56,7 @@ impl Announcement {
     }
 }
 
-/// One that nobody looked into yet.
+/// One that was not looked into yet.
 #[derive(Serialize, Deserialize)]
 pub struct Sealed {
     /// Who it says it is of.

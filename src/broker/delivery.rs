@@ -13,15 +13,15 @@ pub const LONGEST_ID: usize = 1024;
 
 /// How long a confirmation of the broker may take.
 pub const CONFIRMED: Duration = Duration::from_secs(30);
-/// The same of a request that goes back, which a broker that is short of memory holds up meanwhile. On another connection it would
-/// look as if it were lost once more.
+/// The same of a request that goes back, which a broker that is short of memory holds up meanwhile. On another
+/// connection it would look as if it were lost once more.
 const PUT_BACK: Duration = Duration::from_secs(600);
 
 /// What a link takes in.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A queue that several hosts share: each message goes to one of them. RabbitMQ hands out at most `at_once` that are
-    /// not done.
+    /// A queue that several hosts share: each message goes to one of them. RabbitMQ hands out at most `at_once` that
+    /// are not done.
     Shared { topic: Topic, subscription: String, at_once: u16 },
     /// All that is published there from now on.
     All { topic: Topic },
@@ -81,7 +81,7 @@ impl Delivery {
         self.done().await
     }
 
-    /// Puts it into the queue beside its own that keeps what nobody runs.
+    /// Puts it into the queue beside its own that keeps what is not run.
     pub async fn bury(self) -> Result<(), String> {
         match &self.hold {
             Some(hold) => settled(hold.bury(&self), PUT_BACK, &self.broken).await?,
@@ -91,7 +91,8 @@ impl Delivery {
     }
 }
 
-/// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand for ever.
+/// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand for
+/// ever.
 async fn settled(
     work: BoxFuture<'_, Result<(), String>>,
     within: Duration,

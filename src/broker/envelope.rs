@@ -1,5 +1,5 @@
-//! The envelope of a tool service: a request with two JSON texts, and replies. Fields that are not known are passed over, as
-//! TrustGraph adds and drops them; a body over the cap is neither parsed nor sent.
+//! The envelope of a tool service: a request with two JSON texts, and replies. Fields that are not known are passed
+//! over, as TrustGraph adds and drops them; a body over the cap is neither parsed nor sent.
 
 use super::delivery::LARGEST;
 use crate::base::json;
@@ -49,7 +49,8 @@ pub struct ServiceError {
     pub message: String,
 }
 
-/// A reply as it came. No tree of it is made, which could be forty times as large: what is not asked for is passed over.
+/// A reply as it came. No tree of it is made, which could be forty times as large: what is not asked for is passed
+/// over.
 #[derive(Deserialize)]
 struct Reply<'a> {
     #[serde(borrow)]

@@ -1,6 +1,6 @@
 //! A link: one source and one topic on a broker, for as long as the process wants them.
 //!
-//! Automatic reconnection of the clients is off: any error ends the connection, which is made anew with all that was
+//! Automatic reconnection of the clients is off: any error ends the connection, which is made again with all that was
 //! declared on it. No message is sent twice.
 
 use super::delivery::{
@@ -20,8 +20,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Deliveries that may wait for whoever reads them.
 const WAITING: usize = 16;
-/// How long a connection may take to be made, with what is declared on it; and the most, where that was too short: a broker that
-/// has just started, or has much to do, else never gets one done.
+/// How long a connection may take to be made, with what is declared on it; and the most, where that was too short: a
+/// broker that has just started, or has much to do, else never gets one done.
 const PATIENCE: Duration = Duration::from_secs(15);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
 /// First and longest pause between two attempts.
@@ -61,7 +61,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects, and connects again, in a task of its own. What comes is read from the receiver, which ends after `stop`.
+    /// Connects, and connects again, in a task of its own. What comes is read from the receiver, which ends after
+    /// `stop`.
     pub fn open(terms: Terms, source: Source, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(WAITING);
         let state = State::Away { since: Timestamp::now(), why: FIRST.to_owned() };

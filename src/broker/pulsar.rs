@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The property that holds the id.
 const ID: &str = "id";
-/// Messages that the broker may send ahead. It drops what comes beyond them, so that this is no bound on work.
+/// Messages that the broker may send ahead. It drops what comes beyond them, so that this does not bound work.
 const PERMITS: u32 = 1000;
 
 pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
@@ -37,7 +37,7 @@ fn told(why: &pulsar::Error) -> String {
 /// One connection.
 async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExecutor>, pulsar::Error> {
     let retry = ConnectionRetryOptions {
-        // The link makes the whole anew.
+        // The link makes the whole again.
         max_retries: 0,
         connection_timeout: Duration::from_secs(10),
         keep_alive: Duration::from_secs(20),
@@ -53,8 +53,9 @@ async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExec
     builder.build().await
 }
 
-/// One connection for each way. Nothing answers an acknowledgement, and while one is on its way the kernel holds back the reply
-/// that is written after it (RFC 896), until the broker's kernel confirms it 40 ms later (RFC 1122, section 4.2.3.2).
+/// One connection for each way. Nothing answers an acknowledgement, and while one is on its way the kernel holds back
+/// the reply that is written after it (RFC 896), until the broker's kernel confirms it 40 ms later (RFC 1122, section
+/// 4.2.3.2).
 async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic) -> Result<Ends, pulsar::Error> {
     let out = client(terms, token.clone()).await?;
     let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };

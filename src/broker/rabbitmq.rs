@@ -1,5 +1,5 @@
-//! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message counts
-//! as published once the broker says so.
+//! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message
+//! counts as published once the broker says so.
 
 use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Source, Trace};
 use super::terms::{Terms, Topic};
@@ -23,7 +23,7 @@ const ATTEMPT: &str = "toolhost-attempt";
 const HEARTBEAT: u16 = 20;
 /// Replies that may wait to be read.
 const REPLIES: u16 = 64;
-/// Most messages that nobody runs are kept; older ones leave first.
+/// Most messages that are kept without being run; older ones leave first.
 const BURIED: i32 = 1000;
 
 type Failed = lapin::Error;

@@ -1,4 +1,5 @@
-//! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or panics.
+//! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or
+//! panics.
 
 use super::delivery::{Delivery, LONGEST_ID, PublishError, Source};
 use super::envelope::{ToolServiceRequest, ToolServiceResponse};
@@ -23,8 +24,8 @@ pub struct ServiceRequest {
 
 /// A tool service.
 pub trait ToolService: Send + Sync + 'static {
-    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `parts` is sent at once, before
-    /// the answer, which is the last part then.
+    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `parts` is sent at once,
+    /// before the answer, which is the last part then.
     fn invoke(&self, asked: ServiceRequest, parts: &Parts) -> impl Future<Output = Result<Value, String>> + Send;
 }
 
@@ -47,8 +48,8 @@ impl Parts {
     }
 }
 
-/// Answers requests until it is dropped. Services of one `id` share them. With RabbitMQ a request counts as answered once its reply
-/// is out: one that was being answered when this ended is asked again.
+/// Answers requests until it is dropped. Services of one `id` share them. With RabbitMQ a request counts as answered
+/// once its reply is out: one that was being answered when this ended is asked again.
 pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
     let source = Source::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
     let (link, mut came) = Link::open(terms, source, replies);
@@ -102,8 +103,8 @@ impl Replies {
             match self.link.publish(id, &body).await {
                 // Whoever asked may have stopped listening.
                 Ok(()) | Err(PublishError::Nobody) => return,
-                // The broker takes less than is sent here, and has ended the connection: what was being answered on it comes
-                // again, and must not end the next one.
+                // The broker takes less than is sent here, and has ended the connection: what was being answered on it
+                // comes again, and must not end the next one.
                 Err(PublishError::TooLarge) => {
                     self.refused.fetch_min(body.len(), Ordering::Relaxed);
                     self.link.other_than(&before).await;

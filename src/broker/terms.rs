@@ -1,5 +1,5 @@
-//! Which broker, as whom, whom to trust there, and which topic. A credential never stands in a url, and crosses a network in the clear
-//! only where the operator says so.
+//! Which broker, as whom, whom to trust there, and which topic. A credential never stands in a url, and crosses a
+//! network in the clear only where the operator says so.
 
 use futures_util::future::BoxFuture;
 use http::Uri;
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// A credential, read anew for each connection, so that a changed one counts.
+/// A credential, read again for each connection, so that a changed one counts.
 #[derive(Clone)]
 pub struct Secret(Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>);
 
@@ -73,7 +73,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// This broker keeps no message, and does not say that nobody listens.
+    /// This broker keeps no message, and does not report a missing listener.
     pub fn keeps_nothing(&self) -> bool {
         self.kind == Kind::Pulsar
     }

@@ -57,7 +57,7 @@ async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<A
         .and_then(|launchers| host::service_of_one_call(settings, &launchers, Some(words::complain)));
     let service = match made {
         Ok(service) => service,
-        // The model is told too, in words for an agent.
+        // The model reads it too, in words for an agent.
         Err(error) => {
             words::complain(&format!("toolhost: {error:#}"));
             let fault = error.downcast_ref::<Refusal>().map(Refusal::fault).ok_or(error)?;

@@ -68,10 +68,12 @@ pub struct Args {
     /// Run our own probe inside that exact confinement (never the tool): what it could and could not do
     #[arg(long, requires = "tool", conflicts_with_all = ["all", "who_can", "call", "diff", "suggest_policy"])]
     pub probe: bool,
-    /// As the server there knows it, which hears what other hosts announce: ADDRESS:PORT, unix:PATH or https://NAME:PORT
+    /// As the server there knows it, which hears what other hosts announce: ADDRESS:PORT, unix:PATH or
+    /// https://NAME:PORT
     #[arg(long, value_name = "ADDRESS", requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
     pub http: Option<remote::At>,
-    /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or call:TOOL; a relative path starts at the current folder
+    /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or
+    /// call:TOOL; a relative path starts at the current folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
     /// What a past call did and could touch, by its id

@@ -1,6 +1,6 @@
 //! `toolhost call TOOL[@RANGE] [name=value]…`: one call, its output as JSON on standard output.
 //!
-//! An interrupt ends the tool. A pipe that nobody writes to is not waited for.
+//! An interrupt ends the tool. A pipe without a writer is not waited for.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Largest input that is read, bytes; the tool's own limit is smaller.
 const LARGEST: u64 = 64 * 1024 * 1024;
-/// How long a pipe may be silent before we take it for one that nobody writes to, milliseconds.
+/// How long a pipe may be silent before we take it for one without a writer, milliseconds.
 const SILENCE_MS: u16 = 1000;
 /// Lines of a log that may wait to be shown.
 const LINES: usize = 64;
@@ -56,7 +56,8 @@ pub struct Args {
     /// Say what the tool was refused (files, system calls, hosts), and what would ask for each
     #[arg(long)]
     pub explain: bool,
-    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard error
+    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard
+    /// error
     #[arg(long)]
     pub verbose: bool,
 }
@@ -295,8 +296,8 @@ fn denied(denial: &Denial) -> String {
     format!("{} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower)
 }
 
-/// What `--explain` adds: everything that was refused, with the line that would ask for it, and what nobody saw. `said`:
-/// what the failure says already.
+/// What `--explain` adds: everything that was refused, with the line that would ask for it, and what was not observed.
+/// `said`: what the failure says already.
 fn explained(report: &Report, said: &str) -> String {
     let mut lines = vec![match report.denials.observed.len() {
         0 => format!("{}: no denied access was observed", report.tool),
@@ -319,7 +320,8 @@ fn explained(report: &Report, said: &str) -> String {
     lines.join("\n")
 }
 
-/// What `--verbose` adds. `live`: the lines of the log that were shown already; the log is repeated where these were not all.
+/// What `--verbose` adds. `live`: the lines of the log that were shown already; the log is repeated where these were
+/// not all.
 pub(super) fn background(report: &Report, live: &[String]) -> String {
     let mut out = String::new();
     if let Some(verbose) = &report.verbose {

@@ -37,9 +37,8 @@ pub type File = registry::FileReport;
 /// Policies and machine: with them, a file that a tool may write is reported too.
 pub type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
-/// Checks the manifests of the configured folders, or of the given paths.
-/// A path outside the folders is checked as if it were one of them. `registry`: an empty one, which may know where tools
-/// wrote before.
+/// Checks the manifests of the configured folders, or of the given paths. A path outside the folders is checked as if
+/// it were one of them. `registry`: an empty one, which may know where tools wrote before.
 pub fn look(
     registry: &registry::Registry,
     tools: &[PathBuf],

@@ -37,7 +37,8 @@ enum Verb {
     /// Resolve what a tool requires, behind the walls, and write the lock beside its script
     Lock {
         tool: String,
-        /// What source text may use, as `numpy` or `pandas>=2`: for core:run-code and core:execute-*, whose policy names the lock
+        /// What source text may use, as `numpy` or `pandas>=2`: for core:run-code and core:execute-*, whose policy
+        /// names the lock
         packages: Vec<String>,
         /// Write it there instead
         #[arg(long, value_name = "FILE")]
@@ -110,7 +111,7 @@ fn nothing(tool: &str) -> Refusal {
     Refusal::new(Exit::Caller, format!("{} requires no packages", printable(tool)))
 }
 
-/// What one tool requires, or every tool that can be served; of the others it is told, and how this then ends.
+/// What one tool requires, or every tool that can be served; others are reported, with the exit code that follows.
 fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Refusal> {
     if let Some(tool) = tool {
         return Ok((vec![need(service, tool)?], Exit::Ok));

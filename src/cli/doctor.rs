@@ -337,7 +337,8 @@ fn why_sampled() -> String {
     format!("{why}: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS)
 }
 
-/// A cause, and the command that removes it. No command weakens the machine for other programs where a narrower one exists.
+/// A cause, and the command that removes it. No command weakens the machine for other programs where a narrower one
+/// exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Hint {
     why: String,

@@ -122,7 +122,8 @@ fn say_faults(policies: &policy::Policies) {
     }
 }
 
-/// The policies of a path that can be read, and what is wrong with the others: also that a tool could have written there.
+/// The policies of a path that can be read, and what is wrong with the others: also that a tool could have written
+/// there.
 pub fn look_at_policies(settings: &Settings, path: &Path) -> (policy::Policies, Vec<policy::FileProblem>) {
     let message = match ledger(settings).map(|written| written.on_the_way(path)) {
         Ok(None) => return policy::Policies::look(path, &settings.root),
@@ -217,7 +218,7 @@ fn homes() -> BTreeSet<PathBuf> {
     let account = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
     let mut homes: BTreeSet<PathBuf> = named.into_iter().chain(account).collect();
     if identity::real_root() {
-        // An account that nobody logs in to may have any folder as its home (`/`, `/var/www`).
+        // An account without a login may have any folder as its home (`/`, `/var/www`).
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
         let people = fields.filter(|f| {
@@ -418,7 +419,7 @@ fn rules(settings: &Settings, cgroup: bool) -> anyhow::Result<service::Rules> {
     Ok(service::Rules { policies, machine })
 }
 
-/// Why tools and policies are read anew.
+/// Why tools and policies are read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// Somebody said so: what lies there now is what is meant.
@@ -427,7 +428,7 @@ pub enum Reload {
     FileChanged,
 }
 
-/// Reads tools and policies anew, for a server that runs. The configuration stays what it was at the start.
+/// Reads tools and policies again, for a server that runs. The configuration stays what it was at the start.
 pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here either.
@@ -458,7 +459,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     }
 }
 
-/// Says that the current folder is used as the root, if nobody named one.
+/// Says that the current folder is used as the root, if none was named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
         words::complain(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));

@@ -32,7 +32,8 @@ pub struct Args {
     /// JSON: everything a model or a program needs
     #[arg(long)]
     pub json: bool,
-    /// What can be called, as a model API takes it: openai, openai-responses, anthropic or gemini; or prompt: text for a prompt
+    /// What can be called, as a model API takes it: openai, openai-responses, anthropic or gemini; or prompt: text for
+    /// a prompt
     #[arg(long, value_name = "F", conflicts_with = "json")]
     pub format: Option<export::Format>,
 }

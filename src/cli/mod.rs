@@ -75,7 +75,7 @@ enum Verb {
     Status(operate::StatusArgs),
     /// Make a token for a caller of `serve --http`
     Token(token::Args),
-    /// What TrustGraph is told, so that its agents call a tool of this host
+    /// What TrustGraph needs so that its agents call a tool of this host
     Trustgraph(trustgraph::Args),
     /// Show what this machine can enforce, by trying it, and the command that fixes what it cannot
     Doctor(doctor::Args),
@@ -100,7 +100,7 @@ pub fn main() -> ExitCode {
                 }
                 return Exit::Caller.into();
             }
-            // Help and version go to standard output and are no errors; neither is a closed pipe.
+            // Help and version go to standard output and are not errors; nor is a closed pipe.
             let _ = told.print();
             return Exit::Ok.into();
         }

@@ -36,7 +36,7 @@ impl From<Exit> for ExitCode {
 pub struct Refusal {
     pub exit: Exit,
     words: String,
-    /// The fault behind the words, if there is one: it is what a program is told.
+    /// The fault behind the words, if there is one: programs read it.
     fault: Option<Box<Fault>>,
 }
 

@@ -144,7 +144,7 @@ impl Server {
     }
 }
 
-/// Who holds the server's end of a connection over loopback: nobody before it accepted.
+/// Who holds the server's end of a connection over loopback: none before it accepted.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
     let (kernel, theirs, ours) = (Kernel::default(), stream.peer_addr()?, stream.local_addr()?);
     loop {

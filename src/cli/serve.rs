@@ -53,7 +53,7 @@ pub struct Args {
     pub watch: Mode,
 }
 
-/// Why nobody could call a server that is told this.
+/// Why a server with these arguments could not be called.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     if settings.root_is_assumed() {
         let words =
@@ -170,7 +170,7 @@ async fn over_brokers(
     Ok(((brokers, announced), tasks))
 }
 
-/// MCP until the client closes its end; for ever where nobody speaks it.
+/// MCP until the client closes its end; for ever where it is off.
 async fn over_stdio(
     wanted: bool,
     service: Arc<Service>,
@@ -246,7 +246,7 @@ async fn listening(
     Ok((listener, http::Options { callers, names, tls, brokers: Arc::default(), announced: Arc::default() }))
 }
 
-/// Where it serves and whom; and who is no operator, though the server was told so.
+/// Where it serves and whom; and who is not an operator, though the arguments say so.
 fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
     let no_operator = |caller: &Caller| !service.who(caller, None).operator;
     let told: Vec<String> =
@@ -303,9 +303,9 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
     }
 }
 
-/// Prepares what tools need ahead of their calls, and reads tools and policies anew when they change and at each HUP.
-/// `since`: when they were read first. `hangups`: from then on; one that comes during a reload causes one more. Returns only if
-/// a reload panics: which rules hold is then unknown, and the server ends.
+/// Prepares what tools need ahead of their calls, and reads tools and policies again when they change and at each HUP.
+/// `since`: when they were read first. `hangups`: from then on; one that comes during a reload causes one more. Returns
+/// only if a reload panics: which rules hold is then unknown, and the server ends.
 async fn kept_up(
     settings: &Settings,
     service: Arc<Service>,

@@ -1,7 +1,7 @@
 //! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
 //! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. No config file is taken from the
-//! current folder, and none that others can write.
+//! current folder, or from a file that others can write.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
@@ -104,7 +104,8 @@ pub struct Settings {
     pub running_calls: Option<usize>,
     /// Ids that tools get where this process is real root.
     pub tool_ids: std::ops::Range<u32>,
-    /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by CONNECT.
+    /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by
+    /// CONNECT.
     pub proxy: Option<String>,
     pub http: Http,
     /// Where spans of calls are sent.
@@ -149,7 +150,7 @@ struct Config {
     broker: Vec<brokers::BrokerConfig>,
 }
 
-/// `[http]`: what `serve --http` is told; flags go before.
+/// `[http]`: settings of `serve --http`; flags go before.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
@@ -280,7 +281,7 @@ impl Settings {
         (!tools.is_empty()).then(|| format!("Nothing is known here of {}: {words}.", tools.join(", ")))
     }
 
-    /// True where nobody named a root and the current folder stands in for it.
+    /// True where no root was named and the current folder stands in for it.
     pub fn root_is_assumed(&self) -> bool {
         self.origins.get("root") == Some(&Origin::BuiltIn)
     }
@@ -307,7 +308,7 @@ impl Settings {
         union(&self.scripts, &self.tools)
     }
 
-    /// How this process logs; `usual` where nobody said.
+    /// How this process logs; `usual` where it is not set.
     pub fn log_style(&self, usual: Level) -> Style {
         let (level, json) = self.log.unwrap_or((usual, false));
         Style { level, json, colour: self.colour && std::io::stderr().is_terminal() && !json }
@@ -328,7 +329,7 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The values, wherever they were set; none where nobody said.
+    /// The values, wherever they were set; none where it is not set.
     fn values(
         &mut self,
         name: &'static str,
@@ -488,7 +489,8 @@ pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
     })
 }
 
-/// A file of this host's state: real root's lies where the system keeps it, everybody else's (mapped root's, too) at home.
+/// A file of this host's state: real root's lies where the system keeps it, everybody else's (mapped root's, too) at
+/// home.
 fn usual_state(variable: Variables<'_>, system: &str, name: &str) -> Option<PathBuf> {
     if identity::real_root() && variable("XDG_STATE_HOME").is_none() {
         return Some(Path::new(system).join(name));

@@ -20,7 +20,8 @@ pub struct Args {
     /// Every tool of the folders; those that cannot run here are named and counted (builtin tools: by name)
     #[arg(long)]
     pub all: bool,
-    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard error
+    /// Also show the command, its input, output and log, what it could touch, and how long each stage took, on standard
+    /// error
     #[arg(long)]
     pub verbose: bool,
 }

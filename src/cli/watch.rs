@@ -93,8 +93,8 @@ impl Watch {
         }
     }
 
-    /// Watches the folders of this snapshot, whose reading began at `since`. True: something changed there before it was
-    /// watched.
+    /// Watches the folders of this snapshot, whose reading began at `since`. True: something changed there before it
+    /// was watched.
     pub fn follow(&mut self, settings: &Settings, snapshot: Arc<Snapshot>, since: SystemTime) -> bool {
         if self.mode == Mode::Off {
             return false;

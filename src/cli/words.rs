@@ -31,7 +31,7 @@ pub fn fail(lines: &str) {
     tell("ERROR", lines);
 }
 
-/// Somebody at a terminal is told what is waited for: else the verb seems to hang.
+/// A person at a terminal reads what is waited for: else the verb seems to hang.
 pub fn waits_for(what: &str) {
     if io::stdin().is_terminal() {
         complain(&format!("toolhost: waiting for {what} on standard input (Ctrl-D ends it)"));

@@ -89,7 +89,7 @@ impl Lease {
                 Ok(false) => {}
                 Ok(true) => return,
                 Err(_) => {
-                    // Its connections fail from here on, instead of waiting for nobody.
+                    // Its connections fail from here on, instead of waiting for ever.
                     let _ = self.control.shutdown(std::net::Shutdown::Both);
                     lost(traffic);
                     drop(dials);

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The role of the relay: argv[0] without the prefix `toolhost-`.
 pub const ROLE: &str = "relay";
-/// Events of one call that are told one by one, of those served and of those refused; later ones are only counted.
+/// Events of one call that are reported one by one, of those served and of those refused; later ones are only counted.
 pub const EVENTS: usize = 25;
 /// The limits of a call's network.
 pub const LIMITS: [Limit; 4] = [Limit::Connections, Limit::SentBytes, Limit::ReceivedBytes, Limit::CpuMs];
@@ -56,7 +56,7 @@ pub enum FromRelay {
     /// A connection of the tool needs its other end.
     Dial { id: u64, host: Host, port: u16 },
     /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
-    /// refused ones are told.
+    /// refused ones are reported.
     Saw(Event),
     /// The call passed this limit; its connections are reset.
     Over { limit: Limit },

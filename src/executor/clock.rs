@@ -33,7 +33,7 @@ impl Clock {
         self.limit.saturating_add(beyond).saturating_sub(self.came.elapsed())
     }
 
-    /// One step of preparing. If it is not done in time, the step is dropped and the caller is told `under_way`.
+    /// One step of preparing. If it is not done in time, the step is dropped and the caller reads `under_way`.
     pub async fn prepare<T, E: From<Fault>>(
         &self,
         under_way: &str,

@@ -58,7 +58,7 @@ impl Executor for Documents {
     }
 }
 
-/// The messages; before them the questions that nobody has answered yet.
+/// The messages; before them the questions without an answer yet.
 fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value {
     let answered = |key: &String| input["$client"]["answers"].get(key).is_some();
     if !ask.is_empty() && !ask.keys().all(answered) {

@@ -1,4 +1,5 @@
-//! Events of a running call, in order: lines of its log, its progress, parts of its answer. The outcome comes after them.
+//! Events of a running call, in order: lines of its log, its progress, parts of its answer. The outcome comes after
+//! them.
 //!
 //! At most a few hundred wait. A tool never waits for whoever reads its log, and no part of an answer is lost.
 
@@ -113,7 +114,7 @@ pub fn events() -> (Events, EventReceiver) {
 }
 
 impl Events {
-    /// For a call to which nobody listens.
+    /// For a call without a listener.
     pub fn unheard() -> Events {
         events().0
     }
@@ -123,7 +124,8 @@ impl Events {
         self.send(Event::Log(line));
     }
 
-    /// Sends a line at once, or drops it without room: the outcome holds the log of a tool. Dropped log lines are counted.
+    /// Sends a line at once, or drops it without room: the outcome holds the log of a tool. Dropped log lines are
+    /// counted.
     pub fn send(&self, line: Event) {
         if let Err(mpsc::error::TrySendError::Full(Event::Log(_))) = self.sender.try_send(line) {
             self.lost.fetch_add(1, Ordering::Relaxed);

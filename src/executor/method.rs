@@ -1,7 +1,7 @@
 //! Service methods: tools that are a function of this process, found by service and method name.
 //!
-//! A program that embeds this library registers its own. The two methods that name a script (`ScriptMethod`) are not run
-//! here: the service makes the script the target of the call.
+//! A program that embeds this library registers its own. The two methods that name a script (`ScriptMethod`) are not
+//! run here: the service makes the script the target of the call.
 
 use crate::base::json::Text;
 use crate::manifest::{self, Handler};
@@ -25,7 +25,7 @@ pub trait ServiceMethod: Send + Sync {
     fn call<'a>(&'a self, call: &'a MethodCall, arguments: Value, events: &'a executor::Events) -> Answering<'a>;
 }
 
-/// What a method is told about its call.
+/// What a method knows about its call.
 pub struct MethodCall {
     pub context: executor::Context,
     pub manifest: Arc<manifest::Manifest>,

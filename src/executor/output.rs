@@ -1,6 +1,7 @@
 //! What a tool writes: its answer (stdout) and its log (stderr), read as they arrive and held to their limits.
 //!
-//! The answer is one JSON value, or text where the manifest says so, or the lines of a stream. Every engine judges it here.
+//! The answer is one JSON value, or text where the manifest says so, or the lines of a stream. Every engine judges it
+//! here.
 
 use super::{Ending, Event, Events};
 use crate::base::json::{self, Text};
@@ -206,8 +207,8 @@ fn head(bytes: &[u8]) -> String {
     shown + if bytes.len() > HEAD_BYTES { "…" } else { "" }
 }
 
-/// Reads stderr: keeps its beginning and its end, and sends each line on as it comes. Never waits for a reader, and never
-/// holds more than twice the limit.
+/// Reads stderr: keeps its beginning and its end, and sends each line on as it comes. Never waits for a reader, and
+/// never holds more than twice the limit.
 pub struct Log<'a> {
     head: Vec<u8>,
     tail: VecDeque<u8>,

@@ -110,8 +110,8 @@ struct Position {
     in_union: bool,
 }
 
-/// Beside `unevaluatedProperties` or `unevaluatedItems` the checker asks each schema once more whether it holds, and then
-/// what it looked at.
+/// Beside `unevaluatedProperties` or `unevaluatedItems` the checker asks each schema once more whether it holds, and
+/// then what it looked at.
 const AGAIN: usize = 3;
 
 struct Walk<'s> {
@@ -282,7 +282,7 @@ fn compiled_size(pattern: &str, room: usize) -> Option<(usize, usize)> {
     if pattern.len() > MAX_PATTERN || ignores_case && is_wide {
         return None;
     }
-    // What is no regular expression is refused by the checker, in its own words.
+    // What is not a regular expression is refused by the checker, in its own words.
     let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return Some((0, 0)) };
     let config = thompson::Config::new().nfa_size_limit(Some(room));
     match thompson::Compiler::new().configure(config).build(&translated) {

@@ -89,8 +89,8 @@ pub fn pattern(written: &str) -> Result<HostPattern, String> {
     parse(written).map_err(|why| format!("'{}' {why}", text::printable(&text::head(written, 120))))
 }
 
-/// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`, in lower case, without
-/// final dot. `None` for anything else, addresses in all their spellings included.
+/// The canonical form of a host name as a program wrote it: labels of letters, digits, `-` and `_`, in lower case,
+/// without final dot. `None` for anything else, addresses in all their spellings included.
 pub fn name(written: &str) -> Option<String> {
     let name = written.strip_suffix('.').unwrap_or(written).to_ascii_lowercase();
     (plain(&name, true) && !numeric(&name)).then_some(name)

@@ -127,9 +127,9 @@ impl Schema {
         self.effort(value).0
     }
 
-    /// What checking a value takes at most, in steps, and what explaining its flaws takes. As if every part of the schema
-    /// were held against every part of the value, and every character against every state of the patterns; an explanation
-    /// remembers no part's result, and copies words of the schema.
+    /// What checking a value takes at most, in steps, and what explaining its flaws takes. As if every part of the
+    /// schema were held against every part of the value, and every character against every state of the patterns; an
+    /// explanation remembers no part's result, and copies words of the schema.
     fn effort(&self, value: &Value) -> (usize, usize) {
         let (mut steps, mut deepest, mut open) = (0usize, 0, vec![(value, 0)]);
         while let Some((value, depth)) = open.pop() {

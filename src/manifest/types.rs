@@ -219,7 +219,7 @@ pub struct Site {
 /// Longest toolId, bytes.
 const MAX_ID: usize = 128;
 
-/// Why this is no toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
+/// Why this is not a toolId (`namespace:tool-name`). `__` is kept free for the names of other protocols (`ns__tool`).
 pub fn id_fault(id: &str) -> Option<String> {
     let part = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())

@@ -41,7 +41,7 @@ pub struct Credential {
 }
 
 impl Index {
-    /// What `default` means where nobody says otherwise.
+    /// What `default` means unless configured.
     pub fn built_in(ecosystem: Ecosystem) -> Index {
         let (url, more): (&str, &[&str]) = match ecosystem {
             Ecosystem::Python => ("https://pypi.org/simple/", &["files.pythonhosted.org"]),
@@ -112,8 +112,8 @@ impl Index {
         }
     }
 
-    /// A lock as an installer wrote it, with the addresses that it was not given: another installer, which reads them and
-    /// knows a credential of its own, would send that in clear text.
+    /// A lock as an installer wrote it, with the addresses that it was not given: another installer, which reads them
+    /// and knows a credential of its own, would send that in clear text.
     pub fn with_own_addresses(&self, lock: &str) -> String {
         match self.origins() {
             Some((ours, theirs)) => lock.replace(&format!("\"{theirs}"), &format!("\"{ours}")),
@@ -121,7 +121,7 @@ impl Index {
         }
     }
 
-    /// Where the index lies, and where its installers are told that it lies.
+    /// Where the index lies, and the address that its installers get.
     fn origins(&self) -> Option<(String, String)> {
         let header = self.credential.as_ref()?.header.as_ref()?;
         let end = self.url["https://".len()..].find('/').map_or(self.url.len(), |end| end + "https://".len());

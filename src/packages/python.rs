@@ -1,5 +1,5 @@
-//! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and the
-//! locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
+//! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and
+//! the locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
 
 use super::files::{Folder, MOST, Place, Text, misfit, shown};
 use crate::manifest::Language;

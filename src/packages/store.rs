@@ -1,7 +1,7 @@
 //! Built environments on disk, each known by the digest of everything that it was built from.
 //!
-//! A record lists each file of its tree with digest and stamp. Another record holds what requirements without a lock were
-//! resolved to.
+//! A record lists each file of its tree with digest and stamp. Another record holds what requirements without a lock
+//! were resolved to.
 
 use super::installed::{self, Vendored};
 use super::tree::{self, Item, Stamp, TreeError, TreeLimits};

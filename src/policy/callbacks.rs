@@ -137,7 +137,7 @@ impl CallbackRule {
 }
 
 impl CallbackGrant {
-    /// Whether whoever has `other` is told nothing elsewhere by this.
+    /// Whether this sends nothing to a place that `other` does not allow.
     pub fn covers(&self, other: &CallbackGrant) -> bool {
         let urls = (CallbackUrl::parse(&self.url), CallbackUrl::parse(&other.url));
         let wide = matches!(&urls, (Ok(own), Ok(theirs)) if own.covers(theirs));

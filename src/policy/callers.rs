@@ -1,5 +1,5 @@
-//! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no entry
-//! names calls nothing.
+//! `callers.policy.toml`: who may call which tools, with which values, how often, how many at once. A caller that no
+//! entry names calls nothing.
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
@@ -46,7 +46,7 @@ pub struct CallerRule {
     /// Whose names this caller may bring with a request and be taken for.
     #[serde(default)]
     pub act_as: Vec<String>,
-    /// Where it may be told that calls in the background ended.
+    /// Where the ends of its background calls may be sent.
     #[serde(skip)]
     pub callbacks: Vec<CallbackRule>,
     #[serde(skip)]
@@ -188,7 +188,7 @@ impl CallerRule {
         self.act_as.iter().any(|own| own == name || own == EVERYBODY)
     }
 
-    /// The entry by which this caller may be told there; the narrowest counts.
+    /// The entry by which ends may be sent there for this caller; the narrowest counts.
     pub fn callback(&self, url: &CallbackUrl) -> Option<&CallbackRule> {
         self.callbacks.iter().filter(|rule| rule.url.covers(url)).max_by_key(|rule| rule.url.path.len())
     }

@@ -166,7 +166,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
     }
 }
 
-/// The answers to all that are no secrets, and what the machine lacks for them.
+/// The answers to all that are not secrets, and what the machine lacks for them.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_, Vec<Capability>>],
@@ -215,8 +215,8 @@ pub(super) fn judge(
     (verdicts, lacks)
 }
 
-/// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an interpreter are
-/// refused, as they were at load.
+/// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an interpreter
+/// are refused, as they were at load.
 pub(super) fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Verdict>) -> BTreeMap<String, Variable> {
     let mut kept = BTreeMap::new();
     for (name, value) in &manifest.execution.env {

@@ -113,7 +113,8 @@ pub enum Network {
     /// Nothing: an empty network namespace and no sockets.
     #[default]
     None,
-    /// These hosts, through the stub and relay of `egress`, which are all that its network namespace holds. Never empty.
+    /// These hosts, through the stub and relay of `egress`, which are all that its network namespace holds. Never
+    /// empty.
     Hosts(Vec<HostGrant>),
 }
 
@@ -284,8 +285,8 @@ pub struct WrittenTree {
     pub writer: String,
 }
 
-/// The text of one environment variable, and where it comes from. The host's own may be a secret: no record, digest, report or
-/// debug line shows it.
+/// The text of one environment variable, and where it comes from. The host's own may be a secret: no record, digest,
+/// report or debug line shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Variable {
     /// From the manifest, which everybody may read.

@@ -119,8 +119,8 @@ impl Decision {
         self.verdicts.iter().filter(|v| !v.allowed)
     }
 
-    /// Takes over what the script's files require: into the shape, or as what keeps every call from starting. `by_hand`:
-    /// where somebody installed the packages already, which then need no policy.
+    /// Takes over what the script's files require: into the shape, or as what keeps every call from starting.
+    /// `by_hand`: where somebody installed the packages already, which then need no policy.
     pub fn wants(
         &mut self,
         requirements: Result<Option<PackageRequirements>, FileProblem>,

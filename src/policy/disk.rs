@@ -1,4 +1,4 @@
-//! Policy files on disk: only regular files that nobody else can change; no link is followed and no FIFO waited on.
+//! Policy files on disk: only regular files that no other user can change; no link is followed and no FIFO waited on.
 
 use super::document::{At, FileProblem};
 use super::file::is_policy_file;

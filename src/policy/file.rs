@@ -1,5 +1,5 @@
-//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed, and
-//! what cannot be enforced is not accepted.
+//! One policy file: TOML → `Policy`, or every problem in it with line and column. What is not written is not allowed,
+//! and what cannot be enforced is not accepted.
 
 use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
@@ -237,8 +237,8 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     (Some(policy), problems)
 }
 
-/// What is left of a policy with a fault: which tools it governs, and where its secrets and interpreters lie, which stays
-/// protected.
+/// What is left of a policy with a fault: which tools it governs, and where its secrets and interpreters lie, which
+/// stays protected.
 fn without_grants(policy: Policy, problem: Problem) -> Policy {
     let fault = Some(FileProblem { path: policy.file.clone(), problem }.to_string());
     let Policy { name, why, file, tools, folders, runtimes, secrets, source, digest, .. } = policy;

@@ -230,8 +230,8 @@ impl Judge<'_> {
         (verdict, parts.into_iter().map(grant).collect())
     }
 
-    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. What is never
-    /// granted goes at each step, since a cap could narrow it to something that passes.
+    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. What is
+    /// never granted goes at each step, since a cap could narrow it to something that passes.
     fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
         let mut parts: Vec<(Area, Option<&Rule>)> = vec![(request.clone(), None)];
         for layer in &self.layers {

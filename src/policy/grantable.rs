@@ -88,8 +88,8 @@ pub trait Narrowing: Sized {
     fn intersection(&self, other: &Self) -> Option<Self>;
 }
 
-/// The parts of these grants that some bound grants too. This is how everything narrows: a policy, the host's cap, and each
-/// manifest that names a script.
+/// The parts of these grants that some bound grants too. This is how everything narrows: a policy, the host's cap, and
+/// each manifest that names a script.
 pub fn narrowed<'b, G: Narrowing + 'b>(grants: &[G], bounds: impl IntoIterator<Item = &'b G> + Clone) -> Vec<G> {
     let parts =
         |grant: &G| bounds.clone().into_iter().filter_map(|bound| grant.intersection(bound)).collect::<Vec<_>>();

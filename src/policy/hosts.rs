@@ -1,7 +1,7 @@
 //! Hosts: those that a manifest requests ∩ the entries of the policy ∩ those of the cap, exactly.
 //!
-//! Two entries are never joined into a wider one. An address that is not public is reached only where an entry of its own
-//! lists the range.
+//! Two entries are never joined into a wider one. An address that is not public is reached only where an entry of its
+//! own lists the range.
 
 use super::confinement::{HeaderRule, HostGrant, SecretGrant};
 use super::document::Document;

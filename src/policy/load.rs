@@ -66,8 +66,8 @@ impl Policies {
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// The policies, and what stops every call: a file that cannot be read, or not as far as its `tools`, a fault of the cap
-    /// or of the callers, and policies that contradict each other.
+    /// The policies, and what stops every call: a file that cannot be read, or not as far as its `tools`, a fault of
+    /// the cap or of the callers, and policies that contradict each other.
     pub fn look(path: &Path, root: &Path) -> (Policies, Vec<FileProblem>) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         let root = root.canonicalize().unwrap_or_else(|_| root.to_path_buf());
@@ -107,8 +107,8 @@ impl Policies {
         if problems.is_empty() { Ok(policies) } else { Err(problems) }
     }
 
-    /// Adds the built-in default where no file is for `*`, warnings, and the files of secrets to what no tool may write.
-    /// Returns what is wrong.
+    /// Adds the built-in default where no file is for `*`, warnings, and the files of secrets to what no tool may
+    /// write. Returns what is wrong.
     fn finished(&mut self) -> Vec<FileProblem> {
         let problems = self.conflicts();
         if !self.list.iter().any(|p| p.tools.iter().any(|t| t.selector == Selector::Any)) {

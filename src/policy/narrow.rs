@@ -10,8 +10,8 @@ use crate::fault::{Fault, Kind};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 use std::collections::BTreeMap;
 
-/// Narrows a decision, before its shape is made, by what another tool that names the script gets. Returns why no call may
-/// run it, if the other tool is refused.
+/// Narrows a decision, before its shape is made, by what another tool that names the script gets. Returns why no call
+/// may run it, if the other tool is refused.
 pub(super) fn narrow_by_owner(decision: &mut Decision, other: &Decision) -> Option<Fault> {
     let script = decision.script.clone().map(Area::File);
     let own = decision.grants.iter().filter(|grant| Some(Area::of(&grant.opening)) == script).cloned();

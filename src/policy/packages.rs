@@ -1,4 +1,5 @@
-//! Packages: what the files of a script require ∩ the entry of the policy ∩ that of the cap, and what is never installed.
+//! Packages: what the files of a script require ∩ the entry of the policy ∩ that of the cap, and what is never
+//! installed.
 //!
 //! An index is a name here; the configuration of the host has its address.
 
@@ -25,8 +26,8 @@ pub struct PackageRequirements {
     pub locked: bool,
     /// The name of the lock that toolhost writes beside the script.
     pub lock_file: String,
-    /// What the installer is given, name and text: written by us from names, versions and hashes alone. Where nothing is
-    /// locked: the requirements, to be resolved.
+    /// What the installer is given, name and text: written by us from names, versions and hashes alone. Where nothing
+    /// is locked: the requirements, to be resolved.
     pub inputs: Vec<(String, String)>,
     /// What is asked for by name, before anything is resolved.
     pub requires: Vec<Required>,

@@ -1,7 +1,7 @@
 //! Secrets: those that a manifest requests (`secret:NAME`) ∩ the entries of the policy ∩ the names in the cap.
 //!
-//! A policy says where each lies and how it is used. A header goes to one exact name; a tool uses no secret in two ways, and
-//! never has one that the relay adds.
+//! A policy says where each lies and how it is used. A header goes to one exact name; a tool uses no secret in two
+//! ways, and never has one that the relay adds.
 
 use super::area::{self, Area};
 use super::capability::{self, Capability, Kind};
@@ -169,7 +169,7 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
-    /// The folder of a secret of each caller, and the name of this one's file in it; or why nobody has that name.
+    /// The folder of a secret of each caller, and the name of this one's file in it; or why that name does not exist.
     pub fn own_file(&self, caller: &str) -> Option<(&Path, Result<String, String>)> {
         let SecretSource::CallerFile(path) = self else { return None };
         let plain = !caller.is_empty() && !caller.starts_with('.') && !caller.contains(['/', '\0']);
@@ -277,8 +277,8 @@ impl HeaderRule {
     }
 }
 
-/// The grants, in order of name. The entries of the policy grant them, the words of the cap bound them; `hosts` and `files`:
-/// what the tool reaches and opens.
+/// The grants, in order of name. The entries of the policy grant them, the words of the cap bound them; `hosts` and
+/// `files`: what the tool reaches and opens.
 pub(super) fn judge(
     manifest: &Manifest,
     entries: &[Layer<'_, Vec<Entry<SecretGrant>>>],

@@ -134,8 +134,8 @@ impl Verdict {
         Verdict { effective: None, allowed: false, reason, narrower, ..Verdict::met(what, asked, "", walls) }
     }
 
-    /// Not granted in full, so a call is refused (or narrowed). A missing runtime, packages that it may not have or another
-    /// lack of this machine makes the tool unavailable instead.
+    /// Not granted in full, so a call is refused (or narrowed). A missing runtime, packages that it may not have or
+    /// another lack of this machine makes the tool unavailable instead.
     pub fn refuses(&self) -> bool {
         !self.allowed
             && ![RequestKind::Runtime, RequestKind::Package].contains(&self.what)
@@ -172,7 +172,7 @@ pub struct LimitVerdict {
     /// Who set the ceiling: `file:line`, a policy's name, or `house default`.
     pub from: String,
     pub enforced_by: String,
-    /// Summed up over the call every few milliseconds: CPU and memory for want of a cgroup, what it writes live always.
+    /// Summed up over the call every few milliseconds: CPU and memory without a cgroup, what it writes live always.
     pub sampled: bool,
 }
 

@@ -88,7 +88,7 @@ pub fn is_range(ecosystem: Ecosystem, text: &str) -> bool {
     }
 }
 
-/// Whether the version lies in the range; `None` where one of them is no version or range.
+/// Whether the version lies in the range; `None` where one of them is not a version or range.
 pub fn holds(ecosystem: Ecosystem, range: &str, version: &str) -> Option<bool> {
     match ecosystem {
         Ecosystem::Python => {

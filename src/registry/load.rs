@@ -1,5 +1,5 @@
-//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad file stops nothing. And
-//! the tools compiled into this binary (source `builtin`).
+//! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad file stops nothing.
+//! And the tools compiled into this binary (source `builtin`).
 
 use super::open_beneath::{self, OpenError};
 use super::scan::{self, Candidate};

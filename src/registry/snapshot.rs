@@ -50,7 +50,7 @@ pub struct Snapshot {
     pub folders: Vec<PathBuf>,
     /// Each source with the number of its tools.
     pub sources: Vec<(String, usize)>,
-    /// Where tools may or could write; empty of grants until the registry was told the policies.
+    /// Where tools may or could write; empty of grants until the registry has the policies.
     pub written: policy::WritablePaths,
     /// Every manifest and script that is registered, loaded or not: no tool is given write access to one.
     pub files: Vec<PathBuf>,

@@ -86,7 +86,7 @@ const STORES: [&str; 3] = ["/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbr
 /// Most entries of a library folder that are looked at.
 const MOST_LIBRARIES: usize = 2000;
 
-/// Collects roots, each once, none that is always in view.
+/// Collects roots, each once, without those that are always in view.
 #[derive(Debug, Default)]
 pub(super) struct Roots(Vec<PathBuf>);
 

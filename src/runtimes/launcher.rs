@@ -1,7 +1,7 @@
 //! Asks a launcher (pyenv, asdf, volta, snap) where its interpreter is, and an interpreter its version if no file
 //! tells.
 //!
-//! A program runs only where nobody else can change it, nor a tool write what it may read; without the host's
+//! A program runs only where no other user can change it, nor a tool write what it may read; without the host's
 //! environment, outside of the current folder, without a shell, for at most 5 seconds. The answer is kept in a private
 //! cache.
 

@@ -238,7 +238,7 @@ pub enum ProblemKind {
     Scratch,
     /// A granted path is no longer what it was a moment ago.
     Changed,
-    /// The tool was started, and how it ended cannot be told.
+    /// The tool was started, and how it ended is not known.
     Ran,
 }
 

@@ -1,5 +1,5 @@
-//! Each layer is raised by itself and still stops its own attack, which succeeds without it. Only these tests can do that:
-//! the product has no way to leave a layer out.
+//! Each layer is raised by itself and still stops its own attack, which succeeds without it. Only these tests can do
+//! that: the product has no way to leave a layer out.
 
 use super::plan::{Plan, Program, Step};
 use super::{cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session, spawn, sys};

@@ -39,7 +39,7 @@ impl Until {
         }
         let apart = async {
             let place = PLACES.clone().acquire_owned().await;
-            // The work keeps its place until it is over, also where nobody waits for it any longer.
+            // The work keeps its place until it is over, also when no call waits for it any longer.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };
         match tokio::time::timeout(self.limit.saturating_sub(self.began.elapsed()), apart).await {

@@ -48,7 +48,7 @@ impl Rights {
         self.callers.is_some() && !self.caller.operator
     }
 
-    /// What the person is told of a tool that the caller may not call.
+    /// What the person reads of a tool that the caller may not call.
     pub fn withheld(&self, id: &str) -> String {
         let (user, id) = (printable(&head(&self.caller.user, 100)), printable(&head(id, 100)));
         let place = self.callers.as_ref().map(|callers| match self.rule() {
@@ -91,7 +91,7 @@ impl Rights {
         }
     }
 
-    /// The entry by which the caller may be told of an end there, and the source of what that is signed with.
+    /// The entry by which the caller may have an end sent there, and the source of what that is signed with.
     pub fn callback(&self, url: &CallbackUrl) -> Result<(&CallbackRule, &SecretSource), Fault> {
         let found = self.rule().and_then(|rule| Some((rule.callback(url)?, rule.callback_secret.as_ref()?)));
         found.ok_or_else(|| {

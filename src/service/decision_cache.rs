@@ -47,7 +47,7 @@ impl DecisionCache {
         DecisionCache { snapshot, rules, policies, decided: Mutex::default() }
     }
 
-    /// What policy decides about a tool of this snapshot, found anew where the files beside its script changed.
+    /// What policy decides about a tool of this snapshot, decided again where the files beside its script changed.
     pub fn decided(&self, tool: &Arc<Tool>) -> Arc<Decided> {
         self.kept(tool).unwrap_or_else(|| self.found(tool, seen(tool)))
     }

@@ -1,7 +1,7 @@
 //! Denials: what a call was refused, and what failed on its way to a host, as data and in words.
 //!
-//! Nothing is said of a host or a file that the tool did not name itself. Whether a file exists on this machine is looked
-//! up only for the person who asks for an explanation.
+//! Nothing is said of a host or a file that the tool did not name itself. Whether a file exists on this machine is
+//! looked up only for the person who asks for an explanation.
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
@@ -231,8 +231,8 @@ pub(super) fn words(traffic: &Traffic) -> Option<String> {
 /// What is said beside a failure: for whoever called, and for the person.
 pub(super) type Hints = (Option<String>, Option<String>);
 
-/// For a failure of the tool's own. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long texts
-/// cut.
+/// For a failure of the tool's own. `printed`: bytes of its output; `denials`: secrets are hidden in them, and long
+/// texts cut.
 pub(super) fn hints(fault: &Fault, printed: u64, traffic: &Traffic, denials: &[Denial], tool: &str) -> Hints {
     match fault.kind {
         Kind::TimeoutError if printed > 0 => {
@@ -356,8 +356,8 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
     ))
 }
 
-/// What would ask for this file. Nothing for what no policy opens, for what is private or this host's own, and for names
-/// that would have to be quoted or would mean more than one file.
+/// What would ask for this file. Nothing for what no policy opens, for what is private or this host's own, and for
+/// names that would have to be quoted or would mean more than one file.
 fn file_grant(
     file: &Path,
     what: policy::RequestKind,

@@ -74,7 +74,7 @@ pub(super) fn sorted(value: &Value) -> Value {
     }
 }
 
-/// Refuses what is no key.
+/// Refuses what is not a key.
 pub fn check_key(key: &str) -> Result<(), Fault> {
     match (1..=LONGEST).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
         true => Ok(()),

@@ -1,5 +1,5 @@
-//! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused, what this host holds now.
-//! Calls of tools that do not exist count under one name.
+//! Metrics in Prometheus text: how the calls of each tool ended, what they took and were refused, what this host holds
+//! now. Calls of tools that do not exist count under one name.
 
 use super::call_ended::{CallEnded, Decision};
 use super::{Caller, Phase, Service, runlog};
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Upper bounds of the times that are told apart, milliseconds.
+/// Upper bounds of the times that are counted apart, milliseconds.
 const BOUNDS: [u64; 9] = [10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
 /// The tool of calls that name none.
 const NONE: &str = "none";

@@ -206,8 +206,8 @@ impl Service {
     }
 }
 
-/// Refusals: each has a record, or is counted in one. Of refusals for the number of calls, and of requests that cannot be
-/// read, the first of a minute have a record each, and then one a second, which counts those before it.
+/// Refusals: each has a record, or is counted in one. Of refusals for the number of calls, and of requests that cannot
+/// be read, the first of a minute have a record each, and then one a second, which counts those before it.
 impl Service {
     /// Records that a request was refused which leads to no call. `asked`: what it was for. `Err`: it cannot be
     /// recorded.

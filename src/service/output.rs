@@ -95,7 +95,7 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
         | Limit::ReceivedBytes => format!("{allowed} bytes"),
     };
     let (kind, what) = match limit {
-        // The caller can mend this, so it is a caller's error with the exit code of one.
+        // The caller can fix this, so it is a caller's error with the exit code of one.
         Limit::InputBytes => (Kind::ParameterValidationError, "The input is over"),
         _ => (Kind::ResourceLimitError, "Script exceeded"),
     };
@@ -128,7 +128,7 @@ fn cause(signal: i32) -> &'static str {
     }
 }
 
-/// Adds the tail of stderr, which is what mends most scripts, and that of `printed`; `silent` where nothing else is
+/// Adds the tail of stderr, which explains most failures, and that of `printed`; `silent` where nothing else is
 /// known.
 fn with_logs(mut fault: Fault, logs: &[String], printed: &[String], silent: &str) -> Fault {
     // A line of our own shim is the message already.

@@ -1,8 +1,9 @@
 //! The pipeline of one call: admit → decide → wait → decide again → confine → run → record.
 //!
 //! `decide` takes the whole decision, from the tool to the packages, under the tools and rules of one moment. After
-//! every wait it is taken again: an equal one goes on, another begins anew or, where a person agreed to the one before,
-//! refuses. Everything else stands in the record that the stages fill; nothing runs that could not be recorded first.
+//! every wait it is taken again: an equal one goes on, another begins again or, where a person agreed to the one
+//! before, refuses. Everything else stands in the record that the stages fill; nothing runs that could not be recorded
+//! first.
 
 use super::approval::changed;
 use super::arguments::{self, Arguments};
@@ -38,7 +39,7 @@ const OUTPUT_DATA: &str = "outputData";
 
 /// A decision that is older is taken again before anything runs, whatever took the time.
 const FRESH: Duration = Duration::from_millis(100);
-/// So many times a call begins anew with a changed decision.
+/// So many times a call begins again with a changed decision.
 const CHANGES: usize = 3;
 
 /// A call that was admitted, from which the decision about it can be taken again.
@@ -293,7 +294,7 @@ impl Service {
             Err(fault) => Err(fault),
         };
         if record.report.asks.is_some() {
-            // The same request with the answers is no repetition of this one.
+            // The same request with the answers does not repeat this one.
             record.place = None;
         }
         if !std::mem::take(&mut asked.stopped) {
@@ -646,7 +647,7 @@ fn judged(
             (Kind::TimeoutError, Some(_), false) => "The tool's service did not answer in time.".to_owned(),
             _ => fault.message.clone(),
         };
-        // The caller wrote the code of `core:run-code`, and can mend it.
+        // The caller wrote the code of `core:run-code`, and can fix it.
         let by_caller = fault.by_caller || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
         Fault { message, details, person, by_caller, ..fault }
     })?;

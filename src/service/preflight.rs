@@ -46,7 +46,7 @@ pub fn obstacles(tool: &registry::Tool, decision: &policy::Decision, runs: Resul
         Handler::ServiceMethod { .. } => "/handler/serviceName",
         _ => "/handler/type",
     };
-    // An `x-…` type is for a host that brings it; a service that nobody has is more likely misspelt.
+    // An `x-…` type is for a host that brings it; a service that is missing everywhere is more likely misspelt.
     let mistake = pointer == "/handler/serviceName";
     found.extend(runs.err().map(|fault| Obstacle::says(&fault, pointer, mistake)));
     found.extend(registry::unsatisfied(tool, decision).map(|need| Obstacle::needs(Kind::SecurityError, need)));

@@ -46,7 +46,7 @@ pub enum Resource {
     /// Sessions and tasks of MCP.
     Sessions,
     Tasks,
-    /// Calls in the background that run, or whose caller is still to be told of the end.
+    /// Calls in the background that run, or whose callback is pending.
     Background,
 }
 

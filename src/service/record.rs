@@ -250,7 +250,7 @@ impl CallRecord {
     /// What the call may touch is settled.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String, script: Option<Script>) {
         let shape = &confinement.shape;
-        // No log may show the host's own variables. What the call brings is no secret of this host.
+        // No log may show the host's own variables. What the call brings is not a secret of this host.
         shape.env.values().filter_map(policy::Variable::host).for_each(|value| self.hide(value));
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
@@ -327,8 +327,8 @@ impl CallRecord {
         line
     }
 
-    /// The executor is done. `lost`: lines of the log that nobody took in time. `digest`: of the script that ran, where
-    /// the executor knows it.
+    /// The executor is done. `lost`: lines of the log that were not taken in time. `digest`: of the script that ran,
+    /// where the executor knows it.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
         if lost > 0 {
             self.heard(&format!("toolhost: {lost} more lines came too fast for this log"));

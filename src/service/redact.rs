@@ -130,7 +130,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Whether a part of such a value may be marked secret, as far as can be told without following references.
+    /// Whether a part of such a value may be marked secret, as far as is known without following references.
     fn has_secret_parts(&mut self, schema: &Value) -> bool {
         if self.looks == 0 {
             return true;

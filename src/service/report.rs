@@ -49,7 +49,7 @@ pub struct Report {
     /// True where the tool's answer is the envelope.
     #[serde(skip)]
     pub speaks_envelope: bool,
-    /// The answer is what its parts said: whoever was told them has all of it.
+    /// The answer is what its parts said: whoever has them has all of it.
     #[serde(skip)]
     pub streamed: bool,
     /// Kept until the answer is delivered: no more answers wait for a slow reader than calls may run.

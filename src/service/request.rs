@@ -39,7 +39,7 @@ impl Caller {
 /// Longest name on whose behalf a request comes, characters: each call of it has its own copies.
 const LONGEST_LABEL: usize = 1000;
 
-/// On whose behalf a request comes; empty is nobody.
+/// On whose behalf a request comes; empty: none.
 pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
     match user {
         Some(user) if user.chars().count() > LONGEST_LABEL => {
@@ -71,11 +71,11 @@ pub struct CallRequest {
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     pub trace: Option<TraceContext>,
-    /// What was run, with what, and what it could touch is told with the report: for the person at the command line.
+    /// What was run, with what, and what it could touch comes with the report: for the person at the command line.
     pub verbose: bool,
     /// Entries of callers against which it was counted already: the principal's first, then that of whom it acts as.
     pub counted: usize,
-    /// Whom it was accepted for: it runs as nobody else.
+    /// Whom it was accepted for: it runs only as that one.
     pub acts_as: Option<String>,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is recorded and ends so.
     pub refused: Option<Fault>,
@@ -102,7 +102,7 @@ pub fn new_id() -> String {
 pub enum Approver {
     #[default]
     Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be told apart.
+    /// Operators, who see `Service::approvals`. `but`: the one who asks, where callers can be distinguished.
     Operators { but: Option<String> },
     /// Whomever the transport itself can ask.
     Face(Arc<dyn Ask>),
@@ -181,7 +181,7 @@ pub enum Answer {
     Nobody,
 }
 
-/// What a face is told while a call runs, secrets hidden. The report comes last, from `Service::call`.
+/// What a transport receives while a call runs, secrets hidden. The report comes last, from `Service::call`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Log(String),

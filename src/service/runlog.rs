@@ -1,7 +1,7 @@
 //! The run log: one tracing record per call and one per line of a tool's log, on standard error.
 //!
 //! Nothing of other crates is logged: their debug lines would show arguments unmasked. The lines of a server wait in a
-//! bounded queue for a thread of its own: nobody who logs waits for a pipe that nobody reads.
+//! bounded queue for a thread of its own: a logger does not wait for a pipe without a reader.
 
 use super::call_ended::CallEnded;
 use crate::base::{millis, text};
@@ -80,14 +80,14 @@ fn level(fault: &Fault) -> Level {
     }
 }
 
-/// Writes a line of a tool's log, secrets hidden and printable, if anybody listens to them. As a field: a message has no
-/// quotes, and so could show fields of its own.
+/// Writes a line of a tool's log, secrets hidden and printable, if anybody listens to them. As a field: a message has
+/// no quotes, and so could show fields of its own.
 pub fn line(call: &str, trace: impl Fn() -> Option<String>, tool: &str, line: &str) {
     tracing::debug!(target: "toolhost::log", call, trace = trace(), tool, line = text::cut(line, CUT));
 }
 
-/// Cut first, then escaped: a field is one line, whatever a tool printed. As a text it is written in quotes, so that none
-/// shows another field.
+/// Cut first, then escaped: a field is one line, whatever a tool printed. As a text it is written in quotes, so that
+/// none shows another field.
 fn shown(words: &str) -> String {
     text::printable(&text::cut(words, CUT))
 }
@@ -128,8 +128,8 @@ impl Level {
     }
 }
 
-/// Starts the log on standard error. A second start is ignored: embedding programs bring their own. `queued`: lines wait
-/// for a thread of their own, and are lost where that cannot write them.
+/// Starts the log on standard error. A second start is ignored: embedding programs bring their own. `queued`: lines
+/// wait for a thread of their own, and are lost where that cannot write them.
 pub fn init(style: Style, queued: bool) {
     if queued {
         begin_queue(style.json);
@@ -145,8 +145,8 @@ pub fn init(style: Style, queued: bool) {
     let _ = if style.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
 }
 
-/// Starts the thread. Where there can be none, lines are written by whoever logs them. `json`: what else is said becomes
-/// lines of JSON, too.
+/// Starts the thread. Where there can be none, lines are written by whoever logs them. `json`: what else is said
+/// becomes lines of JSON, too.
 fn begin_queue(json: bool) {
     JSON.store(json, Ordering::Relaxed);
     // Not through the handle that others share: they would wait for its lock.

@@ -1,5 +1,5 @@
-//! The values of the secrets that a call may use, read anew for each call, so that a changed one counts at once. No error
-//! shows a value, and a file that others may read is refused.
+//! The values of the secrets that a call may use, read again for each call, so that a changed one counts at once. No
+//! error shows a value, and a file that others may read is refused.
 
 use crate::base::mask::SHORTEST;
 use crate::base::{files, text};
@@ -127,7 +127,7 @@ fn read(file: std::fs::File) -> Result<Vec<u8>, String> {
     files::whole(file, LONGEST).map_err(failed)?.ok_or_else(|| format!("it is longer than {LONGEST} bytes"))
 }
 
-/// What a program prints. It and the files that its words name are no other user's to change.
+/// What a program prints. It and the files that its words name cannot be changed by other users.
 async fn command(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, rest) = words.split_first().ok_or("it names no program")?;
     for path in words.iter().filter(|word| word.starts_with('/')) {

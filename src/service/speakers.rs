@@ -1,7 +1,7 @@
 //! Several calls at once, shown to one reader one after the other.
 //!
-//! The call that has output first is shown to its end, then the next one that had some. Every event comes once. A call that
-//! waits to be shown keeps a bounded number of events in its sink; then its tool waits, too.
+//! The call that has output first is shown to its end, then the next one that had some. Every event comes once. A call
+//! that waits to be shown keeps a bounded number of events in its sink; then its tool waits, too.
 
 use super::Report;
 use super::request::{CallRequest, Event, Sink};
@@ -132,7 +132,7 @@ impl Speakers {
         }
     }
 
-    /// What is told next; `None`: all calls were shown to their end. Dropping the future loses nothing.
+    /// What comes next; `None`: all calls were shown to their end. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<StageEvent> {
         if self.begun == 0 {
             return None;

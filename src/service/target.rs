@@ -57,7 +57,7 @@ pub(super) struct Target {
     stamp: Option<Stamp>,
     pub source: Option<String>,
     pub env: BTreeMap<String, String>,
-    /// The answer is told as an envelope.
+    /// The answer is an envelope.
     pub enveloped: bool,
 }
 
@@ -289,10 +289,10 @@ fn owners_of(snapshot: &registry::Snapshot, script: &Path, base: &Path) -> Resul
     Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
 }
 
-/// Whoever may call some tools only is told of no link, pipe or closed file at a path, which would tell of the others.
-/// What a path says of itself is no secret.
+/// Restricted callers get NotFound for a link, pipe or closed file at a path, which would show other tools.
+/// What a path says of itself is not a secret.
 fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut CallRecord) -> Fault {
-    // No policy decided this: a path that no script may have, or a script that nobody may call by it.
+    // No policy decided this: a path that no script may have, or a script that may not be called by it.
     if fault.kind == Kind::SecurityError {
         record.denied_by.get_or_insert_with(|| "script".to_owned());
     }

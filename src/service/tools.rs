@@ -83,7 +83,7 @@ impl Service {
         self.changed.subscribe()
     }
 
-    /// Takes new rules and asks every source of the registry anew; calls that run keep what they began under. Rules
+    /// Takes new rules and asks every source of the registry again; calls that run keep what they began under. Rules
     /// that cannot be read allow nothing: no call starts until a reload can read them, and the last good ones say who
     /// may look at those that run, and end them. Returns what failed.
     pub fn reload(&self, rules: Result<Rules, Fault>) -> Vec<String> {
@@ -102,8 +102,8 @@ impl Service {
         failed
     }
 
-    /// Rules that may follow the present ones: where there was a file of callers, its absence is no rule that everybody
-    /// may call everything.
+    /// Rules that may follow the present ones: where there was a file of callers, its absence is not a rule that
+    /// everybody may call everything.
     pub fn may_follow(&self, rules: Rules) -> Result<Rules, String> {
         match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
             Some(gone) => Err(format!(
@@ -115,14 +115,14 @@ impl Service {
         }
     }
 
-    /// Newer rules are there that cannot be read, and nobody said that they hold: the present ones stay, whole. Asks
-    /// every source of the registry anew; returns what failed.
+    /// Newer rules are there that cannot be read, and no reload was asked for: the present ones stay, whole. Asks
+    /// every source of the registry again; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
         self.parts.registry.refresh()
     }
 
-    /// Asks one source of the registry anew, which never fails.
+    /// Asks one source of the registry again, which never fails.
     pub fn refresh_source(&self, id: &str) {
         let _ = self.parts.registry.refresh_source(id);
         self.changed.send_replace(());
@@ -185,7 +185,7 @@ impl Service {
         self.decisions().is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
     }
 
-    /// What calls of a tool can touch. `None`: nothing confines them, so that nobody knows.
+    /// What calls of a tool can touch. `None`: nothing confines them, so that this is not known.
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;

@@ -20,9 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Where announcements are made if nobody says otherwise.
+/// Where announcements are made unless configured.
 pub const TOPIC: &str = "notify:tg:tool-services";
-/// Seconds for which one holds, if nobody says otherwise, and at most.
+/// Seconds for which one holds, unless configured, and at most.
 pub const TTL: i64 = 60;
 pub const LONGEST_TTL: i64 = 300;
 /// How far the clock of an announcer may be before ours, milliseconds.
@@ -90,7 +90,7 @@ pub struct AnnouncerStatus {
 }
 
 impl Announcements {
-    /// Begins to listen, until the host is told to stop.
+    /// Begins to listen, until the host stops.
     pub async fn open(
         entries: &[Entry],
         own: BTreeSet<String>,
@@ -250,7 +250,7 @@ fn registry_id(source: &Announced) -> &str {
     crate::registry::Source::id(source)
 }
 
-/// Announces what the entries say that they announce, until the host is told to stop.
+/// Announces what the entries say that they announce, until the host stops.
 pub async fn announce(
     entries: &[broker::Entry],
     service: &Arc<Service>,

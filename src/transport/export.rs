@@ -1,6 +1,6 @@
-//! Tools as programs and models see them: schemas that the strictest clients take, the shapes of model APIs, and text for a
-//! prompt. Nothing shows a path of this host, or a raw character that a terminal would obey. Rules that are left out of a
-//! schema are checked by the call pipeline all the same.
+//! Tools as programs and models see them: schemas that the strictest clients take, the shapes of model APIs, and text
+//! for a prompt. Nothing shows a path of this host, or a raw character that a terminal would obey. Rules that are left
+//! out of a schema are checked by the call pipeline all the same.
 
 use super::names::Names;
 use crate::base::text;
@@ -41,8 +41,8 @@ pub enum ExportDocument {
     Text(String),
 }
 
-/// What is offered of these: one version of each id, the one that a call of the id gets, which is a tool that can be called
-/// here and is not hidden.
+/// What is offered of these: one version of each id, the one that a call of the id gets, which is a tool that can be
+/// called here and is not hidden.
 pub fn offered(
     mut tools: Vec<Arc<Tool>>,
     called: impl Fn(&str) -> Option<Arc<Tool>>,
@@ -55,8 +55,8 @@ pub fn offered(
     tools
 }
 
-/// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has the
-/// same name alone and in a list. A tool whose name would be another's is left out.
+/// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has
+/// the same name alone and in a list. A tool whose name would be another's is left out.
 pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> ExportDocument {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
@@ -102,7 +102,8 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
     }
 }
 
-/// The examples whose input fits the parameters: a model learns from them, and a model API refuses a whole list for another.
+/// The examples whose input fits the parameters: a model learns from them, and a model API refuses a whole list for
+/// another.
 fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
     manifest.examples.iter().filter(|example| {
         let schema = manifest.parameters.as_ref();

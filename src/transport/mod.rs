@@ -1,5 +1,5 @@
-//! Transports: a protocol's messages as requests to `service`, and its reports in the protocol's words. A transport holds no
-//! logic.
+//! Transports: a protocol's messages as requests to `service`, and its reports in the protocol's words. A transport
+//! holds no logic.
 
 pub mod action;
 pub mod announced;

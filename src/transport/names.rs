@@ -1,5 +1,6 @@
-//! Tool ids and the names that MCP clients and model APIs accept, one to one: `ns:name` and `ns__name`, or the name that the
-//! author chose. Where two ids would share a name neither is offered: a new file must not take over the name of a tool.
+//! Tool ids and the names that MCP clients and model APIs accept, one to one: `ns:name` and `ns__name`, or the name
+//! that the author chose. Where two ids would share a name neither is offered: a new file must not take over the name
+//! of a tool.
 
 use crate::base::suggest;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! A stream with a clock: whoever reads an answer too slowly loses the connection.
 //!
-//! For: connections. In: any stream. Out: the same stream, whose writes fail where the other end took too little for too
-//! long. Never: counts the time in which there is nothing to write.
+//! For: connections. In: any stream. Out: the same stream, whose writes fail where the other end took too little for
+//! too long. Never: counts the time in which there is nothing to write.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! A Pulsar of this machine's own, and tools over it: TrustGraph's clients call them, and what is lost on the way comes back.
+//! A Pulsar of this machine's own, and tools over it: TrustGraph's clients call them, and what is lost on the way comes
+//! back.
 
 use super::clients::{called, served};
 use super::node::free_port;

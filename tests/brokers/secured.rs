@@ -1,5 +1,5 @@
-//! RabbitMQ with TLS, a virtual host and a password: with them tools are served there and services called, and what is wrong is
-//! told as what it is.
+//! RabbitMQ with TLS, a virtual host and a password: with them tools are served there and services called, and what is
+//! wrong is told as what it is.
 
 use super::held::status;
 use super::node::free_port;
@@ -24,7 +24,8 @@ pub fn private(folder: &Path, who: Who, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// A call of a service by each of these entries: this answer where no reason is given, else nobody is reached for that reason.
+/// A call of a service by each of these entries: this answer where no reason is given, else nobody is reached for that
+/// reason.
 pub fn called(who: Who, name: &str, answer: &str, entries: &[(String, Option<&str>)]) {
     let host = tool_services::playground(who, name, "amqp://localhost");
     for (entry, reason) in entries {

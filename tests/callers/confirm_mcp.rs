@@ -139,7 +139,8 @@ fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
     });
 }
 
-/// Who is an operator is said by the file of callers alone, over MCP too: a form shows paths of this host to nobody else.
+/// Who is an operator is said by the file of callers alone, over MCP too: a form shows paths of this host to nobody
+/// else.
 #[test]
 fn the_file_of_callers_says_who_is_an_operator() {
     if !has("python", 1) {

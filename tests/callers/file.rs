@@ -9,7 +9,8 @@ use toolhost::policy::{CALLERS_FILE, FileProblem, Policies, callers};
 
 const HEAD: &str = "[[caller]]\nname = \"a\"\nwhy = \"w\"\ntools = [\"x:*\"]\n";
 
-/// Line, place, who refuses it (the published schema does, or the reader alone), and the text after the head, where ` ; ` ends a line.
+/// Line, place, who refuses it (the published schema does, or the reader alone), and the text after the head, where ` ;
+/// ` ends a line.
 const REFUSED: &str = r#"
 5|/caller/0/tolls|schema|tolls = []
 5|/callr|schema|[[callr]]

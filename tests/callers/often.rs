@@ -193,7 +193,8 @@ fn go(playground: &Playground, tool: &str) {
     std::fs::write(playground.path(&format!("user_scripts/bob/{tool}/go")), "").unwrap();
 }
 
-/// Calls that wait for the limit of one tool hold up no other call, though it comes under the same name by the same tool.
+/// Calls that wait for the limit of one tool hold up no other call, though it comes under the same name by the same
+/// tool.
 #[test]
 fn a_full_limit_holds_up_equal_calls_alone() {
     if !has("python", 1) {

@@ -1,10 +1,11 @@
 //! One table of policy cases, run on both engines, with one verdict.
 //!
 //! Each row is a manifest, a policy and a probe. A Python script (`probe.py`) and a WASI module (`probe.c`, kept as
-//! text in `probe.wat`; for sockets, which preview 1 lacks, a component) try the same thing behind the same walls; the outcome, the files outside and the record must
-//! be the same. The word for "no" is the mechanism's own: a kernel and a WASI library number their errors
-//! differently, so a row names both. Where an engine lacks the mechanism the row says in `wasi` what it does instead,
-//! and docs/SECURITY.md says so too. The control is the same probe where it may succeed.
+//! text in `probe.wat`; for sockets, which preview 1 lacks, a component) try the same thing behind the same walls; the
+//! outcome, the files outside and the record must be the same. The word for "no" is the mechanism's own: a kernel and a
+//! WASI library number their errors differently, so a row names both. Where an engine lacks the mechanism the row says
+//! in `wasi` what it does instead, and docs/SECURITY.md says so too. The control is the same probe where it may
+//! succeed.
 
 mod files;
 mod limits;

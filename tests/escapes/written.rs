@@ -149,7 +149,8 @@ fn what_a_call_adds_is_limited() {
     }
 }
 
-/// Of a group that the tool's user namespace does not have, a folder that the tool closes is closed to its launcher, too.
+/// Of a group that the tool's user namespace does not have, a folder that the tool closes is closed to its launcher,
+/// too.
 #[test]
 fn what_cannot_be_counted_ends_the_call() {
     const GROUP: u32 = 54321;

@@ -166,7 +166,8 @@ fn holds(host: u32) -> (usize, usize) {
     (fs::read_dir(format!("/proc/{host}/fd")).map_or(0, Iterator::count), launchers.count())
 }
 
-/// Open descriptors of a host, and the launchers it keeps, once nothing moves: what ended is reaped by a thread of its own.
+/// Open descriptors of a host, and the launchers it keeps, once nothing moves: what ended is reaped by a thread of its
+/// own.
 pub fn holds_at_rest(host: u32) -> (usize, usize) {
     let until = Instant::now() + Duration::from_secs(10);
     let (mut seen, mut same) = (holds(host), 0);

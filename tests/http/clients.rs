@@ -1,6 +1,6 @@
-//! Clients that others wrote: the conformance suite of the protocol, its Python and TypeScript SDKs, and one that asks what the
-//! OpenAPI document says can be asked. Where they are
-//! installed: `tests/clients/install.sh FOLDER`, then `TOOLHOST_TEST_MCP=FOLDER`; Python's in `TOOLHOST_TEST_VENV`.
+//! Clients that others wrote: the conformance suite of the protocol, its Python and TypeScript SDKs, and one that asks
+//! what the OpenAPI document says can be asked. Where they are installed: `tests/clients/install.sh FOLDER`, then
+//! `TOOLHOST_TEST_MCP=FOLDER`; Python's in `TOOLHOST_TEST_VENV`.
 
 use super::Web;
 use crate::harness::{Playground, Who, copy, repository, skipped};

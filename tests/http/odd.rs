@@ -1,4 +1,5 @@
-//! Odd requests, as data, of a caller that is known: what is sent, the statuses that come back, and whom the record names.
+//! Odd requests, as data, of a caller that is known: what is sent, the statuses that come back, and whom the record
+//! names.
 
 use super::hostile::{answers, status};
 use super::{Web, adder, bearer, private, request, token};

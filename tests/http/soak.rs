@@ -1,5 +1,5 @@
-//! A soak: good, slow, hostile, cancelled and broken calls of several clients at once, over HTTP and MCP; afterwards nothing is
-//! left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
+//! A soak: good, slow, hostile, cancelled and broken calls of several clients at once, over HTTP and MCP; afterwards
+//! nothing is left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
 
 use super::{Reply, Web, exchanged, request};
 use crate::harness::{PATIENCE, Playground, Who, as_everyone_with, holds_at_rest, processes_of, wait_for};

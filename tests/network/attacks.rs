@@ -4,8 +4,8 @@ use super::{World, allow, in_both_worlds};
 use crate::harness::{Ended, Server, finish, fits, has};
 use serde_json::{Value, json};
 
-/// Sends bytes (hex) to a port of the granted host and answers with the beginning of what comes back; "reset" or "closed" where
-/// nothing does. A list of texts is sent with pauses between them.
+/// Sends bytes (hex) to a port of the granted host and answers with the beginning of what comes back; "reset" or
+/// "closed" where nothing does. A list of texts is sent with pauses between them.
 const SEND: &str = "import json,socket,sys,time\nout=[]\nfor port,pieces in json.load(sys.stdin)['cases']:\n \
     s=socket.create_connection(('api.example.com',port),8)\n s.settimeout(8)\n \
     try:\n  for piece in pieces:\n   s.sendall(bytes.fromhex(piece)); time.sleep(0.05)\n  s.shutdown(socket.SHUT_WR)\n  b=b''\n  \

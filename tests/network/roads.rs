@@ -1,4 +1,5 @@
-//! Every road but the stub and the listening sockets: what the walls of a networked call refuse, with the answer outside.
+//! Every road but the stub and the listening sockets: what the walls of a networked call refuse, with the answer
+//! outside.
 
 use super::{allow, in_both_worlds};
 use crate::escapes::Attack;
@@ -81,7 +82,8 @@ fn there_is_no_other_road_out() {
         assert_eq!(said["resolv"], "nameserver 198.18.0.1\noptions ndots:1 timeout:2 attempts:2\n");
         assert_eq!((heard, listeners.heard()), (Vec::<String>::new(), 0), "nobody outside hears anything");
 
-        // The control: outside, by the same user. The listeners are those of the machine itself, so the rest is tried there.
+        // The control: outside, by the same user. The listeners are those of the machine itself, so the rest is tried
+        // there.
         (input["outside"], input["settings"]) = (json!(true), json!([]));
         let mut python = world.playground.outside(PYTHON);
         python.args(["-c", SCRIPT]);
@@ -95,8 +97,8 @@ fn there_is_no_other_road_out() {
     });
 }
 
-/// Connections to a host that reads nothing, filled until none of them takes more, for some seconds at most: a kernel that
-/// is short of memory for sockets makes each of them wait. Answers how many bytes wait to be sent.
+/// Connections to a host that reads nothing, filled until none of them takes more, for some seconds at most: a kernel
+/// that is short of memory for sockets makes each of them wait. Answers how many bytes wait to be sent.
 const FILLS: &str = r#"
 import array, fcntl, json, socket, sys, termios, time
 kept, waiting, total = [], array.array("i", [0]), 0

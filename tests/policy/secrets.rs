@@ -436,7 +436,8 @@ proptest! {
 const TELLS: &str = "import json, os\nkey = os.environ['KEY']\nprint('log', key, flush=True, file=__import__('sys').stderr)\n\
     print(json.dumps({'plain': key, 'backwards': key[::-1]}))\n";
 
-/// By the command line: a variable is read anew for each call, reaches the tool, and is hidden in what is printed and kept.
+/// By the command line: a variable is read anew for each call, reaches the tool, and is hidden in what is printed and
+/// kept.
 #[test]
 fn a_granted_variable_reaches_the_tool_and_is_hidden() {
     let host = crate::harness::host();

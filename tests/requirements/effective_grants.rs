@@ -133,7 +133,8 @@ fn a_broken_manifest_stops_only_what_it_names() {
     });
 }
 
-/// A tool that is there and not loaded is not told as absent: the person hears its fault, an agent only that there is one.
+/// A tool that is there and not loaded is not told as absent: the person hears its fault, an agent only that there is
+/// one.
 #[test]
 fn what_cannot_be_loaded_is_not_absent() {
     as_everyone_with("python", "a faulty manifest", |who| {

@@ -1,5 +1,6 @@
-//! P3, P5, P19: a tool's data is its neighbours' data; its code is not. What one tool writes, others read, and none runs; what
-//! it leaves in a folder that it may write never becomes a tool. (A folder that it fills: `registry/scan.rs`.)
+//! P3, P5, P19: a tool's data is its neighbours' data; its code is not. What one tool writes, others read, and none
+//! runs; what it leaves in a folder that it may write never becomes a tool. (A folder that it fills:
+//! `registry/scan.rs`.)
 
 use crate::harness::{
     Ended, PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, found, has, manifest,
@@ -337,8 +338,8 @@ fn helpers_below_the_base_are_shared_and_not_written() {
     });
 }
 
-/// What a tool left below a tree that it could write is no tool, no script and no policy: while it is loaded, without its
-/// manifest, without its policy, at a reload.
+/// What a tool left below a tree that it could write is no tool, no script and no policy: while it is loaded, without
+/// its manifest, without its policy, at a reload.
 #[test]
 fn a_place_keeps_its_past() {
     as_everyone_with("python", "a place with a past", |who| {
@@ -365,7 +366,8 @@ fn a_place_keeps_its_past() {
         unknown("while the writer is loaded");
         // A manifest that a tool dropped keeps nobody from running the script that it names.
         fits("ok", &run("zz/main.py")).unwrap();
-        // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is gone.
+        // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is
+        // gone.
         fs::rename(folder.join("out/evil.py"), base.join("evil.py")).unwrap();
         fits("ok", &playground.call("mod:writer", &input(&json!({}), 0.0)))
             .unwrap_or_else(|why| panic!("{who:?}: {why}"));
@@ -382,7 +384,8 @@ fn a_place_keeps_its_past() {
         fits(wanted, &run("old/out/evil.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
         let told = playground.cli(&["check"]).text();
         assert!(told.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {told}");
-        // Nor does `check` take a policy from there, named by a path that begins at the current folder; nor does a call.
+        // Nor does `check` take a policy from there, named by a path that begins at the current folder; nor does a
+        // call.
         for (folder, path) in [(folder.join("out"), "x.policy.toml"), (folder.clone(), "out/x.policy.toml")] {
             let mut command = playground.host();
             command.current_dir(folder).args(["check", path]);
@@ -402,8 +405,8 @@ fn a_place_keeps_its_past() {
     });
 }
 
-/// Below a write tree in the tool's own folder nothing is loaded, also before the tool ever ran. A tree elsewhere, with a
-/// tool in it, is not granted.
+/// Below a write tree in the tool's own folder nothing is loaded, also before the tool ever ran. A tree elsewhere, with
+/// a tool in it, is not granted.
 #[test]
 fn what_lies_in_a_granted_tree_is_no_tool_before_the_first_call() {
     if !has("python", 1) {

@@ -1,5 +1,5 @@
-//! Who owns a script: nobody else names it, by no path and under no other name; a call that names it answers to all that
-//! its own manifests say, and is refused while those are not known.
+//! Who owns a script: nobody else names it, by no path and under no other name; a call that names it answers to all
+//! that its own manifests say, and is refused while those are not known.
 
 use crate::harness::{
     PYTHON, Playground, Server, Who, as_everyone_with, finish, fits, found, has, is_root, manifest, repository, skipped,
@@ -143,8 +143,8 @@ fn nobody_names_anothers_script() {
     }
 }
 
-/// A manifest that is put above a script takes it from a manifest elsewhere, and frees no call by its path from that one's
-/// parameters.
+/// A manifest that is put above a script takes it from a manifest elsewhere, and frees no call by its path from that
+/// one's parameters.
 #[test]
 fn a_manifest_above_takes_a_script_and_frees_nothing() {
     if !has("python", 1) {
@@ -293,7 +293,8 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
         playground.settle();
         let mode = |path: &Path, bits| fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
         let run = || playground.call(PY, r#"{"scriptPath": "fin/keys.py"}"#);
-        // A user's own file is the user's to run. Nor does root run what lies in a folder that only its owner may enter.
+        // A user's own file is the user's to run. Nor does root run what lies in a folder that only its owner may
+        // enter.
         let wanted = match who {
             Who::Root => "SecurityError: this host runs as root, and only the file's owner may read it",
             _ => "ScriptError",

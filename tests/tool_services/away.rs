@@ -1,4 +1,5 @@
-//! A broker that goes while services are called over it: each call ends with its reason, and the next ones are served again.
+//! A broker that goes while services are called over it: each call ends with its reason, and the next ones are served
+//! again.
 
 use super::peer::Peer;
 use super::{configured, playground, queues, terms};

@@ -86,7 +86,7 @@ fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let mut found = preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
     let problem = |obstacle: &Obstacle| {
-        // A tool that another machine or a later version could run is no fault of its file.
+        // A tool that another machine or a later version could run is not a fault of its file.
         let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
         let message = format!("unavailable here: {}", obstacle.said());
         Problem::new(severity, Code::Dependency, &*obstacle.need.pointer, message)

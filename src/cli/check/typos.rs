@@ -1,4 +1,5 @@
-//! What a policy names that does not exist: a tool, folder, file, interpreter, index or secret. Such a policy still loads.
+//! What a policy names that does not exist: a tool, folder, file, interpreter, index or secret. Such a policy still
+//! loads.
 
 use crate::base::text::{self, printable};
 use crate::base::{files, mask, suggest};
@@ -148,8 +149,8 @@ fn unknown(policy: &Policy, tools: &Tools, machine: &Machine) -> Vec<Problem> {
     found
 }
 
-/// The path of a file rule if it exists for none of the tools in `folders`, which the policy governs. A path that may be
-/// written need not exist yet.
+/// The path of a file rule if it exists for none of the tools in `folders`, which the policy governs. A path that may
+/// be written need not exist yet.
 fn missing_path(key: &str, rule: &policy::Rule, folders: Option<&Vec<&PathBuf>>) -> Option<PathBuf> {
     let areas: Vec<policy::Area> = match rule.relative {
         true => folders.into_iter().flatten().map(|folder| rule.area_at(folder)).collect(),

@@ -53,7 +53,8 @@ pub struct Broker {
     pub files: Vec<PathBuf>,
 }
 
-/// The connection of an entry: its address, who we are there, and who vouches for the broker. Adds the files that it names.
+/// The connection of an entry: its address, who we are there, and who vouches for the broker. Adds the files that it
+/// names.
 fn connection(
     url: &str,
     user: Option<String>,

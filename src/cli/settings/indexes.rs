@@ -110,7 +110,8 @@ fn one(
     Index::new(name, of, &url, &hosts, &ranges, credential, ca.transpose()?)
 }
 
-/// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the machine.
+/// The index of this machine's own installers: a variable of this host, then a file of its user, then one of the
+/// machine.
 fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<String>, String> {
     let (variables, files): (&[&str], Vec<PathBuf>) = match ecosystem {
         Ecosystem::Python => (&["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"], python_files(variable)),

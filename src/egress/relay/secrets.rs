@@ -32,8 +32,8 @@ const STANDARD: [&str; 52] = [
     "sec-gpc", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade-insecure-requests",
     "user-agent", "repr-digest", "want-content-digest", "want-repr-digest",
 ];
-/// A part of an answer, or an answer in another encoding, could hold a secret unseen; what follows the body is no place
-/// for headers.
+/// A part of an answer, or an answer in another encoding, could hold a secret unseen; what follows the body is not a
+/// place for headers.
 const UNWANTED: [&str; 7] = ["range", "if-range", "request-range", "accept-charset", "a-im", "trailer", "expect"];
 
 /// The values of a call's secrets, by name.

@@ -139,7 +139,7 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     (code, address)
 }
 
-/// The name as policies write it. Decided on the bytes of each label: one with a dot inside is no host name.
+/// The name as policies write it. Decided on the bytes of each label: one with a dot inside is not a host name.
 fn canonical(name: &Name) -> Option<String> {
     let good = |label: &[u8]| label.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
     name.iter().all(good).then(|| host::name(&shown(name))).flatten()

@@ -151,7 +151,7 @@ pub async fn capture(
 ) -> Captured {
     let Pipes { input: mut to, output: mut from, log: mut log_from } = pipes;
     let feed = async move {
-        // A tool need not read its input: EPIPE is no fault.
+        // A tool need not read its input: EPIPE is not a fault.
         let _ = to.write_all(input).await;
     };
     let read = async {

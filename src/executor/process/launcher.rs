@@ -153,7 +153,7 @@ pub fn lost(how: &str) -> Fault {
 }
 
 impl Process {
-    /// Starts one, which makes what holds for every call and then waits to be told what it is for. `own` is this binary,
+    /// Starts one, which makes what holds for every call and then waits for its setup. `own` is this binary,
     /// open; the launcher is entered from the descriptor, so that it is the same version whatever lies at its path by
     /// now. `owner`: uid and gid that granted files probably have.
     pub fn start(own: &OwnedFd, lease: &identity::Lease, owner: Option<(u32, u32)>) -> Result<Process, Fault> {
@@ -206,7 +206,7 @@ impl Launcher {
         let text = text.and_then(|text| messages::memory_file(&text)).map_err(|e| broken("writing its set-up", &e))?;
         let mut files = vec![text.as_fd(), own.as_fd()];
         files.extend(launcher.process.group.iter().flat_map(cgroup::Group::descriptors));
-        // What it was refused before it was told comes first.
+        // What it was refused before that comes first.
         let said = launcher.say(&ToLauncher::Setup, &files);
         let answer = tokio::time::timeout(START, launcher.first_answer()).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {

@@ -67,7 +67,7 @@ impl Launchers {
     }
 
     /// Starts a process ahead, for a host that makes one call: it starts while the rest of the host is made. What keeps
-    /// it from starting is told by the call. `owner`: uid and gid that granted files probably have.
+    /// it from starting ends the call with that reason. `owner`: uid and gid that granted files probably have.
     pub fn begin(&mut self, owner: Option<(u32, u32)>) {
         self.one_call = true;
         let Ok(Some(lease)) = identity::lease(self.pool.clone()) else { return };

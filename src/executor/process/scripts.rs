@@ -25,7 +25,7 @@ use std::time::Instant;
 const RAISING: &str = "the walls of the tool are still being raised";
 /// The signal by which the kernel ends a tool that writes a file beyond its limit.
 const FILE_TOO_LARGE: i32 = nix::libc::SIGXFSZ;
-/// Longest run of an empty script, ms. The call is over by then, but nobody has its answer yet.
+/// Longest run of an empty script, ms. The call is over by then, but its answer is not sent yet.
 const LONGEST_MS: u64 = 3_000;
 /// Most interpreters that are remembered.
 const MAX_RUNTIMES: usize = 64;
@@ -247,7 +247,7 @@ fn judge(
         if signal != 0 {
             return Ending::Signalled { signal };
         }
-        // The shim that calls an entry point says on stderr what was wrong and how to mend it.
+        // The shim that calls an entry point says on stderr what was wrong and how to fix it.
         let reason = shape.entry_point.as_ref().and_then(|_| runtimes::shim_reason(logs.iter().map(String::as_str)));
         return reason.map_or(Ending::Exited { code }, |reason| Ending::Raised { message: reason.to_owned() });
     }
@@ -404,7 +404,7 @@ mod tests {
         assert!(matches!(lost(&launcher, async {}).await, LauncherError::Gone));
     }
 
-    /// The caller is told in time, and a launcher that does not see the closed socket is killed.
+    /// The caller gets the answer in time, and a launcher that does not see the closed socket is killed.
     #[tokio::test]
     async fn a_launcher_that_does_not_come_up_is_killed() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,7 @@
 //! One instance of a service: where its requests go, and who waits for which reply.
 //!
-//! A call that reads slowly holds up nobody, and has a bound for what is kept for it. An unreadable reply ends only its call.
+//! A call that reads slowly holds up no other, and has a bound for what is kept for it. An unreadable reply ends only
+//! its call.
 
 use crate::base::{lock, text};
 use crate::broker::{Delivery, Link, PublishError, Source, State, Terms, ToolServiceResponse, Topic, Trace};
@@ -13,7 +14,8 @@ use tokio::sync::Notify;
 /// How much longer than what it says a reply may be: six bytes for one (`\u0000`), and its other members.
 const ESCAPED: u64 = 6;
 const FRAME: u64 = 64 * 1024;
-/// Parts that wait for a call, each by itself; later ones join the last, so that a million of one byte take no more than that.
+/// Parts that wait for a call, each by itself; later ones join the last, so that a million of one byte take no more
+/// than that.
 const PARTS: usize = 64;
 
 /// What came for a call.
@@ -126,7 +128,7 @@ impl Line {
         told
     }
 
-    /// Where it leads, and why nobody is there.
+    /// Where it leads, and why it has no reader.
     pub fn nobody(&self) -> String {
         match self.link.state() {
             State::Connected { .. } => format!("{}: no queue is bound there", self.name),

@@ -62,7 +62,7 @@ impl Remote {
             let answers = topic(&grant.response)?;
             let open = |queue| Ok(Arc::new(Line::open(terms.clone(), topic(queue)?, answers.clone())));
             let lines = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
-            // What a descriptor said before it was changed: nobody calls that again.
+            // What a descriptor said before it was changed: it is not called again.
             services.retain(|(service, ..), _| *service != grant.service);
             services.insert(key.clone(), Service { lines, calls: 0 });
         }
@@ -225,7 +225,7 @@ async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Res
     Err(fault.details(why.to_owned()).person(person.join("; ")).retryable())
 }
 
-/// `None`: nobody reads there.
+/// `None`: no reader is there.
 async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Sent>, Fault> {
     asked.gate.pass().await?;
     let waiter = line::Waiter::new(line, asked.room);

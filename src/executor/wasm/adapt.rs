@@ -1,8 +1,8 @@
 //! Turns any accepted module into a component, and finds by its exports how a component is called.
 //!
-//! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped. The standard adapter
-//! loses exit codes (it knows only "ok" and "failed"), so the module's `proc_exit` is renamed to an import of ours that
-//! keeps the number. Our names are as long as those, so they are written over them.
+//! A WASI preview 1 module is wrapped into a component, since only a component's handles can be capped. The standard
+//! adapter loses exit codes (it knows only "ok" and "failed"), so the module's `proc_exit` is renamed to an import of
+//! ours that keeps the number. Our names are as long as those, so they are written over them.
 
 use std::borrow::Cow;
 use wasi_preview1_component_adapter_provider as adapter;

@@ -47,8 +47,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// `handed`: compiled code for a worker, a module for the compiler, open for reading. `own`: memory and threads that
-    /// the role needs beyond the limits of the shape.
+    /// `handed`: compiled code for a worker, a module for the compiler, open for reading. `own`: memory and threads
+    /// that the role needs beyond the limits of the shape.
     pub async fn start(
         launchers: &Launchers,
         (shape, grants): (&Shape, Resolved),

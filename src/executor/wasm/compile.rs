@@ -79,7 +79,8 @@ pub fn serve() -> io::Result<()> {
     to.flush()
 }
 
-/// The module, if it still is the one that was asked for. Nothing of it is looked at before, so that this check is sound.
+/// The module, if it still is the one that was asked for. Nothing of it is looked at before, so that this check is
+/// sound.
 fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
     let module = trusted_code::read(module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
     match crate::base::sha256_hex(&module) == digest {
@@ -162,7 +163,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     })
 }
 
-/// What the child says; an error where it stops or says what is no answer.
+/// What the child says; an error where it stops or says what is not an answer.
 async fn receive(
     from: &mut (impl AsyncBufRead + Unpin),
     mut into: Writer,

@@ -91,7 +91,7 @@ impl Scratch {
     }
 
     fn begin(&self) -> io::Result<()> {
-        // A guest may set these times to anything. (The ctime, which nobody can set, becomes now.)
+        // A guest may set these times to anything. (The ctime, which cannot be set, becomes now.)
         let now = SystemTime::now();
         self.folder.set_times(FileTimes::new().set_accessed(now).set_modified(now))
     }

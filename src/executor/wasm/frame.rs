@@ -1,7 +1,7 @@
 //! The messages between host and worker, or host and compiler, over two pipes.
 //!
-//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload. Both are bounded,
-//! and no length, number or name of a peer is believed unchecked.
+//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that payload. Both are
+//! bounded, and no length, number or name of a peer is believed unchecked.
 
 use crate::base::lock;
 use crate::base::mask::Hidden;
@@ -86,7 +86,8 @@ pub struct Init {
     /// Where the guest's relative paths start, and what it is granted: for words about what it was refused.
     pub folder: PathBuf,
     pub granted: Vec<(policy::Access, policy::Opening)>,
-    /// The guest may connect: the worker's network namespace holds the stub and the relay of its hosts, and nothing else.
+    /// The guest may connect: the worker's network namespace holds the stub and the relay of its hosts, and nothing
+    /// else.
     pub networked: bool,
 }
 

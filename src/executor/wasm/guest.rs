@@ -169,8 +169,8 @@ impl ResourceLimiter for Meter {
     }
 }
 
-/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`). Functions that
-/// may refuse a file, a socket or a name report that. `get-directories` gives the folders that all stores share.
+/// What a guest may import: WASI 0.2 with `wasi:http`, and the exit code of adapted modules (see `adapt`). Functions
+/// that may refuse a file, a socket or a name report that. `get-directories` gives the folders that all stores share.
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;

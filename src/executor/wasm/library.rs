@@ -1,7 +1,7 @@
 //! From a script file to compiled code, once per content.
 //!
-//! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not tried
-//! again soon, and no tool keeps a compiler from all others.
+//! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not
+//! tried again soon, and no tool keeps a compiler from all others.
 
 use super::cache::Cache;
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
@@ -166,7 +166,7 @@ impl Library {
             Err(_) => {
                 let free = self.slow_compilers.try_enter(&shape.tool);
                 if free.is_none() {
-                    // Begun anew once there is a place: dropping the future ends its compiler.
+                    // Begun again once there is a place: dropping the future ends its compiler.
                     compiling = Box::pin(self.compile(launchers, shape, again));
                 }
                 drop(place);
@@ -248,7 +248,7 @@ impl Library {
         let work = || async move {
             let place = this.readers.enter(&tool).await;
             let path = script.clone();
-            // The place is held until the file is read, also if nobody waits any more.
+            // The place is held until the file is read, also when no call waits any more.
             let read = tokio::task::spawn_blocking(move || (read(&path), place).0).await;
             let (stamp, digest) = read.map_err(io::Error::other).flatten().map_err(|e| unreadable(&script, &e))?;
             let module = SourceModule { key: this.key(&digest)?, digest, text: None };

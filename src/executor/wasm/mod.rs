@@ -1,9 +1,9 @@
 //! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind the same walls.
 //!
-//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on disk), an idle
-//! worker is taken or `session` starts one, and `session` talks to it in frames. In its process, `worker` runs each call in
-//! a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit or a timeout, for
-//! another shape, or after a call that left anything in scratch.
+//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on disk), an
+//! idle worker is taken or `session` starts one, and `session` talks to it in frames. In its process, `worker` runs
+//! each call in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit
+//! or a timeout, for another shape, or after a call that left anything in scratch.
 
 mod adapt;
 mod cache;
@@ -139,7 +139,7 @@ impl Wasm {
         let _place = clock.prepare("all workers of this tool are busy with other calls", place).await?;
         let mut grants =
             clock.prepare("the tool's grants are still being looked at", process::resolve(shape, true)).await?;
-        // Taken out of the key: what calls wrote is no reason for another worker.
+        // Taken out of the key: what calls wrote needs no other worker.
         let before = std::mem::take(&mut grants.before);
         let wanted = WorkerKey { shape: shape.clone(), grants, module: prepared.key };
         // Staged copies are made when a worker starts, so such a worker is for one call.

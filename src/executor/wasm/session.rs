@@ -203,7 +203,7 @@ async fn answer(
     }
 }
 
-/// With a grant below /tmp, that folder is never empty, so what a call left there could not be told: /dev/shm then.
+/// With a grant below /tmp, that folder is never empty, so what a call left there could not be seen: /dev/shm then.
 fn scratch(shape: &Shape) -> &'static str {
     let below_tmp = shape.grants.iter().any(|grant| grant.opening.folder().starts_with("/tmp"));
     if below_tmp { "/dev/shm" } else { "/tmp" }
@@ -265,8 +265,8 @@ fn broken(what: &str, error: &io::Error) -> Fault {
     Fault::new(Kind::InternalError, "the wasm worker did not start").person(format!("wasm worker: {what}: {error}"))
 }
 
-/// Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts, since
-/// a worker serves several calls, which only the host tells apart.
+/// Counts what a call adds to the folders that it may write live: before, while and after it runs. The host counts,
+/// since a worker serves several calls, which only the host tells apart.
 pub async fn count_writes<T>(
     (mounts, before): (&[Mount], Totals),
     limits: &Limits,

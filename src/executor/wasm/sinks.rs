@@ -19,8 +19,8 @@ pub struct Sink(Arc<Mutex<SinkState>>);
 
 struct SinkState {
     to: ToHost,
-    /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are sent, and
-    /// whatever lines follow them.
+    /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are
+    /// sent, and whatever lines follow them.
     is_log: bool,
     pending: Vec<u8>,
     sent: u64,

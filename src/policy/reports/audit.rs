@@ -13,7 +13,7 @@ use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What no wall of this version stops. Said in every report, so that nobody counts on it.
+/// What no wall of this version stops. Said in every report, so that it is not relied on.
 pub const NOT_DEFENDED: [&str; 9] = [
     "a hole in the kernel: every wall here is the kernel's",
     "side channels of the CPU and of shared caches",

@@ -1,7 +1,8 @@
 //! What NEW allows and OLD did not, what OLD allowed and NEW does not, and every other difference.
 //!
-//! Two audit documents are compared. A power that OLD did not cover is listed; facts without an order (a schema, an entry
-//! point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `MEANT` is compared.
+//! Two audit documents are compared. A power that OLD did not cover is listed; facts without an order (a schema, an
+//! entry point, the bytes of a script, the text of a policy) are listed as different. Every field but those in `MEANT`
+//! is compared.
 
 use crate::base::json::escape_segment;
 use crate::base::text;
@@ -18,14 +19,15 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Fields of an entry that are compared by their meaning (`Audit`), only describe the decision in words, or tell of past
-/// calls.
+/// Fields of an entry that are compared by their meaning (`Audit`), only describe the decision in words, or tell of
+/// past calls.
 #[rustfmt::skip]
 const MEANT: [&str; 18] = [
     "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError",
     "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS, super::audit::KEPT_PACKAGES,
 ];
-/// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some members.
+/// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some
+/// members.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Powers {
@@ -152,8 +154,8 @@ impl Powers {
     }
 }
 
-/// The files of two sets of policies, as they are written. What the tools of this host gain or lose by them, their own audits
-/// say; so a rule that no tool uses is listed here alone.
+/// The files of two sets of policies, as they are written. What the tools of this host gain or lose by them, their own
+/// audits say; so a rule that no tool uses is listed here alone.
 pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     let written = |policies: &Policies| -> BTreeMap<String, Value> {
         let callers = policies.callers().map(|callers| (&callers.file, &callers.source));
@@ -275,7 +277,8 @@ fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<C
     }
 }
 
-/// Every fact that differs; where none does, no change is known, and the digests of the confinements differ, the digests.
+/// Every fact that differs; where none does, no change is known, and the digests of the confinements differ, the
+/// digests.
 fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
     let mut found = Vec::new();
     let subject = &new.subject;

@@ -1,4 +1,5 @@
-//! Suggest: the policy text that would grant what a tool requests. It loads as it is written, for a person to read and shorten.
+//! Suggest: the policy text that would grant what a tool requests. It loads as it is written, for a person to read and
+//! shorten.
 
 use crate::base::address::special;
 use crate::base::text::{is_printable, printable};
@@ -196,7 +197,7 @@ fn packages(decision: &Decision, why: &str) -> String {
     format!("\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, why = {why} }}\n")
 }
 
-/// First what no policy can grant, so that nobody looks for its line; then what this machine lacks.
+/// First what no policy can grant, since there is no line for it; then what this machine lacks.
 fn refusals(id: &str, decision: &Decision) -> String {
     let of = |narrower| -> String {
         let denied = decision.denied().filter(|v| v.narrower == Some(narrower));

@@ -98,8 +98,8 @@ impl<'a> HardDenials<'a> {
         Some(format!("files of an interpreter could be written or covered: {}", root.display()))
     }
 
-    /// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them. A script
-    /// base below a home has denials of its own; one that is or holds a home is not exempt.
+    /// `.bashrc`, `.config`, `.ssh` and their like: the user's programs, and launchers of interpreters, obey them. A
+    /// script base below a home has denials of its own; one that is or holds a home is not exempt.
     fn settings_of_homes(&self, request: &Area) -> Option<String> {
         let base = self.own_base(request);
         let is_hidden = |home: &&PathBuf| match (request, request.path().strip_prefix(home)) {

@@ -155,8 +155,8 @@ pub fn module_folders(shape: &Shape) -> Vec<&Path> {
     own.chain(shape.grants.iter().filter_map(Grant::base_tree)).collect()
 }
 
-/// The trees to look at before a call, among all places around the folders of modules. A hidden folder that only this tool
-/// ever could write is left out.
+/// The trees to look at before a call, among all places around the folders of modules. A hidden folder that only this
+/// tool ever could write is left out.
 pub fn written_trees(shape: &Shape, places: &[Place]) -> Vec<WrittenTree> {
     let own = Place::of_grants(&shape.grants, &shape.tool);
     let all = || own.iter().chain(places).filter(|place| place.names.is_none());

@@ -2,7 +2,7 @@
 //! drops signals to a pid 1 that has no handler for them, those that it sends itself included (pid_namespaces(7)).
 //!
 //! A fresh image of a few instructions, because a forked process would hold the launcher's memory and descriptors,
-//! readable by a child of the same uid. The image is a file that nobody may read, so the kernel makes the process
+//! readable by a child of the same uid. The image is a file without a right to read, so the kernel makes the process
 //! undumpable (proc(5): its memory, descriptors and environment are root's) from its first instruction on. The init
 //! holds the pipe on which it reports the tool's end, waits for every process of the call and has the same walls.
 

@@ -193,7 +193,7 @@ struct Spawned {
 }
 
 impl Launcher<'_> {
-    /// `sockets`: the host's, once it was told.
+    /// `sockets`: the host's, once it is known.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
         let walls = crate::sandbox::stood(self.abi, self.counters.is_some(), self.setup.ports.as_deref());
@@ -223,7 +223,7 @@ impl Launcher<'_> {
         }
     }
 
-    /// Scratch and Landlock rules for the next call, made while nobody waits.
+    /// Scratch and Landlock rules for the next call, made while no call waits.
     fn prepare(&self) -> Result<(Scratch, landlock::Rules), Problem> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
         let mut rules = landlock::Rules::new(self.abi).map_err(unruled)?;
@@ -318,7 +318,7 @@ impl Launcher<'_> {
         Ok(Spawned { pid, pidfd, status, written, recorder })
     }
 
-    /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is no refusal.
+    /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is not a refusal.
     fn run(&self, mut spawned: Spawned, deadline: Option<Instant>, scratch: &Scratch) -> Result<(), Problem> {
         let mut exited = self.watch(&mut spawned, deadline, scratch).map_err(Problem::while_it_ran)?;
         let recorded = spawned.recorder.take().map(Recorder::end).transpose().map_err(Problem::while_it_ran)?;

@@ -1,7 +1,7 @@
 //! Grants: from the grants of a confinement to the files that lie there now (host side of the wall `view`).
 //!
 //! Done for every call. A path is opened without following any link; its device and inode go to the launcher, which
-//! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call, with the mend.
+//! refuses anything else at that path. A grant that cannot be enforced exactly refuses the call and names the fix.
 
 use crate::base::files::{self, without_links};
 use crate::base::text::printable;
@@ -357,7 +357,7 @@ fn listed(folder: &Path) -> Result<Vec<String>, Fault> {
 
 /// Mount points of this machine, unescaped (proc_pid_mountinfo(5)). Reading the list takes long, so it is read again
 /// only when poll(2) says that it changed. An unreadable list is an error: it could hold any mount point.
-/// (Without a grant nobody asks.)
+/// (Read only for a grant.)
 fn mount_points(shape: &Shape) -> Result<Arc<Vec<PathBuf>>, Fault> {
     if shape.grants.is_empty() {
         return Ok(Arc::default());
@@ -388,7 +388,7 @@ fn mount_points(shape: &Shape) -> Result<Arc<Vec<PathBuf>>, Fault> {
 }
 
 fn read_points(file: &mut File) -> std::io::Result<Vec<PathBuf>> {
-    // In large pieces, because the kernel makes the text anew for every read.
+    // In large pieces, because the kernel makes the text again for every read.
     let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
     file.rewind()?;
     while let length @ 1.. = file.read(&mut piece)? {

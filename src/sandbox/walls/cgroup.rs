@@ -228,7 +228,7 @@ fn remove(folder: &Path, tries: u32) {
     }
 }
 
-/// Removes groups whose host is gone: nobody holds their lock (flock(2)). A group that still has processes in it stays.
+/// Removes groups whose host is gone: their lock is free (flock(2)). A group that still has processes in it stays.
 fn sweep(parent: &Path) {
     // A host holds this lock, shared, while it makes a group. If anybody holds it, nothing is swept and nothing waits.
     let Ok(_held) = File::open(parent).and_then(|parent| Ok(parent.try_lock().map(|()| parent)?)) else { return };
@@ -380,7 +380,7 @@ impl Counters {
         read(&self.peak).ok()?.trim().parse().ok()
     }
 
-    /// An unreadable counter is an error, since a limit that is not read holds nobody.
+    /// An unreadable counter is an error, since a limit that is not read limits nothing.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
         let unread = |errno| Problem::new(ProblemKind::Wall, "cgroup", "reading the group's counters", errno);
         let cpu_ms = cpu_ms(self.version, &self.cpu).map_err(unread)?;

@@ -46,7 +46,7 @@ pub struct Lease {
     pub lock: Option<File>,
 }
 
-/// Why a tool may not run as this id: it is uid 0 of the machine, or this cannot be told.
+/// Why a tool may not run as this id: it is uid 0 of the machine, or this is not known.
 fn is_kernel_root(id: u32) -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt;
     const ROOT: &str = "this user namespace maps our id to uid 0 of the machine, and a tool never runs as that; start \
@@ -103,7 +103,7 @@ pub fn raise(plan: &mut Plan, id: u32) {
     plan.add("identity", Step::SetIds(GUEST));
 }
 
-/// Real root leaves its supplementary groups; nobody else may (their groups stay, as docs/SECURITY.md says).
+/// Real root leaves its supplementary groups; other users may not (their groups stay, as docs/SECURITY.md says).
 pub fn leave_groups(identity: Identity) -> Result<(), Problem> {
     if !identity.pooled {
         return Ok(());

@@ -33,7 +33,7 @@ pub const DNS: u16 = 53;
 const BUFFER: u64 = 64 * KIB;
 /// Most bytes of a connection, both ends: four buffers, one message more, the sockets themselves.
 pub const CONNECTION: u64 = 4 * BUFFER + BUFFER / 2;
-/// Most connections that nobody accepted yet, of all ports together. What they received is charged to nobody.
+/// Most connections that are not accepted yet, of all ports together. What they received is not charged.
 const WAITING: usize = 256;
 
 pub fn raise() -> Result<(), Errno> {

@@ -1,6 +1,7 @@
 //! Wall: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone before the next call.
 //!
-//! Made by the launcher between calls, while nobody waits; a call's mount namespace starts as a copy of the launcher's.
+//! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a copy of the
+//! launcher's.
 
 use crate::base::files;
 use crate::quantity::Limit;

@@ -132,7 +132,7 @@ const PROCESS: &[Test] = &[Between(1, 3), Between(15, 16), Between(29, 30), Betw
 /// an undumpable process holds could not be counted.
 const DUMPABLE: (&[Test], Rule) = (&[In(&[libc::PR_SET_DUMPABLE as u32])], Errno(0));
 const THP: &[Test] = &[In(&[libc::PR_SET_THP_DISABLE as u32])];
-/// Not in the list: owners and signals of descriptors, locks that belong to an open file (nobody can count them),
+/// Not in the list: owners and signals of descriptors, locks that belong to an open file (they cannot be counted),
 /// hints on how long data lives, delegations.
 const FILE: &[Test] = &[
     Between(libc::F_DUPFD as u32, libc::F_SETLKW as u32),
@@ -159,7 +159,7 @@ const DEVICE: &[Test] = &[
 ];
 /// Characters pushed into somebody's input: TIOCSTI, TIOCLINUX, TIOCSETD.
 const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
-/// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that nobody counts.
+/// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that is not counted.
 const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
 /// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and SO_PEERCRED; SO_RCVTIMEO and
 /// SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.

@@ -235,7 +235,7 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     Ok(Planned { at: wanted.path.clone(), piece: Piece::Bound { mount: bound, folder: wanted.folder }, right })
 }
 
-/// Whether a path lies in a folder that each call gets anew.
+/// Whether a path lies in a folder that each call gets fresh.
 pub fn is_late(at: &Path) -> bool {
     at.starts_with("/tmp") || at.starts_with("/dev/shm")
 }

@@ -302,7 +302,7 @@ impl Log {
         Ok(found)
     }
 
-    /// The kept text of a digest; `None` where it is gone or is no digest.
+    /// The kept text of a digest; `None` where it is gone or not a digest.
     fn confinement(&self, digest: &str) -> Option<Value> {
         if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;

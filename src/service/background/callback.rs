@@ -1,7 +1,7 @@
 //! Callbacks: tells a caller's receiver that a call ended, at least once, signed as Standard Webhooks are.
 //!
-//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the id of the first
-//! one. The number of attempts is bounded.
+//! Each attempt goes only where the file of callers allows at that moment, follows no redirect, and has the id of the
+//! first one. The number of attempts is bounded.
 
 use super::calls::Background;
 use super::jobs::{Callback, Delivery, Job};
@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Waits between attempts, seconds; after the last one the end is told nobody.
+/// Waits between attempts, seconds; after the last one the end is not sent.
 const WAITS: [i64; 7] = [1, 5, 30, 120, 600, 3600, 6 * 3600];
 /// Longest attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -131,7 +131,7 @@ impl Background {
         job.callback = Some(callback);
         lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
         if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
-            // After a restart it is told again, under the same id.
+            // After a restart it is sent again, under the same id.
             tracing::error!(target: "toolhost::callback", call = told, trace, "how far an end was told was not kept: {why}");
         }
     }

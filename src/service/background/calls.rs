@@ -51,7 +51,7 @@ pub struct JobCounts {
     /// Calls that wait or run.
     pub open: usize,
     pub ended: usize,
-    /// Ends that their callers are still to be told.
+    /// Ends whose callback is pending.
     pub untold: usize,
 }
 
@@ -70,7 +70,7 @@ pub struct Receipt {
     pub callback: Option<CallbackState>,
 }
 
-/// How far the caller was told of the end.
+/// How far the callback came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallbackState {
@@ -113,7 +113,7 @@ impl Receipt {
 
 impl Background {
     /// Opens the store beside the audit log, and ends the calls of a host that is gone. `Err` says why calls in the
-    /// background are refused until that is mended. `proxy`: by which callbacks are sent.
+    /// background are refused until that is fixed. `proxy`: by which callbacks are sent.
     pub(super) async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
@@ -138,7 +138,8 @@ impl Background {
     }
 
     /// Makes the receipt of a call, which runs from here on whether its client stays or not. What is refused here
-    /// leaves no receipt, and nothing runs. `callback`: a URL that is told of the end. `held` is dropped once the call is over.
+    /// leaves no receipt, and nothing runs. `callback`: a URL to which the end is sent. `held` is dropped once the call
+    /// is over.
     pub async fn submit(
         self: &Arc<Self>,
         mut request: CallRequest,
@@ -320,7 +321,7 @@ impl Background {
         let _ = tokio::time::timeout(FAREWELL, async { self.over.lock().await.recv().await }).await;
     }
 
-    /// `Err`: what is kept cannot be read now, so that nobody knows whether a call is there.
+    /// `Err`: what is kept cannot be read now, so that it is not known whether a call is there.
     pub async fn ready(&self) -> Result<(), Fault> {
         let unread = "What this host keeps of calls in the background cannot be read now.";
         self.store().await.map(drop).map_err(|why| Fault::new(Kind::ServiceError, unread).person(why).retryable())

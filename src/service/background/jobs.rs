@@ -1,5 +1,5 @@
-//! The calls in the background that are kept, within their bounds. A job that runs, or whose callback is pending, is never
-//! forgotten; a principal that has many loses its own first.
+//! The calls in the background that are kept, within their bounds. A job that runs, or whose callback is pending, is
+//! never forgotten; a principal that has many loses its own first.
 
 use crate::base::places::Claim;
 use crate::base::shares::{IN_USE, Shares};
@@ -35,7 +35,7 @@ pub(super) struct Job {
     pub trace: Option<String>,
 }
 
-/// What is owed to a caller that wants to be told of the end.
+/// A callback: how a caller wants to hear of the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Callback {
@@ -66,12 +66,12 @@ impl Job {
         self.through.as_ref().unwrap_or(&self.caller)
     }
 
-    /// It runs, or its caller is still to be told of its end.
+    /// It runs, or its callback is pending.
     fn is_owed(&self) -> bool {
         self.ended.is_none() || self.has_pending_callback()
     }
 
-    /// Its end is told, again where that failed.
+    /// Its end is sent, again where that failed.
     pub fn has_pending_callback(&self) -> bool {
         self.ended.is_some() && self.callback.as_ref().is_some_and(|callback| callback.state == Delivery::Pending)
     }
@@ -154,7 +154,8 @@ impl Jobs {
         if put { Ok((gone, cancel)) } else { Err(full()) }
     }
 
-    /// Makes room for a result of this size. Gives the ids of those that are forgotten for it, and whether there is room.
+    /// Makes room for a result of this size. Gives the ids of those that are forgotten for it, and whether there is
+    /// room.
     pub fn room(&mut self, job: &Job, bytes: usize) -> (Vec<String>, bool) {
         if bytes > MAX_RESULT_BYTES {
             return (Vec::new(), false);
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(jobs.admit(named(128)).expect_err("its share").kind, Kind::RateLimitError);
         jobs.admit(job(128, "b")).expect("others have room");
         assert!(end(&mut jobs, 128, 1) && end(&mut jobs, 0, 1));
-        // One whose caller is still to be told is not forgotten, and keeps its place.
+        // One whose callback is pending is not forgotten, and keeps its place.
         let callback = Callback {
             url: String::new(),
             event: String::new(),

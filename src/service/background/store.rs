@@ -1,5 +1,5 @@
-//! The store of calls in the background: one file of redb beside the audit log, for this user alone. A file that another
-//! host has open, or of another version, is refused.
+//! The store of calls in the background: one file of redb beside the audit log, for this user alone. A file that
+//! another host has open, or of another version, is refused.
 
 use super::jobs::Job;
 use crate::base::files::{self, Folder};
@@ -84,7 +84,7 @@ impl Store {
         folder.trusted(FILE, OFlag::O_RDWR)
     }
 
-    /// Makes an empty store under another name first: a host that is killed meanwhile leaves none that is half made.
+    /// Makes an empty store under another name first: a host that is killed meanwhile leaves no half of one.
     fn make(folder: &Folder) -> io::Result<()> {
         let half = format!(".{FILE}.");
         for name in folder.names()?.iter().filter(|name| name.starts_with(&half)) {

@@ -1,5 +1,5 @@
-//! Builds environments: behind the walls, under limits of their own, one build for everybody who needs the same. A build
-//! goes on when its callers leave.
+//! Builds environments: behind the walls, under limits of their own, one build for everybody who needs the same. A
+//! build goes on when its callers leave.
 
 use super::installer::{Installer, Need, Recorder, Report, program, unusable};
 use crate::base::files::{self, Lock};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The layout of entries, and how they are made: another number builds all of them anew.
+/// The layout of entries, and how they are made: another number builds all of them again.
 const FORMAT: u32 = 3;
 /// Installs that begin at once, each for another tool; each may use all cores for a while. Those that may run build
 /// steps have places of their own, and one that takes long gives its place back and goes on.
@@ -136,8 +136,8 @@ impl Packages {
         })
     }
 
-    /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `report` gets what
-    /// the installer prints meanwhile.
+    /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `report` gets
+    /// what the installer prints meanwhile.
     pub async fn ready(
         self: &Arc<Self>,
         need: Need,
@@ -193,7 +193,7 @@ impl Packages {
         }
     }
 
-    /// Keeps a failure that another try will not mend.
+    /// Keeps a failure that another try will not fix.
     fn remember(&self, name: &str, fault: &Fault) {
         let mut failed = lock(&self.failed);
         failed.retain(|_, (when, _)| when.elapsed() < FAILED);

@@ -148,7 +148,7 @@ impl Traces {
 pub(super) struct CallSpan {
     traces: Option<Arc<Traces>>,
     parent: Option<TraceContext>,
-    /// Where it is told to a collector.
+    /// How it is sent to a collector.
     own: Option<TraceContext>,
     began: SystemTime,
 }

@@ -50,8 +50,8 @@ pub struct Answer {
     pub outcome: Option<Report>,
 }
 
-/// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Ids that the registry does
-/// not know are asked of the resolvers, in this order. Dropping the future cancels the call.
+/// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Ids that the
+/// registry does not know are asked of the resolvers, in this order. Dropping the future cancels the call.
 pub async fn act(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, mut reading: Reading) -> Answer {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
@@ -133,7 +133,7 @@ impl Reading {
             None => return self.without_action(),
         };
         let asked = text::head(&text::printable(self.tool()), LONGEST_ID);
-        // The name of a tool that a resolver chose is none that the agent knows.
+        // The name of a tool that a resolver chose is unknown to the agent.
         let id = asked.split('@').next().unwrap_or_default();
         let status = if report.success { "success" } else { "failed" };
         let mut attributes = vec![("call_id", report.id.as_str()), ("status", status)];

@@ -59,7 +59,7 @@ pub struct Context {
 /// An action that cannot be read.
 #[derive(Debug)]
 pub struct ActionError {
-    /// What stood where the tool's id belongs, as far as that can be told.
+    /// What stood where the tool's id belongs, as far as that is known.
     pub tool: Option<String>,
     pub dialect: Option<Dialect>,
     pub fault: Fault,
@@ -279,7 +279,7 @@ impl Block<'_> {
         element.text.trim().to_owned()
     }
 
-    /// Whether an element has this name; another case of it is told.
+    /// Whether an element has this name; another case of it is reported.
     fn is(&mut self, element: &Element, name: &str) -> bool {
         let is = element.name.eq_ignore_ascii_case(name);
         if is && element.name != name {

@@ -89,7 +89,7 @@ struct Open<'t> {
     element: Element<'t>,
     /// Text since the last CDATA section.
     run: String,
-    /// The run holds a character reference, which is no white space around something.
+    /// The run holds a character reference, which is not white space around something.
     referred: bool,
     /// A CDATA section came before the run.
     split: bool,

@@ -34,7 +34,7 @@ pub struct Entry {
     pub caller: String,
     /// Calls that run at once.
     pub at_once: u16,
-    /// Whether other hosts are told, and as whom.
+    /// Whether the tools are announced, and as whom.
     pub announce: Option<Announcing>,
 }
 
@@ -68,8 +68,8 @@ impl Face {
     }
 }
 
-/// Requests that run here, and those that were answered lately: what the broker hands out again is known by its id and its
-/// whole body.
+/// Requests that run here, and those that were answered lately: what the broker hands out again is known by its id and
+/// its whole body.
 #[derive(Default)]
 pub struct Open(Mutex<Requests>);
 
@@ -106,7 +106,7 @@ pub enum Redelivery {
     Running,
     /// It was answered from here.
     Ended(Delivery),
-    /// Somebody else had it, or this host before it was started anew.
+    /// Somebody else had it, or this host before it was started again.
     No(Delivery),
 }
 
@@ -151,8 +151,8 @@ impl Open {
     }
 }
 
-/// The descriptors of a service and of a tool, as TrustGraph's configuration takes them (`toolhost trustgraph export`), each
-/// under its key.
+/// The descriptors of a service and of a tool, as TrustGraph's configuration takes them (`toolhost trustgraph export`),
+/// each under its key.
 pub struct Descriptors {
     pub service_key: String,
     pub service: Value,
@@ -160,8 +160,8 @@ pub struct Descriptors {
     pub tool: Value,
 }
 
-/// `service`: the key of the service. The tool's own id goes into the fixed `config` of each message, so that a service with
-/// several tools knows which is meant.
+/// `service`: the key of the service. The tool's own id goes into the fixed `config` of each message, so that a service
+/// with several tools knows which is meant.
 pub fn descriptors(manifest: &Manifest, service: &str, request: &Topic, response: &Topic) -> Descriptors {
     let schema = export::input_schema(manifest);
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();

@@ -1,5 +1,5 @@
-//! One message: a request as a call, and its answer. A request that came before runs again only where its tool can change
-//! nothing; every request is answered or in the run log.
+//! One message: a request as a call, and its answer. A request that came before runs again only where its tool can
+//! change nothing; every request is answered or in the run log.
 
 use super::entry::{Face, Identity, Redelivery};
 use crate::base::text::{head, printable};
@@ -120,8 +120,8 @@ fn of(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     asked
 }
 
-/// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the operator
-/// agrees.
+/// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the
+/// operator agrees.
 fn may_run_again(face: &Face, call: &CallRequest) -> bool {
     let who = face.service.who(&call.caller, call.label.as_deref());
     let Ok(tool) = face.service.find(&who, &call.tool) else { return false };
@@ -143,7 +143,7 @@ struct BrokerCall {
     call: CallRequest,
     /// Its parts are wanted.
     streams: bool,
-    /// It is somebody's reply: nobody is answered.
+    /// It is a reply: it gets no answer.
     is_reply: bool,
 }
 
@@ -289,7 +289,8 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
     Ok(parts)
 }
 
-/// The last reply. `told`: parts went before it. What they said is not said again; a document of its own is the last part.
+/// The last reply. `told`: parts went before it. What they said is not said again; a document of its own is the last
+/// part.
 fn reply(report: &Report, told: bool) -> ToolServiceResponse {
     match (&report.error, &report.output_data) {
         (Some(fault), _) => ToolServiceResponse::failed(said(fault, &report.id)),
@@ -315,7 +316,8 @@ fn said(fault: &Fault, call: &str) -> String {
     words
 }
 
-/// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second one.
+/// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second
+/// one.
 async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
     let large =
         || ToolServiceResponse::failed("The answer is larger than a message may be. Ask for less of it.").encode();
@@ -343,7 +345,8 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
     }
 }
 
-/// After an outage of a broker that does not say that nobody listens, an answer waits until callers had time to come back.
+/// After an outage of a broker that does not report a missing listener, an answer waits until callers had time to come
+/// back.
 async fn waits_for_listeners(face: &Face, came: &State, id: &[u8]) {
     if !face.entry.terms.keeps_nothing() || face.link.state() == *came {
         return;
@@ -365,7 +368,7 @@ fn is_returning(face: &Face) -> bool {
     }
 }
 
-/// An answer that reaches nobody.
+/// An answer without a listener.
 fn lost(face: &Face, call: &str, id: &[u8], why: &str) {
     face.unanswered.fetch_add(1, Ordering::Relaxed);
     let (id, why) = (shown(id), printable(&head(why, 300)));

@@ -1,6 +1,7 @@
 //! Tools as a TrustGraph tool service over a broker: requests from a queue that hosts share, replies to a topic.
 //!
-//! Where the broker can keep a message it is acknowledged after its answer. The caller is the entry's, not the message's.
+//! Where the broker can keep a message it is acknowledged after its answer. The caller is the entry's, not the
+//! message's.
 
 mod entry;
 mod message;
@@ -19,12 +20,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Requests that are read, wait or run at most, and answers on their way: what comes beyond waits at the broker, or is dropped
-/// there. Of so many most are refused already.
+/// Requests that are read, wait or run at most, and answers on their way: what comes beyond waits at the broker, or is
+/// dropped there. Of so many most are refused already.
 const IN_HAND: usize = 10_000;
 /// Calls of one entry that the host has at most, running or in its queue: of more it would refuse some.
 const ADMITTED: usize = 512;
-/// How long calls may still run once the host is told to stop.
+/// How long calls may still run once the host stops.
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long the answers of those that were ended then may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -49,8 +50,8 @@ pub struct BrokerStatus {
 }
 
 impl Brokers {
-    /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have ended,
-    /// or `kill` was.
+    /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have
+    /// ended, or `kill` was.
     pub fn open(
         entries: &[Entry],
         service: &Arc<Service>,
@@ -112,8 +113,8 @@ fn status(face: &Face) -> BrokerStatus {
     }
 }
 
-/// Serves one entry. What comes is read at once: Pulsar drops what nobody reads, and RabbitMQ sends no more than may run. Who sends
-/// faster than can be refused is not read for that long.
+/// Serves one entry. What comes is read at once: Pulsar drops what is not read, and RabbitMQ sends no more than may
+/// run. Who sends faster than can be refused is not read for that long.
 async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
@@ -142,7 +143,7 @@ async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: 
         () = tokio::time::sleep(DRAIN) => face.kill.cancel(),
         () = face.kill.cancelled() => {}
     }
-    // Each is told that it was ended.
+    // Each is answered as ended.
     if tokio::time::timeout(FAREWELL, rest).await.is_err() {
         tracing::error!(target: "toolhost::broker", "{} requests are left unanswered: the host stops", face.open.len());
     }

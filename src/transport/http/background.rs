@@ -61,8 +61,8 @@ pub async fn begin(start: Start, request: CallRequest, callback: Option<String>,
     }
 }
 
-/// `GET /v1/calls`: the calls of a caller that are open, and those that ended lately; of those in the background all that
-/// are retained.
+/// `GET /v1/calls`: the calls of a caller that are open, and those that ended lately; of those in the background all
+/// that are retained.
 pub async fn list(known: KnownRequest) -> Response {
     let (server, who) = (&known.server, known.acting());
     let receipts = server.background.receipts(&who);

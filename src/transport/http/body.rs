@@ -28,8 +28,8 @@ pub struct Received {
     pub counted: usize,
 }
 
-/// Reads a body once its principal was charged for it: for its bytes, and where it `is_call`, by its length, for a call.
-/// `tool`: where a path names it, a long body for one that is not there is not read.
+/// Reads a body once its principal was charged for it: for its bytes, and where it `is_call`, by its length, for a
+/// call. `tool`: where a path names it, a long body for one that is not there is not read.
 pub async fn read(
     known: &KnownRequest,
     tool: &str,

@@ -167,7 +167,7 @@ async fn speak(
     loop {
         tokio::select! {
             _ = &mut served => break,
-            // Behind bytes that nobody reads yet hyper does not see the end.
+            // Behind unread bytes hyper does not see the end.
             _ = look.tick() => if transport::sends_no_more(watched.as_fd()) { break },
             () = killed.cancelled() => {
                 served.as_mut().graceful_shutdown();

@@ -117,7 +117,7 @@ impl Drop for Listener {
 }
 
 /// Of servers that start at one moment each looks and binds in its turn: else two could take the socket of the dead for
-/// theirs, and one would listen where nobody connects. The lock is the folder's: nothing is left of it.
+/// theirs, and one would listen at a path without clients. The lock is the folder's: nothing is left of it.
 fn turn(path: &Path) -> io::Result<Flock<File>> {
     let until = Instant::now() + OTHERS;
     let mut folder = File::open(path.parent().unwrap_or(path))?;
@@ -156,7 +156,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix(bound, path.to_path_buf(), (facts.dev(), facts.ino())))
 }
 
-/// Only a refused connection says that nobody does; one that has too many waiting does.
+/// Only a refused connection says that there is no listener; one that has too many waiting does.
 fn listens(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -168,8 +168,8 @@ fn listens(path: &Path) -> io::Result<bool> {
 }
 
 impl Socket {
-    /// The user at the other end. `None`: it is not on this machine, or the kernel names nobody. `Err`: that could not
-    /// be found out.
+    /// The user at the other end. `None`: it is not on this machine, or the kernel names no owner. `Err`: that could
+    /// not be found out.
     pub fn uid(&self, kernel: &Kernel) -> io::Result<Option<u32>> {
         match self {
             Socket::Unix(stream) => peer::unix_peer(stream).map(Some),

@@ -1,5 +1,5 @@
-//! The user at the other end of a connection of this machine, as the kernel says. That nobody owns it differs from that
-//! the kernel could not be asked.
+//! The user at the other end of a connection of this machine, as the kernel says. A connection without an owner differs
+//! from one the kernel could not be asked.
 
 use crate::base::lock;
 use nix::errno::Errno;
@@ -39,7 +39,7 @@ pub struct Kernel(Mutex<Option<OwnedFd>>);
 
 impl Kernel {
     /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it. `None`:
-    /// nobody has it. `Err`: the kernel could not be asked.
+    /// there is no owner. `Err`: the kernel could not be asked.
     pub fn owner(&self, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
         let mut kept = lock(&self.0);
         let kernel = match kept.take() {

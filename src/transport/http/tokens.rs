@@ -1,5 +1,5 @@
 //! Tokens: 256 random bits each, of which a file holds the hashes (`NAME sha256:HEX [operator]`). A file that others
-//! can read, or with a line that cannot be read, lets nobody in.
+//! can read, or with a line that cannot be read, admits no caller.
 
 use crate::base::files::{self, Folder, Stamp};
 use crate::base::{lock, text};
@@ -82,7 +82,7 @@ impl Tokens {
         self.lines().iter().map(|line| line.caller.clone()).filter(|caller| caller.operator).collect()
     }
 
-    /// Whether nobody is let in now.
+    /// Whether no caller is admitted now.
     pub fn is_empty(&self) -> bool {
         self.lines().is_empty()
     }
@@ -136,7 +136,7 @@ fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
     Ok((stamp, lines))
 }
 
-/// A line may hold a token by mistake, so nothing of it is told.
+/// A line may hold a token by mistake, so nothing of it is shown.
 fn line(written: &str) -> Result<Line, String> {
     let mut words = written.split_ascii_whitespace();
     let fix = "write `NAME sha256:HEX` or `NAME sha256:HEX operator`, as `toolhost token NAME` prints it";
@@ -179,7 +179,7 @@ mod tests {
         for made_up in ["", "alice", "th_", line.split_once(HASH).unwrap().1, &format!("{alice}x")] {
             assert_eq!(tokens.caller(made_up), None, "{made_up}");
         }
-        // A file with a fault lets nobody in, and the corrected one does again.
+        // A file with a fault admits no caller, and the corrected one does again.
         put(&file, &format!("{operator}\nalice {alice}\n"));
         assert_eq!(tokens.caller(&root), None);
         put(&file, &operator);

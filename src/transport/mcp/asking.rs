@@ -1,5 +1,5 @@
-//! Questions to a client: of a tool, with whose answers the call is made again, and to its person, whether a call may run. A
-//! newer client is asked by a result, with a sealed state; an older one while its request waits.
+//! Questions to a client: of a tool, with whose answers the call is made again, and to its person, whether a call may
+//! run. A newer client is asked by a result, with a sealed state; an older one while its request waits.
 
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
@@ -226,8 +226,8 @@ impl OpenQuestions {
     }
 }
 
-/// The person at the client of this request, who says whether its call may run (docs/POLICY.md, "Confirm"). An answer counts
-/// once, for one caller, tool and set of arguments.
+/// The person at the client of this request, who says whether its call may run (docs/POLICY.md, "Confirm"). An answer
+/// counts once, for one caller, tool and set of arguments.
 pub struct Person {
     /// The caller sees what is for operators.
     pub operator: bool,

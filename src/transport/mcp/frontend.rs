@@ -95,7 +95,7 @@ pub struct Frontend {
     level: Mutex<LoggingLevel>,
     /// Of which resources it hears.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
-    /// It is told of changes.
+    /// It subscribed to changes.
     hears: AtomicBool,
 }
 
@@ -173,7 +173,7 @@ impl Frontend {
         }
     }
 
-    /// Ends once nobody waits for the answer any longer.
+    /// Ends once the answer is not awaited any longer.
     async fn over(&self, context: &RequestContext<RoleServer>, asked: &McpRequest) -> ErrorData {
         let words = tokio::select! {
             () = context.ct.cancelled() => "The call was cancelled.",
@@ -313,7 +313,7 @@ impl ServerHandler for Frontend {
         let offered = self.offered(&context)?;
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
-            // Who may call what is not known: the call is told so.
+            // Who may call what is not known: the call answers so.
             None if self.mcp.service.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };

@@ -150,7 +150,8 @@ impl Streamable {
         self.answer(self.request(caller), parts, Bytes::new(), (lease, None)).await
     }
 
-    /// The session that a request names, where it is the caller's; else rmcp finds that there is none. Newer clients have none.
+    /// The session that a request names, where it is the caller's; else rmcp finds that there is none. Newer clients
+    /// have none.
     fn lease(
         &self,
         parts: &mut Parts,

@@ -60,7 +60,7 @@ impl ToolList {
             .tools(&caller)
             .unwrap_or_default()
             .into_iter()
-            // Where no version is chosen (all are pre-releases) the id keeps its name, and a call is told why.
+            // Where no version is chosen (all are pre-releases) the id keeps its name, and a call reads why.
             .filter(|tool| {
                 snapshot.find(&tool.manifest.id).map_or(true, |chosen| chosen.reference() == tool.reference())
             })
@@ -70,7 +70,7 @@ impl ToolList {
         let names = Names::of(listed.iter().map(|tool| tool.manifest.named()));
         let mut tools: Vec<Tool> = listed
             .iter()
-            // The others keep their names all the same: a call is told why it is refused, and a hidden tool runs.
+            // The others keep their names all the same: a call reads why it is refused, and a hidden tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| service.can_call(&caller, tool) && tool.manifest.document().is_none())
             .filter_map(|tool| Some(describe(&tool.manifest, &names.name(&tool.manifest.id)?, service.effects(tool))))

@@ -1,5 +1,5 @@
-//! Messages. The arguments of a call are cut out as text, for the service to judge; everything else is read strictly and
-//! bounded before rmcp sees it.
+//! Messages. The arguments of a call are cut out as text, for the service to judge; everything else is read strictly
+//! and bounded before rmcp sees it.
 
 use crate::base::json::{self, Text};
 use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};

@@ -66,7 +66,8 @@ impl McpRequest {
         lock(&self.answer).clone()
     }
 
-    /// An event or document as it is sent: nothing in it is hidden, and where it is the result its content stands in it.
+    /// An event or document as it is sent: nothing in it is hidden, and where it is the result its content stands in
+    /// it.
     pub fn parts_of(&self, event: &[u8]) -> Vec<Bytes> {
         let event = text::escaped_json(&String::from_utf8_lossy(event)).into_bytes();
         match self.answer().and_then(|content| Some((content.split(&event)?, content.text.clone()))) {

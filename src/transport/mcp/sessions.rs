@@ -1,5 +1,6 @@
-//! Sessions: what an older client has here between its requests over HTTP, from `initialize` on. rmcp's manager runs them; here
-//! stands whose they are, which requests are open, and what their responses told, for a client whose connection broke.
+//! Sessions: what an older client has here between its requests over HTTP, from `initialize` on. rmcp's manager runs
+//! them; here stands whose they are, which requests are open, and what their responses told, for a client whose
+//! connection broke.
 
 use super::request::McpRequest;
 use crate::base::lock;
@@ -17,11 +18,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
-/// A session that nobody uses is forgotten after this time.
+/// An unused session is forgotten after this time.
 const IDLE: Duration = Duration::from_secs(600);
 /// Requests of one session that are open at once.
 const OPEN: usize = 64;
-/// When a client is told to come back after its connection broke.
+/// When a client shall come back after its connection broke.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a call goes on for a client that has left and does not say so.
 const AWAY: Duration = Duration::from_secs(10);
@@ -96,7 +97,7 @@ impl Sessions {
         lock(&self.known).insert(id.to_owned(), session);
     }
 
-    /// Closes such sessions that nobody uses, so many of them, the longest unused first.
+    /// Closes such unused sessions, so many of them, the longest unused first.
     async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) {
         let gone: Vec<(String, Session)> = {
             let mut known = lock(&self.known);
@@ -138,7 +139,7 @@ impl Sessions {
         Ok(SessionLease { sessions: self.clone(), id: id.into(), request })
     }
 
-    /// Keeps a response that is over and that nobody reads, where its principal has room for it: its oldest go first.
+    /// Keeps a response that is over and unread, where its principal has room for it: its oldest go first.
     fn settle(self: &Arc<Self>, response: &Arc<Recording>) {
         let (bytes, lasts) = {
             let mut state = lock(&response.state);
@@ -236,8 +237,8 @@ struct Event {
 }
 
 impl SessionLease {
-    /// Records the response to a request of this session, and gives what its client reads. `first`: its first event, which has
-    /// nothing but an id; only a client that `knows` such events gets it.
+    /// Records the response to a request of this session, and gives what its client reads. `first`: its first event,
+    /// which has nothing but an id; only a client that `knows` such events gets it.
     pub fn record(
         self,
         (request, first, body): (Arc<McpRequest>, Bytes, BoxBody<Bytes, Infallible>),
@@ -255,7 +256,8 @@ impl SessionLease {
         Some(reading.into_stream())
     }
 
-    /// The events after this one. `None`: it is not an event of a response; nothing comes of a response that is not kept.
+    /// The events after this one. `None`: it is not an event of a response; nothing comes of a response that is not
+    /// kept.
     pub fn resume(&self, event: &str) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let (place, number) = parse_event_id(event).or(event.contains('/').then_some((0, "")))?;
         let response = lock(&self.sessions.known).get(&self.id)?.responses.get(number).cloned();

@@ -1,6 +1,7 @@
 //! MCP over standard input and output, until the client leaves: one message a line, read strictly and written visibly.
 //!
-//! rmcp's own transport reads a message in its own way, with the arguments as a tree, and knows no requests that are open.
+//! rmcp's own transport reads a message in its own way, with the arguments as a tree, and knows no requests that are
+//! open.
 
 use super::frontend::{Frontend, Mcp};
 use super::message::{self, Received, Refusal, id_of, message_of, refusal};
@@ -50,8 +51,8 @@ pub struct Client {
     pub label: Option<String>,
 }
 
-/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` says whether the
-/// client can still be answered, which is looked at now and then.
+/// Serves until the client closes its end or `stop` is cancelled. Calls that still run are killed. `is_gone` says
+/// whether the client can still be answered, which is looked at now and then.
 pub async fn serve<R, W>(
     mcp: Arc<Mcp>,
     client: Client,
@@ -125,7 +126,8 @@ struct Connection {
     client: Client,
 }
 
-/// A request that has no answer yet. Its id is its own until that is written, or, where it was cancelled, its call is over.
+/// A request that has no answer yet. Its id is its own until that is written, or, where it was cancelled, its call is
+/// over.
 struct OpenRequest {
     request: Arc<McpRequest>,
     _place: OwnedSemaphorePermit,
@@ -184,8 +186,8 @@ impl Connection {
         }
     }
 
-    /// The message as rmcp gets it. rmcp hears of no cancelled request: it would forget the id while the call still ends, and
-    /// send the answer of one request to the next under that id.
+    /// The message as rmcp gets it. rmcp hears of no cancelled request: it would forget the id while the call still
+    /// ends, and send the answer of one request to the next under that id.
     async fn open(&self, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
         let Received { mut message, arguments, .. } = received;
         match &mut message {
@@ -243,7 +245,7 @@ impl Connection {
             }
             output.flush().await
         };
-        // After a failed write nobody reads the answers of the calls that still run.
+        // After a failed write the answers are not read of the calls that still run.
         written.await.inspect_err(|_| self.closing.cancel())
     }
 }

@@ -1,4 +1,5 @@
-//! Calls that a client of the newer era does not wait for, but asks after. A task is its caller's, and ends with the server.
+//! Calls that a client of the newer era does not wait for, but asks after. A task is its caller's, and ends with the
+//! server.
 
 use super::asking::{self, requests};
 use super::listed::Lists;

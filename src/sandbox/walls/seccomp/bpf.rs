@@ -33,7 +33,7 @@ pub enum Test {
 pub enum Refusal {
     /// By the error of the rule.
     Errno,
-    /// By a notification, which is answered with that error, or with ENOSYS by the kernel where nobody listens.
+    /// By a notification, which is answered with that error, or with ENOSYS by the kernel without a listener.
     Notify,
 }
 
@@ -84,7 +84,7 @@ fn offset(argument: u32) -> u32 {
 fn block(rule: &Rule, refusal: Refusal) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
-        // Error 0 is no refusal: the call is said to have succeeded.
+        // Error 0 is not a refusal: the call is said to have succeeded.
         Errno(1..) if refusal == Refusal::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Rule::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],

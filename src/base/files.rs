@@ -71,7 +71,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    pub fn of(file: &File) -> io::Result<Stamp> {
+    pub fn from_file(file: &File) -> io::Result<Stamp> {
         Stamp::from(&file.metadata()?)
     }
 

@@ -21,10 +21,10 @@ pub struct AnnouncerKey(hmac::Key);
 
 impl AnnouncerKey {
     pub async fn read(secret: &Secret) -> Result<AnnouncerKey, String> {
-        AnnouncerKey::of(&secret.read().await?)
+        AnnouncerKey::parse(&secret.read().await?)
     }
 
-    fn of(text: &str) -> Result<AnnouncerKey, String> {
+    fn parse(text: &str) -> Result<AnnouncerKey, String> {
         match text.len() < SHORTEST {
             true => Err(format!("it has fewer than {SHORTEST} bytes, and could be guessed: `openssl rand -hex 32`")),
             false => Ok(AnnouncerKey(hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()))),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn only_the_whole_of_what_was_signed_is_opened() {
-        let key = |of: &str| AnnouncerKey::of(&of.repeat(40)).unwrap();
+        let key = |of: &str| AnnouncerKey::parse(&of.repeat(40)).unwrap();
         let descriptors = json!({"tool/x": {"a": 1}}).as_object().unwrap().clone();
         let announcement = Announcement { time: 7, ttl: 3, descriptors };
         let body = String::from_utf8(announcement.signed("me", &key("k")).unwrap()).unwrap();
@@ -112,7 +112,7 @@ mod tests {
         let long = Announcement { descriptors: long, ..announcement };
         assert!(long.signed("me", &key("k")).unwrap_err().contains("larger than"));
         assert!(changed.iter().all(|other| *other != body));
-        assert!(AnnouncerKey::of("short").unwrap_err().contains("fewer than 32"));
+        assert!(AnnouncerKey::parse("short").unwrap_err().contains("fewer than 32"));
         assert!(opened("[]", &key("k")).is_err() && Sealed::read(&vec![b' '; LARGEST + 1]).is_err());
     }
 }

@@ -94,7 +94,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         words::show(shown(&report, &args).as_bytes());
         return Ok(Exit::Ok.into());
     }
-    let known = host::Tools::of(settings)?;
+    let known = host::Tools::load(settings)?;
     let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
     let answer = match (&args.who_can, &args.tool) {
         (Some(question), _) => {
@@ -103,7 +103,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         (None, Some(reference)) => {
             let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
-            let tool = tool.map_err(|fault| Refusal::of(&fault))?;
+            let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
             match (args.probe, args.suggest_policy) {
                 (true, _) => return probe(settings, &known, &tool, args.json),
                 (_, true) => suggested(settings, &known, &tool, args.out.as_deref())?,
@@ -156,7 +156,7 @@ fn whoever(settings: &Settings, known: &host::Tools, question: &str, json: bool)
     let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
     let mut bases = settings.bases();
     bases.extend(tools.iter().map(|tool| tool.site.base.clone()));
-    Ok(who_can(&decisions, &bases, &from_here(question)?, json).map_err(|fault| Refusal::of(&fault))?)
+    Ok(who_can(&decisions, &bases, &from_here(question)?, json).map_err(|fault| Refusal::from_fault(&fault))?)
 }
 
 /// The policy that would grant what a tool asks for: printed, or written to a new file.
@@ -425,7 +425,7 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
 
 /// The shape that a call of this tool gets, for our probe.
 fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
-    let refuse = |fault: Fault| Refusal::of(&fault);
+    let refuse = |fault: Fault| Refusal::from_fault(&fault);
     if tool.manifest.id == policy::RUN_CODE {
         let site = Site { folder: "/tmp".into(), script: None, ..Site::clone(&tool.site) };
         let machine = &known.machine;
@@ -455,7 +455,7 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     let examined = runtime.block_on(examine::run(&known.launchers, &shape, &around));
     drop(runtime);
     settle(process::FAREWELL);
-    let examined = examined.map_err(|unready| Refusal::of(&unready.into()))?;
+    let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probed(&shape, &examined);
     match json {
         true => words::show_json(&report),

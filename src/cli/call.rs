@@ -249,7 +249,7 @@ fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 pub(super) fn caller(words: impl Into<String>) -> Refusal {
-    Refusal::of(&Fault::new(Kind::ParameterValidationError, words))
+    Refusal::from_fault(&Fault::new(Kind::ParameterValidationError, words))
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.
@@ -281,7 +281,7 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
 /// How the process ends, and for the person why. `explained`: the denials were told.
 pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     let Some(fault) = &report.error else { return Exit::Ok.into() };
-    let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::of(fault))];
+    let mut lines = vec![format!("{}: {}: {}", report.tool, fault.kind, Refusal::from_fault(fault))];
     if !explained {
         // The error itself tells of a limit.
         let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
@@ -289,7 +289,7 @@ pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));
-    Exit::of(fault.origin).into()
+    Exit::for_origin(fault.origin).into()
 }
 
 fn denied(denial: &Denial) -> String {

@@ -122,7 +122,7 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
         match service.need(&id) {
             Ok(need) => needs.extend(need),
             Err(fault) if fault.kind == Kind::DependencyError => {
-                let refusal = Refusal::of(&fault);
+                let refusal = Refusal::from_fault(&fault);
                 worst = refusal.exit;
                 words::complain(&format!("{id}: {}: {refusal}", fault.kind));
             }
@@ -231,7 +231,7 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal>
                 built.push(json!({"tool": name, "built": ready.built, "key": entry.key}));
             }
             Err(fault) => {
-                let refusal = Refusal::of(&fault);
+                let refusal = Refusal::from_fault(&fault);
                 worst = refusal.exit;
                 words::complain(&format!("{name}: {}: {refusal}", fault.kind));
                 built.push(json!({"tool": name, "error": fault}));

@@ -26,9 +26,9 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let known = host::Tools::of(settings)?;
+    let known = host::Tools::load(settings)?;
     let host = Host { settings, known };
-    let refuse = |fault: fault::Fault| Refusal::of(&fault);
+    let refuse = |fault: fault::Fault| Refusal::from_fault(&fault);
     let (old, new) = (host.side(&args.old).map_err(refuse)?, host.side(&args.new).map_err(refuse)?);
     let (before, after) = match (old, new) {
         (Side::Policies(old), Side::Policies(new)) => {

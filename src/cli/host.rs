@@ -144,7 +144,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    pub fn of(settings: &Settings) -> anyhow::Result<Tools> {
+    pub fn load(settings: &Settings) -> anyhow::Result<Tools> {
         say_root(settings);
         let policies = policies(settings)?;
         say_faults(&policies);

@@ -56,7 +56,7 @@ pub fn prompt(settings: &Settings, PromptArgs { namespace, tags }: PromptArgs) -
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let host = host::Tools::of(settings)?;
+    let host = host::Tools::load(settings)?;
     let mut out = Vec::new();
     show(&host.snapshot, &host.policies, &host.machine, &args, &mut out)?;
     words::show(&out);

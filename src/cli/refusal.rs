@@ -15,7 +15,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    pub fn of(origin: fault::Origin) -> Exit {
+    pub fn for_origin(origin: fault::Origin) -> Exit {
         match origin {
             fault::Origin::Caller => Exit::Caller,
             fault::Origin::Policy => Exit::Policy,
@@ -46,12 +46,12 @@ impl Refusal {
     }
 
     /// What a fault says to the person at this machine.
-    pub fn of(fault: &Fault) -> Refusal {
+    pub fn from_fault(fault: &Fault) -> Refusal {
         let more = [&fault.details, &fault.person];
         let lines = more.into_iter().flatten().flat_map(|words| words.lines());
         let more: String = lines.map(|line| format!("\n  {line}")).collect();
         let words = format!("{}{more}", fault.message);
-        Refusal { exit: Exit::of(fault.origin), words, fault: Some(Box::new(fault.clone())) }
+        Refusal { exit: Exit::for_origin(fault.origin), words, fault: Some(Box::new(fault.clone())) }
     }
 
     /// The same as an error of the closed list, for a program: its words name no path of this host.
@@ -77,7 +77,7 @@ impl Refusal {
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Refusal {
-        Refusal::of(&fault)
+        Refusal::from_fault(&fault)
     }
 }
 

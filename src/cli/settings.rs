@@ -226,7 +226,7 @@ impl Settings {
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
         let tool_ids = config.tool_ids.map(|ids| identity::pool(ids.first, ids.count)).transpose();
         let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
-        let audit_keeping = Keeping::of(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
+        let audit_keeping = Keeping::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
         let manifest_schema = config.manifest_schema.map(|path| sources.beside_config(&path));
         let capabilities = config.capabilities.unwrap_or_default();
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();

@@ -67,7 +67,7 @@ fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::To
         let files = registry::Filter { source: Some("files".to_owned()), ..registry::Filter::default() };
         return Ok(snapshot.list(&files));
     };
-    Ok(vec![snapshot.find(reference).map_err(|fault| Refusal::of(&fault))?])
+    Ok(vec![snapshot.find(reference).map_err(|fault| Refusal::from_fault(&fault))?])
 }
 
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
@@ -115,8 +115,12 @@ async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example,
         let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
         words::complain(&format!("{what}\n{}", call::background(&report, &[])));
     }
-    let told =
-        || report.error.as_ref().map_or_else(String::new, |fault| format!("{}: {}", fault.kind, Refusal::of(fault)));
+    let told = || {
+        report
+            .error
+            .as_ref()
+            .map_or_else(String::new, |fault| format!("{}: {}", fault.kind, Refusal::from_fault(fault)))
+    };
     let failed = !report.success;
     match &example.expected_output {
         None if !failed => Ok(()),

@@ -34,7 +34,7 @@ pub struct Export {
 }
 
 pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: Args) -> anyhow::Result<ExitCode> {
-    let host = host::Tools::of(settings)?;
+    let host = host::Tools::load(settings)?;
     let tool = host.snapshot.find(&args.tool).map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;
     let is_served = |tools: &[String]| tools.iter().any(|it| it.split('@').next() == Some(&tool.manifest.id));
     let entry = settings.brokers.iter().map(|broker| &broker.entry).find(|entry| is_served(&entry.tools));

@@ -34,7 +34,7 @@ static MACHINE: Mutex<Option<Arc<Machine>>> = Mutex::new(None);
 impl Machine {
     /// Blocks while files are read.
     fn current() -> Arc<Machine> {
-        let stamp = |path: &str| files::Stamp::of(&std::fs::File::open(path).ok()?).ok();
+        let stamp = |path: &str| files::Stamp::from_file(&std::fs::File::open(path).ok()?).ok();
         let stamps = [stamp(HOSTS), stamp(SERVERS)];
         let cached = &mut *lock(&MACHINE);
         match cached {

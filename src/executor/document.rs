@@ -53,7 +53,7 @@ impl Executor for Documents {
                     json!({"$content": [{"type": "resource", "resource": resource}]})
                 }
             };
-            Ok(Outcome::of(Ending::answer(&answer), crate::base::millis(started.elapsed())))
+            Ok(Outcome::new(Ending::answer(&answer), crate::base::millis(started.elapsed())))
         })
     }
 }

@@ -144,7 +144,7 @@ impl executor::Executor for Methods {
             } else {
                 executor::Ending::answer(&value)
             };
-            Ok(executor::Outcome::of(ending, crate::base::millis(started.elapsed())))
+            Ok(executor::Outcome::new(ending, crate::base::millis(started.elapsed())))
         })
     }
 }

@@ -122,7 +122,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// An ending of which nothing is known but how long it took.
-    pub fn of(ending: Ending, wall_ms: u64) -> Outcome {
+    pub fn new(ending: Ending, wall_ms: u64) -> Outcome {
         Outcome {
             ending,
             parts: false,

@@ -31,7 +31,7 @@ const LONG: u64 = 128 * 1024;
 pub fn find(place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
     let folder = Folder::open(place)?;
     let node = || if place.alone { Ok(None) } else { node::find(&folder, place.anew) };
-    let wanted = match Ecosystem::of(place.language) {
+    let wanted = match Ecosystem::for_language(place.language) {
         Some(Ecosystem::Python) => python::find(&folder, place)?,
         Some(Ecosystem::Node) => node()?,
         // A module has no packages; files beside it that name some are reported.
@@ -84,7 +84,7 @@ pub struct FileStamps {
 
 impl FileStamps {
     /// Taken before the files are read.
-    pub fn of(script: &Path) -> FileStamps {
+    pub fn read(script: &Path) -> FileStamps {
         let folder = script.parent().unwrap_or(Path::new("/"));
         let name = script.file_name().unwrap_or_default().to_string_lossy();
         let own = [format!("{name}.lock"), python::own_lock(&name)];

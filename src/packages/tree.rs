@@ -53,10 +53,10 @@ pub struct Stamp(u64, i64, (i64, i64), (i64, i64));
 impl Stamp {
     /// Of an open file or folder.
     pub fn now(file: BorrowedFd) -> io::Result<Stamp> {
-        Ok(Stamp::of(&fstat(file)?))
+        Ok(Stamp::from_stat(&fstat(file)?))
     }
 
-    fn of(stat: &FileStat) -> Stamp {
+    fn from_stat(stat: &FileStat) -> Stamp {
         let modified = (stat.st_mtime, stat.st_mtime_nsec);
         Stamp(stat.st_ino, stat.st_size, modified, (stat.st_ctime, stat.st_ctime_nsec))
     }
@@ -190,7 +190,7 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
     let now = |item: Item| -> io::Result<Item> {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
         disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
-        Ok(Item { stamp: Stamp::of(&stat), ..item })
+        Ok(Item { stamp: Stamp::from_stat(&stat), ..item })
     };
     let items = items.into_iter().map(now).collect::<io::Result<_>>()?;
     Ok((items, disk))
@@ -200,7 +200,7 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
 pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
     let same = |item: &&Item| {
         let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-        stat.is_ok_and(|stat| Stamp::of(&stat) == item.stamp)
+        stat.is_ok_and(|stat| Stamp::from_stat(&stat) == item.stamp)
     };
     let first = |part: &'i [Item]| part.iter().find(|item| !same(item)).map(|item| item.path.as_str());
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);

@@ -102,7 +102,7 @@ impl Area {
         }
     }
 
-    pub fn of(opening: &Opening) -> Area {
+    pub fn from_opening(opening: &Opening) -> Area {
         match opening {
             Opening::Live { path } => Area::Tree(path.clone()),
             Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => match literal(names) {
@@ -308,7 +308,7 @@ mod tests {
         for odd in ["a[b].csv", "a{b,c}.csv", "a*b", "back\\slash", "a?b", "plain.csv", "]["] {
             assert!(name_matches(&escape(odd), odd), "{odd}");
             let area = Area::File(Path::new("/d").join(odd));
-            assert_eq!(Area::of(&area.for_writing()), area, "{odd}");
+            assert_eq!(Area::from_opening(&area.for_writing()), area, "{odd}");
         }
         for (names, yes, no) in [
             ("a[*]b", "a*b", "axb"),

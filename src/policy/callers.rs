@@ -122,19 +122,19 @@ pub struct CallerGrant {
 }
 
 impl Callers {
-    pub fn of(&self, name: &str) -> Option<&CallerRule> {
+    pub fn rule(&self, name: &str) -> Option<&CallerRule> {
         let named = |name: &str| self.list.iter().find(|rule| rule.name == name);
         // A caller that calls itself `*` is one of everybody.
         named(name).or_else(|| named(EVERYBODY))
     }
 
     pub fn may_call(&self, name: &str, id: &str) -> bool {
-        self.of(name).is_some_and(|rule| rule.may_call(id))
+        self.rule(name).is_some_and(|rule| rule.may_call(id))
     }
 
     /// Who a request is from: its label's name where the caller may act as that one, else the caller.
     pub fn acts_as<'n>(&self, caller: &'n str, label: Option<&'n str>) -> &'n str {
-        let may = |label: &&str| is_name(label) && self.of(caller).is_some_and(|rule| rule.may_act_as(label));
+        let may = |label: &&str| is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label));
         label.filter(may).unwrap_or(caller)
     }
 

@@ -159,7 +159,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
     }
     let base = Area::Tree(site.base.clone());
-    let opens_base = runs.is_some() && grants.iter().any(|grant| Area::of(&grant.opening) == base);
+    let opens_base = runs.is_some() && grants.iter().any(|grant| Area::from_opening(&grant.opening) == base);
     let words =
         "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
     notes.all.extend(opens_base.then(|| words.to_owned()));
@@ -246,7 +246,9 @@ fn ecosystems(subject: &Subject<'_>) -> impl Iterator<Item = Ecosystem> + use<> 
         (None, Handler::ServiceMethod { language, .. }) => *language,
         _ => None,
     };
-    Ecosystem::ALL.into_iter().filter(move |it| language.is_none_or(|language| Ecosystem::of(language) == Some(*it)))
+    Ecosystem::ALL
+        .into_iter()
+        .filter(move |it| language.is_none_or(|language| Ecosystem::for_language(language) == Some(*it)))
 }
 
 fn in_process_fault() -> Fault {

@@ -303,7 +303,7 @@ fn effective(access: Access, area: &Area) -> String {
 
 impl Narrowing for Grant {
     fn intersection(&self, other: &Grant) -> Option<Grant> {
-        let area = Area::of(&self.opening).overlap(&Area::of(&other.opening))?;
+        let area = Area::from_opening(&self.opening).overlap(&Area::from_opening(&other.opening))?;
         let access = self.access.min(other.access);
         // A staged grant stays staged: only two live grants give a live write.
         let live = [&self.opening, &other.opening].iter().all(|opening| matches!(opening, Opening::Live { .. }));
@@ -322,7 +322,7 @@ impl Grantable for Grant {
     }
     fn text(&self) -> String {
         let staged = if matches!(self.opening, Opening::Staged { .. }) { " (staged)" } else { "" };
-        format!("{} {}{staged}", self.kind(), Area::of(&self.opening).text())
+        format!("{} {}{staged}", self.kind(), Area::from_opening(&self.opening).text())
     }
     fn covers(&self, other: &Grant) -> bool {
         // A tree that is read by `base:` is known as such to the rules for code.
@@ -330,10 +330,10 @@ impl Grantable for Grant {
             return false;
         }
         let live = matches!(self.opening, Opening::Live { .. });
-        let (wide, narrow) = (Area::of(&self.opening), Area::of(&other.opening));
+        let (wide, narrow) = (Area::from_opening(&self.opening), Area::from_opening(&other.opening));
         if live { narrow.within(&wide) } else { narrow == wide }
     }
     fn is_near(&self, other: &Grant) -> bool {
-        Area::of(&self.opening).overlap(&Area::of(&other.opening)).is_some()
+        Area::from_opening(&self.opening).overlap(&Area::from_opening(&other.opening)).is_some()
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// may run it, if the other tool is refused.
 pub(super) fn narrow_by_owner(decision: &mut Decision, other: &Decision) -> Option<Fault> {
     let script = decision.script.clone().map(Area::File);
-    let own = decision.grants.iter().filter(|grant| Some(Area::of(&grant.opening)) == script).cloned();
+    let own = decision.grants.iter().filter(|grant| Some(Area::from_opening(&grant.opening)) == script).cloned();
     let grants = least(own.chain(narrowed(&decision.grants, &other.grants)));
     let hosts = least(narrowed(&decision.hosts, &other.hosts));
     let secrets = narrowed(&decision.secrets, &other.secrets);
@@ -24,7 +24,8 @@ pub(super) fn narrow_by_owner(decision: &mut Decision, other: &Decision) -> Opti
             matches!(value, Variable::Literal(_)) || shape.is_some_and(|shape| shape.env.get(name) == Some(value))
         });
     let lost_files = decision.grants.iter().filter(|grant| !Grant::are_covering(&grants, grant)).map(|grant| {
-        let left = grants.iter().filter(|left| left.asked == grant.asked).map(|left| Area::of(&left.opening).text());
+        let left =
+            grants.iter().filter(|left| left.asked == grant.asked).map(|left| Area::from_opening(&left.opening).text());
         (files::kind(grant.access), grant.asked.clone(), left.collect())
     });
     let lost_hosts = decision.hosts.iter().filter(|grant| !HostGrant::are_covering(&hosts, grant)).map(|grant| {

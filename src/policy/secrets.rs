@@ -340,7 +340,7 @@ fn conflict(
         (Narrower::Policy, reason)
     };
     if let Some(all) = secret.from.all_files()
-        && let Some(grant) = files.iter().find(|grant| Area::of(&grant.opening).overlap(&all).is_some())
+        && let Some(grant) = files.iter().find(|grant| Area::from_opening(&grant.opening).overlap(&all).is_some())
     {
         return Some(is_open(grant));
     }
@@ -352,7 +352,8 @@ fn conflict(
     match &secret.from {
         SecretSource::File(file) => {
             let spellings = [Some(file.clone()), file.canonicalize().ok()];
-            let holds = |grant: &&Grant| spellings.iter().flatten().any(|file| Area::of(&grant.opening).holds(file));
+            let holds =
+                |grant: &&Grant| spellings.iter().flatten().any(|file| Area::from_opening(&grant.opening).holds(file));
             if let Some(grant) = files.iter().find(holds) {
                 return Some(is_open(grant));
             }

@@ -27,7 +27,7 @@ impl Ecosystem {
     }
 
     /// `None`: scripts of this language have no packages.
-    pub fn of(language: Language) -> Option<Ecosystem> {
+    pub fn for_language(language: Language) -> Option<Ecosystem> {
         match language {
             Language::Python => Some(Ecosystem::Python),
             Language::Nodejs | Language::Bun => Some(Ecosystem::Node),

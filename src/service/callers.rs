@@ -27,7 +27,7 @@ impl Rights {
         };
         let user = callers.acts_as(&caller.user, label);
         // Whoever acts as another has that one's tools, not its role.
-        let operator = user == caller.user && callers.of(user).is_some_and(|rule| rule.operator);
+        let operator = user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
         Rights {
             callers: Some(callers.clone()),
             caller: Caller { user: user.to_owned(), operator },
@@ -36,7 +36,7 @@ impl Rights {
     }
 
     fn rule(&self) -> Option<&CallerRule> {
-        self.callers.as_ref()?.of(&self.caller.user)
+        self.callers.as_ref()?.rule(&self.caller.user)
     }
 
     pub fn may_call(&self, id: &str) -> bool {
@@ -73,7 +73,7 @@ impl Rights {
     /// What a call is charged to that belongs to these tools.
     pub fn charge(&self, tools: &[String]) -> Charge {
         let entry = |name: &String| {
-            let rule = self.callers.as_ref().and_then(|callers| callers.of(name));
+            let rule = self.callers.as_ref().and_then(|callers| callers.rule(name));
             let (at_once, per_minute) = rule.map_or((None, None), |rule| (rule.at_once, rule.calls_per_minute));
             Limits { name: name.clone(), at_once, per_minute }
         };

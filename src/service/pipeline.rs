@@ -193,7 +193,7 @@ impl Service {
             return Ok(Wait::Something);
         }
         if asked.environment.is_none()
-            && let Some(need) = packages::Need::of(&target.decided.decision)?
+            && let Some(need) = packages::Need::from_decision(&target.decided.decision)?
         {
             record.enters(Stage::Prepare);
             let ready = self.prepare_packages(need, target, stream).await?;
@@ -452,7 +452,7 @@ impl Service {
                     // Polled first: events that are always ready would else keep the clock from being looked at.
                     () = &mut clock, if limit.is_some() => {
                         let limit_ms = crate::base::millis(limit.unwrap_or_default());
-                        break Ok(Outcome::of(Ending::TimedOut { limit_ms }, limit_ms));
+                        break Ok(Outcome::new(Ending::TimedOut { limit_ms }, limit_ms));
                     }
                     Some(passage) = passing.recv() => {
                         // An executor that is gone by now starts nothing.

@@ -221,7 +221,7 @@ impl CallRecord {
         let ShownArguments { mask, shown: arguments, withheld, .. } = &mut self.arguments;
         let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
         for schema in schemas {
-            let (secrets, hidden) = redact::of(schema, &shown);
+            let (secrets, hidden) = redact::hide(schema, &shown);
             mask.join(secrets);
             shown = hidden;
         }

@@ -50,7 +50,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         let tree = || RecordArguments::Tree(arguments.clone());
         return (Mask::default(), if script { tree() } else { RecordArguments::Text(arguments.to_string()) });
     };
-    let (mut mask, mut shown) = of(&schema.raw, arguments);
+    let (mut mask, mut shown) = hide(&schema.raw, arguments);
     if let Value::Object(fields) = &mut shown {
         // A name that the schema does not know may be a secret's, misspelt.
         for (name, value) in fields.iter_mut().filter(|(name, _)| !declares(&schema.raw, name)) {
@@ -63,7 +63,7 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
 
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
 /// many looks, all arguments are secret.
-pub fn of(schema: &Value, arguments: &Value) -> (Mask, Value) {
+pub fn hide(schema: &Value, arguments: &Value) -> (Mask, Value) {
     let mut walk = Walk { root: schema, looks: LOOKS, mask: Mask::default() };
     let mut shown = arguments.clone();
     walk.hide(vec![schema], &mut shown, 0);

@@ -71,7 +71,7 @@ fn of_policy(
     language: Language,
     is_run: bool,
 ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
-    let ecosystem = Ecosystem::of(language)?;
+    let ecosystem = Ecosystem::for_language(language)?;
     if !is_run {
         let named =
             decision.package_rules.get(&ecosystem).and_then(|allowed| allowed.as_ref().ok()?.lock_file.as_ref());

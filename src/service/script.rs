@@ -175,7 +175,7 @@ pub fn digest_of_script(script: &Path) -> Option<String> {
 
 fn read(script: &Path) -> Option<(Stamp, String)> {
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
-    let stamp = Stamp::of(&file).ok()?;
+    let stamp = Stamp::from_file(&file).ok()?;
     let bytes = files::whole(file, LARGEST).ok()??;
     Some((stamp, crate::base::sha256_hex(&bytes)))
 }

@@ -354,7 +354,7 @@ async fn with_packages(
 ) -> Result<policy::Decision, Fault> {
     let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
     let long = decision.package_rules.values().any(named)
-        || site.script.as_deref().is_some_and(|script| FileStamps::of(script).is_long());
+        || site.script.as_deref().is_some_and(|script| FileStamps::read(script).is_long());
     let added = move || {
         requirements::add(&mut decision, &site, (language, true), guest, &decisions.snapshot, &decisions.rules.machine);
         decision

@@ -62,7 +62,7 @@ pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> ExportDo
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
         return ExportDocument::Text(texts.join("\n"));
     }
-    let names = Names::of(all.iter().map(|tool| tool.manifest.named()));
+    let names = Names::new(all.iter().map(|tool| tool.manifest.named()));
     let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
     let entries: Vec<Value> = entries.collect();
     ExportDocument::Json(match format {

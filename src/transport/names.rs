@@ -19,7 +19,7 @@ pub struct Names {
 
 impl Names {
     /// Ids, each with the name that its author chose. A chosen name holds no `__`, and so is never another id's own.
-    pub fn of<'a>(ids: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Names {
+    pub fn new<'a>(ids: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Names {
         let mut named: BTreeMap<String, String> = BTreeMap::new();
         let mut shared = BTreeSet::new();
         for (id, chosen) in ids {
@@ -116,7 +116,7 @@ mod tests {
         let longer = format!("reports:{}y", "x".repeat(100));
         let plain = "a.b:c a-b:c a_b:c 3d:render t-3d:render a_:b a:b_ a:b-c a:b.c core:run-code no-colon :x ü:ö";
         let ids: Vec<&str> = plain.split(' ').chain([long.as_str(), &longer]).collect();
-        let names = Names::of(ids.iter().map(|id| (*id, None)));
+        let names = Names::new(ids.iter().map(|id| (*id, None)));
         for id in ids {
             let name = names.name(id).unwrap_or_else(|| panic!("{id} has no name"));
             assert!(allowed(&name), "{id} → {name}");
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(names.name("core:run-code").as_deref(), Some("core__run-code"), "a plain id keeps its letters");
         assert_eq!(names.nearest("core__run_code"), Some("core__run-code"));
         assert_eq!(names.nearest("zzz"), None);
-        let chosen = Names::of([("a:b", Some("short")), ("a:c", Some("twice")), ("a:d", Some("twice"))].into_iter());
+        let chosen = Names::new([("a:b", Some("short")), ("a:c", Some("twice")), ("a:d", Some("twice"))].into_iter());
         assert_eq!((chosen.id("short"), chosen.name("a:b").as_deref()), (Some("a:b"), Some("short")));
         assert_eq!(chosen.in_text("Use a:b. Not a:bc, (a:b)"), "Use short. Not a:bc, (short)");
         assert_eq!((chosen.id("twice"), chosen.name("a:c"), chosen.id("a__b")), (None, None, None));

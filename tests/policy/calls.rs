@@ -232,7 +232,7 @@ fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
     let few = vec![(Arc::new(asking(Some(&["data/**"]), &[])), site())];
     let brief = parsed(&policy_text(&["./**"], &[], "").replace("[files]", "[limits]\ntimeout_ms = 700\n[files]"));
     let met = policy::decide_run(&target(), &execute(), &few, &under(vec![core(), brief], None), &machine());
-    let areas: Vec<String> = shape(&met).grants.iter().map(|g| Area::of(&g.opening).text()).collect();
+    let areas: Vec<String> = shape(&met).grants.iter().map(|g| Area::from_opening(&g.opening).text()).collect();
     assert!(areas.contains(&"/t/user_scripts/demo/data/**".to_string()), "{areas:?}");
     assert!(!areas.contains(&"/t/user_scripts/demo/**".to_string()), "{areas:?}");
     assert_eq!(policy::confine(&met, Some(5_000), None).unwrap().per_call.timeout_ms, 700);

@@ -81,7 +81,7 @@ fn asks_meet_rules_exactly() {
         let whole = pattern(ask);
         let text = policy_text(&[rule], &[], "mode = \"narrow\"");
         let decision = decide(&asking(Some(&[ask]), &[]), &under(vec![parsed(&text)], None));
-        let got: Vec<String> = shape(&decision).grants.iter().map(|g| Area::of(&g.opening).text()).collect();
+        let got: Vec<String> = shape(&decision).grants.iter().map(|g| Area::from_opening(&g.opening).text()).collect();
         assert_eq!(got, left.clone().into_iter().collect::<Vec<_>>(), "{ask} under {rule}");
         let strict = decide(&asking(Some(&[ask]), &[]), &under(vec![parsed(&policy_text(&[rule], &[], ""))], None));
         let verdict = &strict.verdicts[0];

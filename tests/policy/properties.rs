@@ -39,7 +39,9 @@ fn reach(decision: &Decision, access: Access) -> BTreeSet<PathBuf> {
             world.insert(Path::new(place).join(end));
         }
     }
-    let holds = |path: &PathBuf| decision.grants.iter().any(|g| g.access >= access && Area::of(&g.opening).holds(path));
+    let holds = |path: &PathBuf| {
+        decision.grants.iter().any(|g| g.access >= access && Area::from_opening(&g.opening).holds(path))
+    };
     world.into_iter().filter(holds).collect()
 }
 

@@ -38,7 +38,7 @@ fn the_list_is_closed_and_each_type_has_one_origin() {
         let (_, origin, code) = KINDS.iter().find(|row| row.0 == kind.to_string()).unwrap();
         let told = serde_json::to_value(Fault::new(kind, "m")).unwrap();
         assert_eq!((&told["type"], &told["origin"]), (&json!(kind.to_string()), &json!(origin)));
-        assert_eq!(Exit::of(kind.origin()) as i32, *code, "{kind}");
+        assert_eq!(Exit::for_origin(kind.origin()) as i32, *code, "{kind}");
         assert!(serde_json::from_value::<Kind>(json!(kind.to_string())).is_ok_and(|back| back == kind));
     }
     for stranger in ["Error", "scriptError", "ScriptError ", ""] {

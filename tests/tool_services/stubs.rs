@@ -30,7 +30,7 @@ impl Executor for Containers {
             let _ended = Started(self.0.clone());
             events.log("started".to_owned());
             tokio::time::sleep(Duration::from_millis(call.input["ms"].as_u64().unwrap_or(0))).await;
-            Ok(Outcome::of(
+            Ok(Outcome::new(
                 Ending::answer(&json!({"image": call.manifest.raw["handler"]["type"], "got": call.input})),
                 1,
             ))
@@ -52,7 +52,7 @@ impl Executor for Function {
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.map_err(away)?;
             let value: Value = serde_json::from_str(&answer).unwrap_or(Value::Null);
-            Ok(Outcome::of(Ending::answer(&value), 1))
+            Ok(Outcome::new(Ending::answer(&value), 1))
         })
     }
 }

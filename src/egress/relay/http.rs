@@ -66,7 +66,7 @@ struct Exchange {
 
 pub async fn serve(connection: Connection, tool: Stream) {
     let exchange = Arc::new(Exchange {
-        guard: Guard::of(&connection.call.lease, &connection.host),
+        guard: Guard::for_host(&connection.call.lease, &connection.host),
         connection,
         upstream: Default::default(),
         drivers: Default::default(),

@@ -86,7 +86,7 @@ pub struct Admitted {
 }
 
 impl Guard {
-    pub fn of(lease: &Served, host: &Host) -> Option<Guard> {
+    pub fn for_host(lease: &Served, host: &Host) -> Option<Guard> {
         let rules: Vec<_> = lease.headers.iter().filter(|(_, rule)| is_for(rule, host)).cloned().collect();
         Some(Guard { name: rules.first()?.1.host.clone(), rules })
     }

@@ -95,7 +95,7 @@ impl Launchers {
             return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
         }
         let before = resolved.before;
-        let setup = setup::of(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
+        let setup = setup::build(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         let mut wanted = (setup, relay::served(shape)?);
         while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
             // A launcher that somebody killed is passed over.
@@ -148,7 +148,7 @@ impl Launchers {
     async fn start_relay(&self, shape: &Shape) -> Result<(Launcher, OwnedFd), LauncherError> {
         let (bare, extra) = relay::confinement(shape);
         let version = self.groups.as_ref().map(cgroup::Cgroups::version);
-        let setup = setup::of(&bare, grants::Resolved::default(), &extra, version);
+        let setup = setup::build(&bare, grants::Resolved::default(), &extra, version);
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput { third: Some(&theirs), ..CallInput::default() };

@@ -262,7 +262,7 @@ fn judge(
 fn outcome(ending: Ending, started: Instant) -> Outcome {
     let not_observed = [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec();
     let denials = Denials { observed: Vec::new(), not_observed };
-    Outcome { denials, ..Outcome::of(ending, millis(started.elapsed())) }
+    Outcome { denials, ..Outcome::new(ending, millis(started.elapsed())) }
 }
 
 /// The first and the last attempts of a call that are listed.
@@ -357,7 +357,7 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = setup::of(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
+        let setup = setup::build(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
         (Ready { launcher: Launcher::new(Process::held(control), setup), relay: None }, theirs)
     }
 

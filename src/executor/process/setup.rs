@@ -38,7 +38,7 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
 }
 
 /// The set-up of a launcher for this shape, with `ANY` for its identity.
-pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: Option<cgroup::Version>) -> Setup {
+pub fn build(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: Option<cgroup::Version>) -> Setup {
     let language = shape.runtime.language;
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
         (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path)),
@@ -69,7 +69,7 @@ pub fn of(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: 
         folder: if language == Language::Wasm { "/".into() } else { shape.folder.clone() },
         program,
         arguments,
-        environment: Hidden(environment::of(shape)),
+        environment: Hidden(environment::build(shape)),
         limits,
         cgroup,
         keeps_third: extra.keeps_third,

@@ -100,7 +100,7 @@ impl Remote {
             Sent::To(waiter, since) => (waiter, since),
             Sent::TooLarge => {
                 let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
-                return Ok(Outcome::of(ending, millis(began.elapsed())));
+                return Ok(Outcome::new(ending, millis(began.elapsed())));
             }
         };
         let line = waiter.line();
@@ -141,7 +141,7 @@ impl Remote {
                 ServiceMessage::TooMuch => break Ending::OverLimit { limit: Limit::OutputBytes, allowed: room },
             }
         };
-        let mut outcome = Outcome { logs, parts, ..Outcome::of(ending, millis(began.elapsed())) };
+        let mut outcome = Outcome { logs, parts, ..Outcome::new(ending, millis(began.elapsed())) };
         outcome.usage.output_bytes = output_bytes;
         Ok(outcome)
     }

@@ -120,7 +120,7 @@ impl Granted {
         let area = |(access, opening): &(Access, Opening)| match opening {
             // Other names than the staged ones can be made there, and are dropped afterwards.
             Opening::Staged { folder, .. } => (Area::Tree(folder.clone()), true),
-            other => (Area::of(other), *access == Access::Write),
+            other => (Area::from_opening(other), *access == Access::Write),
         };
         Granted { folder: folder.to_owned(), areas: granted.iter().map(area).collect(), in_part }
     }

@@ -220,7 +220,7 @@ impl Library {
             Some(text) => memory_file(text).map(File::from),
             None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
         };
-        let module = file.and_then(|file| Ok(Module { bytes: Stamp::of(&file)?.size, file, digest }));
+        let module = file.and_then(|file| Ok(Module { bytes: Stamp::from_file(&file)?.size, file, digest }));
         let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
         let new = compile::ask(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
@@ -292,7 +292,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// Reads a module for its digest, a piece at a time.
 fn read(path: &Path) -> io::Result<(Stamp, String)> {
     let mut file = open(path)?;
-    let stamp = Stamp::of(&file)?;
+    let stamp = Stamp::from_file(&file)?;
     let mut magic = [0; 4];
     let is_text = (&file).take(4).read(&mut magic)? < 4 || magic != *b"\0asm";
     let (most, what) = if is_text { (MAX_TEXT_BYTES, " as text") } else { (MAX_MODULE_BYTES, "") };
@@ -302,7 +302,7 @@ fn read(path: &Path) -> io::Result<(Stamp, String)> {
     }
     file.rewind()?;
     let (digest, bytes) = store::digest((&file).take(stamp.size))?;
-    if bytes != stamp.size || Stamp::of(&file)? != stamp {
+    if bytes != stamp.size || Stamp::from_file(&file)? != stamp {
         return Err(io::Error::other("it changed while it was read"));
     }
     Ok((stamp, crate::base::hex(&digest)))

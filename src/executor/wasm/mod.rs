@@ -275,5 +275,5 @@ async fn announced<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
 
 fn outcome(ending: Ending) -> Outcome {
     let denials = Denials { observed: Vec::new(), not_observed: denials::not_observed(0) };
-    Outcome { denials, ..Outcome::of(ending, 0) }
+    Outcome { denials, ..Outcome::new(ending, 0) }
 }

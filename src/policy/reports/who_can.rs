@@ -102,14 +102,16 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Ans
             let always = seen_anyhow(decision, path, always);
             let granted = granted
                 .into_iter()
-                .map(|(grant, how)| answer(how, Area::of(&grant.opening).text(), &grant.rule, &grant.why));
+                .map(|(grant, how)| answer(how, Area::from_opening(&grant.opening).text(), &grant.rule, &grant.why));
             let always =
                 always.into_iter().map(|(root, how, why)| answer(how, root.display().to_string(), "house", why));
             granted.chain(always).collect()
         }
         Question::Write(path) => {
             let granted = opened(decision, path, Access::Write, bases).into_iter();
-            granted.map(|(grant, how)| answer(how, Area::of(&grant.opening).text(), &grant.rule, &grant.why)).collect()
+            granted
+                .map(|(grant, how)| answer(how, Area::from_opening(&grant.opening).text(), &grant.rule, &grant.why))
+                .collect()
         }
         Question::Reach(host) => {
             let reaching = decision.hosts.iter().filter_map(|grant| Some((grant, reaches(grant, host)?)));
@@ -215,7 +217,7 @@ fn seen_anyhow<'d>(
 }
 
 fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> {
-    let area = Area::of(&grant.opening);
+    let area = Area::from_opening(&grant.opening);
     if area.folder().starts_with(SCRIPT_FOLDER) {
         return bases.iter().find_map(|base| below_a_script_folder(&area, path, base));
     }

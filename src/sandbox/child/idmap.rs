@@ -23,7 +23,7 @@ type Owner = (u32, u32);
 impl Users {
     /// `owner`: whose files will probably be granted. That of this owner is made now; what keeps it from being made is
     /// told once it is needed.
-    pub fn of(identity: Identity, owner: Option<Owner>) -> Users {
+    pub fn new(identity: Identity, owner: Option<Owner>) -> Users {
         let mut users = Users { identity, made: BTreeMap::new() };
         owner.into_iter().for_each(|owner| drop(users.for_files_of(owner)));
         users

@@ -137,7 +137,7 @@ pub fn begin(identity: Identity, owner: Option<(u32, u32)>) -> Result<Base, Prob
     for path in SYSTEM_FOLDERS.iter().chain(&SYSTEM_ETC) {
         plan_root(&mut planned, Path::new(path))?;
     }
-    Ok(Base { planned, users: Users::of(identity, owner) })
+    Ok(Base { planned, users: Users::new(identity, owner) })
 }
 
 /// Builds the tree and makes it the root of this process.
@@ -369,7 +369,7 @@ mod tests {
         let facts = fs::metadata(&path).expect("there");
         let (device, inode, uid, gid) = (facts.dev(), facts.ino(), facts.uid(), facts.gid());
         let wanted = Mount { path: path.clone(), access: Access::Read, folder: false, device, inode, uid, gid };
-        let mut users = Users::of(Identity { id: uid, pooled: false }, None);
+        let mut users = Users::new(Identity { id: uid, pooled: false }, None);
         let mut about = || plan_grant(&wanted, &mut users).err().map(|problem| problem.kind);
         fs::rename(&path, folder.path().join("old")).expect("moved");
         assert_eq!(about(), Some(ProblemKind::Changed), "gone");

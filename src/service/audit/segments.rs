@@ -37,7 +37,7 @@ impl Keeping {
     const LEAST_BYTES: u64 = MIB;
 
     /// As a configuration has it: `audit_segment_bytes`, `audit_segments`.
-    pub fn of(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Keeping, String> {
+    pub fn new(segment_bytes: Option<u64>, segments: Option<usize>) -> Result<Keeping, String> {
         let usual = Keeping::USUAL;
         match (segment_bytes.unwrap_or(usual.segment_bytes), segments.unwrap_or(usual.segments)) {
             (..Keeping::LEAST_BYTES, _) => {

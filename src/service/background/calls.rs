@@ -84,7 +84,7 @@ pub struct CallbackState {
 
 impl Receipt {
     /// `open`: the call, as long as it is not over.
-    fn of(job: &Job, open: Option<CallState>) -> Receipt {
+    fn new(job: &Job, open: Option<CallState>) -> Receipt {
         let phase = match (job.ended, open) {
             (Some(_), _) => Phase::Ended,
             (None, Some(open)) if open.phase == Phase::Running => Phase::Running,
@@ -163,7 +163,7 @@ impl Background {
                 let _ = begun.send(Err(Fault::new(Kind::InternalError, message).person(why).retryable()));
                 return;
             }
-            let _ = begun.send(Ok(Receipt::of(&job, None)));
+            let _ = begun.send(Ok(Receipt::new(&job, None)));
             me.run(job, request, cancel).await;
         });
         receipt.await.unwrap_or_else(|_| Err(stopped()))
@@ -235,7 +235,7 @@ impl Background {
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
         let job = lock(&self.jobs).get(id).filter(|open| is_for(who, &open.job)).map(|open| open.job.clone())?;
         let open = if job.ended.is_none() { self.service.call_state(who, id) } else { None };
-        Some(Receipt::of(&job, open))
+        Some(Receipt::new(&job, open))
     }
 
     /// All of them, the oldest first.
@@ -244,7 +244,7 @@ impl Background {
             lock(&self.jobs).iter().filter(|open| is_for(who, &open.job)).map(|open| open.job.clone()).collect();
         let mut open: HashMap<String, CallState> =
             self.service.calls(who).into_iter().map(|call| (call.id.clone(), call)).collect();
-        own.iter().map(|job| Receipt::of(job, open.remove(&job.id))).collect()
+        own.iter().map(|job| Receipt::new(job, open.remove(&job.id))).collect()
     }
 
     /// The same as `receipt`, once the call is over or this time is.

@@ -52,7 +52,7 @@ impl Executor for Status {
             let who = Caller::named(&context.user);
             let id = call.input["id"].as_str().unwrap_or_default();
             let answer = answer_about(&background, &who, id, call.output_bytes).await?;
-            Ok(Outcome::of(Ending::Answered(answer), crate::base::millis(started.elapsed())))
+            Ok(Outcome::new(Ending::Answered(answer), crate::base::millis(started.elapsed())))
         })
     }
 }

@@ -30,11 +30,11 @@ impl Service {
             };
             let found = [Language::Python, Language::Nodejs].into_iter().map(of);
             return found
-                .map(|decision| Need::of(&decision))
+                .map(|decision| Need::from_decision(&decision))
                 .find(|need| !matches!(need, Ok(None)))
                 .unwrap_or(Ok(None));
         }
-        Need::of(&decisions.decided(&tool).decision)
+        Need::from_decision(&decisions.decided(&tool).decision)
     }
 
     /// What a person names for the source text of a builtin tool, and the lock that its policy names for that.
@@ -72,13 +72,18 @@ impl Service {
     pub fn need_anew(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        Need::of(&requirements::anew(&tool, &decisions.snapshot, &decisions.policies, &decisions.rules.machine))
+        Need::from_decision(&requirements::anew(
+            &tool,
+            &decisions.snapshot,
+            &decisions.policies,
+            &decisions.rules.machine,
+        ))
     }
 }
 
 impl Need {
     /// What a decided tool requires; `None`: nothing.
-    pub fn of(decision: &Decision) -> Result<Option<Need>, Fault> {
+    pub fn from_decision(decision: &Decision) -> Result<Option<Need>, Fault> {
         match (&decision.wanted, &decision.packages, &decision.shape) {
             // The files cannot be read, or disagree.
             (None, _, Err(fault)) if fault.kind == Kind::DependencyError => Err(fault.clone()),
@@ -123,7 +128,7 @@ pub fn value(found: &PackageStatus) -> Value {
 impl Packages {
     /// What is kept for a tool.
     pub fn found(&self, decision: &Decision) -> PackageStatus {
-        let need = Need::of(decision).ok().flatten()?;
+        let need = Need::from_decision(decision).ok().flatten()?;
         Some(self.kept(&need).map_err(|fault| fault.person.unwrap_or(fault.message)))
     }
 

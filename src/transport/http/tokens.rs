@@ -118,7 +118,7 @@ fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
     if let Some(why) = files::not_private(&facts) {
         return Err(at(why));
     }
-    let stamp = Stamp::of(&opened).map_err(|e| at(e.to_string()))?;
+    let stamp = Stamp::from_file(&opened).map_err(|e| at(e.to_string()))?;
     let bytes = files::whole(opened, LARGEST).map_err(|e| at(e.to_string()))?;
     let bytes = bytes.ok_or_else(|| at(format!("it is larger than {LARGEST} bytes")))?;
     let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;

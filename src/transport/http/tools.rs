@@ -85,7 +85,7 @@ impl ToolNames<'_> {
         }
         let names = self.names.get_or_init(|| {
             let all = offered(self.known, &self.known.caller).unwrap_or_default();
-            Names::of(all.iter().map(|tool| tool.manifest.named()))
+            Names::new(all.iter().map(|tool| tool.manifest.named()))
         });
         names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)
     }

@@ -67,7 +67,7 @@ impl ToolList {
             .collect();
         listed.sort_by(|a, b| a.manifest.id.cmp(&b.manifest.id));
         listed.dedup_by(|a, b| a.manifest.id == b.manifest.id);
-        let names = Names::of(listed.iter().map(|tool| tool.manifest.named()));
+        let names = Names::new(listed.iter().map(|tool| tool.manifest.named()));
         let mut tools: Vec<Tool> = listed
             .iter()
             // The others keep their names all the same: a call reads why it is refused, and a hidden tool runs.

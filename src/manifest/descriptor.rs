@@ -2,9 +2,9 @@
 //!
 //! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
 
-use super::reader::{Reader, Reading, below};
+use super::reader::{Reader, below};
 use super::schema::{Schema, SchemaFault};
-use super::types::{Asks, Execution, Handler, Manifest, Metadata, Remote, ServiceDescriptor, id_fault};
+use super::types::{Asks, Execution, Handler, Manifest, Metadata, Reading, Remote, ServiceDescriptor, id_fault};
 use crate::base::json::{self, Document};
 use crate::base::problem::{Code, Problem};
 use crate::base::text;

@@ -6,9 +6,9 @@
 use super::bounds::SchemaFault;
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
-use super::reader::{Reader, Reading, below};
+use super::reader::{Reader, below};
 use super::schema::Schema;
-use super::types::{Asks, Execution, Handler, Language, Manifest, extension_kind, id_fault, version_range};
+use super::types::{Asks, Execution, Handler, Language, Manifest, Reading, extension_kind, id_fault, version_range};
 use super::{arguments, descriptor, document, environment};
 use crate::base::problem::Code;
 use crate::base::{json, suggest, text};

@@ -1,7 +1,6 @@
 //! One file while it is read: what its JSON Schema refuses, what else is wrong with it, and where.
 
 use super::shape::{self, Violation};
-use super::types::Manifest;
 use crate::base::json::{Document, escape_segment};
 use crate::base::problem::{Code, Problem, Severity};
 use crate::base::text;
@@ -14,9 +13,6 @@ const MAX_EXPLAINED_VALUES: usize = 20_000;
 
 /// Most problems that are reported about one file: finding a place costs one walk over the text.
 const MAX_PROBLEMS: usize = 100;
-
-/// A manifest with its warnings, or why there is none.
-pub type Reading = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
 
 pub(super) struct Reader<'d> {
     document: &'d Document<'d>,

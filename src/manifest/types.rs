@@ -4,6 +4,7 @@ use super::document::Document;
 use super::host::HostPattern;
 use super::pattern::Pattern;
 use super::schema::Schema;
+use crate::base::problem::Problem;
 use crate::base::text;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -141,6 +142,9 @@ pub struct Example {
     pub input: Value,
     pub expected_output: Option<Value>,
 }
+
+/// A manifest with its warnings, or why there is none.
+pub type Reading = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
 
 /// One validated manifest.
 #[derive(Clone, Debug)]

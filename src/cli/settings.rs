@@ -1,7 +1,7 @@
 //! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
-//! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. No config file is taken from the
-//! current folder, or from a file that others can write.
+//! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. A config file in the current folder,
+//! or one that others can write, is not used.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};

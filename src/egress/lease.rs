@@ -23,9 +23,9 @@ const ENDED: Duration = Duration::from_millis(500);
 /// Most connections of one call that are dialled.
 const DIALS: u64 = 10_000;
 
-/// The time from the start of one dial of a call to that of the next, beyond `SAVED / APART` dials at once.
-const APART: Duration = Duration::from_millis(1);
-const SAVED: Duration = Duration::from_millis(32);
+/// A call may start this many dials at once, and then one in each `DIAL_INTERVAL`.
+const DIAL_BURST: u32 = 32;
+const DIAL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How one dial went.
 struct Dialled {
@@ -124,8 +124,9 @@ impl Lease {
                         let mut dialler = self.dialler.clone();
                         dialler.payer[0] = who;
                         let now = Instant::now();
-                        let start = (*next).max(now.checked_sub(SAVED).unwrap_or(now));
-                        *next = start + APART;
+                        let earliest = now.checked_sub(DIAL_INTERVAL * (DIAL_BURST - 1)).unwrap_or(now);
+                        let start = (*next).max(earliest);
+                        *next = start + DIAL_INTERVAL;
                         dials.spawn(async move {
                             // Timers round up to a whole millisecond.
                             if start > now {

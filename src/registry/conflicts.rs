@@ -113,7 +113,7 @@ fn settle_id(mut group: Vec<Tool>, held: &Incumbents, kept: &mut Vec<Tool>, refu
 }
 
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
-    // Places are read from the files again.
+    // Most ids have no conflict, and to find a place its file is read again.
     if go.is_empty() {
         return;
     }

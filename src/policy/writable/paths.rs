@@ -1,6 +1,6 @@
 //! Where tools may write, or could in earlier calls.
 
-use super::hard_denials as names;
+use super::hard_denials::{ending, ending_of, may_be_loaded};
 use crate::base::files;
 use crate::manifest::Language;
 use crate::policy::area::Area;
@@ -28,7 +28,7 @@ impl Place {
             tree: grant.opening.folder().to_path_buf(),
             tool: tool.to_owned(),
             names: match &grant.opening {
-                Opening::Staged { names, .. } if !names::may_be_loaded(names) => Some(names.clone()),
+                Opening::Staged { names, .. } if !may_be_loaded(names) => Some(names.clone()),
                 _ => None,
             },
             granted: true,
@@ -55,7 +55,7 @@ impl Place {
 
     /// By which it is found: its folder, and the ending of what a pattern matches; empty for a tree.
     fn key(&self) -> (PathBuf, String) {
-        (self.tree.clone(), self.names.as_deref().map_or_else(String::new, names::ending))
+        (self.tree.clone(), self.names.as_deref().map_or_else(String::new, ending))
     }
 }
 
@@ -88,7 +88,7 @@ impl WritablePaths {
     }
 
     pub fn add(&mut self, mut place: Place) {
-        place.names = place.names.filter(|names| !names::may_be_loaded(names));
+        place.names = place.names.filter(|names| !may_be_loaded(names));
         let near = self.places.entry(place.key()).or_default();
         let alike = |known: &&Place| known.names == place.names && known.granted >= place.granted;
         let alike: Vec<&Place> = near.iter().filter(alike).collect();
@@ -109,7 +109,7 @@ impl WritablePaths {
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
     pub fn by_place(&self, path: &Path) -> Option<String> {
         let trees = path.ancestors().flat_map(|above| self.at(above, String::new()));
-        let named = path.parent().into_iter().flat_map(|folder| self.at(folder, names::ending_of(path)));
+        let named = path.parent().into_iter().flat_map(|folder| self.at(folder, ending_of(path)));
         let holding = trees.chain(named.filter(|place| place.holds(path)));
         holding.max_by_key(|place| place.granted).map(Place::writer)
     }
@@ -181,7 +181,7 @@ fn shows_code(grant: &Grant, tree: &Path) -> bool {
     match &grant.opening {
         Opening::Live { path } => path.starts_with(tree) || tree.starts_with(path),
         Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
-            folder.starts_with(tree) && names::may_be_loaded(names)
+            folder.starts_with(tree) && may_be_loaded(names)
         }
     }
 }

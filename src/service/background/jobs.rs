@@ -140,7 +140,8 @@ impl Jobs {
 
     /// Takes in a job of the store.
     pub fn load(&mut self, job: Job) {
-        let place = self.limiter.take(Resource::Background, job.through(), 1).filter(|_| job.is_owed());
+        let take = || self.limiter.take(Resource::Background, job.through(), 1);
+        let place = job.is_owed().then(take).flatten();
         // Where there is no room for it, it goes when the store is opened again.
         let _ = self.put(job, place);
     }

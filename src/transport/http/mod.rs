@@ -63,7 +63,8 @@ pub struct Options {
     pub announced: Arc<Announcements>,
 }
 
-/// Refuses an address that others can reach unless everybody must present a token and TLS protects the way.
+/// Refuses an address that others can reach unless everybody must present a token, over TLS or with
+/// `--insecure`.
 pub fn wide_enough(address: &Address, callers: &Callers, tls: bool, insecure: bool) -> Result<(), String> {
     if address.is_local() {
         return Ok(());

@@ -1,5 +1,5 @@
 //! The user at the other end of a connection of this machine, as the kernel says. A connection without an owner differs
-//! from one the kernel could not be asked.
+//! from one about which the kernel could not be asked.
 
 use crate::base::lock;
 use nix::errno::Errno;

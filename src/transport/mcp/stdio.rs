@@ -245,7 +245,7 @@ impl Connection {
             }
             output.flush().await
         };
-        // After a failed write the answers are not read of the calls that still run.
+        // After a failed write no answer arrives any more: the calls that still run are ended.
         written.await.inspect_err(|_| self.closing.cancel())
     }
 }

@@ -215,7 +215,7 @@ fn said_at_start(host: &Host, tokens: &str) -> String {
 fn a_server_that_nobody_can_call_says_so() {
     let host = host();
     let said = said_at_start(&host, "# none yet\n");
-    assert!(said.contains("for nobody yet: the token file has no line"), "{said}");
+    assert!(said.contains("for no caller yet: the token file has no line"), "{said}");
     let token = host.run(&["token", "alice"]).1;
     let said = said_at_start(&host, token.lines().last().unwrap());
     assert!(said.contains("for whoever presents a token"), "the control: {said}");

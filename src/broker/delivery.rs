@@ -111,8 +111,8 @@ async fn settled(
 pub enum PublishError {
     /// It is more than a broker takes.
     TooLarge,
-    /// Nobody listens there.
-    Nobody,
+    /// No client listens there.
+    NoListener,
     /// The connection failed; it may have arrived.
     Failed(String),
 }

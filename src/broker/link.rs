@@ -229,7 +229,7 @@ impl Connector {
                         () = broken.cancelled() => return "it did not confirm what it was sent".to_owned(),
                     };
                     if handed.is_err() {
-                        return "nobody reads what comes".to_owned();
+                        return "messages are not read".to_owned();
                     }
                 }
                 Some(Err(why)) => return why,

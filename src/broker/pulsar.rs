@@ -20,16 +20,14 @@ const ID: &str = "id";
 const PERMITS: u32 = 1000;
 
 pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
-    made(terms, terms.credential().await?, source, to).await.map_err(|why| told(&why))
+    made(terms, terms.credential().await?, source, to).await.map_err(|why| reason(&why))
 }
 
 /// The client keeps to itself why a connection was refused before anything else was said on it.
-fn told(why: &pulsar::Error) -> String {
+fn reason(why: &pulsar::Error) -> String {
     let words = why.to_string();
     match words.contains("fatal error when connecting") {
-        true => format!(
-            "{words}: no authority that is trusted vouches for its certificate (`ca`), or it takes no such token (`credentials`)"
-        ),
+        true => format!("{words}: its certificate is not trusted (`ca`), or it refuses the token (`credentials`)"),
         false => words,
     }
 }
@@ -125,7 +123,7 @@ impl Outgoing for Way {
         Box::pin(async move {
             let failed = |why: pulsar::Error| PublishError::Failed(why.to_string());
             // Properties are text; whatever came from there is.
-            let id = String::from_utf8(id.to_vec()).map_err(|_| PublishError::Nobody)?;
+            let id = String::from_utf8(id.to_vec()).map_err(|_| PublishError::NoListener)?;
             let mut properties = HashMap::from([(ID.to_owned(), id)]);
             properties.extend(trace.texts().map(|(name, text)| (name.to_owned(), text.to_owned())));
             let message = pulsar::producer::Message { payload: body.to_vec(), properties, ..Default::default() };

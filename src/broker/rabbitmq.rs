@@ -31,11 +31,11 @@ type Failed = lapin::Error;
 pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
     let uri = uri(terms).await?;
     let tls = OwnedTLSConfig { identity: None, cert_chain: terms.ca.clone() };
-    let runtime = lapin::runtime::default_runtime().map_err(told)?;
+    let runtime = lapin::runtime::default_runtime().map_err(|why| why.to_string())?;
     let named = ConnectionProperties::default().with_connection_name("toolhost".into());
     let connecting = Connection::connect_uri_with_config(uri, named, tls, runtime);
-    let connection = Arc::new(connecting.await.map_err(told)?);
-    made(connection, source, to).await.map_err(told)
+    let connection = Arc::new(connecting.await.map_err(|why| why.to_string())?);
+    made(connection, source, to).await.map_err(|why| why.to_string())
 }
 
 /// In its parts: a parser of urls would read an IPv6 address as `localhost`.
@@ -51,10 +51,6 @@ async fn uri(terms: &Terms) -> Result<AMQPUri, String> {
         vhost: terms.vhost.clone(),
         query: AMQPQueryString { heartbeat: Some(HEARTBEAT), ..AMQPQueryString::default() },
     })
-}
-
-fn told(why: Failed) -> String {
-    why.to_string()
 }
 
 async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Result<Ends, Failed> {
@@ -103,7 +99,7 @@ impl Incoming for Messages {
         Box::pin(async move {
             let message = match self.consumer.next().await? {
                 Ok(message) => message,
-                Err(why) => return Some(Err(told(why))),
+                Err(why) => return Some(Err(why.to_string())),
             };
             let headers = message.properties.headers().as_ref().map(FieldTable::inner);
             let header = |name: &str| headers.and_then(|headers| headers.get(name));
@@ -121,7 +117,7 @@ impl Incoming for Messages {
                 true => Some(Box::new(UnackedDelivery { acker: message.acker, queue: self.queue.clone() })),
                 false => {
                     if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
-                        return Some(Err(told(why)));
+                        return Some(Err(why.to_string()));
                     }
                     None
                 }
@@ -164,7 +160,7 @@ impl Way {
     ) -> Result<(), PublishError> {
         // The broker then closes the channel, with others that wait for it: the size tells which is meant.
         let large = format!("message size {} is larger", body.len());
-        let failed = |why: Failed| match told(why) {
+        let failed = |why: Failed| match why.to_string() {
             why if why.contains(&large) => PublishError::TooLarge,
             why => PublishError::Failed(why),
         };
@@ -177,7 +173,7 @@ impl Way {
         let sent = self.channel.basic_publish(exchange.into(), key.into(), options, body, properties).await;
         match sent.map_err(failed)?.await.map_err(failed)? {
             Confirmation::Ack(None) | Confirmation::NotRequested => Ok(()),
-            Confirmation::Ack(Some(_)) => Err(PublishError::Nobody),
+            Confirmation::Ack(Some(_)) => Err(PublishError::NoListener),
             Confirmation::Nack(_) => Err(PublishError::Failed("the broker did not take it".to_owned())),
         }
     }
@@ -223,7 +219,7 @@ impl Hold for UnackedDelivery {
             match self.acker.ack(BasicAckOptions::default()).await {
                 Ok(true) => Ok(()),
                 Ok(false) => Err("the channel on which it came is closed".to_owned()),
-                Err(why) => Err(told(why)),
+                Err(why) => Err(why.to_string()),
             }
         })
     }
@@ -241,7 +237,7 @@ impl Hold for UnackedDelivery {
         Box::pin(async move {
             let name = format!("{}.dead", self.queue.name);
             // A queue that is there with other arguments ends its channel, and no other.
-            let channel = self.queue.way.connection.create_channel().await.map_err(told)?;
+            let channel = self.queue.way.connection.create_channel().await.map_err(|why| why.to_string())?;
             let mut arguments = FieldTable::default();
             arguments.insert("x-max-length".into(), AMQPValue::LongInt(BURIED));
             let _ = channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments).await;

@@ -102,7 +102,7 @@ impl Replies {
             let before = self.link.state();
             match self.link.publish(id, &body).await {
                 // Whoever asked may have stopped listening.
-                Ok(()) | Err(PublishError::Nobody) => return,
+                Ok(()) | Err(PublishError::NoListener) => return,
                 // The broker takes less than is sent here, and has ended the connection: what was being answered on it
                 // comes again, and must not end the next one.
                 Err(PublishError::TooLarge) => {

@@ -82,7 +82,7 @@ impl Terms {
     pub fn new(url: &str, user: Option<String>, secret: Option<Secret>, insecure: bool) -> Result<Terms, String> {
         let shape = "write \"amqp://host:port/vhost\", \"amqps://…\", \"pulsar://host:port\" or \"pulsar+ssl://…\"";
         // What stands in it may be a password: it is never repeated.
-        let uri: Uri = url.parse().map_err(|_| format!("it is no url: {shape}"))?;
+        let uri: Uri = url.parse().map_err(|_| format!("not a URL: {shape}"))?;
         let (kind, tls, port) = match uri.scheme_str() {
             Some("amqp") => (Kind::RabbitMq, false, 5672),
             Some("amqps") => (Kind::RabbitMq, true, 5671),
@@ -127,7 +127,7 @@ impl Terms {
         let port = match uri.port_u16() {
             Some(port @ 1..) => port,
             None if authority.ends_with(&host) || authority.ends_with(']') => port,
-            _ => return Err(format!("its port is no number from 1 to 65535: {shape}")),
+            _ => return Err(format!("its port must be a number from 1 to 65535: {shape}")),
         };
         Ok(Terms { kind, tls, host, port, vhost, user, secret, ca: None })
     }
@@ -185,7 +185,7 @@ impl Topic {
                 let mut parts = rest.splitn(3, '/');
                 (parts.next(), parts.next(), parts.next())
             }
-            None if text.contains("://") => return Err(format!("it is no topic that is served here: {shape}")),
+            None if text.contains("://") => return Err(format!("not a topic that is served here: {shape}")),
             None => {
                 let mut parts = text.splitn(3, ':');
                 let class = parts.next();

@@ -1,7 +1,7 @@
 //! Every wall, and the order in which they are raised. The page that an auditor reads first.
 //!
 //! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be raised: then nothing
-//! runs. There is no switch for that, for tests either.
+//! runs. Nothing switches that off, in tests either.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh namespaces) → tool.
 

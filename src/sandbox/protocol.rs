@@ -236,7 +236,7 @@ pub enum ProblemKind {
     Wall,
     /// The source or the staged files of the call do not fit its scratch.
     Scratch,
-    /// A granted path is no longer what it was a moment ago.
+    /// A granted path changed a moment ago.
     Changed,
     /// The tool was started, and how it ended is not known.
     Ran,

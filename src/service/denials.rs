@@ -269,9 +269,7 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
     let name =
         rest.split(['\'', '"']).next().filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
     let how = match tool == policy::RUN_CODE {
-        true => {
-            "code that a call brings has what comes with its interpreter, and no packages but those that its policy names"
-        }
+        true => "code that a call brings has what comes with its interpreter, and the packages that its policy names",
         false => {
             "this host installs what a file beside the script asks for, where the policy allows it (docs/PACKAGES.md)"
         }
@@ -352,7 +350,7 @@ fn grant(target: &str, about: &DenialContext) -> Option<String> {
     }
     let place = about.place("/securityContext/networkAccess/allowHosts");
     Some(format!(
-        "if the tool should reach {shown}: \"{shown}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
+        "to let the tool reach {shown}: \"{shown}\" in securityContext.networkAccess.allowHosts ({place}), and {allow}"
     ))
 }
 
@@ -388,6 +386,6 @@ fn file_grant(
     }
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));
     Some(format!(
-        "if the tool should {key} {manifest}: \"{manifest}\" in securityContext.fileAccess.{field} ({place}), and {allow}"
+        "to let the tool {key} {manifest}: \"{manifest}\" in securityContext.fileAccess.{field} ({place}), and {allow}"
     ))
 }

@@ -205,8 +205,8 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         Kind::ParameterValidationError | Kind::ActionParseError => "Correct the arguments and call again.",
         Kind::VersionMismatchError => "Ask for a version that exists, or for none.",
         Kind::ScriptError if fault.by_caller => {
-            "The code failed: mend it as the details say and call again. It has an empty /tmp of its own, and no other files \
-             or network."
+            "The code failed: correct it as the details say and call again. It has an empty /tmp of its own, and no other \
+             files or network."
         }
         Kind::SecurityError if fault.by_caller => "Correct the arguments and call again.",
         Kind::SecurityError | Kind::AuthorizationError => {

@@ -122,7 +122,8 @@ fn one_language(fixed: Option<Language>, asked: Option<Language>) -> Result<Opti
         (Some(fixed), Some(asked)) if fixed != asked => Err(Fault::new(
             Kind::ParameterValidationError,
             format!(
-                "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use core:execute-script.",
+                "Input parameter 'language' is '{}', but this tool runs {} only. Leave it out, or use \
+                 core:execute-script.",
                 asked.name(),
                 fixed.name()
             ),

@@ -110,7 +110,7 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
 /// A regular file that only this user or root may read; that of one caller is opened in its folder and nowhere else.
 fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
-        let path = from.file().ok_or("it is no file")?;
+        let path = from.file().ok_or("it is not a file")?;
         return read(files::open(path, OFlag::O_NOFOLLOW).map_err(|e| e.to_string())?);
     };
     let name = name?;

@@ -284,7 +284,7 @@ fn owners_of(snapshot: &registry::Snapshot, script: &Path, base: &Path) -> Resul
         let message = "The script may not be run: it belongs to a tool that is not loaded, and what that denies is \
                        not known.";
         Fault::new(Kind::SecurityError, message)
-            .person(format!("{manifest} is not loaded (`toolhost check` says why): mend it, or take it away"))
+            .person(format!("{manifest} is not loaded (`toolhost check` says why): correct or remove it"))
     })?;
     Ok(owners.iter().map(|tool| (tool.manifest.clone(), tool.site.clone())).collect())
 }

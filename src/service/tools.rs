@@ -107,8 +107,8 @@ impl Service {
     pub fn may_follow(&self, rules: Rules) -> Result<Rules, String> {
         match lock(&self.rules).rules.policies.callers().filter(|_| rules.policies.callers().is_none()) {
             Some(gone) => Err(format!(
-                "{} is gone, and without it everybody whom this host serves could call everything: put it back, or start \
-                 the host anew if that is meant",
+                "{} is gone, and without it everybody whom this host serves could call everything: put it back, or \
+                 start the host again if that is meant",
                 crate::base::text::path(&gone.file)
             )),
             None => Ok(rules),

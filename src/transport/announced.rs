@@ -178,7 +178,7 @@ impl Listener {
         if known.is_none() && self.own.contains(&sealed.announcer) {
             return Ok(());
         }
-        let known = known.ok_or_else(|| format!("'{name}' is no announcer that the configuration lists"))?;
+        let known = known.ok_or_else(|| format!("'{name}' is not an announcer of the configuration"))?;
         self.believed(known, sealed).await.map_err(|why| format!("'{name}': {why}"))
     }
 
@@ -229,11 +229,12 @@ impl Listener {
         }
         let (name, tools) = (&known.name, known.source.tools());
         if tools.is_empty() {
-            return tracing::info!(target: "toolhost::announced", "{name} announces nothing any more: its tools are gone");
+            return tracing::info!(target: "toolhost::announced", "{name} announces nothing any more");
         }
         let grants = known.source.grants().join(", ");
         let all = tools.join(", ");
-        tracing::info!(target: "toolhost::announced", "{name} announces {all}; a policy's [services] that allows them: call = [{grants}]");
+        let rule = format!("a policy's [services] that allows them: call = [{grants}]");
+        tracing::info!(target: "toolhost::announced", "{name} announces {all}; {rule}");
         let snapshot = self.service.registry().snapshot();
         for id in tools {
             let why = match snapshot.find(&id) {
@@ -241,7 +242,7 @@ impl Listener {
                 Ok(_) => "something of this host has its namespace".to_owned(),
                 Err(fault) => fault.person.unwrap_or(fault.message),
             };
-            tracing::warn!(target: "toolhost::announced", "{id}, which {name} announces, is not loaded: {}", printable(&why));
+            tracing::warn!(target: "toolhost::announced", "{id} of {name} is not loaded: {}", printable(&why));
         }
     }
 }
@@ -327,14 +328,15 @@ impl Voice {
         for reference in tools {
             let tool = self.service.find(&caller, reference).ok().filter(|tool| self.service.can_call(&caller, tool));
             let Some(tool) = tool else { continue };
-            let told = broker::descriptors(&tool.manifest, request.name(), request, response);
-            found.insert(format!("tool-service/{}", told.service_key), told.service);
-            match found.entry(format!("tool/{}", told.tool_key)) {
-                map::Entry::Vacant(place) => _ = place.insert(told.tool),
-                map::Entry::Occupied(_) => tracing::warn!(
-                    target: "toolhost::announced",
-                    "{} is not announced: another tool of its [[broker]] has its name, {}", tool.manifest.id, told.tool_key
-                ),
+            let own = broker::descriptors(&tool.manifest, request.name(), request, response);
+            found.insert(format!("tool-service/{}", own.service_key), own.service);
+            match found.entry(format!("tool/{}", own.tool_key)) {
+                map::Entry::Vacant(place) => _ = place.insert(own.tool),
+                map::Entry::Occupied(_) => {
+                    let (id, key) = (&tool.manifest.id, &own.tool_key);
+                    let words = "is not announced: another tool of its [[broker]] has its name,";
+                    tracing::warn!(target: "toolhost::announced", "{id} {words} {key}");
+                }
             }
         }
         found

@@ -136,10 +136,9 @@ fn prompt(tool: &Tool) -> String {
 /// All of a tool that whoever may call it reads.
 pub fn described(tool: &Tool) -> Map<String, Value> {
     let manifest = &tool.manifest;
-    let examples = manifest.examples.iter();
-    let examples = examples.map(
-        |example| json!({"description": example.description, "input": example.input, "expectedOutput": example.expected_output}),
-    );
+    let examples = manifest.examples.iter().map(|Example { description, input, expected_output, .. }| {
+        json!({"description": description, "input": input, "expectedOutput": expected_output})
+    });
     let described = json!({
         "toolId": manifest.id,
         "version": manifest.version.to_string(),

@@ -273,8 +273,8 @@ fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
     // One host serves over it, another one calls.
     let entries = [
         (entry(&good_token, &ca), None),
-        (entry(&other_token, &ca), Some("it takes no such token (`credentials`)")),
-        (entry(&good_token, &other_ca), Some("no authority that is trusted vouches for its certificate (`ca`)")),
+        (entry(&other_token, &ca), Some("it refuses the token (`credentials`)")),
+        (entry(&good_token, &other_ca), Some("its certificate is not trusted (`ca`)")),
     ];
     secured::called(Who::ours(), &service, "{\"what\":\"stream\"}", &entries);
     for (entry, reason) in entries.into_iter().filter_map(|(entry, reason)| Some((entry, reason?))) {

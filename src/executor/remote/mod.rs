@@ -219,7 +219,7 @@ async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Res
             return Ok(sent);
         }
     }
-    let why = if away.is_empty() { "Nobody reads its requests." } else { "Its broker is away." };
+    let why = if away.is_empty() { "No instance reads its requests." } else { "Its broker is away." };
     let person: Vec<String> = lines.iter().map(|line| line.nobody()).collect();
     let fault = Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"));
     Err(fault.details(why.to_owned()).person(person.join("; ")).retryable())
@@ -231,7 +231,7 @@ async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Sent>
     let waiter = line::Waiter::new(line, asked.room);
     match line.ask(waiter.id(), &asked.body, asked.trace).await {
         Ok(since) => Ok(Some(Sent::To(waiter, since))),
-        Err(PublishError::Nobody) => Ok(None),
+        Err(PublishError::NoListener) => Ok(None),
         Err(PublishError::TooLarge) => Ok(Some(Sent::TooLarge)),
         Err(PublishError::Failed(why)) => {
             let message = "The connection failed while the request was sent: it may have arrived.";

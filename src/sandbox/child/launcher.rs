@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
     match start(control) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            // The host may be gone; there is nobody else to tell.
+            // The host may be gone, and only it could be told.
             let _ = send(control, &FromLauncher::Refused(problem), &[]);
             ExitCode::FAILURE
         }

@@ -234,8 +234,8 @@ pub fn check_written(written: &WrittenTree) -> Result<(), Fault> {
         }
         let (place, writer) = (place.display(), &written.writer);
         let person = format!(
-            "{place}: it lies where {writer}, and the script could load it as code: move it elsewhere, or let the tool write \
-             outside of the folders where the script's modules lie"
+            "{place}: it lies where {writer}, and the script could load it as code: move it elsewhere, or let the tool \
+             write outside of the folders where the script's modules lie"
         );
         Err(refuse("a writable folder beside the script holds code", person))
     })

@@ -44,7 +44,7 @@ const ALLOWED: &[i64] = calls![
     // Descriptors and waiting on them.
     dup dup2 dup3 close_range pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait
     epoll_pwait epoll_pwait2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime
-    // Connected pairs of sockets; there are no others, but in the variant `networked`.
+    // Connected pairs of sockets. Other sockets exist only in the variant `networked`.
     sendto recvfrom sendmsg recvmsg accept4 shutdown getsockname getpeername
     // Memory.
     mprotect munmap brk mremap msync mincore mlock mlock2 munlock mlockall munlockall pkey_alloc pkey_free
@@ -142,7 +142,7 @@ const FILE: &[Test] = &[
 const PIPE_SIZE: &[Test] = &[In(&[libc::F_SETPIPE_SZ as u32])];
 /// Leases and directory watches on a read grant would hold up the host's own programs.
 const LEASES: &[Test] = &[In(&[libc::F_SETLEASE as u32, libc::F_NOTIFY as u32])];
-/// Terminal requests, whose failure shows programs that there is no terminal; bytes that wait; flags of a descriptor;
+/// Terminal requests, whose failure shows programs that they have no terminal; bytes that wait; flags of a descriptor;
 /// copies that share blocks. Not in the list: operations of file systems and devices (encryption keys, flags, quotas).
 const DEVICE: &[Test] = &[
     Between(libc::TCGETS as u32, libc::TCSETSF as u32),

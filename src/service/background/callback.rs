@@ -109,30 +109,32 @@ impl Background {
         let wait = usize::try_from(callback.attempts - 1).ok().and_then(|at| WAITS.get(at));
         match tried.unwrap_or_else(|_| late()) {
             Ok(()) => {
-                tracing::info!(target: "toolhost::callback", call = id, trace, event, "the end was told");
+                tracing::info!(target: "toolhost::callback", call = id, trace, event, "the callback was delivered");
                 (callback.state, callback.error) = (Delivery::Delivered, None);
             }
             Err(fault) => {
                 let (words, person) = (fault.message, text::printable(&fault.person.unwrap_or_default()));
                 match wait.filter(|_| fault.kind != Kind::AuthorizationError) {
                     Some(seconds) => {
-                        tracing::warn!(target: "toolhost::callback", call = id, trace, event, person, "the end was not told: {words}; again in {seconds} s");
+                        let words = format!("the callback failed: {words}; again in {seconds} s");
+                        tracing::warn!(target: "toolhost::callback", call = id, trace, event, person, "{words}");
                         callback.next = Timestamp::now() + SignedDuration::from_secs(*seconds);
                     }
                     None => {
-                        tracing::error!(target: "toolhost::callback", call = id, trace, event, person, "the end was not told, and is not any more: {words}");
+                        let words = format!("the callback failed for good: {words}");
+                        tracing::error!(target: "toolhost::callback", call = id, trace, event, person, "{words}");
                         callback.state = Delivery::Failed;
                     }
                 }
                 callback.error = Some(words);
             }
         }
-        let (told, trace) = (job.id.clone(), job.trace.clone());
+        let (id, trace) = (job.id.clone(), job.trace.clone());
         job.callback = Some(callback);
         lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
         if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
             // After a restart it is sent again, under the same id.
-            tracing::error!(target: "toolhost::callback", call = told, trace, "how far an end was told was not kept: {why}");
+            tracing::error!(target: "toolhost::callback", call = id, trace, "its callback was not recorded: {why}");
         }
     }
 

@@ -224,7 +224,7 @@ impl Background {
         let result = Some((job.id.clone(), text.clone()));
         let kept = self.write(Change { put: vec![job.clone()], result, gone }).await;
         if let Err(why) = &kept {
-            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "how a call in the background ended was not kept: {why}");
+            tracing::error!(target: "toolhost::host", call = job.id, trace = job.trace, "its end was not kept: {why}");
         }
         let id = job.id.clone();
         lock(&self.jobs).change(&id, |open| (open.job, open.unkept) = (job, kept.err().map(|_| text)));

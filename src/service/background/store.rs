@@ -111,7 +111,8 @@ impl Store {
                 None => drop(about.insert("version", VERSION).map_err(describe)?),
                 Some(other) => {
                     return Err(format!(
-                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, or move the file away, which forgets its calls"
+                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, or move \
+                         the file away, which forgets its calls"
                     ));
                 }
             }

@@ -40,7 +40,7 @@ pub struct Resolved {
 /// What one text led to.
 #[derive(Debug, Serialize)]
 pub struct Answer {
-    /// The text before the action, which is for the person; all of the text where there is no action.
+    /// The text before the action, which is for the person; all of the text where it holds no action.
     pub lead: String,
     pub dialect: Option<Dialect>,
     /// For the model. `None`: the text holds no action, and nothing was called.

@@ -174,7 +174,7 @@ impl Block<'_> {
         }
         for (at, input) in inputs.children.iter().enumerate() {
             if !self.is(input, "input") {
-                let words = format!("<{}> is no input: write <input name=\"…\">", shown(input.name));
+                let words = format!("<{}> is not an input: write <input name=\"…\">", shown(input.name));
                 self.flaw(input, &words);
                 continue;
             }

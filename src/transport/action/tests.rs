@@ -10,7 +10,7 @@ fn told(text: &str) -> String {
     let lead = reading.lead.clone();
     match reading.action {
         None => {
-            assert_eq!(lead, text, "a plain answer is told whole");
+            assert_eq!(lead, text, "a plain answer is passed on whole");
             "plain".to_owned()
         }
         Some(Ok(action)) => format!("{lead}| {} {}", action.tool, Value::Object(action.inputs.0)),
@@ -85,7 +85,7 @@ fn what_is_not_a_call_is_refused_with_all_that_is_wrong() {
         ("<tool_id>a:b</tool_id><input name=\"v\">1</input>", "<input> belongs in <inputs>"),
         ("<tool_id>a:b</tool_id>x", "text stands between the elements"),
         ("<tool_id>a:b</tool_id><inputs>x</inputs>", "text stands between the inputs"),
-        ("<tool_id>a:b</tool_id><inputs><v>1</v></inputs>", "<v> is no input"),
+        ("<tool_id>a:b</tool_id><inputs><v>1</v></inputs>", "<v> is not an input"),
         ("<tool_id>a:b</tool_id><inputs><input>1</input></inputs>", "input 1 has no name"),
         ("<tool_id>a:b</tool_id><inputs><input name=\"v\"><a>1</a></input></inputs>", "input 'v' holds elements"),
         ("<tool_id>a:b</tool_id><context><timeoutMs>soon</timeoutMs></context>", "must be a whole number"),
@@ -135,9 +135,9 @@ fn xml_is_read_strictly() {
         ("a && b", "column 57"),
         ("&nbsp;", "&nbsp; is not known"),
         ("&custom;", "&custom; is not known"),
-        ("&#0;", "is no character of XML"),
-        ("&#xFFFE;", "is no character of XML"),
-        ("&#xD800;", "is no character of XML"),
+        ("&#0;", "is not a character of XML"),
+        ("&#xFFFE;", "is not a character of XML"),
+        ("&#xD800;", "is not a character of XML"),
         ("a < b", "column 57: this < begins no tag"),
         ("a <b", "column 57: this < begins no tag"),
         ("<b>", "expected `</b>`"),

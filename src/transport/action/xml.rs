@@ -173,7 +173,7 @@ fn character(reference: &BytesRef) -> Result<char, String> {
         name => match reference.resolve_char_ref() {
             Ok(Some(c)) if is_char(c) => c,
             Ok(None) => return Err(format!("&{name}; is not known: write &amp; for &, or put the value in CDATA")),
-            _ => return Err(format!("&{name}; is no character of XML")),
+            _ => return Err(format!("&{name}; is not a character of XML")),
         },
     };
     Ok(c)

@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How long after a connection came back callers may still be on their way back.
 const RETURNING: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
+const NO_LISTENER: &str = "no client listens for replies";
 
 /// Takes one message to its end.
 pub async fn handled(face: Arc<Face>, delivery: Delivery) {
@@ -97,8 +98,8 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: W
     let words = if last {
         "This request was lost twice while it ran, and is not run again."
     } else {
-        "This request was handed to a host before, which was lost and may have run it. The tool can change something, so it \
-         is not run again: look at what was done, then ask anew."
+        "This request was handed to a host before, which was lost and may have run it. The tool can change something, so \
+         it is not run again: look at what was done, then ask again."
     };
     let mut read = of(&delivery, read);
     read.call.refused = Some(Fault::new(Kind::ServiceError, words));
@@ -327,7 +328,7 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
         let left = PATIENCE.saturating_sub(began.elapsed());
         let why = match tokio::time::timeout(left, face.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(PublishError::Nobody)) if !is_returning(face) => return Err("nobody listens for replies".to_owned()),
+            Ok(Err(PublishError::NoListener)) if !is_returning(face) => return Err(NO_LISTENER.to_owned()),
             // A broker may take less than we send.
             Ok(Err(PublishError::TooLarge)) => match large() {
                 Some(words) if words.len() < body.len() => {
@@ -336,7 +337,7 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
                 }
                 _ => return Err("it is larger than a message may be".to_owned()),
             },
-            Ok(Err(PublishError::Nobody)) => "nobody listens for replies".to_owned(),
+            Ok(Err(PublishError::NoListener)) => NO_LISTENER.to_owned(),
             Ok(Err(PublishError::Failed(why))) => why,
             Err(_) => return Err("the broker stays away".to_owned()),
         };
@@ -355,7 +356,8 @@ async fn waits_for_listeners(face: &Face, came: &State, id: &[u8]) {
         && let State::Connected { since } = face.link.state()
     {
         let id = shown(id);
-        tracing::warn!(target: "toolhost::broker", "request {id} is answered after an outage: a caller that is not back by then misses it");
+        let words = "is answered after an outage: a caller that is not back by then misses it";
+        tracing::warn!(target: "toolhost::broker", "request {id} {words}");
         tokio::time::sleep(RETURNING.saturating_sub(Timestamp::now().duration_since(since).unsigned_abs())).await;
     }
 }

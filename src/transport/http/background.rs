@@ -15,7 +15,7 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Longest wait for the end of a call, seconds.
 const LONGEST: u64 = 60;
-/// How often a stream looks at a call of which there is no news: for ten minutes.
+/// How often a stream looks at a call that does not change: for ten minutes.
 const LOOKS: u32 = 40;
 
 /// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others are passed over, as
@@ -104,7 +104,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
         Some(state) => Ok(reply::json(StatusCode::OK, &json!(state))),
         None => {
             background.ready().await.map_err(|fault| known.refusal(fault))?;
-            Err(no_such_call("There is no such call of yours."))
+            Err(no_such_call("You have no such call."))
         }
     }
 }
@@ -114,7 +114,7 @@ pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Respo
     let (server, who) = (&known.server, known.acting());
     match server.background.cancel(&who, &id) || server.service.cancel(&who, &id) {
         true => Ok(reply::json(StatusCode::ACCEPTED, &json!({ "id": id, "cancelled": true }))),
-        false => Err(no_such_call("There is no such open call of yours.")),
+        false => Err(no_such_call("You have no such open call.")),
     }
 }
 

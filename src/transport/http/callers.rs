@@ -27,7 +27,7 @@ impl Callers {
         match self {
             Callers::Own(name) => format!("for {name} (uid {}) alone", nix::unistd::geteuid()),
             Callers::Presented { tokens: Some(tokens), jwt: None } if tokens.is_empty() => {
-                "for nobody yet: the token file has no line (`toolhost token NAME` makes one)".to_owned()
+                "for no caller yet: the token file has no line (`toolhost token NAME` makes one)".to_owned()
             }
             Callers::Presented { .. } => "for whoever presents a token".to_owned(),
         }

@@ -235,8 +235,8 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 
 /// Most calls of one request.
 const MOST_CALLS: usize = 64;
-const BATCH_SHAPE: &str = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
-                     \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
+const BATCH_SHAPE: &str = "The body is {\"calls\": [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, \
+                     …], \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, must be there.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

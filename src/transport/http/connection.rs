@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 /// Connections at once.
 pub const MOST: usize = 512;
-/// Beside them those for which there is no room: they are told so, and how this host is.
+/// Further connections: they get 503, and an answer of the health paths.
 pub const OVERFLOW: usize = 32;
 /// What such a connection is answered.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
@@ -44,7 +44,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Looks at who connected. `None`: it is not served, and there is no room to say so.
+/// Looks at who connected. `None`: it is closed without an answer, because the places for refusals are taken too.
 pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
     let (peer, ours) = match &socket {
         Socket::Tcp(stream, peer) => {
@@ -87,7 +87,7 @@ fn check_user(server: &Server, owner: io::Result<Option<u32>>) -> Result<(), Fau
         }
     };
     server.warnings.warn(&who, "refused", &format!("refused: {who}"));
-    let words = "This server is for the user who runs it: connect as that user, or present a token to a server that has a \
+    let words = "This server is for the user who runs it: connect as that user, or present a token to a server with a \
                  token file.";
     Err(Fault::new(Kind::AuthorizationError, words))
 }

@@ -1,4 +1,4 @@
-//! The connections that are open, and which of them is closed where there is no room for one more.
+//! The connections that are open, and which of them is closed to make room for one more.
 //!
 //! When all are taken, the oldest connection that has not sent a whole request is closed, of whoever has most of those.
 //! One owner has its share at most, so that requests that take long leave room for others.
@@ -35,7 +35,7 @@ impl Crowd {
         Arc::new(Crowd { most, open: Mutex::default() })
     }
 
-    /// `None`: there is no room, and nothing to close for it.
+    /// `None`: all places are taken, and nothing can be closed for it.
     pub fn enter(self: &Arc<Crowd>, owner: Owner) -> Option<Seat> {
         let (mut open, close) = (lock(&self.open), CancellationToken::new());
         open.1 += 1;

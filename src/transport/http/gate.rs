@@ -22,8 +22,8 @@ const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 const PARAMETERS: [&str; 3] = ["as", "format", "namespace"];
 const NO_TOKEN: &str =
     "This server needs a token: Authorization: Bearer TOKEN (commands of toolhost take it from TOOLHOST_TOKEN).";
-const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not accepted: \
-                         is it whole, and still in the server's list?";
+const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of toolhost) was not \
+                         accepted: is it whole, and still in the server's list?";
 
 /// Who sent this request. `None`: its path is open to all.
 pub fn admit<B>(server: &Server, connection: &Connection, request: &Request<B>) -> Result<Option<Caller>, Refusal> {

@@ -137,7 +137,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
     let _turn = turn(path)?;
     if let Ok(facts) = path.symlink_metadata() {
         if !facts.file_type().is_socket() {
-            return Err(io::Error::other("something that is no socket lies there: name another path, or remove it"));
+            return Err(io::Error::other("something other than a socket lies there: name another path, or remove it"));
         }
         if !files::is_me(facts.uid()) {
             let words = format!("a socket of another user (uid {}) lies there: name another path", facts.uid());
@@ -156,7 +156,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix(bound, path.to_path_buf(), (facts.dev(), facts.ino())))
 }
 
-/// Only a refused connection says that there is no listener; one that has too many waiting does.
+/// Only a refused connection says that no server listens; EAGAIN means a server whose queue is full (unix(7)).
 fn listens(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

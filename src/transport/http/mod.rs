@@ -71,8 +71,8 @@ pub fn wide_enough(address: &Address, callers: &Callers, tls: bool, insecure: bo
     }
     if callers.is_own() {
         return Err(format!(
-            "--http {address} can be reached from other machines, so callers must present a token: add --token-file FILE \
-             (`toolhost token NAME` makes one) or [http.jwt] in the configuration file"
+            "--http {address} can be reached from other machines, so callers must present a token: add --token-file \
+             FILE (`toolhost token NAME` makes one) or [http.jwt] in the configuration file"
         ));
     }
     if !tls && !insecure {

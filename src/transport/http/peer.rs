@@ -138,12 +138,12 @@ mod tests {
             let theirs = client.local_addr().unwrap();
             let owner = |theirs, ours| kernel.owner(theirs, ours).unwrap();
             assert_eq!(owner(theirs, ours), Some(me), "{at}");
-            assert_eq!(owner(ours, theirs), None, "nobody accepted it yet");
+            assert_eq!(owner(ours, theirs), None, "it is not accepted yet");
             let _accepted = listener.accept().unwrap();
             assert_eq!(owner(ours, theirs), Some(me));
             let mut other = theirs;
             other.set_port(theirs.port() ^ 1);
-            assert_eq!(owner(other, ours), None, "nobody is there");
+            assert_eq!(owner(other, ours), None, "the other end is closed");
             // One that sends no more is still somebody's, until it is closed.
             client.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!((owner(theirs, ours), owner(ours, theirs)), (Some(me), Some(me)), "half closed");

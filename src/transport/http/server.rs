@@ -39,7 +39,7 @@ pub struct Server {
     pub mcp: transport::mcp::Streamable,
     pub kernel: Kernel,
     pub warnings: Warnings,
-    /// The connections that are served, and those for which there is no room.
+    /// The connections that are served, and those beyond their number.
     pub crowd: Arc<Crowd>,
     pub overflow: Arc<Crowd>,
     /// Cloned for each call, and taken once no more may begin.

@@ -96,7 +96,7 @@ impl Tokens {
                 Err(why) => {
                     // Told once for each change; without a stamp the next request looks again.
                     if kept.0.is_some() || now.is_some() {
-                        tracing::error!(target: "toolhost::http", "nobody is let in: {why}");
+                        tracing::error!(target: "toolhost::http", "no token is accepted: {why}");
                     }
                     (now, Arc::default())
                 }

@@ -154,7 +154,7 @@ pub async fn metrics(Operator(KnownRequest { server, .. }): Operator) -> Respons
     let (mut text, kept) = (server.service.metrics(), server.background.kept());
     text.gauge("toolhost_background_calls_open", "Calls in the background that did not end.", kept.open);
     text.gauge("toolhost_background_calls_kept", "Calls in the background whose results are kept.", kept.ended);
-    text.gauge("toolhost_callbacks_owed", "Ends of calls whose callers are still to be told.", kept.untold);
+    text.gauge("toolhost_callbacks_owed", "Callbacks of ended calls that are not delivered yet.", kept.untold);
     reply::plain_text(text.whole())
 }
 

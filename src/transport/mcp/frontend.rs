@@ -497,7 +497,11 @@ impl ServerHandler for Frontend {
                 () = context.cancelled() => return Ok(()),
                 () = left.cancelled() => return Ok(()),
                 () = self.closing.cancelled() => return Ok(()),
-                changed = changes.changed() => if changed.is_err() || tell_changed(&context).await.is_err() { return Ok(()) },
+                changed = changes.changed() => {
+                    if changed.is_err() || notify_changed(&context).await.is_err() {
+                        return Ok(());
+                    }
+                }
             }
         }
     }
@@ -590,7 +594,7 @@ impl Notifier {
 }
 
 /// Notifies a client of what it subscribed to.
-async fn tell_changed(context: &SubscriptionContext) -> Result<(), SubscriptionSendError> {
+async fn notify_changed(context: &SubscriptionContext) -> Result<(), SubscriptionSendError> {
     let (accepted, sink) = (context.accepted(), context.sink());
     if accepted.tools_list_changed == Some(true) {
         sink.notify_tool_list_changed().await?;

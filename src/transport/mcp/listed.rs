@@ -201,8 +201,10 @@ impl Documents {
     }
 
     fn kinds(&self, templates: bool) -> impl Iterator<Item = (&String, &Arc<Manifest>)> {
-        let is = move |manifest: &Manifest| matches!(manifest.document(), Some(Document::Resource { variables, .. }) if variables.is_empty() != templates);
-        self.resources.iter().filter(move |(_, manifest)| is(manifest))
+        self.resources.iter().filter(move |(_, manifest)| match manifest.document() {
+            Some(Document::Resource { variables, .. }) => variables.is_empty() != templates,
+            _ => false,
+        })
     }
 
     fn listed<T: DeserializeOwned>(&self, templates: bool, address: &str) -> Vec<T> {
@@ -279,7 +281,7 @@ fn describe_prompt(manifest: &Manifest, name: String) -> Prompt {
 
 /// The error for an address at which nothing is for this caller.
 pub fn missing(uri: &str) -> ErrorData {
-    ErrorData::resource_not_found("There is no such resource.", Some(json!({ "uri": uri })))
+    ErrorData::resource_not_found("This resource does not exist.", Some(json!({ "uri": uri })))
 }
 
 /// The words of a call that failed.

@@ -101,11 +101,12 @@ pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Refusal {
 }
 
 /// Methods that we know, and those that only the older era has.
-const METHODS: &str = "completion/complete prompts/get prompts/list resources/list resources/read resources/templates/list \
-                       server/discover subscriptions/listen tasks/cancel tasks/get tasks/update tools/call tools/list";
+const METHODS: &str = "completion/complete prompts/get prompts/list resources/list resources/read \
+                       resources/templates/list server/discover subscriptions/listen tasks/cancel tasks/get \
+                       tasks/update tools/call tools/list";
 const OLDER: &str = "initialize logging/setLevel ping resources/subscribe resources/unsubscribe";
 
-/// What is wrong with a request whose parameters rmcp could not read. `None`: there is no such method.
+/// What is wrong with a request whose parameters rmcp could not read. `None`: the method is unknown.
 pub fn fault_of(method: &str, params: Option<&Value>, modern: bool) -> Option<String> {
     let knows = |methods: &str| methods.split(' ').any(|known| known == method);
     if !knows(METHODS) && (modern || !knows(OLDER)) {

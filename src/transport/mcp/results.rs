@@ -79,8 +79,8 @@ pub async fn whole(report: Report, payer: &Payer) -> CallToolResult {
     match tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok()) {
         Some(filled) => (result.content, result.structured_content) = (filled.content, filled.structured_content),
         None => {
-            let words = "Error: ResourceLimitError. Message: This tool ran, and what it answered is too large for a task. \
-                         Ask it for less, or call it without a task.";
+            let words = "Error: ResourceLimitError. Message: This tool ran, and what it answered is too large for a \
+                         task. Ask it for less, or call it without a task.";
             (result.content, result.is_error) = (vec![ContentBlock::text(words)], Some(true));
         }
     }

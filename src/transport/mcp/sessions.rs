@@ -63,7 +63,7 @@ pub struct SessionLease {
 
 /// Why a request is not taken.
 pub enum Refused {
-    /// There is no such session of this user.
+    /// The user has no such session.
     Unknown,
     /// A request of this id is open.
     Taken,

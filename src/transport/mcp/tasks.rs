@@ -35,8 +35,7 @@ impl Tasks {
     /// The manager, where the task is this caller's.
     pub fn find(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
         let is_own = lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user);
-        let words =
-            "There is no such task of yours. Tasks end with the server, and are forgotten a while after their end.";
+        let words = "You have no such task. Tasks end with the server, and are forgotten a while after their end.";
         is_own.then_some(&self.manager).ok_or_else(|| ErrorData::invalid_params(words, None))
     }
 

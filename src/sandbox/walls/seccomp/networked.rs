@@ -44,8 +44,8 @@ const SOCKET_LEVEL: &[Test] = &[In(&[libc::SOL_SOCKET as u32])];
 /// Buffers stay as they are, so that a socket can be counted at what they hold; setting them answers success.
 const BUFFERS: (&[Test], Rule) = (&[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])], Errno(0));
 const SOCKET: &[Test] = super::SOCKET_OPTIONS;
-/// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in the list: other code
-/// of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data with the first packet.
+/// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in the list: other
+/// code of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data with the first packet.
 const TCP: &[Test] = &[Between(3, 6), In(&[1, 12, 18, 25])];
 /// IP_TOS; IP_MTU_DISCOVER and IP_RECVERR, which the C library's resolver needs. Not in the list: options in packets,
 /// multicast, interfaces, ranges of own ports.

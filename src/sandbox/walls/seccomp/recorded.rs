@@ -1,8 +1,8 @@
 //! Recorded: the filter of a call whose refusals are kept (part of the wall `seccomp`).
 //!
 //! The same rules, told to a listener: each call that they refuse, and each call that names a file. The listener
-//! answers the first with the rule's error, always, and lets the second go on to the other walls. Once there is no listener
-//! any more, the kernel refuses both with ENOSYS (seccomp_unotify(2)).
+//! answers the first with the rule's error, always, and lets the second go on to the other walls. Without a
+//! listener the kernel refuses both with ENOSYS (seccomp_unotify(2)).
 
 use super::bpf::{self, Insn, Refusal, Rule};
 use nix::libc;

@@ -221,7 +221,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
         opened.map_err(anyhow::Error::msg)?;
         let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();
-        let options = face::Options { callers, names: face::Names::default(), tls: None, brokers, announced };
+        let options = face::Options { callers, names: face::ServerNames::default(), tls: None, brokers, announced };
         let kill = CancellationToken::new();
         tokio::spawn(face::serve(listener, options, background, CancellationToken::new(), kill.clone()));
         Ok(Served { address, kill })

@@ -35,14 +35,14 @@ const FIRST: &str = "it is being connected";
 
 /// Whether a link is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LinkState {
     Connected { since: Timestamp },
     Away { since: Timestamp, why: String },
 }
 
 #[derive(Clone)]
 struct Standing {
-    state: State,
+    state: LinkState,
     out: Option<Out>,
 }
 
@@ -65,7 +65,7 @@ impl Link {
     /// `stop`.
     pub fn open(terms: Terms, source: Source, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(WAITING);
-        let state = State::Away { since: Timestamp::now(), why: FIRST.to_owned() };
+        let state = LinkState::Away { since: Timestamp::now(), why: FIRST.to_owned() };
         let (sender, standing) = watch::channel(Standing { state, out: None });
         let (stop, end) = (CancellationToken::new(), CancellationToken::new());
         let kept = Connector { terms, source, to, standing: sender, stop: stop.clone() };
@@ -79,7 +79,7 @@ impl Link {
         (Link { standing, stop, _end: end.drop_guard() }, receiver)
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> LinkState {
         self.standing.borrow().state.clone()
     }
 
@@ -92,7 +92,7 @@ impl Link {
     }
 
     /// Ends once it is in another state.
-    pub async fn other_than(&self, state: &State) {
+    pub async fn other_than(&self, state: &LinkState) {
         let mut standing = self.standing.clone();
         let _ = standing.wait_for(|standing| standing.state != *state).await;
     }
@@ -108,7 +108,7 @@ impl Link {
     }
 
     /// Publishes a request, likewise; by which connection it went.
-    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<State, PublishError> {
+    pub async fn ask(&self, id: &[u8], body: &[u8], trace: &Trace) -> Result<LinkState, PublishError> {
         if body.len() > LARGEST || id.len() > LONGEST_ID {
             return Err(PublishError::TooLarge);
         }
@@ -184,17 +184,17 @@ impl Connector {
         self.standing.send_modify(|standing| {
             standing.out = None;
             let since = match &standing.state {
-                State::Away { since, why: before } if *before == why => *since,
-                State::Away { since, .. } => {
+                LinkState::Away { since, why: before } if *before == why => *since,
+                LinkState::Away { since, .. } => {
                     tracing::warn!(target: "toolhost::broker", "{} is away: {why}", self.terms);
                     *since
                 }
-                State::Connected { .. } => {
+                LinkState::Connected { .. } => {
                     tracing::warn!(target: "toolhost::broker", "{} is away: {why}", self.terms);
                     Timestamp::now()
                 }
             };
-            standing.state = State::Away { since, why };
+            standing.state = LinkState::Away { since, why };
         });
     }
 
@@ -208,11 +208,11 @@ impl Connector {
         let broken = CancellationToken::new();
         let out = Some(Out { outgoing, broken: broken.clone() });
         if self.terms.keeps_nothing()
-            && !matches!(&self.standing.borrow().state, State::Away { why, .. } if why == FIRST)
+            && !matches!(&self.standing.borrow().state, LinkState::Away { why, .. } if why == FIRST)
         {
             tracing::warn!(target: "toolhost::broker", "{}: what was published while it was away is lost", self.terms);
         }
-        self.standing.send_replace(Standing { state: State::Connected { since: Timestamp::now() }, out });
+        self.standing.send_replace(Standing { state: LinkState::Connected { since: Timestamp::now() }, out });
         tracing::info!(target: "toolhost::broker", "{} is connected", self.terms);
         loop {
             let came = tokio::select! {
@@ -251,11 +251,11 @@ impl Connector {
 /// The one place that knows which brokers are compiled in; `Terms` are only made for those.
 async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
     #[cfg(feature = "rabbitmq")]
-    if terms.kind == super::terms::Kind::RabbitMq {
+    if terms.kind == super::terms::BrokerKind::RabbitMq {
         return rabbitmq::connect(terms, source, to).await;
     }
     #[cfg(feature = "pulsar")]
-    if terms.kind == super::terms::Kind::Pulsar {
+    if terms.kind == super::terms::BrokerKind::Pulsar {
         return pulsar::connect(terms, source, to).await;
     }
     Err(format!("{:?} is not compiled in: {source:?} and {to} cannot be reached", terms.kind))

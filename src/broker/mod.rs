@@ -15,6 +15,6 @@ mod terms;
 pub use announcement::{Announcement, AnnouncerKey, Sealed};
 pub use delivery::{Delivery, LARGEST, LONGEST_ID, PublishError, Source, Trace};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
-pub use link::{Link, State};
+pub use link::{Link, LinkState};
 pub use serve::{Parts, ServiceRequest, ToolService, serve};
-pub use terms::{Kind, Secret, Terms, Topic};
+pub use terms::{BrokerKind, Secret, Terms, Topic};

@@ -78,7 +78,7 @@ async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Resul
         .await?;
     let shared = matches!(source, Source::Shared { .. });
     let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
-    let queue = Queue { name: queue.into(), way: way.clone() };
+    let queue = RabbitQueue { name: queue.into(), way: way.clone() };
     Ok((Box::new(Messages { consumer, channel, shared, queue: Arc::new(queue) }), way))
 }
 
@@ -91,7 +91,7 @@ struct Messages {
     consumer: Consumer,
     channel: Channel,
     shared: bool,
-    queue: Arc<Queue>,
+    queue: Arc<RabbitQueue>,
 }
 
 impl Incoming for Messages {
@@ -203,14 +203,14 @@ impl Outgoing for Way {
     }
 }
 
-struct Queue {
+struct RabbitQueue {
     name: Box<str>,
     way: Arc<Way>,
 }
 
 struct UnackedDelivery {
     acker: lapin::Acker,
-    queue: Arc<Queue>,
+    queue: Arc<RabbitQueue>,
 }
 
 impl Hold for UnackedDelivery {

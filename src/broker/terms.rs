@@ -12,24 +12,24 @@ use std::sync::Arc;
 const ESCAPED: &AsciiSet = &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BrokerKind {
     RabbitMq,
     Pulsar,
 }
 
-impl Kind {
+impl BrokerKind {
     fn is_built(self) -> bool {
         match self {
-            Kind::RabbitMq => cfg!(feature = "rabbitmq"),
-            Kind::Pulsar => cfg!(feature = "pulsar"),
+            BrokerKind::RabbitMq => cfg!(feature = "rabbitmq"),
+            BrokerKind::Pulsar => cfg!(feature = "pulsar"),
         }
     }
 
     /// The cargo feature.
     fn feature(self) -> &'static str {
         match self {
-            Kind::RabbitMq => "rabbitmq",
-            Kind::Pulsar => "pulsar",
+            BrokerKind::RabbitMq => "rabbitmq",
+            BrokerKind::Pulsar => "pulsar",
         }
     }
 }
@@ -57,7 +57,7 @@ impl fmt::Debug for Secret {
 /// How a broker is reached.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    pub kind: Kind,
+    pub kind: BrokerKind,
     pub tls: bool,
     /// A name or an address, without brackets.
     pub host: String,
@@ -75,7 +75,7 @@ pub struct Terms {
 impl Terms {
     /// This broker keeps no message, and does not report a missing listener.
     pub fn keeps_nothing(&self) -> bool {
-        self.kind == Kind::Pulsar
+        self.kind == BrokerKind::Pulsar
     }
 
     /// `insecure`: the network between is trusted, though nothing on it is encrypted.
@@ -84,10 +84,10 @@ impl Terms {
         // What stands in it may be a password: it is never repeated.
         let uri: Uri = url.parse().map_err(|_| format!("not a URL: {shape}"))?;
         let (kind, tls, port) = match uri.scheme_str() {
-            Some("amqp") => (Kind::RabbitMq, false, 5672),
-            Some("amqps") => (Kind::RabbitMq, true, 5671),
-            Some("pulsar") => (Kind::Pulsar, false, 6650),
-            Some("pulsar+ssl") => (Kind::Pulsar, true, 6651),
+            Some("amqp") => (BrokerKind::RabbitMq, false, 5672),
+            Some("amqps") => (BrokerKind::RabbitMq, true, 5671),
+            Some("pulsar") => (BrokerKind::Pulsar, false, 6650),
+            Some("pulsar+ssl") => (BrokerKind::Pulsar, true, 6651),
             _ => return Err(format!("it is of no broker that is known here: {shape}")),
         };
         if !kind.is_built() {
@@ -102,7 +102,7 @@ impl Terms {
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let vhost = match (kind, uri.path()) {
             (_, "" | "/") => "/".to_owned(),
-            (Kind::RabbitMq, path) if !path[1..].contains('/') => {
+            (BrokerKind::RabbitMq, path) if !path[1..].contains('/') => {
                 let name = percent_decode_str(&path[1..]).decode_utf8();
                 name.map_err(|_| "the virtual host is not UTF-8".to_owned())?.into_owned()
             }
@@ -111,10 +111,10 @@ impl Terms {
         if host.is_empty() || uri.query().is_some() {
             return Err(format!("it is not understood: {shape}"));
         }
-        if kind == Kind::Pulsar && user.is_some() {
+        if kind == BrokerKind::Pulsar && user.is_some() {
             return Err("Pulsar is given a token as `credentials`, and no `user`".to_owned());
         }
-        if kind == Kind::RabbitMq && user.is_some() != secret.is_some() {
+        if kind == BrokerKind::RabbitMq && user.is_some() != secret.is_some() {
             return Err("RabbitMQ is given a `user` and its password as `credentials`, or neither".to_owned());
         }
         if !tls && !insecure && !is_local(&host) {
@@ -145,10 +145,10 @@ impl Terms {
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (self.kind, self.tls) {
-            (Kind::RabbitMq, false) => "amqp",
-            (Kind::RabbitMq, true) => "amqps",
-            (Kind::Pulsar, false) => "pulsar",
-            (Kind::Pulsar, true) => "pulsar+ssl",
+            (BrokerKind::RabbitMq, false) => "amqp",
+            (BrokerKind::RabbitMq, true) => "amqps",
+            (BrokerKind::Pulsar, false) => "pulsar",
+            (BrokerKind::Pulsar, true) => "pulsar+ssl",
         };
         let bracket = |on: bool, it| if on { it } else { "" };
         let six = self.host.contains(':');

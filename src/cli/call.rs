@@ -366,7 +366,7 @@ struct Terminal;
 
 impl Ask for Terminal {
     fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
-        let words = format!("{}\n  y and Enter lets it run, anything else does not:", question.told(true));
+        let words = format!("{}\n  y and Enter lets it run, anything else does not:", question.text(true));
         Box::pin(async move {
             let gone = Gone(Arc::new(AtomicBool::new(false)));
             let over = gone.0.clone();

@@ -98,7 +98,7 @@ pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
     let open: Vec<Question> = serde_json::from_value(answer["approvals"].clone())?;
     let text = |question: &Question| {
         let (until, call) = (&question.until, &question.call);
-        let words = question.told(true);
+        let words = question.text(true);
         format!("{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or --no)\n")
     };
     show(&answer["approvals"], args.json, || match open.is_empty() {

@@ -242,7 +242,7 @@ async fn listening(
     };
     http::wide_enough(address, &callers, tls.is_some(), insecure).map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
-    let names = http::Names { hosts: told.hosts.clone(), origins: told.origins.clone() };
+    let names = http::ServerNames { hosts: told.hosts.clone(), origins: told.origins.clone() };
     Ok((listener, http::Options { callers, names, tls, brokers: Arc::default(), announced: Arc::default() }))
 }
 

@@ -146,7 +146,7 @@ pub struct Question {
 
 impl Question {
     /// In lines for a person; its texts come from tools, callers and policies. `touches`: also what the call may touch.
-    pub fn told(&self, touches: bool) -> String {
+    pub fn text(&self, touches: bool) -> String {
         let Question { tool, caller, through, label, why, arguments, not_shown, .. } = self;
         let mut lines = vec![format!("{tool}: may this call run?")];
         lines.extend(why.iter().map(|rule| format!("  why        {} (policy {})", rule.why, rule.policy)));

@@ -6,7 +6,7 @@ use super::broker;
 pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::broker::{Announcement, AnnouncerKey, Link, Sealed, Secret, Source, State, Terms, Topic};
+use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret, Source, Terms, Topic};
 use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
@@ -123,9 +123,9 @@ impl Announcements {
         Ok(Arc::new(Announcements(listeners)))
     }
 
-    pub fn told(&self) -> Vec<AnnouncerStatus> {
-        let told = |listener: &Arc<Listener>| {
-            let connected = matches!(listener.link.state(), State::Connected { .. });
+    pub fn status(&self) -> Vec<AnnouncerStatus> {
+        let status = |listener: &Arc<Listener>| {
+            let connected = matches!(listener.link.state(), LinkState::Connected { .. });
             let of = |known: &AnnouncerState| AnnouncerStatus {
                 announcer: known.name.clone(),
                 at: listener.at.clone(),
@@ -135,7 +135,7 @@ impl Announcements {
             };
             listener.from.values().map(of).collect::<Vec<_>>()
         };
-        self.0.iter().flat_map(told).collect()
+        self.0.iter().flat_map(status).collect()
     }
 }
 
@@ -160,7 +160,7 @@ impl Listener {
                 delivery = came.recv() => delivery,
             };
             let Some(delivery) = delivery else { return };
-            let Err(why) = self.heard(&delivery.body).await else { continue };
+            let Err(why) = self.receive(&delivery.body).await else { continue };
             // Whoever may publish there could fill the log.
             if Instant::now() < quiet {
                 unsaid += 1;
@@ -171,7 +171,7 @@ impl Listener {
         }
     }
 
-    async fn heard(&self, body: &[u8]) -> Result<(), String> {
+    async fn receive(&self, body: &[u8]) -> Result<(), String> {
         let sealed = Sealed::read(body)?;
         let name = printable(&head(&sealed.announcer, 80));
         let known = self.from.get(&sealed.announcer);

@@ -4,7 +4,7 @@
 //! its call.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, PublishError, Source, State, Terms, ToolServiceResponse, Topic, Trace};
+use crate::broker::{Delivery, Link, LinkState, PublishError, Source, Terms, ToolServiceResponse, Topic, Trace};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ pub enum ServiceMessage {
 }
 
 /// A connection that is there, told apart from those after it.
-pub type Since = State;
+pub type Since = LinkState;
 
 pub struct Line {
     link: Link,
@@ -97,7 +97,7 @@ impl Line {
     }
 
     pub fn is_connected(&self) -> bool {
-        matches!(self.link.state(), State::Connected { .. })
+        matches!(self.link.state(), LinkState::Connected { .. })
     }
 
     pub async fn connected(&self) {
@@ -116,8 +116,8 @@ impl Line {
     /// As `status` shows it.
     pub fn told(&self) -> Value {
         let (since, why) = match self.link.state() {
-            State::Connected { since } => (since, None),
-            State::Away { since, why } => (since, Some(why)),
+            LinkState::Connected { since } => (since, None),
+            LinkState::Away { since, why } => (since, Some(why)),
         };
         let strays = self.waiting.strays.load(Ordering::Relaxed);
         let mut told =
@@ -131,8 +131,8 @@ impl Line {
     /// Where it leads, and why it has no reader.
     pub fn nobody(&self) -> String {
         match self.link.state() {
-            State::Connected { .. } => format!("{}: no queue is bound there", self.name),
-            State::Away { why, .. } => format!("{}: {why}", self.name),
+            LinkState::Connected { .. } => format!("{}: no queue is bound there", self.name),
+            LinkState::Away { why, .. } => format!("{}: {why}", self.name),
         }
     }
 }

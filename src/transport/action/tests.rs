@@ -5,7 +5,7 @@ use crate::fault::Fault;
 use serde_json::json;
 
 /// What a text is read as, in one line: `lead | id {inputs}`, `lead | Kind: message`, or `plain`.
-fn told(text: &str) -> String {
+fn parsed(text: &str) -> String {
     let reading = read(text);
     let lead = reading.lead.clone();
     match reading.action {
@@ -63,12 +63,12 @@ fn a_block_is_found_in_its_text() {
         ("<ACTION\n><tool_id>a:b@^1</tool_id></ACTION >", "| a:b@^1 {}".to_owned()),
     ];
     for (text, wanted) in &lines {
-        assert_eq!(told(text), *wanted, "{text}");
+        assert_eq!(parsed(text), *wanted, "{text}");
     }
     assert!(warnings("the `<ACTION>` tag").contains("in a code span"));
     assert_eq!(warnings(&format!("{block} {block}")), "1 further ACTION block ignored: a text makes one call");
     let many = format!("{block}{}", "<Action><tool_id>c:d</tool_id></Action>".repeat(3));
-    assert!(warnings(&many).starts_with("3 further ACTION blocks ignored") && told(&many) == "| a:b {}");
+    assert!(warnings(&many).starts_with("3 further ACTION blocks ignored") && parsed(&many) == "| a:b {}");
     assert_eq!(warnings(&format!("{block}\nso")), "the text after the ACTION block was ignored");
     assert_eq!(warnings(&format!("```\n{block}\n```\n")), "");
     // CDATA may hold the end of a block, and of an observation.
@@ -90,7 +90,7 @@ fn what_is_not_a_call_is_refused_with_all_that_is_wrong() {
         ("<tool_id>a:b</tool_id><inputs><input name=\"v\"><a>1</a></input></inputs>", "input 'v' holds elements"),
         ("<tool_id>a:b</tool_id><context><timeoutMs>soon</timeoutMs></context>", "must be a whole number"),
     ] {
-        let got = told(&format!("<ACTION>{inside}</ACTION>"));
+        let got = parsed(&format!("<ACTION>{inside}</ACTION>"));
         assert!(got.starts_with("| ActionParseError: ") && got.contains(wanted), "{inside}: {got}");
     }
     let inputs = "<input/>".repeat(100);
@@ -100,8 +100,8 @@ fn what_is_not_a_call_is_refused_with_all_that_is_wrong() {
     };
     assert!(unread.fault.flaws.len() == 21 && unread.fault.flaws[20] == "And 80 more.", "{:?}", unread.fault.flaws);
     let cases = "<Action><Tool_ID>a:b</Tool_ID><INPUTS><Input Name=\"v\">1</Input></INPUTS></Action>";
-    assert!(told(cases) == "| a:b {\"v\":\"1\"}" && warnings(cases).contains("<Tool_ID> was read as <tool_id>"));
-    assert!(told("<ACTION><tool_id>a:b</tool_id></action>").contains("Malformed XML"), "one element has one case");
+    assert!(parsed(cases) == "| a:b {\"v\":\"1\"}" && warnings(cases).contains("<Tool_ID> was read as <tool_id>"));
+    assert!(parsed("<ACTION><tool_id>a:b</tool_id></action>").contains("Malformed XML"), "one element has one case");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn xml_is_read_strictly() {
     }
     // Entities cannot be declared before the block either: nothing before it is read.
     assert!(
-        told("<!DOCTYPE a [<!ENTITY x \"y\">]><ACTION><tool_id>&x;</tool_id></ACTION>").contains("&x; is not known")
+        parsed("<!DOCTYPE a [<!ENTITY x \"y\">]><ACTION><tool_id>&x;</tool_id></ACTION>").contains("&x; is not known")
     );
 }
 
@@ -169,21 +169,21 @@ fn a_block_has_bounds() {
     let deep =
         |levels: usize| format!("<ACTION><t>{}1{}</t></ACTION>", "<a>".repeat(levels - 2), "</a>".repeat(levels - 2));
     assert!(read(&deep(32)).action.is_some_and(|action| action.is_ok()));
-    assert!(told(&deep(33)).contains("nested deeper than 32 levels"), "{}", told(&deep(33)));
+    assert!(parsed(&deep(33)).contains("nested deeper than 32 levels"), "{}", parsed(&deep(33)));
     let inputs = |count: usize| {
         let inputs: String = (0..count).map(|n| format!("<input name=\"v{n}\">1</input>")).collect();
         format!("<ACTION><tool_id>a:b</tool_id><inputs>{inputs}</inputs></ACTION>")
     };
     assert!(read(&inputs(256)).action.is_some_and(|action| action.is_ok()));
-    assert!(told(&inputs(257)).contains("there are more than 256 inputs"));
-    assert!(told(&inputs(2000)).contains("more than 1024 elements"));
+    assert!(parsed(&inputs(257)).contains("there are more than 256 inputs"));
+    assert!(parsed(&inputs(2000)).contains("more than 1024 elements"));
     let long = |bytes: usize| value(&"x".repeat(bytes));
     assert!(long((1 << 20) - 200).is_ok());
     assert!(long(1 << 20).expect_err("long").contains("the block is longer than 1048576 bytes"));
     let wide: String = (0..2000).map(|n| format!(" a{n}=''")).collect();
     assert!(value(&format!("<a{wide}/>")).expect_err("wide").contains("a tag of more than 4096 bytes"));
     let text = "x".repeat(5 << 20);
-    assert!(told(&text).contains("The text is longer than 4194304 bytes"), "{}", text.len());
+    assert!(parsed(&text).contains("The text is longer than 4194304 bytes"), "{}", text.len());
     // Many tags take one pass.
     let began = std::time::Instant::now();
     for piece in ["`<ACTION>` ", "`<ACTION><ACTION>", "<ACTION></ACTION>", "` ``", "</ACTION", "<ACTION "] {
@@ -197,7 +197,7 @@ fn a_block_has_bounds() {
 #[test]
 fn the_legacy_form_is_read_and_told() {
     let text = "<ACTION>\n  <read_file>\n    <args><file><path>src/app.ts</path></file><file><path>src/utils.ts</path></file></args>\n  </read_file>\n</ACTION>";
-    assert_eq!(told(text), r#"| read_file {"args":{"file":[{"path":"src/app.ts"},{"path":"src/utils.ts"}]}}"#);
+    assert_eq!(parsed(text), r#"| read_file {"args":{"file":[{"path":"src/app.ts"},{"path":"src/utils.ts"}]}}"#);
     let reading = read(text);
     assert_eq!(reading.action.expect("an action").expect("readable").dialect, Dialect::Legacy);
     assert!(reading.warnings.join("").contains("this is the legacy form"));
@@ -209,7 +209,7 @@ fn the_legacy_form_is_read_and_told() {
         ("<tool>x</tool>", "| ActionParseError: <tool> must hold an element for each parameter (line 1, column 9)."),
         ("<tool><a>x<b>1</b></a></tool>", "| ActionParseError: <a> holds text beside elements (line 1, column 15)."),
     ] {
-        assert_eq!(told(&format!("<ACTION>{inside}</ACTION>")), wanted, "{inside}");
+        assert_eq!(parsed(&format!("<ACTION>{inside}</ACTION>")), wanted, "{inside}");
     }
 }
 

@@ -28,7 +28,7 @@ pub struct Broken {
 pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
     let mut reader = Reader::from_str(&text[start..]);
     let place = |position: u64| start + usize::try_from(position).unwrap_or_default();
-    let (mut open, mut elements) = (Vec::<Open>::new(), 0);
+    let (mut open, mut elements) = (Vec::<OpenElement>::new(), 0);
     loop {
         let at = place(reader.buffer_position());
         let event = reader.read_event();
@@ -37,7 +37,7 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
         bounded(end - start, open.len(), elements).map_err(|what| Broken { at, what })?;
         let mut begun = |tag: &BytesStart| {
             elements += 1;
-            Open::new(&text[at + 1..at + 1 + tag.name().as_ref().len()], at, tag)
+            OpenElement::new(&text[at + 1..at + 1 + tag.name().as_ref().len()], at, tag)
         };
         let done = match event {
             Event::Start(tag) => {
@@ -45,7 +45,7 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
                 None
             }
             Event::Empty(tag) => Some(begun(&tag)?.done()),
-            Event::End(_) => open.pop().map(Open::done),
+            Event::End(_) => open.pop().map(OpenElement::done),
             Event::Eof => {
                 let (name, at) = open.last().map_or(("", at), |open| (open.element.name, open.element.at));
                 return Err(Broken { at, what: format!("<{name}> is not closed") });
@@ -85,7 +85,7 @@ fn bounded(bytes: usize, depth: usize, elements: usize) -> Result<(), String> {
 }
 
 /// An element of which the end is still to come.
-struct Open<'t> {
+struct OpenElement<'t> {
     element: Element<'t>,
     /// Text since the last CDATA section.
     run: String,
@@ -95,8 +95,8 @@ struct Open<'t> {
     split: bool,
 }
 
-impl<'t> Open<'t> {
-    fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<Open<'t>, Broken> {
+impl<'t> OpenElement<'t> {
+    fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, Broken> {
         let broken = |what: String| Broken { at, what };
         if !is_name(name) {
             return Err(broken("this < begins no tag: write &lt;, or put the value in CDATA".to_owned()));
@@ -115,7 +115,7 @@ impl<'t> Open<'t> {
             attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));
         }
         let element = Element { name, at, attributes, text: String::new(), children: Vec::new() };
-        Ok(Open { element, run: String::new(), referred: false, split: false })
+        Ok(OpenElement { element, run: String::new(), referred: false, split: false })
     }
 
     /// Takes what stands inside, but for other elements.

@@ -56,7 +56,7 @@ pub struct Face {
     pub running: Arc<Places>,
     /// For requests that are read or wait for their turn, KiB.
     pub waiting: Arc<Semaphore>,
-    pub open: Open,
+    pub open: OpenRequests,
     pub answered: AtomicU64,
     pub unanswered: AtomicU64,
     pub kill: CancellationToken,
@@ -71,11 +71,11 @@ impl Face {
 /// Requests that run here, and those that were answered lately: what the broker hands out again is known by its id and
 /// its whole body.
 #[derive(Default)]
-pub struct Open(Mutex<Requests>);
+pub struct OpenRequests(Mutex<Requests>);
 
 #[derive(Default)]
 struct Requests {
-    running: HashMap<Identity, Running>,
+    running: HashMap<Identity, RunningRequest>,
     ended: VecDeque<Identity>,
 }
 
@@ -94,7 +94,7 @@ impl Identity {
 }
 
 #[derive(Default)]
-struct Running {
+struct RunningRequest {
     count: usize,
     /// The same messages again, after a connection was lost: done when the call is.
     again: Vec<Delivery>,
@@ -110,7 +110,7 @@ pub enum Redelivery {
     No(Delivery),
 }
 
-impl Open {
+impl OpenRequests {
     pub fn len(&self) -> usize {
         lock(&self.0).running.values().map(|running| running.count).sum()
     }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded_in_number_and_length() {
-        let open = Open::default();
+        let open = OpenRequests::default();
         for number in 0..ENDED + 10 {
             let good = number.to_string().into_bytes();
             let long = [good.clone(), vec![b'x'; LONGEST_ID]].concat();

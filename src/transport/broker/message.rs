@@ -3,7 +3,7 @@
 
 use super::entry::{Face, Identity, Redelivery};
 use crate::base::text::{head, printable};
-use crate::broker::{Delivery, LONGEST_ID, PublishError, State, ToolServiceRequest, ToolServiceResponse};
+use crate::broker::{Delivery, LONGEST_ID, LinkState, PublishError, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output};
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const NO_LISTENER: &str = "no client listens for replies";
 
 /// Takes one message to its end.
-pub async fn handled(face: Arc<Face>, delivery: Delivery) {
+pub async fn handle(face: Arc<Face>, delivery: Delivery) {
     let request = Identity::new(&delivery);
     let delivery = match delivery.redelivered {
         false => delivery,
@@ -41,7 +41,7 @@ pub async fn handled(face: Arc<Face>, delivery: Delivery) {
         },
     };
     face.open.begin(&request);
-    let ended = answered(&face, delivery).await;
+    let ended = answer(&face, delivery).await;
     let is_answered = !matches!(ended, Ended::PutBack);
     let again = face.open.end(request, is_answered);
     if let Ended::Answered(Some(delivery)) = ended {
@@ -50,7 +50,7 @@ pub async fn handled(face: Arc<Face>, delivery: Delivery) {
     for delivery in again {
         match is_answered {
             true => done(delivery).await,
-            false => Box::pin(handled(face.clone(), delivery)).await,
+            false => Box::pin(handle(face.clone(), delivery)).await,
         }
     }
 }
@@ -69,7 +69,7 @@ async fn done(delivery: Delivery) {
     }
 }
 
-async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
+async fn answer(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
     let body = std::mem::take(&mut delivery.body);
     let waits = face.waiting.clone().try_acquire_many_owned(kib(body.len())).ok();
     let (body, read) = read(face, body, waits.is_none()).await;
@@ -78,7 +78,7 @@ async fn answered(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
         return second(face, delivery, read, waits).await;
     }
     drop(body);
-    run(face, &delivery.id, of(&delivery, read), waits).await;
+    run(face, &delivery.id, with_trace(&delivery, read), waits).await;
     Ended::Answered(Some(delivery))
 }
 
@@ -101,7 +101,7 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: W
         "This request was handed to a host before, which was lost and may have run it. The tool can change something, so \
          it is not run again: look at what was done, then ask again."
     };
-    let mut read = of(&delivery, read);
+    let mut read = with_trace(&delivery, read);
     read.call.refused = Some(Fault::new(Kind::ServiceError, words));
     run(face, &delivery.id, read, waits).await;
     if !last {
@@ -114,7 +114,7 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: W
 }
 
 /// With what the message says beside the body.
-fn of(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
+fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     let (parent, state) = (delivery.trace.parent.as_deref(), delivery.trace.state.as_deref());
     asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
     asked.call.transaction = Some(shown(&delivery.id));
@@ -294,14 +294,14 @@ async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) ->
 /// part.
 fn reply(report: &Report, told: bool) -> ToolServiceResponse {
     match (&report.error, &report.output_data) {
-        (Some(fault), _) => ToolServiceResponse::failed(said(fault, &report.id)),
+        (Some(fault), _) => ToolServiceResponse::failed(failure_text(fault, &report.id)),
         (None, Some(output)) if !(told && report.streamed) => ToolServiceResponse::whole(output::response(output)),
         (None, _) => ToolServiceResponse::whole(String::new()),
     }
 }
 
 /// What the agent reads.
-fn said(fault: &Fault, call: &str) -> String {
+fn failure_text(fault: &Fault, call: &str) -> String {
     let advice = output::advice(fault).map(|advice| match advice.contains("call ID") {
         true => format!("{advice} Call ID: {call}."),
         false => advice.to_owned(),
@@ -348,12 +348,12 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
 
 /// After an outage of a broker that does not report a missing listener, an answer waits until callers had time to come
 /// back.
-async fn waits_for_listeners(face: &Face, came: &State, id: &[u8]) {
+async fn waits_for_listeners(face: &Face, came: &LinkState, id: &[u8]) {
     if !face.entry.terms.keeps_nothing() || face.link.state() == *came {
         return;
     }
     if tokio::time::timeout(PATIENCE, face.link.connected()).await.is_ok()
-        && let State::Connected { since } = face.link.state()
+        && let LinkState::Connected { since } = face.link.state()
     {
         let id = shown(id);
         let words = "is answered after an outage: a caller that is not back by then misses it";
@@ -365,8 +365,8 @@ async fn waits_for_listeners(face: &Face, came: &State, id: &[u8]) {
 /// The connection is new, and callers may still make theirs.
 fn is_returning(face: &Face) -> bool {
     match face.link.state() {
-        State::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
-        State::Away { .. } => true,
+        LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
+        LinkState::Away { .. } => true,
     }
 }
 

@@ -9,9 +9,9 @@ mod message;
 pub use entry::{Announcing, Descriptors, Entry, descriptors};
 
 use crate::base::places::Places;
-use crate::broker::{Delivery, Link, Source, State};
+use crate::broker::{Delivery, Link, LinkState, Source};
 use crate::service::Service;
-use entry::{Face, Open, WAITING};
+use entry::{Face, OpenRequests, WAITING};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ impl Brokers {
                 link,
                 running: Places::new(at_once, at_once),
                 waiting: Arc::new(Semaphore::new(WAITING)),
-                open: Open::default(),
+                open: OpenRequests::default(),
                 answered: AtomicU64::new(0),
                 unanswered: AtomicU64::new(0),
                 kill: kill.child_token(),
@@ -88,7 +88,7 @@ impl Brokers {
 
     /// Whether one of them is not connected.
     pub fn is_away(&self) -> bool {
-        self.0.iter().any(|face| matches!(face.link.state(), State::Away { .. }))
+        self.0.iter().any(|face| matches!(face.link.state(), LinkState::Away { .. }))
     }
 
     pub fn status(&self) -> Vec<BrokerStatus> {
@@ -98,8 +98,8 @@ impl Brokers {
 
 fn status(face: &Face) -> BrokerStatus {
     let (connected, since, why) = match face.link.state() {
-        State::Connected { since } => (true, since, None),
-        State::Away { since, why } => (false, since, Some(why)),
+        LinkState::Connected { since } => (true, since, None),
+        LinkState::Away { since, why } => (false, since, Some(why)),
     };
     BrokerStatus {
         broker: face.entry.terms.to_string(),
@@ -121,7 +121,7 @@ async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: 
     loop {
         tokio::select! {
             delivery = deliveries.recv(), if handled.len() < IN_HAND => match delivery {
-                Some(delivery) => drop(handled.spawn(message::handled(face.clone(), delivery))),
+                Some(delivery) => drop(handled.spawn(message::handle(face.clone(), delivery))),
                 None => break,
             },
             Some(ended) = handled.join_next() => complain(ended),

@@ -142,13 +142,13 @@ struct Envelope<'b> {
     config: Option<&'b RawValue>,
     #[serde(borrow)]
     arguments: &'b RawValue,
-    mode: Option<Mode>,
+    mode: Option<CallMode>,
     callback: Option<String>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+enum CallMode {
     Sync,
     Async,
 }
@@ -209,7 +209,7 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
     read.request.label = service::label(envelope.user).map_err(Refusal::unreadable)?;
     read.request.timeout_ms = arguments::timeout_ms(&config).map_err(Refusal::unreadable)?;
     read.request.arguments = Arguments::Text(text_or_json(envelope.arguments.get()));
-    read.detached = envelope.mode.map(|mode| matches!(mode, Mode::Async));
+    read.detached = envelope.mode.map(|mode| matches!(mode, CallMode::Async));
     read.callback = envelope.callback;
     Ok(read)
 }

@@ -41,8 +41,8 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long a refused client may take to ask, and to read why it is refused.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// Looks at who connected. `None`: it is closed without an answer, because the places for refusals are taken too.
 pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
@@ -105,7 +105,7 @@ pub async fn serve(server: Arc<Server>, router: Router, (socket, connection): (S
     let time = if connection.refusal.is_some() { FAREWELL } else { HEAD_TIME };
     let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
     let served = async {
-        let stream: Box<dyn Stream> = match (socket, tls) {
+        let stream: Box<dyn Duplex> = match (socket, tls) {
             (Socket::Unix(stream), _) => Box::new(stream),
             (Socket::Tcp(stream, _), None) => Box::new(stream),
             (Socket::Tcp(stream, _), Some(tls)) => match tokio::time::timeout(time, tls.accept(stream)).await {
@@ -126,7 +126,7 @@ async fn speak(
     server: Arc<Server>,
     router: Router,
     connection: Connection,
-    (stream, watched): (Box<dyn Stream>, impl AsFd),
+    (stream, watched): (Box<dyn Duplex>, impl AsFd),
     head_time: Duration,
 ) {
     let (killed, connection) = (server.kill.clone(), Arc::new(connection));

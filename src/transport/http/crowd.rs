@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Whose a connection is, from the widest to the narrowest: a user of this machine, a principal, an address, or of IPv6
 /// the three networks that are given to one customer.
-type Owner = Vec<String>;
+type ConnectionOwner = Vec<String>;
 
 #[derive(Debug)]
 pub struct Crowd {
@@ -36,7 +36,7 @@ impl Crowd {
     }
 
     /// `None`: all places are taken, and nothing can be closed for it.
-    pub fn enter(self: &Arc<Crowd>, owner: Owner) -> Option<Seat> {
+    pub fn enter(self: &Arc<Crowd>, owner: ConnectionOwner) -> Option<Seat> {
         let (mut open, close) = (lock(&self.open), CancellationToken::new());
         open.1 += 1;
         let (id, guard) = (open.1, close.clone().drop_guard());
@@ -45,7 +45,7 @@ impl Crowd {
     }
 
     /// Three quarters of all for a user, a principal, an address or a /48, five eighths for a /56, half for a /64.
-    fn charge(&self, owner: Owner) -> (Vec<(String, usize)>, usize) {
+    fn charge(&self, owner: ConnectionOwner) -> (Vec<(String, usize)>, usize) {
         let shares = owner.into_iter().zip((1..7).rev()).map(|(name, eighths)| (name, self.most * eighths / 8));
         ([(String::new(), self.most)].into_iter().chain(shares).collect(), 1)
     }
@@ -71,7 +71,7 @@ impl Drop for Seat {
 }
 
 /// The owner of a connection from an address.
-pub fn address_owner(ip: IpAddr) -> Owner {
+pub fn address_owner(ip: IpAddr) -> ConnectionOwner {
     match ip.to_canonical() {
         ip if ip.is_loopback() => vec!["loopback".to_owned()],
         IpAddr::V4(ip) => vec![ip.to_string()],

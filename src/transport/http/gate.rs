@@ -4,7 +4,7 @@
 use super::callers::CallerError;
 use super::jwt;
 use super::reply::{self, Refusal, Response};
-use super::server::{Connection, Names, Server};
+use super::server::{Connection, Server, ServerNames};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::Caller;
@@ -112,7 +112,7 @@ pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, st
 
 /// A name in a Host header can be anybody's; the address that was connected to, or a name that the operator gave,
 /// cannot.
-fn is_ours(names: &Names, host: &Authority, connection: &Connection) -> bool {
+fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bool {
     let name = host.host();
     let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
     let literal = literal.map(|ip| ip.to_canonical());
@@ -123,7 +123,7 @@ fn is_ours(names: &Names, host: &Authority, connection: &Connection) -> bool {
 }
 
 /// Without an Origin no web page of another site asked with a method that changes anything.
-fn takes_origin(names: &Names, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
+fn takes_origin(names: &ServerNames, headers: &HeaderMap, host: &Authority, connection: &Connection) -> bool {
     if !headers.contains_key(header::ORIGIN) {
         return true;
     }

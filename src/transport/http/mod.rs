@@ -23,7 +23,7 @@ pub use callers::Callers;
 pub use jwt::{Jwt, Terms};
 pub use listen::{Address, Listener, tls};
 pub use peer::{Kernel, unix_peer};
-pub use server::Names;
+pub use server::ServerNames;
 pub use tokens::{Tokens, make as make_token};
 
 use crate::base::{lock, text};
@@ -55,7 +55,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// What a server is made of.
 pub struct Options {
     pub callers: Callers,
-    pub names: Names,
+    pub names: ServerNames,
     pub tls: Option<TlsAcceptor>,
     /// Brokers that are served beside it: the server is ready only while they are connected.
     pub brokers: Arc<Brokers>,

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The names under which this server is known, beside its address.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub struct ServerNames {
     pub hosts: Vec<String>,
     /// Origins of web pages that may call, `https://name[:port]`.
     pub origins: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Server {
     pub service: Arc<Service>,
     pub background: Arc<Background>,
     pub callers: Callers,
-    pub names: Names,
+    pub names: ServerNames,
     pub tls: Option<TlsAcceptor>,
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,

@@ -46,7 +46,7 @@ fn named(name: &str) -> Result<(), String> {
 }
 
 #[derive(Debug)]
-struct Line {
+struct TokenLine {
     caller: Caller,
     hash: String,
 }
@@ -55,7 +55,7 @@ struct Line {
 #[derive(Debug)]
 pub struct Tokens {
     file: PathBuf,
-    read: Mutex<(Option<Stamp>, Arc<Vec<Line>>)>,
+    read: Mutex<(Option<Stamp>, Arc<Vec<TokenLine>>)>,
 }
 
 impl Tokens {
@@ -87,7 +87,7 @@ impl Tokens {
         self.lines().is_empty()
     }
 
-    fn lines(&self) -> Arc<Vec<Line>> {
+    fn lines(&self) -> Arc<Vec<TokenLine>> {
         let now = Stamp::at(&self.file).ok();
         let mut kept = lock(&self.read);
         if now.is_none() || kept.0 != now {
@@ -106,7 +106,7 @@ impl Tokens {
     }
 }
 
-fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
+fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     let at = |why: String| format!("token file {}: {why}", text::path(file));
     let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
         return Err(at("it has no name that is text".to_owned()));
@@ -122,7 +122,7 @@ fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
     let bytes = files::whole(opened, LARGEST).map_err(|e| at(e.to_string()))?;
     let bytes = bytes.ok_or_else(|| at(format!("it is larger than {LARGEST} bytes")))?;
     let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<TokenLine> = Vec::new();
     for (number, written) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
         if written.is_empty() || written.starts_with('#') {
             continue;
@@ -137,7 +137,7 @@ fn read(file: &Path) -> Result<(Stamp, Vec<Line>), String> {
 }
 
 /// A line may hold a token by mistake, so nothing of it is shown.
-fn line(written: &str) -> Result<Line, String> {
+fn line(written: &str) -> Result<TokenLine, String> {
     let mut words = written.split_ascii_whitespace();
     let fix = "write `NAME sha256:HEX` or `NAME sha256:HEX operator`, as `toolhost token NAME` prints it";
     let (Some(name), Some(hash), role, None) = (words.next(), words.next(), words.next(), words.next()) else {
@@ -151,7 +151,7 @@ fn line(written: &str) -> Result<Line, String> {
         Some("operator") => Caller::operator(name),
         Some(_) => return Err(fix.to_owned()),
     };
-    Ok(Line { caller, hash })
+    Ok(TokenLine { caller, hash })
 }
 
 #[cfg(test)]

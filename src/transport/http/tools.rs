@@ -144,7 +144,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
         "background": server.background.kept(),
         "brokers": server.brokers.status(),
         "toolServices": service.tool_services(),
-        "announced": server.announced.told(),
+        "announced": server.announced.status(),
     });
     reply::json(StatusCode::OK, &status)
 }

@@ -32,7 +32,7 @@ pub struct Seal(Option<RequestStateCodec>);
 
 /// What is sealed into a state, and what comes back with it.
 #[derive(Default, Serialize, Deserialize)]
-pub struct State {
+pub struct SealedState {
     /// The tool's.
     pub state: Value,
     /// By the tool's keys.
@@ -68,11 +68,16 @@ impl Seal {
     }
 
     /// What the client brings back; its answers count only with a state of ours.
-    pub fn open(&self, bound: &[u8], state: Option<&str>, answers: Option<InputResponses>) -> Result<State, ErrorData> {
-        let Some(state) = state else { return Ok(State::default()) };
+    pub fn open(
+        &self,
+        bound: &[u8],
+        state: Option<&str>,
+        answers: Option<InputResponses>,
+    ) -> Result<SealedState, ErrorData> {
+        let Some(state) = state else { return Ok(SealedState::default()) };
         let words = "This requestState was not given for this call, or is too old.";
         let opened = self.codec()?.open_with(state, bound).map_err(|_| ErrorData::invalid_params(words, None))?;
-        let mut opened: State = serde_json::from_slice(&opened).unwrap_or_default();
+        let mut opened: SealedState = serde_json::from_slice(&opened).unwrap_or_default();
         let mut answers: Map<String, Value> = answers.unwrap_or_default().into_iter().collect();
         match &mut opened.person {
             Some(person) => person.answer = answers.remove(PERSON).unwrap_or_default(),
@@ -82,7 +87,12 @@ impl Seal {
     }
 
     /// The result that asks.
-    pub fn ask(&self, bound: &[u8], state: &State, requests: InputRequests) -> Result<InputRequiredResult, ErrorData> {
+    pub fn ask(
+        &self,
+        bound: &[u8],
+        state: &SealedState,
+        requests: InputRequests,
+    ) -> Result<InputRequiredResult, ErrorData> {
         let options = SealOptions::new().associated_data(bound).ttl(PATIENCE);
         let state = self.codec()?.seal_with(json!(state).to_string().as_bytes(), &options);
         Ok(InputRequiredResult::new(Some(requests), Some(state)))
@@ -303,7 +313,7 @@ fn judge(answer: &Value, by: String) -> service::Answer {
 fn confirmation(question: &Question, operator: bool) -> Option<InputRequest> {
     let tick = json!({"type": "boolean", "title": "Let this call run"});
     let schema = json!({"type": "object", "properties": {"approve": tick}, "required": ["approve"]});
-    let params = json!({"message": question.told(operator), "requestedSchema": schema});
+    let params = json!({"message": question.text(operator), "requestedSchema": schema});
     serde_json::from_value(json!({"method": "elicitation/create", "params": params})).ok()
 }
 

@@ -1,7 +1,7 @@
 //! MCP's requests, answered for one client, whichever way they come.
 #![allow(deprecated, reason = "levels of messages are deprecated, and clients of both eras set them")]
 
-use super::asking::{self, OpenQuestions, Person, Seal, State};
+use super::asking::{self, OpenQuestions, Person, Seal, SealedState};
 use super::listed::{self, Lists, ToolList};
 use super::request::McpRequest;
 use super::tasks::Tasks;
@@ -152,7 +152,7 @@ impl Frontend {
         // Only what may ask is asked back.
         let asks = again.0.is_some() || !can.is_empty();
         let bound = if asks { asking::bind(&who.user, id, &arguments.same()) } else { Vec::new() };
-        let State { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
+        let SealedState { answers, state, person } = match self.mcp.seal.open(&bound, again.0.as_deref(), again.1) {
             Ok(opened) => opened,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
@@ -198,7 +198,7 @@ impl Frontend {
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
             if let Some((person, form)) = person.and_then(Person::take_question) {
-                let state = State { state: client.state, answers: client.answers, person: Some(person) };
+                let state = SealedState { state: client.state, answers: client.answers, person: Some(person) };
                 return self.mcp.seal.ask(bound, &state, form).map(Answered::Asks);
             }
             let questions = match report.asks.take() {
@@ -207,7 +207,7 @@ impl Frontend {
                 _ => return Ok(Answered::Report(Box::new(report))),
             };
             let Some(again) = again else {
-                let state = State { state: questions.state, ..State::default() };
+                let state = SealedState { state: questions.state, ..SealedState::default() };
                 return self
                     .mcp
                     .seal

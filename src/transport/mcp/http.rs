@@ -4,7 +4,7 @@
 use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
-use super::sessions::{Refused, SessionLease, Sessions};
+use super::sessions::{LeaseError, SessionLease, Sessions};
 use crate::fault::{Fault, Kind};
 use crate::service::{Approver, CallRequest, Caller, Service, Sink};
 use crate::transport::answers::{Payer, visible};
@@ -90,7 +90,7 @@ impl Streamable {
         let id = request.map(|request| request.id.clone());
         let lease = match self.lease(&mut parts, &caller, id.clone()) {
             Ok(lease) => lease,
-            Err(Refused::Taken) => {
+            Err(LeaseError::Taken) => {
                 let refusal = message::refusal(ErrorCode::INVALID_REQUEST, message::TAKEN, id);
                 return refused(StatusCode::BAD_REQUEST, &refusal);
             }
@@ -157,7 +157,7 @@ impl Streamable {
         parts: &mut Parts,
         caller: &Caller,
         id: Option<RequestId>,
-    ) -> Result<Option<SessionLease>, Refused> {
+    ) -> Result<Option<SessionLease>, LeaseError> {
         if version(parts) >= ProtocolVersion::V_2026_07_28.as_str() {
             // rmcp would take it for whoever sends it.
             parts.headers.remove(SESSION);
@@ -165,7 +165,7 @@ impl Streamable {
         let Some(session) = parts.headers.get_mut(SESSION) else { return Ok(None) };
         match self.sessions.open(session.to_str().unwrap_or_default(), &caller.user, id) {
             Ok(lease) => Ok(Some(lease)),
-            Err(Refused::Unknown) => {
+            Err(LeaseError::Unknown) => {
                 *session = HeaderValue::from_static("unknown");
                 Ok(None)
             }

@@ -1,6 +1,6 @@
 //! What one request brings beside its message, and what its answer brings beside rmcp's.
 
-use super::results::Content;
+use super::results::ResultContent;
 use crate::base::{lock, text};
 use crate::service::{Approver, CallRequest, Caller, Slot, TraceContext};
 use crate::transport::answers::Payer;
@@ -27,7 +27,7 @@ pub struct McpRequest {
     pub arguments: Mutex<Option<String>>,
     /// `CallRequest::counted`.
     pub counted: usize,
-    pub answer: Mutex<Option<Arc<Content>>>,
+    pub answer: Mutex<Option<Arc<ResultContent>>>,
     /// The call counts as one that runs until its answer is sent.
     pub turn: Mutex<Option<Arc<Slot>>>,
     /// Cancelled once the client has cancelled the request, has left, or has its answer.
@@ -57,12 +57,12 @@ impl McpRequest {
     }
 
     /// Keeps the content of the answer until that is sent.
-    pub fn set_answer(&self, mut content: Content) {
+    pub fn set_answer(&self, mut content: ResultContent) {
         *lock(&self.turn) = content.turn.take();
         *lock(&self.answer) = Some(Arc::new(content));
     }
 
-    pub fn answer(&self) -> Option<Arc<Content>> {
+    pub fn answer(&self) -> Option<Arc<ResultContent>> {
         lock(&self.answer).clone()
     }
 

@@ -26,14 +26,14 @@ const LARGEST_KEPT: usize = 8 * 1024 * 1024;
 const PLACE: &[u8] = br#""content":[]"#;
 
 /// The content of a success as it is sent: `"content": [...], "structuredContent": {...}`.
-pub struct Content {
+pub struct ResultContent {
     pub text: Bytes,
     /// The call counts as one that runs until this is sent.
     pub turn: Option<Arc<Slot>>,
     _room: Reservation,
 }
 
-impl Content {
+impl ResultContent {
     /// What stands before and behind the content in this message. `None`: the message is not the result.
     pub fn split<'m>(&self, message: &'m [u8]) -> Option<(&'m [u8], &'m [u8])> {
         let at = message.windows(PLACE.len()).position(|part| part == PLACE)?;
@@ -42,7 +42,7 @@ impl Content {
 }
 
 /// Waits for the room that the content takes.
-pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<Content>) {
+pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<ResultContent>) {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/callId".into(), json!(report.id));
     meta.insert("dev.toolhost/usage".into(), json!(report.usage));
@@ -57,13 +57,13 @@ pub async fn result(report: Report, payer: &Payer) -> (CallToolResult, Option<Co
     (result, content)
 }
 
-async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<Content>) {
+async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<ResultContent>) {
     let (id, tool, turn) = (report.id.clone(), report.tool.clone(), report.turn.clone());
-    let answer = Answer::new(report);
+    let answer = Success::new(report);
     let length = answer.json.get().len() + answer.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
     match payer.build(length, move |to| answer.write(to)).await {
         Some((text, room)) => {
-            let content = Content { text: text.into(), turn, _room: room };
+            let content = ResultContent { text: text.into(), turn, _room: room };
             (CallToolResult::success(Vec::new()), Some(content))
         }
         None => (failure(&Report::of_fault(id, &tool, answers::too_large())), None),
@@ -103,7 +103,7 @@ fn failure(report: &Report) -> CallToolResult {
 }
 
 /// The answer of a call that succeeded.
-struct Answer {
+struct Success {
     /// Blocks that the tool made, a list.
     blocks: Option<Box<RawValue>>,
     /// What the tool answered beside them.
@@ -115,8 +115,8 @@ struct Answer {
     unpublished: Option<String>,
 }
 
-impl Answer {
-    fn new(report: Report) -> Answer {
+impl Success {
+    fn new(report: Report) -> Success {
         let manifest = report.manifest.as_ref();
         let dropped = report.artifacts.iter().filter(|artifact| !artifact.published);
         let dropped = dropped.map(|artifact| {
@@ -139,7 +139,7 @@ impl Answer {
                 _ => output,
             }
         };
-        Answer { blocks, json, wraps, has_schema, unpublished }
+        Success { blocks, json, wraps, has_schema, unpublished }
     }
 
     fn write(&self, to: &mut dyn Write) -> io::Result<()> {
@@ -156,7 +156,7 @@ impl Answer {
         let unpublished = self.unpublished.as_ref().map(|text| text as &dyn Display);
         for text in twin.into_iter().chain(unpublished) {
             to.write_all(separator.as_bytes())?;
-            visible(&Block { text }, to)?;
+            visible(&TextBlock { text }, to)?;
             separator = ",";
         }
         let json = Visible(self.json.get());
@@ -170,7 +170,7 @@ impl Answer {
 
 /// The answer as text: with an output schema its compact JSON. Without one a string stays
 /// as it is, and anything else is indented unless that makes it very long.
-impl Display for Answer {
+impl Display for Success {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = self.json.get();
         if !self.has_schema
@@ -189,7 +189,7 @@ impl Display for Answer {
 /// One block of text.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "text")]
-struct Block<'a> {
+struct TextBlock<'a> {
     #[serde(serialize_with = "collect")]
     text: &'a dyn Display,
 }

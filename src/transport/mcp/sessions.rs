@@ -62,7 +62,7 @@ pub struct SessionLease {
 }
 
 /// Why a request is not taken.
-pub enum Refused {
+pub enum LeaseError {
     /// The user has no such session.
     Unknown,
     /// A request of this id is open.
@@ -126,14 +126,19 @@ impl Sessions {
     }
 
     /// Opens a request, or a stream.
-    pub fn open(self: &Arc<Self>, id: &str, user: &str, request: Option<RequestId>) -> Result<SessionLease, Refused> {
+    pub fn open(
+        self: &Arc<Self>,
+        id: &str,
+        user: &str,
+        request: Option<RequestId>,
+    ) -> Result<SessionLease, LeaseError> {
         let mut known = lock(&self.known);
-        let session = known.get_mut(id).filter(|session| session.user == user).ok_or(Refused::Unknown)?;
+        let session = known.get_mut(id).filter(|session| session.user == user).ok_or(LeaseError::Unknown)?;
         if session.uses >= OPEN {
-            return Err(Refused::Full);
+            return Err(LeaseError::Full);
         }
         if request.as_ref().is_some_and(|request| !session.requests.insert(request.clone())) {
-            return Err(Refused::Taken);
+            return Err(LeaseError::Taken);
         }
         (session.uses, session.used) = (session.uses + 1, Instant::now());
         Ok(SessionLease { sessions: self.clone(), id: id.into(), request })
@@ -217,7 +222,7 @@ struct Recording {
 struct RecordingState {
     /// The place of the first event that is kept.
     first: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<RecordedEvent>,
     bytes: usize,
     /// Since when no more comes.
     over: Option<Instant>,
@@ -230,7 +235,7 @@ struct RecordingState {
 }
 
 /// One event as it is sent, and what it takes of the room for answers until it is.
-struct Event {
+struct RecordedEvent {
     parts: Vec<Bytes>,
     bytes: usize,
     room: Option<Reservation>,
@@ -251,7 +256,7 @@ impl SessionLease {
         let state = RecordingState { first: place, lasts: Some((self, begun)), ..RecordingState::default() };
         let recording = Arc::new(Recording { request, state: Mutex::new(state), changed: Notify::new() });
         lock(&sessions.known).get_mut(&session)?.responses.insert(number, recording.clone());
-        let reading = Reading::new(&sessions, recording.clone(), place + u64::from(!knows), false);
+        let reading = ResponseReader::new(&sessions, recording.clone(), place + u64::from(!knows), false);
         tokio::spawn(recording.record_all(sessions, first, body));
         Some(reading.into_stream())
     }
@@ -261,8 +266,9 @@ impl SessionLease {
     pub fn resume(&self, event: &str) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
         let (place, number) = parse_event_id(event).or(event.contains('/').then_some((0, "")))?;
         let response = lock(&self.sessions.known).get(&self.id)?.responses.get(number).cloned();
-        let reading = response.map(|response| Reading::new(&self.sessions, response, place.saturating_add(1), true));
-        let events = reading.map(Reading::into_stream);
+        let reading =
+            response.map(|response| ResponseReader::new(&self.sessions, response, place.saturating_add(1), true));
+        let events = reading.map(ResponseReader::into_stream);
         Some(futures_util::StreamExt::flatten(stream::iter(events)))
     }
 }
@@ -302,7 +308,7 @@ impl Recording {
                 }
                 if !is_full(&state) {
                     state.bytes += event.len();
-                    state.events.push_back(Event { parts, bytes: event.len(), room });
+                    state.events.push_back(RecordedEvent { parts, bytes: event.len(), room });
                     break;
                 }
             }
@@ -313,7 +319,7 @@ impl Recording {
 }
 
 /// One reader of a response.
-struct Reading {
+struct ResponseReader {
     sessions: Arc<Sessions>,
     response: Arc<Recording>,
     number: u64,
@@ -321,8 +327,8 @@ struct Reading {
     has_id: bool,
 }
 
-impl Reading {
-    fn new(sessions: &Arc<Sessions>, response: Arc<Recording>, from: u64, has_id: bool) -> Reading {
+impl ResponseReader {
+    fn new(sessions: &Arc<Sessions>, response: Arc<Recording>, from: u64, has_id: bool) -> ResponseReader {
         let number = {
             let mut state = lock(&response.state);
             state.readers += 1;
@@ -330,7 +336,7 @@ impl Reading {
             state.readers
         };
         response.changed.notify_waiters();
-        Reading { sessions: sessions.clone(), response, number, has_id }
+        ResponseReader { sessions: sessions.clone(), response, number, has_id }
     }
 
     fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
@@ -373,7 +379,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ResponseReader {
     fn drop(&mut self) {
         let leaves = {
             let mut state = lock(&self.response.state);

@@ -6,7 +6,7 @@
 use super::frontend::{Frontend, Mcp};
 use super::message::{self, Received, Refusal, id_of, message_of, refusal};
 use super::request::McpRequest;
-use super::results::Content;
+use super::results::ResultContent;
 use crate::base::lock;
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{self, Caller};
@@ -65,7 +65,7 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let connection = Arc::new(Connection {
+    let connection = Arc::new(StdioConnection {
         output: tokio::sync::Mutex::new(BufWriter::with_capacity(PIECE, Patient::new(Box::new(output)))),
         open: Mutex::default(),
         closed: Notify::new(),
@@ -114,7 +114,7 @@ where
 type Writer = BufWriter<Patient<Box<dyn AsyncWrite + Send + Unpin>>>;
 
 /// What both directions of a connection share.
-struct Connection {
+struct StdioConnection {
     output: tokio::sync::Mutex<Writer>,
     open: Mutex<HashMap<RequestId, OpenRequest>>,
     /// A request was closed.
@@ -133,7 +133,7 @@ struct OpenRequest {
     _place: OwnedSemaphorePermit,
 }
 
-impl Connection {
+impl StdioConnection {
     /// Reads until the end of the input, then lets calls finish for a moment.
     async fn read_all<R>(self: Arc<Self>, input: BufReader<R>, messages: mpsc::Sender<RxJsonRpcMessage<RoleServer>>)
     where
@@ -230,7 +230,7 @@ impl Connection {
     }
 
     /// Writes one message with its content in it, and nothing of another between its parts.
-    async fn write(&self, message: &impl Serialize, content: Option<Arc<Content>>) -> io::Result<()> {
+    async fn write(&self, message: &impl Serialize, content: Option<Arc<ResultContent>>) -> io::Result<()> {
         let mut line = Vec::new();
         visible(message, &mut line)?;
         line.push(b'\n');
@@ -253,7 +253,7 @@ impl Connection {
 /// The connection as rmcp has it.
 struct Lines {
     messages: mpsc::Receiver<RxJsonRpcMessage<RoleServer>>,
-    connection: Arc<Connection>,
+    connection: Arc<StdioConnection>,
 }
 
 impl Transport<RoleServer> for Lines {

@@ -106,41 +106,6 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_says_so() {
 }
 
 #[test]
-fn a_required_name_that_nothing_declares_is_told() {
-    let host = host();
-    let declared = json!({ "text": { "type": "string", "description": "d" } });
-    let cases = [
-        (json!(["txet"]), json!(null), "properties does not declare it"),
-        (json!(["txet"]), json!(false), "properties does not declare it"),
-        (json!(["other"]), json!(true), "properties does not declare it"),
-    ];
-    for (at, (required, additional, part)) in cases.iter().enumerate() {
-        let mut parameters = json!({ "type": "object", "properties": declared, "required": required });
-        if !additional.is_null() {
-            parameters["additionalProperties"] = additional.clone();
-        }
-        host.tool(&format!("t:r{at}"), json!({ "parameters": parameters }));
-        let (code, problems) = host.problems(&format!("r{at}.tool.json"));
-        assert_eq!((code, problems.len()), (0, 1), "{problems:?}");
-        assert_eq!(
-            (&problems[0]["severity"], &problems[0]["pointer"]),
-            (&"warning".into(), &"/parameters/required/0".into())
-        );
-        assert!(problems[0]["message"].as_str().unwrap().contains(part), "{problems:?}");
-    }
-    let good = [
-        json!({ "type": "object", "properties": declared, "required": ["text"] }),
-        json!({ "type": "object", "allOf": [{ "properties": declared }], "required": ["text"] }),
-        json!({ "type": "object", "patternProperties": { "^x": {} }, "required": ["x1"] }),
-    ];
-    for (at, parameters) in good.into_iter().enumerate() {
-        host.tool(&format!("t:g{at}"), json!({ "parameters": parameters }));
-        let (_, problems) = host.problems(&format!("g{at}.tool.json"));
-        assert!(!problems.iter().any(|p| p["pointer"].as_str().unwrap().contains("required")), "{problems:?}");
-    }
-}
-
-#[test]
 fn a_policy_that_names_what_is_not_there_is_told() {
     let host = host();
     host.tool("data:summary", json!({}));
@@ -190,40 +155,6 @@ fn hidden_files_beside_policies_are_not_read() {
     assert_eq!(host.run(&["list"]).0, 3);
 }
 
-#[test]
-fn a_policy_that_does_not_load_says_where_and_a_mend_that_does() {
-    let host = host();
-    let head = "name = \"p\"\nwhy = \"w\"\ntools = [\"t:x\"]\n";
-    let rule = |path: &str| format!("{head}[files]\nread = [{{ path = \"{path}\", why = \"w\" }}]\n");
-    for path in ["./**/", "data/", "data//", "/srv/x/"] {
-        host.policy(&rule(path));
-        let message = host.problems("x.policy.toml").1[0]["message"].as_str().unwrap().to_owned();
-        assert!(message.contains("`dir/**` for a folder"), "{path}: {message}");
-    }
-    host.policy(&format!("{head}name = \"q\"\n"));
-    let problem = host.problems("x.policy.toml").1[0].clone();
-    assert!(problem["message"].as_str().unwrap().contains("duplicate key `name`"), "{problem}");
-    assert_eq!((problem["line"].as_u64(), problem["column"].as_u64()), (Some(4), Some(1)), "{problem}");
-    let file = host.folder.path().join("sandbox-policies/x.policy.toml");
-    fs::write(file, [head.as_bytes(), b"# \xc3\xa9\xff\n"].concat()).unwrap();
-    let problem = host.problems("x.policy.toml").1[0].clone();
-    assert_eq!((problem["line"].as_u64(), problem["column"].as_u64()), (Some(4), Some(4)), "{problem}");
-    assert_eq!(problem["code"], "encoding");
-}
-
-#[test]
-fn a_file_is_no_folder_of_tools() {
-    let host = host();
-    let file = host.folder.path().join("file");
-    fs::write(&file, "").unwrap();
-    for flag in ["--root", "--tools", "--scripts"] {
-        let mut command = assert_cmd::Command::cargo_bin("toolhost").unwrap();
-        let output = command.arg(flag).arg(&file).args(["list"]).output().unwrap();
-        let err = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && err.contains("it is not a folder"), "{flag}: {err}");
-    }
-}
-
 /// Where it is not known what tools could write, nothing is loaded.
 #[test]
 fn a_ledger_that_cannot_be_read_refuses() {
@@ -232,41 +163,6 @@ fn a_ledger_that_cannot_be_read_refuses() {
     fs::create_dir_all(host.folder.path().join("state/toolhost/written.jsonl")).unwrap();
     let (code, _, err) = host.run(&["list"]);
     assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
-}
-
-/// The order is that of the paths, also of links that are not followed.
-#[test]
-fn the_order_of_the_report_is_that_of_the_paths() {
-    let host = host();
-    let scripts = host.folder.path().join("user_scripts");
-    for name in ["zulu", "alpha", "mike", "golf", "tango", "bravo", "yankee", "echo"] {
-        std::os::unix::fs::symlink("/usr/share", scripts.join(name)).unwrap();
-    }
-    for name in ["november", "delta", "whiskey"] {
-        host.tool(&format!("t:{name}"), json!({}));
-    }
-    let (_, out, _) = host.run(&["check", "--json"]);
-    let files: Vec<Value> = serde_json::from_str(&out).unwrap();
-    let paths: Vec<&str> = files.iter().map(|file| file["path"].as_str().unwrap()).collect();
-    let ours: Vec<&str> = paths.into_iter().filter(|path| path.contains("user_scripts/")).collect();
-    assert!(ours.len() == 11 && ours.is_sorted(), "{ours:?}");
-}
-
-#[test]
-fn a_file_that_is_named_twice_is_told_once() {
-    let host = host();
-    host.tool("t:one", json!({}));
-    host.policy("name = \"p\"\nwhy = \"w\"\ntools = [\"*\"]\n");
-    let at = |path: &str| host.folder.path().join(path).to_str().unwrap().to_owned();
-    let file = at("user_scripts/one/one.tool.json");
-    let folder = at("user_scripts/one");
-    let (policies, policy) = (at("sandbox-policies"), at("sandbox-policies/x.policy.toml"));
-    for paths in [&[&file, &folder][..], &[&folder, &file], &[&file, &file]] {
-        let words: Vec<&str> = ["check"].into_iter().chain(paths.iter().map(|path| path.as_str())).collect();
-        assert!(host.run(&words).1.contains("1 good, 0 skipped"), "{words:?}: {}", host.run(&words).1);
-    }
-    let (_, out, _) = host.run(&["check", &policy, &policies]);
-    assert!(out.starts_with("1 good, 0 skipped"), "{out}");
 }
 
 #[test]
@@ -375,104 +271,4 @@ fn a_function_that_is_missing_and_a_broken_module_are_found() {
             Some(words) => assert!(told.len() == 1 && told[0].contains(words), "{name}: {told:?}"),
         }
     }
-}
-
-#[test]
-fn a_conflict_has_a_place_and_names_the_twin() {
-    let host = host();
-    host.tool("t:Twin", json!({}));
-    host.tool("t:twin", json!({}));
-    for (own, other) in [("Twin", "twin"), ("twin", "Twin")] {
-        let (_, problems) = host.problems(&format!("/{own}.tool.json"));
-        assert_eq!(
-            (problems[0]["code"].as_str(), problems[0]["pointer"].as_str()),
-            (Some("conflict"), Some("/toolId"))
-        );
-        assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["column"].as_u64() > Some(1), "{problems:?}");
-        let message = problems[0]["message"].as_str().unwrap();
-        assert!(message.contains(&format!("/{other}.tool.json:")), "{message}");
-    }
-    // Whoever calls one of them is told both.
-    let (_, _, err) = host.run(&["call", "t:twin", "--input", "{}"]);
-    assert!(err.contains("/Twin.tool.json:") && err.contains("/twin.tool.json:"), "{err}");
-}
-
-/// The newest stable version is the one to name, and a list that is cut says so.
-#[test]
-fn what_is_offered_instead_is_what_a_person_would_want() {
-    let host = host();
-    let properties: serde_json::Map<String, Value> =
-        (0..25).map(|n| (format!("parameter{n:02}"), json!({ "type": "string", "description": "d" }))).collect();
-    host.tool("t:v", json!({ "parameters": { "type": "object", "properties": properties } }));
-    let folder = host.folder.path().join("user_scripts/v");
-    let text = fs::read_to_string(folder.join("v.tool.json")).unwrap();
-    for version in ["1.1.0", "2.0.0-rc.1"] {
-        fs::write(folder.join(format!("v-{version}.tool.json")), text.replace("1.0.0", version)).unwrap();
-    }
-    let (_, _, err) = host.run(&["call", "t:v@^9"]);
-    assert!(err.contains("VersionMismatchError") && err.contains("t:v@1.1.0"), "{err}");
-    let (_, _, err) = host.run(&["call", "t:v@^1", "zzz=1"]);
-    assert!(err.contains("parameter19, …") && !err.contains("parameter20"), "{err}");
-}
-
-/// A script directly in a base folder has no folder of its own, and `check` says to give it one.
-#[test]
-fn a_script_directly_in_a_base_folder_is_told_to_have_its_own() {
-    let host = host();
-    let script = |at: &str| fs::write(host.folder.path().join("user_scripts").join(at), "print(1)\n").unwrap();
-    let manifest = |id: &str, at: &str| {
-        let handler = json!({ "type": "external-script", "scriptPath": at, "language": "python" });
-        let text = manifest(id, handler, json!({}));
-        let name = id.split_once(':').unwrap().1;
-        let file = host.folder.path().join(format!("tool-defs/{name}.tool.json"));
-        fs::write(file, format!("{text:#}")).unwrap();
-    };
-    script("lone.py");
-    script("examples/kept.py");
-    manifest("t:lone", "lone.py");
-    manifest("t:kept", "examples/kept.py");
-    manifest("t:twice", "user_scripts/examples/kept.py");
-    let (code, problems) = host.problems("lone.tool.json");
-    assert_eq!((code, problems.len()), (0, 1), "{problems:?}");
-    let problem = &problems[0];
-    assert!(problem["message"].as_str().unwrap().ends_with("give it one"), "{problem}");
-    assert_eq!((&problem["pointer"], &problem["severity"]), (&"/handler/scriptPath".into(), &"note".into()));
-    assert!(problem["line"].as_u64() > Some(1), "{problem}");
-    assert_eq!(host.problems("kept.tool.json").1, Vec::<Value>::new(), "the control");
-    // What the loader remarks about the path has its place too.
-    let (_, problems) = host.problems("twice.tool.json");
-    assert!(problems[0]["line"].as_u64() > Some(1) && problems[0]["pointer"] == "/handler/scriptPath", "{problems:?}");
-}
-
-#[test]
-fn a_script_that_is_not_there_is_looked_for_in_each_place_once() {
-    let host = host();
-    host.tool("t:gone", json!({}));
-    fs::remove_file(host.folder.path().join("user_scripts/gone/main.py")).unwrap();
-    let manifest = host.folder.path().join("user_scripts/gone/gone.tool.json");
-    fs::rename(manifest, host.folder.path().join("user_scripts/gone.tool.json")).unwrap();
-    let (_, problems) = host.problems("gone.tool.json");
-    let message = problems[0]["message"].as_str().unwrap();
-    assert_eq!(message.matches("user_scripts/gone/main.py").count(), 1, "{message}");
-}
-
-#[test]
-fn what_stands_in_the_way_of_a_verb_comes_with_its_mend() {
-    let host = host();
-    let (code, _, err) = host.run(&["call", "core:run-code", "--input", "@"]);
-    assert!(code == 2 && err.contains("--input @ names no file"), "{err}");
-    fs::create_dir_all(host.folder.path().join("state/toolhost/written.jsonl")).unwrap();
-    let (code, _, err) = host.run(&["list"]);
-    assert!(code == 4 && err.contains("where tools wrote before is not known") && err.contains("--audit-log"), "{err}");
-}
-
-#[test]
-fn diff_says_of_a_path_that_it_is_a_path() {
-    let host = host();
-    for (path, part) in [("/etc/passwd", "is neither a manifest"), ("./nope", "is not there")] {
-        let (code, _, err) = host.run(&["diff", path, "core:run-code"]);
-        assert!(code == 2 && err.contains(part) && !err.contains("There is no tool"), "{path}: {err}");
-    }
-    let (_, _, err) = host.run(&["diff", "no:such", "core:run-code"]);
-    assert!(err.contains("no tool 'no:such'"), "the control: {err}");
 }

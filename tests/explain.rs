@@ -384,64 +384,6 @@ fn no_grant_is_proposed_for_what_is_private_or_ours() {
 }
 
 #[test]
-fn a_host_that_the_script_names_comes_first() {
-    let playground = Playground::new(Who::User, "/var/tmp");
-    let script = "import urllib.request\nurllib.request.urlopen('https://example.com/x')\n";
-    playground.tool("calls", "python", script, json!({}));
-    playground.settle();
-    let ended = playground.call_with("esc:calls", "{}", &["--explain"]);
-    let first = &observed(&ended)[0];
-    assert_eq!((first["operation"].as_str(), first["target"].as_str()), (Some("connect"), Some("example.com")));
-    assert!(first["ask"].as_str().is_some_and(|ask| ask.contains("allowHosts")), "{first}");
-}
-
-/// Spellings of paths that are refused, and what is no refusal though it looks like one.
-const SPELT: &str = r#"
-import os, sys
-def tried(what):
-    try:
-        what()
-    except OSError:
-        pass
-for path in ["/proc/../srv/up", "/proc/self/root/srv/root", "/proc/self/cwd/../beside", "/dev/../srv/dev", "/dev/mem", "/tmp/link"]:
-    tried(lambda: os.symlink("/srv/target", "/tmp/link") if path == "/tmp/link" else None)
-    tried(lambda: open(path))
-os.utime  # what follows is refused
-tried(lambda: os.utime("main.py"))
-# Each of these succeeds, or fails for another reason than a rule.
-os.symlink("/etc/shadow", "/tmp/other")
-os.rename("/tmp/other", "/tmp/moved")
-os.unlink("/tmp/moved")
-os.symlink("/proc/self/exe", "/tmp/exe")
-tried(lambda: open("/tmp/exe"))
-os.makedirs(os.path.dirname(os.path.abspath(__file__)), exist_ok=True)
-tried(lambda: os.mkdir("/usr/lib"))
-tried(lambda: open("missing.txt"))
-print(1)
-"#;
-
-#[test]
-fn what_is_listed_was_refused_however_it_is_spelt() {
-    let playground = Playground::new(Who::User, "/var/tmp");
-    playground.tool("spelt", "python", SPELT, json!({}));
-    playground.settle();
-    let ended = playground.call_with("esc:spelt", "{}", &["--explain"]);
-    assert_eq!(ended.out["success"], true, "{}", ended.stderr);
-    let reads = [
-        "/proc/../srv/up",
-        "/proc/self/root/srv/root",
-        "/proc/self/cwd/../beside",
-        "/dev/../srv/dev",
-        "/dev/mem",
-        "/tmp/link",
-    ];
-    let mut wanted: BTreeSet<_> =
-        reads.map(|path| ["read", path, "view: not granted", "manifest"].map(str::to_owned)).into();
-    wanted.insert(["write", "main.py", "view: read-only", "house"].map(str::to_owned));
-    assert_eq!(rows(&observed(&ended)), wanted);
-}
-
-#[test]
 fn no_secret_stands_in_what_is_told() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let script = "import json, os, sys\nkey = json.load(sys.stdin)['key']\n\

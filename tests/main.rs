@@ -33,7 +33,6 @@ mod logs;
 mod manifests;
 mod masks;
 mod mcp;
-mod messages;
 #[cfg(feature = "wasi")]
 mod modules;
 mod network;

@@ -77,20 +77,3 @@ fn a_call_shows_command_input_output_log_grants_and_times() {
         );
     });
 }
-
-#[test]
-#[cfg(feature = "wasi")]
-fn a_module_is_shown_as_well() {
-    let playground = Playground::new(crate::harness::Who::ours(), "/var/tmp");
-    let module = r#"(module
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
-  (memory (export "memory") 1)
-  (data (i32.const 0) "\08\00\00\00\01\00\00\001")
-  (func (export "_start") (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#;
-    playground.tool("module", "wasm", module, json!({}));
-    playground.settle();
-    let ended = playground.cli(&["call", "esc:module", "--verbose", "--json", "--input", r#"{"a":1}"#]);
-    let told = &ended.out["verbose"];
-    assert_eq!((&told["stdin"], &told["stdout"]), (&json!(r#"{"a":1}"#), &json!("1")), "{ended:?}");
-    assert!(told["command"].as_str().is_some_and(|command| command.ends_with("main.wat")), "{told}");
-}

@@ -24,39 +24,37 @@ pub fn running(playground: &Playground, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
     let Some(node) = Node::shared() else { return };
-    for who in [Who::ours()] {
-        let (playground, service) = (world(who), unique("killed"));
-        let start = || Served::start(&playground, "one", &node.url(), &service);
-        let host = start();
-        let mut raw = Raw::to(&node.url(), &service).await;
-        raw.call("w", "write", json!({"seconds": 20})).await;
-        running(&playground, "write");
-        kill(host);
-        let host = start();
-        let told = raw.answer("w").await["error"]["message"].to_string();
-        assert!(told.contains("is not run again"), "{told}");
-        raw.call("r", "echo", json!({"seconds": 2})).await;
-        running(&playground, "echo");
-        kill(host);
-        let host = start();
-        assert_eq!(raw.answer("r").await["response"], "{\"seconds\":2}", "{}", host.said());
-        assert!(host.said().contains("it is run again"), "{}", host.said());
-        // And no third time.
-        raw.call("d", "echo", json!({"seconds": 20, "which": "d"})).await;
-        running(&playground, "echo");
-        kill(host);
-        let host = start();
-        running(&playground, "echo");
-        kill(host);
-        let host = start();
-        let told = raw.answer("d").await["error"]["message"].to_string();
-        assert!(told.contains("lost twice"), "{told}");
-        raw.is_quiet().await;
-        let dead = raw.dead().await.expect("it is kept for a person");
-        assert!(String::from_utf8(dead).unwrap().contains("which"));
-        assert_eq!(raw.dead().await, None, "and nothing else is");
-        drop(host);
-    }
+    let (playground, service) = (world(Who::ours()), unique("killed"));
+    let start = || Served::start(&playground, "one", &node.url(), &service);
+    let host = start();
+    let mut raw = Raw::to(&node.url(), &service).await;
+    raw.call("w", "write", json!({"seconds": 20})).await;
+    running(&playground, "write");
+    kill(host);
+    let host = start();
+    let told = raw.answer("w").await["error"]["message"].to_string();
+    assert!(told.contains("is not run again"), "{told}");
+    raw.call("r", "echo", json!({"seconds": 2})).await;
+    running(&playground, "echo");
+    kill(host);
+    let host = start();
+    assert_eq!(raw.answer("r").await["response"], "{\"seconds\":2}", "{}", host.said());
+    assert!(host.said().contains("it is run again"), "{}", host.said());
+    // And no third time.
+    raw.call("d", "echo", json!({"seconds": 20, "which": "d"})).await;
+    running(&playground, "echo");
+    kill(host);
+    let host = start();
+    running(&playground, "echo");
+    kill(host);
+    let host = start();
+    let told = raw.answer("d").await["error"]["message"].to_string();
+    assert!(told.contains("lost twice"), "{told}");
+    raw.is_quiet().await;
+    let dead = raw.dead().await.expect("it is kept for a person");
+    assert!(String::from_utf8(dead).unwrap().contains("which"));
+    assert_eq!(raw.dead().await, None, "and nothing else is");
+    drop(host);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! The list of error types is closed and documented; each has one origin and one exit code.
 
-use crate::harness::{Playground, as_everyone_with, fits, repository};
+use crate::harness::{Playground, as_ours_with, fits, repository};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -82,7 +82,7 @@ const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get(
 
 #[test]
 fn real_calls_tell_type_origin_and_exit_code() {
-    as_everyone_with("python", "kinds", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let more = json!({"execution": {"timeoutMs": 1500}, "output": {"type": "object"}, "parameters": {
             "type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});

@@ -1,6 +1,6 @@
 //! No shell anywhere: names of scripts and values of arguments arrive as they are, and nothing in them runs.
 
-use crate::harness::{Playground, Server, as_everyone_with, finish, fits};
+use crate::harness::{Playground, Server, as_ours_with, finish, fits};
 use serde_json::json;
 
 /// Says where it lies and what it was given, both ways: as text on stdin, and in its argument vector.
@@ -54,7 +54,7 @@ fn nothing_ran(playground: &Playground) {
 
 #[test]
 fn script_names_are_names() {
-    as_everyone_with("python", "odd names", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let core = crate::harness::repository("sandbox-policies/core.policy.toml");
         std::fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
@@ -82,7 +82,7 @@ fn script_names_are_names() {
 
 #[test]
 fn values_arrive_as_they_are() {
-    as_everyone_with("python", "odd values", |who| {
+    as_ours_with("python", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let text = json!({"parameters": {"type": "object", "properties": {
             "text": {"type": "string", "description": "d"}, "list": {"type": "array", "description": "d"}}}});

@@ -2,7 +2,7 @@
 
 use super::terms;
 use crate::brokers::{Node, Served, Way, unique, world};
-use crate::harness::{Playground, Who, as_everyone, wait_for};
+use crate::harness::{Playground, Who, wait_for};
 use crate::http::{Web, private};
 use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
@@ -48,72 +48,67 @@ fn call(web: &Web, tool: &str) -> String {
 #[test]
 fn a_host_that_announces_itself_is_there_until_it_goes() {
     let Some(mq) = Node::shared() else { return };
-    as_everyone("an announced tool", |who| {
-        let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
-        let (own, web) = listener(who, &mq.url(), &topic);
-        says(&web, "is connected", 1);
-        let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
-        let serves = |announce: &str| {
-            let text = format!(
-                "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\ntools = [\"esc:echo\", \"esc:none\"]\n\
-                 caller = \"a\"\n{announce}",
-                mq.url()
-            );
-            Served::by(&other, "b", &text, &[])
-        };
-        let announces = |ttl: u64| {
-            serves(&format!(
-                "announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"{topic}\", ttl = {ttl} }}\n"
-            ))
-        };
-        // The control: it serves, and announces nothing.
-        let host = serves("");
-        host.says("is connected", 1);
-        assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
-        drop(host);
-        let host = announces(3);
-        says(&web, &format!("b announces {tool};"), 1);
-        let told = status(&web);
-        assert_eq!(
-            (&told["announcer"], &told["tools"], &told["connected"]),
-            (&json!("b"), &json!([tool]), &json!(true))
+    let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
+    let (own, web) = listener(Who::ours(), &mq.url(), &topic);
+    says(&web, "is connected", 1);
+    let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
+    let serves = |announce: &str| {
+        let text = format!(
+            "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\ntools = [\"esc:echo\", \"esc:none\"]\n\
+             caller = \"a\"\n{announce}",
+            mq.url()
         );
-        wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
-        // No right comes with it.
-        assert_eq!((call(&web, &tool).as_str(), other.records().len()), ("SecurityError", 0));
-        let said = web.said();
-        let grant = said.split_once("call = [{ ").and_then(|(_, rest)| rest.split_once(" }]")).unwrap().0;
-        let other_queue = grant.replace("response:tg:", "response:tg:other-");
-        for (grant, wanted) in [(other_queue.as_str(), "SecurityError"), (grant, "{\"n\":7}")] {
-            own.policy("far", &format!("far.{name}:*"), &format!("[services]\ncall = [{{ {grant} }}]\n"));
-            own.settle();
-            let reloads = web.said().matches("reloaded:").count();
-            web.signal(Signal::SIGHUP);
-            says(&web, "reloaded:", reloads + 1);
-            wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
-        }
-        let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
-        assert_eq!(found["source"], "announced:b", "{found}");
-        // What only the server hears is audited by asking it.
-        let place = format!("far.{name} at request:tg:{name} of {}", mq.url());
-        let audited = own.cli(&["audit", &tool, "--http", &web.address]);
-        assert!(audited.code == Some(0) && audited.text().contains(&place), "{audited:?}");
-        let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
-        assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
-        let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
-        assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
-        // Killed, it says nothing any more.
-        drop(host);
-        says(&web, "b announces nothing any more", 1);
-        assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
-        // Stopped, it says so: this is long before its time.
-        let host = announces(300);
-        says(&web, &format!("b announces {tool};"), 2);
-        assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
-        host.stop();
-        says(&web, "b announces nothing any more", 2);
-        assert_eq!(call(&web, &tool), "ToolNotFoundError");
-    });
+        Served::by(&other, "b", &text, &[])
+    };
+    let announces = |ttl: u64| {
+        serves(&format!(
+            "announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"{topic}\", ttl = {ttl} }}\n"
+        ))
+    };
+    // The control: it serves, and announces nothing.
+    let host = serves("");
+    host.says("is connected", 1);
+    assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
+    drop(host);
+    let host = announces(3);
+    says(&web, &format!("b announces {tool};"), 1);
+    let told = status(&web);
+    assert_eq!((&told["announcer"], &told["tools"], &told["connected"]), (&json!("b"), &json!([tool]), &json!(true)));
+    wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
+    // No right comes with it.
+    assert_eq!((call(&web, &tool).as_str(), other.records().len()), ("SecurityError", 0));
+    let said = web.said();
+    let grant = said.split_once("call = [{ ").and_then(|(_, rest)| rest.split_once(" }]")).unwrap().0;
+    let other_queue = grant.replace("response:tg:", "response:tg:other-");
+    for (grant, wanted) in [(other_queue.as_str(), "SecurityError"), (grant, "{\"n\":7}")] {
+        own.policy("far", &format!("far.{name}:*"), &format!("[services]\ncall = [{{ {grant} }}]\n"));
+        own.settle();
+        let reloads = web.said().matches("reloaded:").count();
+        web.signal(Signal::SIGHUP);
+        says(&web, "reloaded:", reloads + 1);
+        wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
+    }
+    let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
+    assert_eq!(found["source"], "announced:b", "{found}");
+    // What only the server hears is audited by asking it.
+    let place = format!("far.{name} at request:tg:{name} of {}", mq.url());
+    let audited = own.cli(&["audit", &tool, "--http", &web.address]);
+    assert!(audited.code == Some(0) && audited.text().contains(&place), "{audited:?}");
+    let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
+    assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
+    let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
+    assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
+    // Killed, it says nothing any more.
+    drop(host);
+    says(&web, "b announces nothing any more", 1);
+    assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
+    // Stopped, it says so: this is long before its time.
+    let host = announces(300);
+    says(&web, &format!("b announces {tool};"), 2);
+    assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
+    host.stop();
+    says(&web, "b announces nothing any more", 2);
+    assert_eq!(call(&web, &tool), "ToolNotFoundError");
 }
 
 /// An announcer that says anything.

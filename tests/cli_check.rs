@@ -105,39 +105,6 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_says_so() {
     assert!(code == 0 && !text.contains("name = ") && text.contains("none is suggested"), "{text}");
 }
 
-#[test]
-fn a_policy_that_names_what_is_not_there_is_told() {
-    let host = host();
-    host.tool("data:summary", json!({}));
-    let gone = host.folder.path().join("gone/deep.csv");
-    host.policy(&format!(
-        "name = \"x\"\nwhy = \"w\"\ntools = [\"data:sumary\", \"dat:*\", \"data:summary\"]\nfolders = [\"user_script\", \"user_scripts\"]\n\
-         [files]\nread = [\n{{ path = \"./**\", why = \"w\" }},\n{{ path = \"{0}\", why = \"w\" }},\n{{ path = \"./man.py\", why = \"w\" }}]\n\
-         write = [{{ path = \"./out/**\", why = \"w\" }},\n{{ path = \"{0}\", why = \"w\" }}]\n[runtimes]\npython = {{ path = \"/opt/no/python\", why = \"w\" }}\n",
-        gone.display()
-    ));
-    let (code, problems) = host.problems("x.policy.toml");
-    let place = |p: &Value| (p["pointer"].as_str().unwrap().to_owned(), p["line"].as_u64().unwrap());
-    let mut told: Vec<(String, u64)> = problems.iter().map(place).collect();
-    told.sort_by_key(|(_, line)| *line);
-    let wanted = [
-        ("/tools/0", 3),
-        ("/tools/1", 3),
-        ("/folders/0", 4),
-        ("/files/read/1/path", 8),
-        ("/files/read/2/path", 9),
-        ("/files/write/1/path", 11),
-        ("/runtimes/python/path", 13),
-    ];
-    let wanted = wanted.map(|(pointer, line)| (pointer.to_owned(), line));
-    assert_eq!((code, told), (0, wanted.to_vec()), "{problems:#?}");
-    assert!(problems.iter().all(|p| p["severity"] == "warning"));
-    // The same for one file, named.
-    let file = host.folder.path().join("sandbox-policies/x.policy.toml");
-    let (_, out, _) = host.run(&["check", file.to_str().unwrap()]);
-    assert!(out.contains("did you mean 'data:summary'?") && out.contains("7 warning(s)"), "{out}");
-}
-
 /// What an editor keeps beside an open file is hidden, and a lock of it is a link that leads nowhere.
 #[test]
 fn hidden_files_beside_policies_are_not_read() {

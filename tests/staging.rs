@@ -264,32 +264,6 @@ const WASI: &str = r#"(module
     (call $make (i32.const 1040))
     (call $write (i32.const 1))))"#;
 
-#[test]
-fn a_wasi_tool_publishes_by_the_same_rule() {
-    if !cfg!(feature = "wasi") {
-        return;
-    }
-    for playground in everybody() {
-        let out = tool(&playground, "guest", "", json!({}));
-        let folder = out.parent().unwrap();
-        fs::remove_file(folder.join("main.py")).unwrap();
-        fs::write(folder.join("main.wat"), WASI).unwrap();
-        let manifest = folder.join("guest.tool.json");
-        let text = fs::read_to_string(&manifest).unwrap();
-        let text = text.replace("main.py", "main.wat").replace("\"python\"", "\"wasm\"").replace("8000", "30000");
-        fs::write(&manifest, text).unwrap();
-        playground.settle();
-        let ended = playground.call("esc:guest", "{}");
-        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(1)), "{ended:?}");
-        let wanted = [("a.csv", "1\n"), ("old.csv", "old")];
-        assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into(), "{ended:?}");
-        let told = told(&ended);
-        assert!(told["out/a.csv"].is_empty() && told["out/b.txt"].contains("matches none"), "{told:?}");
-        let (facts, owner) = (fs::metadata(out.join("a.csv")).unwrap(), fs::metadata(&out).unwrap());
-        assert_eq!((facts.uid(), facts.gid()), (owner.uid(), owner.gid()));
-    }
-}
-
 /// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended, with the limit's name.
 #[test]
 fn a_file_too_large_is_an_error_number_or_the_end() {

@@ -9,7 +9,7 @@ use serde_json::json;
 async fn what_was_answered_is_known_by_its_id_and_its_body() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("known"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("same", "echo", json!({"n": 1})).await;
     assert_eq!(raw.answer("same").await["response"], "{\"n\":1}");

@@ -80,7 +80,7 @@ pub fn served(playground: &Playground, broker: &str, service: &str) {
 fn clients_of_trustgraph_call_tools_over_rabbitmq() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("clients"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     served(&playground, &format!("amqp:{}", node.port), &service);
     drop(host);
 }

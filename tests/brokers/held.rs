@@ -25,7 +25,7 @@ pub fn running(playground: &Playground, name: &str) {
 async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("killed"));
-    let start = || Served::start(&playground, "one", &node.url(), &service);
+    let start = || Served::serve(&playground, "one", &node.url(), &service);
     let host = start();
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("w", "write", json!({"seconds": 20})).await;
@@ -61,8 +61,8 @@ async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() 
 async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("shared"));
-    let one = Served::start(&playground, "one", &node.url(), &service);
-    let two = Served::start(&playground, "two", &node.url(), &service);
+    let one = Served::serve(&playground, "one", &node.url(), &service);
+    let two = Served::serve(&playground, "two", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     for n in 0..24 {
         raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
@@ -89,7 +89,7 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
 async fn a_queue_that_is_deleted_is_made_again() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("deleted"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.is_quiet().await;
     raw.delete_queue().await;
@@ -214,7 +214,7 @@ async fn a_broker_that_answers_slowly_is_served() {
 async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
     let Some(node) = Node::start() else { return };
     let (playground, service) = (world(Who::ours()), unique("limited"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     // A broker that starts again while a host serves is served again.
     node.stop();
     host.says("is away", 1);

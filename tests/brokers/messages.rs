@@ -20,7 +20,7 @@ fn refusal(body: &Value) -> String {
 async fn each_request_has_one_answer_of_its_own() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("messages"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     // The control.
     raw.call("größe", "echo", json!({"text": "größer 😀"})).await;
@@ -59,7 +59,7 @@ async fn nothing_of_a_stream_is_left_out_or_said_twice() {
     let Some(node) = Node::shared() else { return };
     let who = Who::ours();
     let (playground, service) = (world(who), unique("streams"));
-    let _host = Served::start(&playground, "one", &node.url(), &service);
+    let _host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     let asked = |tool: &str, stream: bool| json!({"tool": format!("esc:{tool}"), "stream": stream});
     for (tool, arguments, parts) in [
@@ -87,7 +87,7 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("refused"));
     playground.tool("other", "python", "print(1)\n", json!({}));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     let inside = |arguments: &str| json!({"config": "{\"tool\": \"esc:echo\"}", "arguments": arguments}).to_string();
     let config = |config: Value| json!({"config": config.to_string()}).to_string();
@@ -141,7 +141,7 @@ async fn the_caller_is_the_entrys() {
         |name: &str, tools: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"a test\"\ntools = [\"{tools}\"]\n");
     let callers = entry("trustgraph", "esc:echo") + &entry("alice", "esc:write");
     std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     assert!(host.said().contains("esc:write cannot be called now by trustgraph"), "{}", host.said());
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("1", "echo", json!({"a": 1})).await;

@@ -1,6 +1,6 @@
 //! Which interpreter runs a tool is configuration, and the script can tell.
 
-use crate::harness::{PYTHON, Playground, as_everyone_with, finish, fits};
+use crate::harness::{PYTHON, Playground, Who, finish, fits};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -19,37 +19,35 @@ fn policy(playground: &Playground, name: &str, tools: &str, language: &str, path
 /// A virtual environment with one package of its own.
 #[test]
 fn python_is_the_one_that_policy_names() {
-    as_everyone_with("python", "a virtual environment", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        for name in ["usual", "named"] {
-            playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
-        }
-        let venv = playground.path("venv");
-        let mut make = playground.outside(PYTHON);
-        make.args(["-I", "-m", "venv", "--without-pip"]).arg(&venv);
-        playground.settle();
-        let made = finish(make, b"");
-        if made.code != Some(0) {
-            assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have the venv module: {}", made.stderr);
-            return crate::harness::skipped(2, "this Python cannot make virtual environments");
-        }
-        let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
-        fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
-        policy(&playground, "named", "req:named", "python", &venv.join("bin/python"));
-        playground.settle();
-        let ended = playground.call("req:named", "{}");
-        let runs = venv.join("bin/python");
-        let wanted = json!({"runs": runs, "prefix": venv, "package": "from the environment"});
-        fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
-        // The control: the tool that no policy gives an interpreter has the machine's.
-        let usual = playground.call("req:usual", "{}");
-        fits("ok", &usual).unwrap();
-        assert_eq!(usual.out["outputData"]["package"], json!(null));
-        assert!(!usual.out["outputData"]["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
-        // A name that leads nowhere runs nothing, and no other interpreter steps in.
-        policy(&playground, "named", "req:named", "python", &venv.join("bin/nowhere"));
-        let gone = playground.call("req:named", "{}");
-        assert_ne!(gone.out["success"], true, "{:?}", gone.out);
-        assert_eq!(gone.out["walls"], json!([]), "nothing was started");
-    });
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    for name in ["usual", "named"] {
+        playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
+    }
+    let venv = playground.path("venv");
+    let mut make = playground.outside(PYTHON);
+    make.args(["-I", "-m", "venv", "--without-pip"]).arg(&venv);
+    playground.settle();
+    let made = finish(make, b"");
+    if made.code != Some(0) {
+        assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have the venv module: {}", made.stderr);
+        return crate::harness::skipped(2, "this Python cannot make virtual environments");
+    }
+    let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
+    fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
+    policy(&playground, "named", "req:named", "python", &venv.join("bin/python"));
+    playground.settle();
+    let ended = playground.call("req:named", "{}");
+    let runs = venv.join("bin/python");
+    let wanted = json!({"runs": runs, "prefix": venv, "package": "from the environment"});
+    fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
+    // The control: the tool that no policy gives an interpreter has the machine's.
+    let usual = playground.expect("req:usual", "{}", "ok");
+    assert_eq!(usual.out["outputData"]["package"], json!(null));
+    assert!(!usual.out["outputData"]["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
+    // A name that leads nowhere runs nothing, and no other interpreter steps in.
+    policy(&playground, "named", "req:named", "python", &venv.join("bin/nowhere"));
+    let gone = playground.call("req:named", "{}");
+    assert_ne!(gone.out["success"], true, "{:?}", gone.out);
+    assert_eq!(gone.out["walls"], json!([]), "nothing was started");
 }

@@ -1,6 +1,6 @@
 //! Where a script stands and what it sees from there.
 
-use crate::harness::{PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, has};
+use crate::harness::{PYTHON, Playground, Server, Who, as_everyone, finish, fits, has};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,8 +39,7 @@ fn modules_are_those_of_the_tool() {
     let input = json!({"names": names}).to_string();
     for language in languages {
         let folder = playground.path("user_scripts").join(language);
-        let ended = playground.call(&format!("req:{language}"), &input);
-        fits("ok", &ended).unwrap();
+        let ended = playground.expect(&format!("req:{language}"), &input, "ok");
         let output = &ended.out["outputData"];
         assert_eq!(output["cwd"], json!(folder), "{language}");
         let missing = if language == "nodejs" { "MODULE_NOT_FOUND" } else { "" };
@@ -70,9 +69,6 @@ const SCRATCH: &str = "import json, os, sys, time\ngiven = json.load(sys.stdin)\
 #[test]
 fn calls_at_once_do_not_meet() {
     const AT_ONCE: u64 = 20;
-    if !has("python", 1) {
-        return;
-    }
     let who = Who::ours();
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool_at("req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
@@ -122,9 +118,6 @@ fn mixed_outside(playground: &Playground, name: &str) {
 /// Base folders are configuration; the same manifest finds its script in another one.
 #[test]
 fn another_base_by_flag_and_by_variable() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool_at("req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
     fs::rename(playground.path("user_scripts/where/req-where.tool.json"), playground.path("tool-defs/where.tool.json"))
@@ -163,10 +156,9 @@ const COUNTS: &str = "import json, os\npath = 'FOLDER/count'\nn = int(open(path)
 /// A granted folder that is not there yet is made for the call, and what is in it stays.
 #[test]
 fn a_granted_folder_is_made_and_kept() {
-    as_everyone_with("python", "an absent folder", |who| {
+    as_everyone("an absent folder", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        let core = crate::harness::repository("sandbox-policies/core.policy.toml");
-        fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
+        playground.allow_builtin_tools();
         let asks = |patterns: &[&str]| json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": patterns}}});
         let deep = COUNTS.replace("FOLDER", "kept/deep/er");
         playground.tool_at("req:counts", "python", "counts/main.py", &deep, asks(&["kept/deep/er/**"]));
@@ -197,7 +189,7 @@ fn a_granted_folder_is_made_and_kept() {
             );
         }
         // The control: where no policy grants it, nothing is made.
-        fits("SecurityError", &playground.call("req:denied", "{}")).unwrap();
+        playground.expect("req:denied", "{}", "SecurityError");
         assert!(!playground.path("user_scripts/denied/kept").exists());
     });
 }
@@ -283,8 +275,7 @@ fn view(who: Who, language: &str, file: &str, script: &str) {
     // Not walked inside, because they are shown whole.
     let whole: Vec<String> = system.iter().chain(&roots).map(|path| path.display().to_string()).collect();
     look(&whole);
-    let ended = playground.call("req:look", "{}");
-    fits("ok", &ended).unwrap();
+    let ended = playground.expect("req:look", "{}", "ok");
     let shown: Vec<&PathBuf> = system.iter().chain(&roots).chain([&folder]).collect();
     let explained = |path: &Path| {
         // Itself, what a shown folder holds, or a folder on the way to one.

@@ -29,10 +29,6 @@ fn listener(who: Who, url: &str, topic: &str) -> (Playground, Web) {
     (playground, web)
 }
 
-fn says(web: &Web, words: &str, times: usize) {
-    wait_for(&format!("{times} × {words}: {}", web.said()), || web.said().matches(words).count() >= times);
-}
-
 /// What `status` shows of the announcer.
 fn status(web: &Web) -> Value {
     web.get("/v1/status", &[]).json()["announced"][0].clone()
@@ -50,7 +46,7 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     let Some(mq) = Node::shared() else { return };
     let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
     let (own, web) = listener(Who::ours(), &mq.url(), &topic);
-    says(&web, "is connected", 1);
+    web.says("is connected", 1);
     let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
     let serves = |announce: &str| {
         let text = format!(
@@ -71,7 +67,7 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
     drop(host);
     let host = announces(3);
-    says(&web, &format!("b announces {tool};"), 1);
+    web.says(&format!("b announces {tool};"), 1);
     let told = status(&web);
     assert_eq!((&told["announcer"], &told["tools"], &told["connected"]), (&json!("b"), &json!([tool]), &json!(true)));
     wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
@@ -85,7 +81,7 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
         own.settle();
         let reloads = web.said().matches("reloaded:").count();
         web.signal(Signal::SIGHUP);
-        says(&web, "reloaded:", reloads + 1);
+        web.says("reloaded:", reloads + 1);
         wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
     }
     let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
@@ -100,14 +96,14 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
     // Killed, it says nothing any more.
     drop(host);
-    says(&web, "b announces nothing any more", 1);
+    web.says("b announces nothing any more", 1);
     assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
     // Stopped, it says so: this is long before its time.
     let host = announces(300);
-    says(&web, &format!("b announces {tool};"), 2);
+    web.says(&format!("b announces {tool};"), 2);
     assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
     host.stop();
-    says(&web, "b announces nothing any more", 2);
+    web.says("b announces nothing any more", 2);
     assert_eq!(call(&web, &tool), "ToolNotFoundError");
 }
 
@@ -180,7 +176,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     let Some(mq) = Node::shared() else { return };
     let topic = format!("notify:tg:{}", unique("refused"));
     let (own, web) = listener(Who::ours(), &mq.url(), &topic);
-    says(&web, "is connected", 1);
+    web.says("is connected", 1);
     let voice = Voice::at(&mq.url(), &topic);
     let good = (0, 200);
     // One a second is logged: it is said until it is.
@@ -209,7 +205,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     // The control, also of its namespace: its own words do not decide that.
     let heard = by_b(good, described("esc", 1));
     voice.send(&heard);
-    says(&web, "b announces far.esc:t0;", 1);
+    web.says("b announces far.esc:t0;", 1);
     assert_eq!(
         (call(&web, "far.esc:t0").as_str(), call(&web, "esc:t0").as_str()),
         ("SecurityError", "ToolNotFoundError")
@@ -224,7 +220,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     let text = described("own", 1).to_string().replace("own", "far.own");
     std::thread::sleep(Duration::from_secs(1));
     voice.send(&by_b(good, described("own", 1)));
-    says(&web, "b announces far.own:t0;", 1);
+    web.says("b announces far.own:t0;", 1);
     let source = || web.get("/v1/tools/far.own:t0", &[]).json()["source"].clone();
     assert_eq!(source(), "announced:b");
     fs::write(&file, text).unwrap();
@@ -232,7 +228,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     web.signal(Signal::SIGHUP);
     wait_for("the file's is there", || source() == "files");
     voice.send(&by_b(good, json!({})));
-    says(&web, "b announces nothing any more", 1);
+    web.says("b announces nothing any more", 1);
     assert_eq!(source(), "files");
     // Gone is gone, though somebody repeats what was said.
     voice.send(&heard);
@@ -245,16 +241,16 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     let Some(mq) = Node::shared() else { return };
     let (way, topic) = (Way::to(mq.port), format!("notify:tg:{}", unique("cut")));
     let (own, web) = listener(Who::ours(), &format!("amqp://127.0.0.1:{}", way.port), &topic);
-    says(&web, "is connected", 1);
+    web.says("is connected", 1);
     let voice = Voice::at(&mq.url(), &topic);
     let announces = |ttl: i64| voice.send(&voice.signed("b", KEY, (0, ttl), described("x", 1)));
     announces(8);
-    says(&web, "b announces far.x:t0;", 1);
+    web.says("b announces far.x:t0;", 1);
     way.cut();
     wait_for("the cut is seen", || status(&web)["connected"] == false);
     assert_eq!((call(&web, "far.x:t0").as_str(), &status(&web)["tools"]), ("SecurityError", &json!(["far.x:t0"])));
     announces(200);
-    says(&web, "b announces nothing any more", 1);
+    web.says("b announces nothing any more", 1);
     assert_eq!(call(&web, "far.x:t0"), "ToolNotFoundError", "what it did not hear keeps nothing");
     way.mend();
     wait_for("it is connected again", || status(&web)["connected"] == true);

@@ -32,8 +32,7 @@ fn a_refused_file_is_told_and_whether_it_exists_is_not() {
     let who = Who::ours();
     let playground = probe(who);
     let call = |path: &str| {
-        let ended = playground.call("esc:probe", &json!({"do": "read", "path": path}).to_string());
-        fits("ok", &ended).unwrap();
+        let ended = playground.expect("esc:probe", &json!({"do": "read", "path": path}).to_string(), "ok");
         (ended.out["outputData"]["did"].as_str().unwrap().to_owned(), told(&ended.out), ended.out)
     };
     let (did, seen, outcome) = call("data/in.csv");
@@ -59,8 +58,8 @@ fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
     let who = Who::ours();
     let playground = probe(who);
     let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
-    let ended = playground.call("esc:probe", &input.to_string());
-    fits("ScriptError: write data/new.csv (wasm: read-only).", &ended).unwrap();
+    let ended =
+        playground.expect("esc:probe", &input.to_string(), "ScriptError: write data/new.csv (wasm: read-only).");
     let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
     assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
     let kept = playground.cli(&["audit", "esc:probe", "--all"]).text();
@@ -114,15 +113,13 @@ fn refusals_are_bounded_and_the_rest_is_counted() {
     playground.tool("flood", "wasm", FLOOD, json!({}));
     playground.tool("grow", "wasm", GROW, json!({}));
     playground.settle();
-    let ended = playground.call("esc:flood", "{}");
-    fits("ok 1", &ended).unwrap();
+    let ended = playground.expect("esc:flood", "{}", "ok 1");
     let seen = told(&ended.out);
     assert_eq!(seen.len(), 50, "{who:?}: {seen:?}");
     assert!(seen[49] == "write 049: wasm: read-only; manifest", "{who:?}: {}", seen[49]);
     let unseen = ended.out["denials"]["notObserved"].to_string();
     assert!(unseen.contains("950 more refusals of the host functions, past the first 50"), "{who:?}: {unseen}");
-    let ended = playground.call("esc:grow", "{}");
-    fits("ok 0", &ended).unwrap();
+    let ended = playground.expect("esc:grow", "{}", "ok 0");
     let rule = "grow a table of the module: wasm: more elements than a module may have; house";
     assert_eq!(told(&ended.out), [rule], "{who:?}");
 }

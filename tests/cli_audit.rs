@@ -3,22 +3,6 @@
 use crate::harness::host;
 use serde_json::Value;
 
-#[test]
-fn a_past_call_is_readable_and_json_has_it_whole() {
-    let host = host();
-    let (_, out, _) = host.run(&["call", "core:execute-python-script", "--json", "scriptPath=/abs.py"]);
-    let id = serde_json::from_str::<Value>(&out).unwrap()["id"].as_str().unwrap().to_owned();
-    let (code, text, err) = host.run(&["audit", "--call", &id]);
-    assert_eq!(code, 0, "{err}");
-    assert!(!text.lines().any(|line| line.trim().starts_with(['{', '"'])), "it is no JSON: {text}");
-    for part in [&format!("call {id}"), "core:execute-python-script@1.0.0", "SecurityError", "nothing was started"] {
-        assert!(text.contains(part), "{part} is missing: {text}");
-    }
-    let (_, json, _) = host.run(&["audit", "--call", &id, "--json"]);
-    let recalled: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(recalled["record"]["call"], Value::from(id));
-}
-
 /// The builtin tools write `.cache` beside the script that a call names: that can be in any folder below a base.
 #[test]
 fn who_can_counts_every_folder_a_script_may_lie_in() {

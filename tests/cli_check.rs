@@ -133,31 +133,6 @@ fn a_ledger_that_cannot_be_read_refuses() {
 }
 
 #[test]
-fn hosts_that_are_refused_or_risky_are_told_at_their_place() {
-    let host = host();
-    let asks = |hosts: Value| json!({ "securityContext": { "networkAccess": { "allowHosts": hosts } } });
-    host.tool("t:asks", asks(json!(["api.x.com", "API.y.com."])));
-    host.tool("t:fine", asks(json!(["api.x.com"])));
-    host.policy(
-        "name = \"x\"\nwhy = \"w\"\ntools = [\"t:asks\", \"t:fine\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
-         [network]\nhosts = [\n{ host = \"api.x.com\", why = \"w\" },\n{ host = \"*.org\", why = \"w\" }]\n",
-    );
-    assert_eq!(host.problems("fine.tool.json").1, Vec::<Value>::new(), "the control");
-    let (_, problems) = host.problems("asks.tool.json");
-    let pointers: Vec<&Value> = problems.iter().map(|problem| &problem["pointer"]).collect();
-    assert_eq!(pointers, ["/securityContext/networkAccess/allowHosts/1"], "{problems:?}");
-    let (code, _, err) = host.run(&["call", "t:asks", "--input", "{}"]);
-    assert!(code == 3 && err.contains("reach api.y.com: no entry of [network] hosts"), "{err}");
-    let (code, problems) = host.problems("x.policy.toml");
-    let (pointer, line) = (&problems[0]["pointer"], &problems[0]["line"]);
-    assert_eq!(
-        (code, problems.len(), pointer, line),
-        (0, 1, &json!("/network/hosts/1/host"), &json!(9)),
-        "{problems:?}"
-    );
-}
-
-#[test]
 fn a_secret_that_no_call_could_have_is_told_at_its_place() {
     let host = host();
     host.tool("t:one", json!({ "securityContext": { "requiredCapabilities": ["secret:FINE"] } }));

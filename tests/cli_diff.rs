@@ -184,26 +184,6 @@ fn every_field_of_a_policy_that_changes_is_told() {
     }
 }
 
-/// A policy that grants a folder whose content refuses every call lets nothing new be done.
-#[test]
-fn what_lies_in_the_granted_folder_decides() {
-    let host = host();
-    host.tool("t:out", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
-    let rules = |write: &str| {
-        format!(
-            "name = \"p\"\nwhy = \"w\"\ntools = [\"t:out\"]\n[files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n{write}"
-        )
-    };
-    let old = host.put("a/x.policy.toml", &rules(""));
-    let new = host.put("b/x.policy.toml", &rules("write = [{ path = \"./out/**\", why = \"w\" }]\n"));
-    assert!(host.diff(&old, &new).contains("can be called"), "the control");
-    let code = host.folder.path().join("user_scripts/out/out/x.py");
-    fs::create_dir_all(code.parent().unwrap()).unwrap();
-    fs::write(code, "").unwrap();
-    let told = host.diff(&old, &new);
-    assert!(!told.contains("can be called") && told.contains("write"), "{told}");
-}
-
 /// Saved audits are compared whole: also the bytes of a script, which no grant speaks of.
 #[test]
 fn a_script_whose_bytes_changed_is_told() {

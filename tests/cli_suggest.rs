@@ -52,32 +52,3 @@ fn a_suggestion_is_written_to_a_new_file() {
     assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own")), "{audit}");
     assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
 }
-
-/// A tool that a policy names already is not given a second one, which would stop everything.
-#[test]
-fn a_tool_with_a_policy_of_its_own_is_told_what_to_write_into_it() {
-    let host = host();
-    host.rule("default.policy.toml", DEFAULT);
-    host.tool("t:own", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
-    let policy = |write: &str| {
-        let head =
-            "name = \"t-own\"\nwhy = \"w\"\ntools = [\"t:own\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-        format!("{head}{write}")
-    };
-    host.rule("t-own.policy.toml", &policy(""));
-    let text = host.suggested("t:own");
-    assert!(text.contains("t-own.policy.toml, which names it by its exact id"), "{text}");
-    assert!(text.contains("write what is missing into that file") && !text.contains("# Its file"), "{text}");
-    assert!(text.contains("./out/**"), "{text}");
-    host.rule("t-own.policy.toml", &policy("write = [{ path = \"./out/**\", why = \"w\" }]\n"));
-    let text = host.suggested("t:own");
-    assert!(text.contains("has all that it asks for") && text.lines().all(|line| line.starts_with('#')), "{text}");
-    // One that governs it by a wider word, in the very file and under the very name that would be suggested.
-    let wide = policy("").replace("\"t:own\"", "\"t:*\"");
-    host.rule("t-own.policy.toml", &wide);
-    let text = host.suggested("t:own");
-    assert!(text.contains("sandbox-policies/t-own-own.policy.toml") && text.contains("name = \"t-own-own\""), "{text}");
-    host.rule("t-own-own.policy.toml", &text);
-    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:own", "--json"]).1).unwrap();
-    assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own-own")), "{audit}");
-}

@@ -28,7 +28,6 @@ mod golden;
 mod harness;
 mod http;
 mod lifecycle;
-mod live_log;
 mod logs;
 mod manifests;
 mod masks;

@@ -7,10 +7,6 @@ use toolhost::manifest::Language;
 use toolhost::policy::{Program, Runtime};
 use toolhost::runtimes::{self, OffLimits};
 
-fn path() -> OsString {
-    std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"))
-}
-
 fn program(runtime: &Runtime) -> PathBuf {
     match &runtime.program {
         Program::Path(path) => path.clone(),

@@ -319,29 +319,6 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     assert_eq!(report.error.unwrap().kind, Kind::RateLimitError, "the last one found no room");
 }
 
-/// Calls that end at once write their records one after another: no line is torn, and none is empty.
-#[test]
-fn records_written_at_once_are_whole_lines() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let path = folder.path().join("audit.jsonl");
-    let log = toolhost::service::audit::Log::new(&path);
-    // Never a whole number of pages: the file grows in steps while a line is written.
-    let record = json!({"call": "x".repeat(3_001)});
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                for _ in 0..500 {
-                    log.open().unwrap().write(&record);
-                }
-            });
-        }
-    });
-    let text = std::fs::read_to_string(&path).unwrap();
-    let wanted = record.to_string();
-    assert_eq!(text.lines().count(), 4000);
-    assert!(text.lines().all(|line| line == wanted), "a line is empty or torn");
-}
-
 /// A policy that narrows, and a manifest that asks for more than it gives.
 fn narrowing(root: &std::path::Path) {
     let eager = manifest(

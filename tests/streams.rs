@@ -1,7 +1,7 @@
 //! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
 //! stream ends.
 
-use crate::harness::{Ended, Playground, Who, as_ours_with, has, processes_of, wait_for};
+use crate::harness::{Ended, Playground, Who, as_ours_with, processes_of, wait_for};
 use crate::http::calls::events;
 use crate::http::{Web, exchanged, request};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! A running server sees by itself that its tools and policies changed, and nothing else.
 
-use crate::harness::{Playground, Who, has, skipped, wait_for};
+use crate::harness::{Playground, Who, skipped, wait_for};
 use crate::http::Web;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};

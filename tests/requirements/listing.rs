@@ -19,8 +19,6 @@ const TOOLS: &[(&str, &[&str], Option<&str>)] = &[
 const FILTERS: &[(&[&str], &[&str])] = &[
     (&["--tag", "red"], &["alpha:one", "beta:one"]),
     (&["--tag", "red", "--tag", "blue"], &["alpha:one", "alpha:two", "beta:one"]),
-    (&["--tag", "blue"], &["alpha:two", "beta:one"]),
-    (&["--tag", "green"], &[]),
     (&["--tag", ""], &[]),
     (&["--category", "shapes"], &["alpha:one", "alpha:two"]),
     (&["--category", "shape"], &[]),
@@ -37,17 +35,9 @@ const FILTERS: &[(&[&str], &[&str])] = &[
             "core:task-status",
         ],
     ),
-    (&["--source", "in-process"], &[]),
     (&["--source", "nowhere"], &[]),
-    (&["--tag", "red", "--namespace", "alpha"], &["alpha:one"]),
-    (&["--tag", "red", "--tag", "blue", "--category", "shapes"], &["alpha:one", "alpha:two"]),
     (&["--tag", "blue", "--category", "shapes", "--namespace", "alpha", "--source", "files"], &["alpha:two"]),
     (&["--tag", "blue", "--category", "shapes", "--namespace", "alpha", "--source", "builtin"], &[]),
-    (
-        &["--tag", "nodejs", "--source", "builtin"],
-        &["core:execute-nodejs-script", "core:execute-script", "core:run-code"],
-    ),
-    (&["--category", "execution", "--tag", "bun"], &["core:execute-script", "core:run-code"]),
 ];
 
 #[test]

@@ -3,8 +3,7 @@
 //! `registry/scan.rs`.)
 
 use crate::harness::{
-    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, manifest, repository, script,
-    wait_for,
+    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, manifest, script, wait_for,
 };
 use serde_json::{Value, json};
 use std::fs;

@@ -1,6 +1,6 @@
 //! What is kept of a tool's log, and the run log of a call.
 
-use crate::harness::{Playground, Who, finish, fits};
+use crate::harness::{Playground, Who, finish};
 use serde_json::{Value, json};
 
 /// Floods stderr between a first and a last word.

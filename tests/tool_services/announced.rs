@@ -153,25 +153,6 @@ fn described(id: &str, tools: usize) -> Value {
 }
 
 #[test]
-fn two_tools_of_one_name_are_not_told_as_one() {
-    let Some(mq) = Node::shared() else { return };
-    let other = world(Who::ours());
-    for name in ["first", "second"] {
-        other.tool(name, "python", "print(1)\n", json!({"presentation": {"modelName": "same"}}));
-    }
-    let text = format!(
-        "[[broker]]\nurl = \"{}\"\nservice = \"{}\"\ntools = [\"esc:first\", \"esc:second\"]\ncaller = \"a\"\n\
-         announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"notify:tg:{}\" }}\n",
-        mq.url(),
-        unique("same"),
-        unique("same")
-    );
-    let host = Served::by(&other, "b", &text, &[]);
-    host.says("esc:second is not announced: another tool of its [[broker]] has its name, same", 1);
-    assert!(!host.said().contains("esc:first is not announced"), "{}", host.said());
-}
-
-#[test]
 fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     let Some(mq) = Node::shared() else { return };
     let topic = format!("notify:tg:{}", unique("refused"));

@@ -25,7 +25,6 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
     assert_eq!(told(&playground, &hosts, &["list"]).code, Some(0), "the control: one service in two virtual hosts");
     assert_eq!(told(&playground, &apart, &["list"]).code, Some(0), "the control: two that share a topic of replies");
     for (entry, wanted) in [
-        (good.replace("amqp://", "nats://"), "url: it is of no broker that is known here"),
         (good.replace("localhost", "me:sesame@localhost"), "write `user` and `credentials`"),
         (good.replace("localhost", "mq.example"), "insecure = true"),
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
@@ -48,13 +47,6 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         assert!(ended.stderr.contains(wanted), "{entry}: {wanted}: {}", ended.stderr);
         assert!(!ended.stderr.contains("sesame"), "{}", ended.stderr);
     }
-    #[cfg(not(feature = "pulsar"))]
-    {
-        let ended = told(&playground, &good.replace("amqp", "pulsar"), &["list"]);
-        assert!(ended.stderr.contains("--features pulsar"), "{}", ended.stderr);
-    }
-    let ended = playground.cli(&["serve"]);
-    assert!(ended.stderr.contains("--stdio, --http or a [[broker]]"), "{}", ended.stderr);
 }
 
 #[test]

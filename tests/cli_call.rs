@@ -33,14 +33,13 @@ fn usage_errors_are_the_callers() {
     for arguments in [
         &["call"][..],
         &["nonsense"],
-        &["call", "a:b", "no-equals"],
-        &["call", "a:b", "x=1", "x=2"],
-        &["call", "a:b", "x=1", "--input", "{}"],
-        &["call", "a:b", "--input", "@/does/not/exist"],
         &["call", "a:b", "--tools", "/does/not/exist"],
         &["call", "a:b", "--scripts", "/does/not/exist"],
         &["call", "a:b", "--policies", "/does/not/exist"],
         &["call", "a:b", "--config", "/does/not/exist"],
+        &["call", "a:b", "--audit-log", "/does/not/exist/audit.jsonl"],
+        &["list", "--root", "/etc/passwd"],
+        &["list", "--tools", "/etc/passwd"],
         &["serve"],
         &["test"],
     ] {
@@ -67,21 +66,6 @@ fn serve_will_not_take_the_current_folder_for_a_root() {
     let output =
         command.env_remove("TOOLHOST_ROOT").current_dir(host.folder.path()).args(["call", "a:b"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("using the current folder as root"));
-}
-
-#[test]
-fn json_prints_the_whole_outcome_of_a_failure_too() {
-    let host = host();
-    let (code, out, _) =
-        host.run(&["call", "core:execute-python-script", "--json", "--input", "{\"scriptPath\":\"/abs.py\"}"]);
-    let report: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(code, 3);
-    assert_eq!((&report["success"], report["error"]["type"].as_str()), (&Value::Bool(false), Some("SecurityError")));
-    assert_eq!(report["error"]["origin"], "policy");
-    assert!(!out.contains(host.folder.path().to_str().unwrap()));
-    let log = fs::read_to_string(host.path("state/toolhost/audit.jsonl")).unwrap();
-    let record: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
-    assert_eq!(record["call"], report["id"]);
 }
 
 #[test]
@@ -116,46 +100,6 @@ fn input_comes_from_a_file_a_pipe_or_nowhere_and_a_silent_pipe_does_not_hang() {
     assert_eq!(silent.wait().unwrap().code(), Some(2));
     assert!(started.elapsed() < Duration::from_secs(20));
     drop(open);
-}
-
-#[test]
-fn no_control_character_reaches_standard_error() {
-    let host = host();
-    let (_, out, err) = host.run(&["call", "a:\u{1b}[31m\u{202e}b"]);
-    for text in [out, err] {
-        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
-    }
-}
-
-#[test]
-fn a_broken_policy_refuses_to_start() {
-    let host = host();
-    fs::create_dir(host.path("sandbox-policies")).unwrap();
-    fs::write(host.path("sandbox-policies/x.policy.toml"), "name = \"x\"\nsurprise = 1\n").unwrap();
-    let (code, _, err) = host.run(&["call", "no:such"]);
-    assert_eq!(code, 3, "{err}");
-    assert!(err.contains("x.policy.toml") && err.contains("surprise"), "{err}");
-}
-
-#[test]
-fn the_run_log_follows_its_level_and_masks() {
-    let host = host();
-    let (_, _, err) = host.run(&["--log", "info,json", "call", "core:execute-python-script", "scriptPath=/abs.py"]);
-    let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("no JSON line in {err}"));
-    let record: Value = serde_json::from_str(line).unwrap();
-    for field in
-        ["parameters", "executor", "command", "dependencies", "stdout", "stderr", "duration_ms", "result", "details"]
-    {
-        assert!(!record[field].is_null(), "{field} is missing in {record}");
-    }
-    assert_eq!((&record["level"], &record["executor"]), (&Value::from("ERROR"), &Value::from("method")));
-    let person = record["person"].as_str().unwrap_or_default();
-    assert!(!person.is_empty(), "under `serve` the operator reads the mend here and nowhere else: {record}");
-    let (_, _, err) = host.run(&["--log", "warn,json", "call", "no:such"]);
-    assert!(
-        !err.lines().any(|line| line.starts_with('{')),
-        "a caller's mistake is nothing for the operator to mend: {err}"
-    );
 }
 
 #[test]
@@ -194,24 +138,6 @@ fn a_config_can_hold_manifests_to_a_stricter_schema() {
     assert_eq!(code, 4, "rules that cannot be read refuse to start: {err}");
 }
 
-#[test]
-fn the_log_has_one_true_line_for_each_file() {
-    let host = host();
-    let put = |name: &str, id: &str| {
-        let text = format!(
-            r#"{{"toolId": "{id}", "displayName": "b", "description": "d", "version": "1.0.0", "handler": {{"type": "x-t"}}}}"#
-        );
-        fs::create_dir_all(host.path("tool-defs").join(name)).unwrap();
-        fs::write(host.path("tool-defs").join(name).join("t.tool.json"), text).unwrap();
-    };
-    put("one", "a:twice");
-    put("two", "a:twice");
-    put("three", "a:once");
-    let (_, _, err) = host.run(&["--log", "info", "call", "no:such"]);
-    let count = |words: &str| err.lines().filter(|line| line.contains(words)).count();
-    assert_eq!((count("manifest skipped: one id in two folders"), count("manifest loaded")), (2, 1), "{err}");
-}
-
 /// A disk that is full must not look like an answer.
 #[test]
 fn an_answer_that_cannot_be_written_is_no_success() {
@@ -226,20 +152,6 @@ fn an_answer_that_cannot_be_written_is_no_success() {
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(4), "{arguments:?}: {told}");
         assert!(told.contains("standard output cannot be written"), "{told}");
-    }
-}
-
-#[test]
-fn what_the_command_line_repeats_carries_no_control_character() {
-    let host = host();
-    for arguments in [
-        &["call", "t:x", "--x\u{1b}[35m\u{202e}"][..],
-        &["ca\u{1b}[35mll"],
-        &["call", "t:x", "--timeout-ms", "\u{1b}5"],
-    ] {
-        let (code, out, err) = host.run(arguments);
-        assert_eq!((code, out.as_str()), (2, ""), "{err}");
-        assert!(!err.contains(['\u{1b}', '\u{202e}']) && err.starts_with("error: "), "{err}");
     }
 }
 
@@ -292,8 +204,7 @@ fn a_server_ends_with_its_client_also_while_it_reads_nothing() {
         }
         let asks = asks.clone();
         let writer = std::thread::spawn(move || to.write_all(asks.as_bytes()).map(|()| to));
-        std::thread::sleep(Duration::from_secs(1));
-        assert!(writer.is_finished(), "all is sent");
+        within(Duration::from_secs(20), "all is sent", || writer.is_finished());
         let to = writer.join().unwrap().unwrap();
         assert!(server.try_wait().unwrap().is_none(), "the control: it waits for its client");
         drop(to);

@@ -184,43 +184,6 @@ fn every_field_of_a_policy_that_changes_is_told() {
     }
 }
 
-/// The cap of the host is read as well, and what a file gives each tool.
-#[test]
-fn two_folders_of_policies_are_compared_whole() {
-    let host = host();
-    host.tool("t:one", json!({}));
-    let cap = "name = \"cap\"\nwhy = \"w\"\nstderr = \"log\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-    host.put("c/host.policy.toml", cap);
-    for (at, text) in
-        [cap.replace("\"log\"", "\"error\""), cap.replace("why = \"w\" }", "why = \"v\" }")].iter().enumerate()
-    {
-        host.put(&format!("d{at}/host.policy.toml"), text);
-        let folder = |name: &str| host.folder.path().join(name).display().to_string();
-        let told = host.diff(&folder("c"), &folder(&format!("d{at}")));
-        assert!(told.contains("host.policy.toml") || told.contains("stderr"), "{told}");
-    }
-}
-
-/// A policy that grants a folder whose content refuses every call lets nothing new be done.
-#[test]
-fn what_lies_in_the_granted_folder_decides() {
-    let host = host();
-    host.tool("t:out", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
-    let rules = |write: &str| {
-        format!(
-            "name = \"p\"\nwhy = \"w\"\ntools = [\"t:out\"]\n[files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n{write}"
-        )
-    };
-    let old = host.put("a/x.policy.toml", &rules(""));
-    let new = host.put("b/x.policy.toml", &rules("write = [{ path = \"./out/**\", why = \"w\" }]\n"));
-    assert!(host.diff(&old, &new).contains("can be called"), "the control");
-    let code = host.folder.path().join("user_scripts/out/out/x.py");
-    fs::create_dir_all(code.parent().unwrap()).unwrap();
-    fs::write(code, "").unwrap();
-    let told = host.diff(&old, &new);
-    assert!(!told.contains("can be called") && told.contains("write"), "{told}");
-}
-
 /// Saved audits are compared whole: also the bytes of a script, which no grant speaks of.
 #[test]
 fn a_script_whose_bytes_changed_is_told() {
@@ -240,19 +203,4 @@ fn a_script_whose_bytes_changed_is_told() {
         let (code, _, err) = host.run(&["diff", &host.put("bad.json", bad), "t:one"]);
         assert!(code == 2 && err.contains(why), "{bad}: {err}");
     }
-}
-
-/// An older copy elsewhere answers to the policy of the tool that is loaded, whatever `folders` say.
-#[test]
-fn a_copy_of_a_manifest_is_compared_as_if_it_lay_in_its_place() {
-    let host = host();
-    host.tool("t:one", json!({ "securityContext": { "fileAccess": { "allowRead": ["./**"] } } }));
-    let folders = "name = \"p\"\nwhy = \"w\"\ntools = [\"t:one\"]\nfolders = [\"user_scripts/one\"]\n";
-    host.policy(&format!(
-        "{folders}[limits]\ntimeout_ms = 60000\n[files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n"
-    ));
-    let own = host.folder.path().join("user_scripts/one/one.tool.json");
-    let copy = host.put("copy.tool.json", &fs::read_to_string(&own).unwrap());
-    assert_eq!(host.diff(&copy, own.to_str().unwrap()), SILENT);
-    assert_eq!(host.diff("t:one", &copy), SILENT);
 }

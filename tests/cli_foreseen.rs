@@ -1,8 +1,7 @@
 //! What every call of a tool is refused for: `check`, `list` and `audit` say so before any call, in the call's words.
 
-use crate::harness::{Host, host};
+use crate::harness::host;
 use serde_json::{Value, json};
-use std::fs;
 
 const CAPABILITY: &str = "/securityContext/requiredCapabilities/0";
 
@@ -77,62 +76,4 @@ fn what_no_call_could_do_is_told_by_check_list_and_audit() {
 
 fn escaped(words: &str) -> String {
     words.replace('"', "\\\"")
-}
-
-/// What lies in the granted folders decides too, and nothing is made or moved to find out.
-#[test]
-fn granted_files_that_refuse_every_call_are_told() {
-    let host = host();
-    let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
-    host.policy(&format!(
-        "name = \"p\"\nwhy = \"w\"\ntools = [\"t:code\", \"t:packages\", \"t:file\", \"t:new\"]\n{grant}"
-    ));
-    let files = |write: bool, pattern: &str| {
-        let list = if write { "allowWrite" } else { "allowRead" };
-        json!({ "securityContext": { "fileAccess": { list: [pattern] } } })
-    };
-    let folder = |name: &str| host.folder.path().join("user_scripts").join(name);
-    for name in ["code", "packages", "file", "new"] {
-        host.tool(&format!("t:{name}"), files(true, "out/**"));
-    }
-    host.tool("t:many", files(false, "data/*.txt"));
-    host.tool("t:fewer", files(false, "data/*.txt"));
-    fs::create_dir_all(folder("code/out")).unwrap();
-    fs::write(folder("code/out/x.py"), "").unwrap();
-    fs::create_dir_all(folder("packages/out/node_modules")).unwrap();
-    fs::write(folder("file/out"), "").unwrap();
-    for (name, count) in [("many", 201), ("fewer", 200)] {
-        fs::create_dir_all(folder(name).join("data")).unwrap();
-        (0..count).for_each(|n| fs::write(folder(name).join(format!("data/{n}.txt")), "").unwrap());
-    }
-    let cases = [
-        ("code", "a writable folder beside the script holds code", "allowWrite/0"),
-        ("packages", "a writable folder holds packages", "allowWrite/0"),
-        ("file", "a granted folder is not a folder", "allowWrite/0"),
-        ("many", "a file pattern matches too many files", "allowRead/0"),
-        ("new", "", ""),
-        ("fewer", "", ""),
-    ];
-    for (name, words, pointer) in cases {
-        let (code, problems) = host.problems(&format!("{name}.tool.json"));
-        let (_, audit, _) = host.run(&["audit", &format!("t:{name}")]);
-        assert_eq!(code, 0, "{problems:?}");
-        if words.is_empty() {
-            assert!(problems.is_empty() && !audit.contains("a call is refused"), "{name}: {problems:?}\n{audit}");
-            continue;
-        }
-        assert_eq!(problems.len(), 1, "{name}: {problems:?}");
-        let message = problems[0]["message"].as_str().unwrap();
-        assert!(message.contains("every call is refused as the files lie now") && message.contains(words), "{message}");
-        assert!(problems[0]["pointer"].as_str().unwrap().ends_with(pointer), "{problems:?}");
-        assert!(audit.contains("a call is refused") && audit.contains(words), "{name}: {audit}");
-        says_call(&host, name, words);
-    }
-    assert!(!folder("new/out").exists(), "nothing is made");
-}
-
-/// The words are those of a call, where this machine can run one.
-fn says_call(host: &Host, name: &str, words: &str) {
-    let (_, _, err) = host.run(&["call", &format!("t:{name}"), "--input", "{}"]);
-    assert!(err.contains(words), "{name}: {err}");
 }

@@ -161,6 +161,8 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         &["audit", "--who-can", EVIL],
         &["audit", "--call", EVIL],
         &["call", "t:plain", EVIL],
+        &["call", "t:plain", &format!("--x{EVIL}")],
+        &["call", "t:plain", "--timeout-ms", EVIL],
         &["call", "t:plain", "--input", &missing],
         &["call", "t:plain", "--input", EVIL],
         &["call", "core:execute-script", &format!("scriptPath={EVIL}")],

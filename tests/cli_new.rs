@@ -6,38 +6,6 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_is_named_is_written_and_both_ways_are_said() {
-    let host = host();
-    let script = host.folder.path().join("add.py");
-    fs::write(&script, "def add(a, b=2):\n    return {\"sum\": a + b}\n").unwrap();
-    let script = script.to_str().unwrap();
-    let typed = ["--entry", "add", "--parameter", "a:integer", "--parameter", "b:number?", "--parameter", "note?"];
-    for (name, more, said) in [
-        ("typed", &typed[..], "entryPoint: add is called with the arguments"),
-        ("plain", &[], "write \"entryPoint\": \"NAME\" into \"handler\""),
-    ] {
-        let (code, out, err) = host.run(&[&["new", name, "--script", script], more].concat());
-        assert!(code == 0 && out.contains(said), "{name}: {out}{err}");
-        assert_eq!(out.contains("arrives as text"), more.is_empty(), "{out}");
-        let manifest = host.folder.path().join(format!("user_scripts/{name}/{name}.tool.json"));
-        let manifest: Value = serde_json::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
-        let parameters = &manifest["parameters"];
-        if name == "typed" {
-            assert_eq!(manifest["handler"]["entryPoint"], "add");
-            assert_eq!(parameters["required"], json!(["a"]));
-            let kind = |name: &str| parameters["properties"][name]["type"].as_str().unwrap();
-            assert_eq!((kind("a"), kind("b"), kind("note")), ("integer", "number", "string"));
-            assert!(out.contains("call custom:typed a=1"), "{out}");
-        } else {
-            assert_eq!(manifest["handler"]["entryPoint"], Value::Null);
-            assert_eq!(parameters["additionalProperties"], json!(true));
-        }
-    }
-    let (code, out, _) = host.run(&["check", "--strict"]);
-    assert!(code == 0 && out.contains("2 good"), "what is made is in order: {out}");
-}
-
-#[test]
 fn what_cannot_be_written_is_refused_and_nothing_is_made() {
     let host = host();
     let script = host.folder.path().join("add.py");

@@ -88,21 +88,3 @@ fn make(path: &Path, folder: bool) {
         fs::write(path, "x").unwrap();
     }
 }
-
-/// The control: a grant that is not honoured, or something open that nobody granted, is reported.
-#[test]
-fn what_is_not_as_said_is_cried() {
-    use toolhost::sandbox::probe::Tried;
-    let tried = |granted, could, closed: Option<&str>| Tried {
-        what: "read /x".into(),
-        granted,
-        could,
-        answer: "EACCES".into(),
-        closed: closed.map(str::to_owned),
-    };
-    assert!(!tried(false, true, None).as_said());
-    assert!(!tried(true, false, None).as_said());
-    assert!(tried(true, false, Some("mode 0000, owner 0")).explained() && !tried(true, false, None).explained());
-    assert!(!tried(false, true, Some("mode 0000, owner 0")).explained());
-    assert!(tried(true, true, None).as_said() && tried(false, false, None).as_said());
-}

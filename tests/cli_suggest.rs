@@ -38,19 +38,6 @@ fn what_is_refused_for_want_of_a_name_is_given_one() {
     assert!(!err.contains("SecurityError"), "{err}");
 }
 
-#[test]
-fn a_pattern_directly_in_the_root_is_granted_by_no_policy() {
-    let host = host();
-    host.tool("t:root", json!({ "securityContext": { "fileAccess": { "allowRead": ["/vera*.txt"] } } }));
-    let text = host.suggested("t:root");
-    assert!(text.contains("# No policy can give t:root this") && text.contains("none is suggested"), "{text}");
-    let (code, problems) = host.problems("root.tool.json");
-    assert_eq!((code, problems[0]["severity"].as_str()), (2, Some("error")), "{problems:?}");
-    assert!(problems[0]["message"].as_str().unwrap().contains("no policy can change that"), "{problems:?}");
-    let (_, _, err) = host.run(&["call", "t:root"]);
-    assert!(err.contains("no policy can grant this") && !err.contains("--suggest-policy"), "{err}");
-}
-
 /// `--out` writes a new file, whole, that loads as it stands; what is there is not written over.
 #[test]
 fn a_suggestion_is_written_to_a_new_file() {
@@ -64,88 +51,4 @@ fn a_suggestion_is_written_to_a_new_file() {
     let audit: Value = serde_json::from_str(&host.run(&["audit", "t:own", "--json"]).1).unwrap();
     assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own")), "{audit}");
     assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
-}
-
-/// A second policy that names the tool would stop everything, so the mend is in the first one's `folders`.
-#[test]
-fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
-    let host = host();
-    host.rule("default.policy.toml", DEFAULT);
-    host.tool("t:moved", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
-    let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
-    let at = |folder: &str| {
-        format!("name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n{rules}")
-    };
-    host.rule("mine.policy.toml", &at("user_scripts/old"));
-    let scripts = host.folder.path().canonicalize().unwrap().join("user_scripts");
-    let folder = scripts.join("moved").display().to_string();
-    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &folder, "to `folders` there"];
-    let (_, audit, _) = host.run(&["audit", "t:moved"]);
-    let (code, _, refusal) = host.run(&["call", "t:moved"]);
-    let suggested = host.suggested("t:moved");
-    let (_, check, _) = host.run(&["check"]);
-    assert_eq!(code, 3, "{refusal}");
-    for text in [&audit, &refusal, &suggested, &check] {
-        parts.iter().for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
-    }
-    assert!(suggested.lines().all(|line| line.starts_with('#') || line.is_empty()), "{suggested}");
-    // The mend works.
-    host.rule("mine.policy.toml", &at("user_scripts/moved"));
-    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:moved", "--json"]).1).unwrap();
-    assert_eq!(audit["refused"], Value::Null, "{audit}");
-    let (_, check, _) = host.run(&["check"]);
-    assert!(!check.contains("`folders` are for tools"), "{check}");
-}
-
-/// A pattern in /tmp means the host's /tmp, unlike /tmp itself; what needs no rule is said.
-#[test]
-fn nothing_that_is_asked_is_left_out_in_silence() {
-    let host = host();
-    host.rule("default.policy.toml", DEFAULT);
-    let read = ["/tmp/in-*.csv", "/tmp/**", "self", "./~x", "data/*.txt"];
-    host.tool(
-        "t:asks",
-        json!({ "securityContext": { "fileAccess": { "allowRead": read, "allowWrite": ["/tmp/out-*.csv"] } } }),
-    );
-    let text = host.suggested("t:asks");
-    for line in [
-        "  { path = \"/tmp/**\", why = \"t:asks asks for it\" },",
-        "  { path = \"./~x\", why = \"t:asks asks for it\" },",
-        "  { path = \"./data/**\", why = \"t:asks asks for it\" },",
-    ] {
-        assert!(text.lines().any(|l| l == line), "{line} is missing: {text}");
-    }
-    host.rule("t-asks.policy.toml", &text);
-    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:asks", "--json"]).1).unwrap();
-    assert!(audit["asks"].as_array().unwrap().iter().all(|ask| ask["allowed"] == true), "{audit}");
-    assert_eq!(audit["refused"], Value::Null, "{audit}");
-}
-
-/// A tool that a policy names already is not given a second one, which would stop everything.
-#[test]
-fn a_tool_with_a_policy_of_its_own_is_told_what_to_write_into_it() {
-    let host = host();
-    host.rule("default.policy.toml", DEFAULT);
-    host.tool("t:own", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
-    let policy = |write: &str| {
-        let head =
-            "name = \"t-own\"\nwhy = \"w\"\ntools = [\"t:own\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-        format!("{head}{write}")
-    };
-    host.rule("t-own.policy.toml", &policy(""));
-    let text = host.suggested("t:own");
-    assert!(text.contains("t-own.policy.toml, which names it by its exact id"), "{text}");
-    assert!(text.contains("write what is missing into that file") && !text.contains("# Its file"), "{text}");
-    assert!(text.contains("./out/**"), "{text}");
-    host.rule("t-own.policy.toml", &policy("write = [{ path = \"./out/**\", why = \"w\" }]\n"));
-    let text = host.suggested("t:own");
-    assert!(text.contains("has all that it asks for") && text.lines().all(|line| line.starts_with('#')), "{text}");
-    // One that governs it by a wider word, in the very file and under the very name that would be suggested.
-    let wide = policy("").replace("\"t:own\"", "\"t:*\"");
-    host.rule("t-own.policy.toml", &wide);
-    let text = host.suggested("t:own");
-    assert!(text.contains("sandbox-policies/t-own-own.policy.toml") && text.contains("name = \"t-own-own\""), "{text}");
-    host.rule("t-own-own.policy.toml", &text);
-    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:own", "--json"]).1).unwrap();
-    assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own-own")), "{audit}");
 }

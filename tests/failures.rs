@@ -45,7 +45,6 @@ fn an_interrupted_call_is_an_outcome_too() {
     command.args(["call", "esc:long", "--json", "--input", "{}"]);
     let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
     playground.runs("user_scripts/long/main.py", 1);
-    std::thread::sleep(std::time::Duration::from_millis(500));
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -182,28 +182,6 @@ fn a_server_that_is_killed_leaves_nothing() {
     }
 }
 
-/// A client that cancels, or goes, ends the call.
-#[test]
-fn a_cancelled_call_is_gone() {
-    let playground = playground(Who::ours());
-    playground.tool("waiter", "python", TOOLS[7].1, json!({}));
-    playground.settle();
-    let mut server = Server::start(&playground);
-    let script = playground.path("user_scripts/waiter/main.py").display().to_string();
-    let runs = || !crate::harness::processes_of(&script).is_empty();
-    let wait = |wanted: bool, what: &str| {
-        within(Duration::from_secs(if wanted { 10 } else { 1 }), what, || runs() == wanted);
-    };
-    let id = server.call_n("waiter", 0);
-    wait(true, "the call starts");
-    server.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
-    wait(false, "a cancelled call ends");
-    server.call_n("waiter", 0);
-    wait(true, "the second call starts");
-    drop(server.to.take());
-    wait(false, "a call ends with its client");
-}
-
 /// A launcher that is kept between calls must not show its grants as they were.
 #[test]
 fn grants_are_looked_at_anew_for_each_call() {
@@ -246,34 +224,33 @@ fn grants_are_looked_at_anew_for_each_call() {
 #[cfg(feature = "wasi")]
 #[test]
 fn a_killed_idle_launcher_is_replaced() {
-    for who in Who::both() {
-        let playground = playground(who);
-        // The launcher of a worker is one, too.
-        playground.tool("module", "wasm", crate::modules::GOOD, json!({"execution": {"timeoutMs": 30_000}}));
-        playground.settle();
-        assert_eq!(playground.call("esc:module", "{}").out["outputData"], 1, "it is compiled");
-        let mut server = Server::start(&playground);
-        for round in 0..10 {
-            let asked: Vec<u64> = (0..2).map(|_| server.call_n("good", round)).collect();
-            let answers = server.answers_within(&asked, Duration::from_secs(20));
-            for id in asked {
-                assert_eq!(answers[&id]["result"]["structuredContent"]["n"], round, "{who:?}: {answers:?}");
-            }
-            let module = server.call_n("module", round);
-            let answers = server.answers_within(&[module], Duration::from_secs(20));
-            assert_eq!(answers[&module]["result"]["content"][0]["text"], "1", "{who:?}: {answers:?}");
-            let (keepers, launchers) = launchers_of(server.child.id());
-            assert!(!keepers.is_empty() && !launchers.is_empty(), "{who:?}: none is kept");
-            // Odd rounds: only the inner process, so that the keeper still holds the socket when the next call comes.
-            let killed = if round % 2 == 1 { launchers.clone() } else { [keepers, launchers.clone()].concat() };
-            for pid in killed {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-            }
-            // Until they are dead: one that is only dying may still take the next call's message with it.
-            let lives = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
-            while launchers.iter().any(lives) {
-                std::thread::sleep(Duration::from_micros(100));
-            }
+    let who = Who::ours();
+    let playground = playground(who);
+    // The launcher of a worker is one, too.
+    playground.tool("module", "wasm", crate::modules::GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+    playground.settle();
+    assert_eq!(playground.call("esc:module", "{}").out["outputData"], 1, "it is compiled");
+    let mut server = Server::start(&playground);
+    for round in 0..10 {
+        let asked: Vec<u64> = (0..2).map(|_| server.call_n("good", round)).collect();
+        let answers = server.answers_within(&asked, Duration::from_secs(20));
+        for id in asked {
+            assert_eq!(answers[&id]["result"]["structuredContent"]["n"], round, "{who:?}: {answers:?}");
+        }
+        let module = server.call_n("module", round);
+        let answers = server.answers_within(&[module], Duration::from_secs(20));
+        assert_eq!(answers[&module]["result"]["content"][0]["text"], "1", "{who:?}: {answers:?}");
+        let (keepers, launchers) = launchers_of(server.child.id());
+        assert!(!keepers.is_empty() && !launchers.is_empty(), "{who:?}: none is kept");
+        // Odd rounds: only the inner process, so that the keeper still holds the socket when the next call comes.
+        let killed = if round % 2 == 1 { launchers.clone() } else { [keepers, launchers.clone()].concat() };
+        for pid in killed {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        // Until they are dead: one that is only dying may still take the next call's message with it.
+        let lives = |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+        while launchers.iter().any(lives) {
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The run log of a server: one stream of JSON lines with call ids, and never in the way of a call.
 
-use crate::harness::{Playground, Server, Who, as_ours_with, finish, wait_for};
+use crate::harness::{Playground, Server, Who, finish, wait_for};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -13,36 +13,35 @@ const TALKER: &str = "import json, sys\nn = json.load(sys.stdin).get('n', 2)\n\
 
 #[test]
 fn every_line_is_json_and_those_of_a_call_have_its_id_and_trace() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool("talker", "python", TALKER, json!({}));
-        playground.tool("broken", "python", "raise SystemExit('no')\n", json!({}));
-        playground.settle();
-        let mut command = playground.host();
-        command.args(["--log", "debug,json", "serve", "--http", "127.0.0.1:0"]);
-        let web = Web::run(command, playground.who.uid()).unwrap();
-        let header = format!("traceparent: {PARENT}");
-        let told = web.call("esc:talker", &json!({}), &[&header]).json();
-        web.call("esc:broken", &json!({}), &[&header]);
-        web.call("no:such", &json!({}), &[&header]);
-        let lines = || -> Vec<Value> {
-            let said = web.said();
-            said.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
-        };
-        let of_calls = |lines: &[Value]| lines.iter().filter(|line| line["target"] == "toolhost::call").count();
-        wait_for("the lines are there", || of_calls(&lines()) == 3);
-        let lines = lines();
-        assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string()), "{lines:?}");
-        let own: Vec<&Value> = lines.iter().filter(|line| line["call"] == told["id"]).collect();
-        let logged: Vec<&Value> = own.iter().copied().filter(|line| line["target"] == "toolhost::log").collect();
-        let texts: Vec<&str> = logged.iter().filter_map(|line| line["line"].as_str()).collect();
-        assert_eq!(texts, ["line 0", "line 1"], "the lines of the script, each as one: {own:?}");
-        assert!(logged.iter().all(|line| line["tool"] == "esc:talker"), "{logged:?}");
-        let called = lines.iter().filter(|line| line["call"].is_string());
-        assert!(called.into_iter().all(|line| line["trace"] == PARENT[3..35]), "{lines:?}");
-        // What callers and tools do wrong is nothing that the operator must mend.
-        assert!(lines.iter().filter(|line| line["call"].is_string()).all(|line| line["level"] != "WARN"), "{lines:?}");
-    });
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    playground.tool("talker", "python", TALKER, json!({}));
+    playground.tool("broken", "python", "raise SystemExit('no')\n", json!({}));
+    playground.settle();
+    let mut command = playground.host();
+    command.args(["--log", "debug,json", "serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(command, playground.who.uid()).unwrap();
+    let header = format!("traceparent: {PARENT}");
+    let told = web.call("esc:talker", &json!({}), &[&header]).json();
+    web.call("esc:broken", &json!({}), &[&header]);
+    web.call("no:such", &json!({}), &[&header]);
+    let lines = || -> Vec<Value> {
+        let said = web.said();
+        said.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+    };
+    let of_calls = |lines: &[Value]| lines.iter().filter(|line| line["target"] == "toolhost::call").count();
+    wait_for("the lines are there", || of_calls(&lines()) == 3);
+    let lines = lines();
+    assert!(lines.iter().all(|line| line["timestamp"].is_string() && line["level"].is_string()), "{lines:?}");
+    let own: Vec<&Value> = lines.iter().filter(|line| line["call"] == told["id"]).collect();
+    let logged: Vec<&Value> = own.iter().copied().filter(|line| line["target"] == "toolhost::log").collect();
+    let texts: Vec<&str> = logged.iter().filter_map(|line| line["line"].as_str()).collect();
+    assert_eq!(texts, ["line 0", "line 1"], "the lines of the script, each as one: {own:?}");
+    assert!(logged.iter().all(|line| line["tool"] == "esc:talker"), "{logged:?}");
+    let called = lines.iter().filter(|line| line["call"].is_string());
+    assert!(called.into_iter().all(|line| line["trace"] == PARENT[3..35]), "{lines:?}");
+    // What callers and tools do wrong is nothing that the operator must mend.
+    assert!(lines.iter().filter(|line| line["call"].is_string()).all(|line| line["level"] != "WARN"), "{lines:?}");
 }
 
 /// Who looks for what is grave finds why a server does not run.
@@ -61,23 +60,21 @@ fn a_start_that_fails_is_an_error_in_the_log_too() {
 /// What a tool or a caller writes stands in quotes: the log as text shows no field that is not the host's.
 #[test]
 fn no_text_of_others_shows_a_field_of_its_own() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let forger = "import json, sys\nprint(json.load(sys.stdin)['text'], file=sys.stderr)\nprint(1)\n";
-        playground.tool("forger", "python", forger, json!({}));
-        playground.settle();
-        let forged = json!({"text": "x tool=\"core:run-code\" user=root"}).to_string();
-        let mut command = playground.host();
-        command.args(["--log", "debug", "call", "esc:forger", &forged]);
-        let said = finish(command, b"").stderr;
-        let of = |target: &str| said.lines().find(|line| line.contains(target)).unwrap_or_else(|| panic!("{said}"));
-        for line in [of("toolhost::log: "), of("toolhost::call: ")] {
-            assert!(line.contains(" tool=\"esc:forger"), "the control: {line}");
-            // Quotes within a text are escaped, so that what is between them can be taken away.
-            let bare: String = line.replace("\\\\", "").replace("\\\"", "").split('"').step_by(2).collect();
-            assert!(!bare.contains("core:run-code") && !bare.contains("root"), "{bare}");
-        }
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let forger = "import json, sys\nprint(json.load(sys.stdin)['text'], file=sys.stderr)\nprint(1)\n";
+    playground.tool("forger", "python", forger, json!({}));
+    playground.settle();
+    let forged = json!({"text": "x tool=\"core:run-code\" user=root"}).to_string();
+    let mut command = playground.host();
+    command.args(["--log", "debug", "call", "esc:forger", &forged]);
+    let said = finish(command, b"").stderr;
+    let of = |target: &str| said.lines().find(|line| line.contains(target)).unwrap_or_else(|| panic!("{said}"));
+    for line in [of("toolhost::log: "), of("toolhost::call: ")] {
+        assert!(line.contains(" tool=\"esc:forger"), "the control: {line}");
+        // Quotes within a text are escaped, so that what is between them can be taken away.
+        let bare: String = line.replace("\\\\", "").replace("\\\"", "").split('"').step_by(2).collect();
+        assert!(!bare.contains("core:run-code") && !bare.contains("root"), "{bare}");
+    }
 }
 
 #[test]

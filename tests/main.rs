@@ -28,12 +28,10 @@ mod golden;
 mod harness;
 mod http;
 mod lifecycle;
-mod live_log;
 mod logs;
 mod manifests;
 mod masks;
 mod mcp;
-mod messages;
 #[cfg(feature = "wasi")]
 mod modules;
 mod network;

@@ -1,7 +1,7 @@
 //! What a module costs the host before it runs: read once, compiled once, within limits, and remembered.
 
-use crate::harness::{Ended, Playground, Server, Who, finish, kind, processes_of, wait_for};
-use serde_json::{Value, json};
+use crate::harness::{Ended, Playground, Server, Who, finish, kind, processes_of, wait_for, words};
+use serde_json::json;
 use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -43,10 +43,6 @@ fn peak_mib(server: &Server) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
-}
-
-fn words(answer: &Value) -> String {
-    answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
 }
 
 #[test]

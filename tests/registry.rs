@@ -6,7 +6,6 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use toolhost::cli::{check, list, new};
 use toolhost::fault::Kind;
 use toolhost::manifest::{Code, Handler, Severity};
 use toolhost::registry::{self, DirectToolLoader, Filter, Registry, Status};
@@ -313,7 +312,7 @@ impl registry::Source for Elsewhere {
 }
 
 #[test]
-fn other_sources_and_stricter_rules() {
+fn other_sources_take_nothing_over() {
     let (world, other) = (World::new(), World::new());
     world.method("tool-defs/a.tool.json", "custom:a", "1.0.0");
     other.method("tool-defs/a.tool.json", "custom:a", "2.0.0");
@@ -324,29 +323,6 @@ fn other_sources_and_stricter_rules() {
     let snapshot = registry.snapshot();
     assert_eq!(snapshot.find("custom:a").expect("kept").manifest.version.to_string(), "1.0.0");
     assert_eq!(snapshot.find("custom:b").expect("added").source, "elsewhere");
-    let rules = json!({ "required": ["metadata"], "properties": { "metadata": { "required": ["author"] } } });
-    let rules = toolhost::manifest::schema::Schema::compile(&rules).expect("schema");
-    let strict = Registry::new();
-    strict.add_source(Arc::new(world.loader().stricter(Some(rules)))).expect("files");
-    assert_eq!(ids(&strict), [""; 0]);
-    assert!(strict.snapshot().reports[0].problems[0].message.contains("'metadata' is missing"));
-}
-
-#[test]
-fn a_script_of_the_same_name_in_the_base_is_told() {
-    let world = World::new();
-    let handler = json!({ "type": "external-script", "scriptPath": "main.py", "language": "python" });
-    world.file("user_scripts/own/own.tool.json", manifest("custom:own", "1.0.0", handler));
-    world.file("user_scripts/own/main.py", "1");
-    world.file("user_scripts/main.py", "2");
-    let snapshot = world.registry().snapshot();
-    let tool = snapshot.find("custom:own").expect("loaded");
-    assert_eq!(tool.site.script, Some(world.path("user_scripts/main.py")), "base folder first");
-    let told = &snapshot.reports[0].problems;
-    assert!(
-        told.iter().any(|p| p.severity == Severity::Warning && p.message.contains("beside the manifest")),
-        "{told:?}"
-    );
 }
 
 #[test]
@@ -409,39 +385,6 @@ fn requirements_are_settled_without_hanging() {
     tool("nothing", json!({}));
     registry.refresh_source("files").expect("refresh");
     assert!(registry.snapshot().find("r:behind").is_ok_and(|tool| tool.needs.is_empty()));
-}
-
-#[test]
-fn what_is_not_built_yet_is_listed_as_unavailable() {
-    let world = World::new();
-    let with = |name: &str, extra: serde_json::Value| {
-        let mut text = crate::harness::manifest(format!("u:{name}"), json!({ "type": "x-t" }), json!({}));
-        text.as_object_mut().expect("map").extend(extra.as_object().expect("map").clone());
-        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
-    };
-    with("client", json!({ "handler": { "type": "definition-only" } }));
-    with("word", json!({ "securityContext": { "requiredCapabilities": ["telepathy"] } }));
-    with("gpu", json!({ "securityContext": { "requiredCapabilities": ["gpu"] } }));
-    let snapshot = world.registry().snapshot();
-    let (policies, machine) = (toolhost::policy::Policies::built_in(), toolhost::policy::Machine::default());
-    for (name, piece) in
-        [("client", "definition-only"), ("word", "telepathy"), ("gpu", "the capability 'gpu': `capabilities`")]
-    {
-        let tool = snapshot.find(&format!("u:{name}")).expect("loaded");
-        let decision = toolhost::policy::decide(&tool.manifest, &tool.site, &policies, &machine);
-        assert!(registry::needs_of(&tool, &decision).join(" ").contains(piece), "{name}");
-    }
-    let listed = |args: list::Args| {
-        let mut out = Vec::new();
-        list::show(&snapshot, &policies, &machine, &args, &mut out).expect("list");
-        out
-    };
-    let out = listed(list::Args { namespace: Some("u".to_owned()), ..list::Args::default() });
-    let text = String::from_utf8(out).expect("UTF-8");
-    assert!(text.contains("unavailable: needs a client that runs the tool"), "{text}");
-    let listed: Vec<serde_json::Value> =
-        serde_json::from_slice(&listed(list::Args { json: true, ..list::Args::default() })).expect("JSON");
-    assert_eq!(listed.len(), 3 + registry::BUILTIN_FILES.len());
 }
 
 #[test]
@@ -577,88 +520,6 @@ fn places_that_everybody_may_write_are_told_and_still_load() {
     }
     mode(&base, 0o1777);
     assert_eq!(told(), [], "sticky: nobody replaces what is there");
-}
-
-#[test]
-fn check_tells_per_file() {
-    let world = World::new();
-    let good = world.method("tool-defs/good.tool.json", "custom:good", "1.0.0");
-    let bad = world.file("tool-defs/bad.tool.json", "{\n  \"toolId\": \"custom:bad\",\n  \"toolId\": 1\n}");
-    let noted = world.file(
-        "user_scripts/noted.tool.json",
-        format!("// note\n{}", manifest("custom:noted", "1.0.0", json!({ "type": "x-t" }))),
-    );
-    let outside = world.method("elsewhere/out.tool.json", "custom:out", "1.0.0");
-    let folders = ([world.path("tool-defs")], [world.path("user_scripts")]);
-    let examine = |paths: &[PathBuf]| check::look(&Registry::new(), &folders.0, &folders.1, paths, None, None).0;
-    let mut files = examine(&[]);
-    assert_eq!(files.iter().map(|f| &f.path).collect::<Vec<_>>(), [&bad, &good, &noted]);
-    let mut out = Vec::new();
-    check::print(&files, true, &mut out).expect("print");
-    let printed: Vec<serde_json::Value> = serde_json::from_slice(&out).expect("JSON");
-    assert_eq!(
-        (&printed[0]["status"], &printed[0]["code"], &printed[0]["pointer"]),
-        (&json!("skipped"), &json!("syntax"), &json!("/toolId"))
-    );
-    assert_eq!((&printed[0]["line"], &printed[0]["column"]), (&json!(3), &json!(3)));
-    assert_eq!((&printed[1]["status"], &printed[1]["code"]), (&json!("loaded"), &json!(null)));
-    let mut out = Vec::new();
-    check::print(&files, false, &mut out).expect("print");
-    let text = String::from_utf8(out).expect("UTF-8");
-    assert!(text.contains("bad.tool.json:3:3: error[syntax]: /toolId:"), "{text}");
-    assert!(!check::good(&files) && check::good(&files[1..]));
-    check::strict(&mut files);
-    assert!(check::good(&files[1..2]) && !check::good(&files[2..]), "comments are errors under --strict");
-    assert_eq!(examine(std::slice::from_ref(&good)).len(), 1);
-    assert_eq!(
-        examine(std::slice::from_ref(&outside)).iter().map(|f| (&f.path, f.status)).collect::<Vec<_>>(),
-        [(&outside, Status::Loaded)]
-    );
-    assert_eq!(examine(&[world.path("elsewhere")]).len(), 1);
-    assert!(!check::good(&examine(&[world.path("nowhere.tool.json")])));
-}
-
-#[test]
-fn new_makes_tools_that_load() {
-    let world = World::new();
-    let scripts = world.path("user_scripts");
-    for language in ["python", "node", "bun", "wasm"] {
-        let args =
-            new::Args { name: format!("try-{language}"), language: Some(language.to_owned()), ..new::Args::default() };
-        let mut out = Vec::new();
-        let made = new::make(&scripts, &args, "toolhost", &mut out).expect(language);
-        assert_eq!(made.id, format!("custom:try-{language}"));
-        assert!(String::from_utf8(out).expect("UTF-8").contains(&format!("toolhost call custom:try-{language}")));
-        assert!(new::make(&scripts, &args, "toolhost", &mut Vec::new()).is_err(), "nothing is overwritten");
-        #[cfg(feature = "wasi")]
-        if language == "wasm" {
-            wasmtime::Module::new(&wasmtime::Engine::default(), std::fs::read(&made.script).expect("file"))
-                .expect("a module");
-        }
-    }
-    let own = world.file("elsewhere/mine.py", "print(1)");
-    new::make(
-        &scripts,
-        &new::Args { name: "acme:mine".to_owned(), script: Some(own), ..new::Args::default() },
-        "toolhost",
-        &mut Vec::new(),
-    )
-    .expect("mine");
-    for bad in ["a/b", "../x", "core:x", "a b", ""] {
-        assert!(
-            new::make(
-                &scripts,
-                &new::Args { name: bad.to_owned(), ..new::Args::default() },
-                "toolhost",
-                &mut Vec::new()
-            )
-            .is_err(),
-            "{bad}"
-        );
-    }
-    let registry = world.registry();
-    assert_eq!(ids(&registry).len(), 5, "{:#?}", registry.snapshot().reports);
-    assert!(registry.snapshot().reports.iter().all(|r| r.problems.is_empty()), "{:#?}", registry.snapshot().reports);
 }
 
 /// P19, P21: what one manifest's patterns cost is bounded for all of them together, and its neighbours load.

@@ -3,7 +3,6 @@
 use crate::harness::fake::{caller, request, world, world_with, written};
 use crate::harness::{manifest, script, until};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
 use toolhost::fault::{Fault, Kind};
-use toolhost::service::{Arguments, CallRequest, Caller, Sink};
+use toolhost::service::{CallRequest, Caller, Sink};
 
 #[tokio::test]
 async fn a_success_has_every_field_of_the_outcome_and_no_error() {
@@ -74,72 +73,6 @@ async fn each_failure_has_its_type_and_leaves_one_record() {
         assert_eq!(record["decision"], *decision, "{tool}");
     }
     assert!(world.call("fake:echo", json!({"message": 1})).await.success, "the service lives on");
-}
-
-#[tokio::test]
-async fn what_is_refused_never_reaches_an_executor() {
-    let world = world();
-    for (tool, arguments) in [
-        ("fake:nothing", json!({})),
-        ("fake:whole", json!({"nope": 1})),
-        ("fake:greedy", json!({})),
-        ("core:execute-python-script", json!({})),
-        ("core:execute-python-script", json!({"scriptPath": "examples/echo.py", "timeoutMs": 50})),
-        ("core:execute-python-script", json!({"scriptPath": "/etc/passwd"})),
-        ("core:execute-python-script", json!({"scriptPath": "examples/none.py"})),
-        ("core:execute-script", json!({"language": "ruby", "scriptPath": "examples/echo.py"})),
-    ] {
-        let report = world.call(tool, arguments.clone()).await;
-        assert!(!report.success, "{tool} {arguments}");
-    }
-    assert_eq!(world.runs(), 0);
-    let report =
-        world.call("core:execute-python-script", json!({"scriptPath": "examples/echo.py", "timeoutMs": 50})).await;
-    let error = report.error.unwrap();
-    let words = format!("{} {}", error.message, error.details.unwrap_or_default());
-    assert!(words.contains("timeoutMs") && words.contains("100"), "{words}");
-}
-
-#[tokio::test]
-async fn the_seeds_examples_hold_and_the_envelope_is_the_outcome() {
-    let world = world();
-    let echo = json!({"scriptPath": "examples/echo.py", "inputData": {"message": "hello from agent"}});
-    let report = world.call("core:execute-python-script", echo).await;
-    assert!(report.success, "{report:?}");
-    assert_eq!(report.output(), Some(json!({"received_message": "hello from agent"})));
-    assert_eq!(json!(report.envelope())["outputData"], json!({"received_message": "hello from agent"}));
-    assert_eq!(report.walls.len(), 1, "what stood below the method is told");
-    assert!(report.digests.confinement.is_some() && report.digests.script.is_some());
-
-    let slow = json!({"scriptPath": "examples/long_running.py", "inputData": {}, "timeoutMs": 100});
-    let report = world.call("core:execute-python-script", slow).await;
-    let envelope = json!(report.envelope());
-    assert_eq!(envelope["success"], false);
-    assert_eq!(envelope["error"]["type"], "TimeoutError");
-    assert_eq!(envelope["error"]["message"], "Script execution timed out.");
-    let records = world.records();
-    assert_eq!(records[1]["outcome"], "TimeoutError");
-    assert_eq!(records[1]["limits"]["timeoutMs"], 100);
-    assert_eq!(records[1]["violations"][0]["kind"], "TimeoutError");
-
-    let doubled = json!({"scriptPath": "user_scripts/examples/echo.py", "inputData": {"message": 1}});
-    assert!(world.call("core:execute-python-script", doubled).await.success, "the doubled prefix");
-    let odd = world.call("core:execute-script", json!({"language": "nodejs", "scriptPath": "examples/echo.py"})).await;
-    assert!(odd.error.unwrap().message.contains("python script"));
-    assert!(world.call("core:execute-python-script", json!({"scriptPath": "free/echo.py"})).await.success);
-    let seen = world.fake.seen.lock().unwrap();
-    let cache = |at: usize| seen[at].shape.grants.iter().any(|grant| grant.asked == ".cache/**");
-    assert!(cache(seen.len() - 1), "{:?}", seen.last());
-    assert!(!cache(0), "a script that a manifest names gets no more this way than from its own tool");
-}
-
-#[tokio::test]
-async fn run_code_brings_its_source_and_nothing_else() {
-    let world = world();
-    let report = world.call("core:run-code", json!({"language": "python", "code": "print(1)"})).await;
-    assert_eq!(report.output(), Some(json!({"source": "print(1)"})), "{report:?}");
-    let seen = world.fake.seen.lock().unwrap();
-    assert!(seen[0].shape.grants.is_empty() && seen[0].shape.script.is_none());
 }
 
 /// A method may be registered at any time: until then the tool fails, and is not offered.
@@ -230,29 +163,6 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
     let report = world.service.call(nasty, Sink::none()).await;
     assert!(!report.tool.contains('\u{1b}'));
     assert_eq!(world.records().len(), 2, "a name cannot add a line");
-}
-
-#[tokio::test]
-async fn text_values_are_converted_and_json_text_is_read_strictly() {
-    let world = world();
-    let strings = |pairs: &[(&str, &str)]| CallRequest {
-        arguments: Arguments::Strings(
-            pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect::<BTreeMap<_, _>>(),
-        ),
-        ..request("fake:whole", Value::Null)
-    };
-    let report =
-        world.service.call(strings(&[("timeoutMs", "30000"), ("inputData", "{\"a\": [1]}")]), Sink::none()).await;
-    assert_eq!(report.output(), Some(json!({"timeoutMs": 30000, "inputData": {"a": [1]}})), "{:?}", report.error);
-    let error = world.service.call(strings(&[("timeoutMs", "abc")]), Sink::none()).await.error.unwrap();
-    assert!(error.message.contains("Input parameter 'timeoutMs' must be an integer."), "{}", error.message);
-    let text =
-        |text: &str| CallRequest { arguments: Arguments::Text(text.into()), ..request("fake:whole", Value::Null) };
-    assert!(world.service.call(text(""), Sink::none()).await.success, "no text is no arguments");
-    for bad in ["{\"timeoutMs\": 200, \"timeoutMs\": 300}", "{} {}", "{\"timeoutMs\": NaN}", "[", "\u{feff}nope"] {
-        let error = world.service.call(text(bad), Sink::none()).await.error.unwrap();
-        assert_eq!(error.kind, Kind::ParameterValidationError, "{bad}");
-    }
 }
 
 #[tokio::test]
@@ -407,29 +317,6 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     assert!(began.elapsed() < Duration::from_secs(3), "control: none of those that hang has ended");
     let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
     assert_eq!(report.error.unwrap().kind, Kind::RateLimitError, "the last one found no room");
-}
-
-/// Calls that end at once write their records one after another: no line is torn, and none is empty.
-#[test]
-fn records_written_at_once_are_whole_lines() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let path = folder.path().join("audit.jsonl");
-    let log = toolhost::service::audit::Log::new(&path);
-    // Never a whole number of pages: the file grows in steps while a line is written.
-    let record = json!({"call": "x".repeat(3_001)});
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                for _ in 0..500 {
-                    log.open().unwrap().write(&record);
-                }
-            });
-        }
-    });
-    let text = std::fs::read_to_string(&path).unwrap();
-    let wanted = record.to_string();
-    assert_eq!(text.lines().count(), 4000);
-    assert!(text.lines().all(|line| line == wanted), "a line is empty or torn");
 }
 
 /// A policy that narrows, and a manifest that asks for more than it gives.

@@ -142,38 +142,20 @@ fn python_mends() {
                 Mend("has no function 'analyse'; did you mean 'analyze'?"),
             ),
             ("X = 1", "X", "{}", Mend("'X' in analyzer.py is an int, not a function")),
-            ("X = 1", "f", "{}", Mend("defines no function at all")),
             ("def f(a): pass", "f", r#"{"b":1}"#, Mend("f() has no parameter 'b'; it takes: a")),
             ("def f(a): pass", "f", "{}", Mend("f() needs 'a', which was not given")),
-            ("def f(a, /): pass", "f", r#"{"a":1}"#, Mend("by position only")),
             (
                 "def f(): return {'a': [1, float('nan')]}",
                 "f",
                 "{}",
                 Mend("the return value['a'][1] is nan, which is not JSON; return None or a string"),
             ),
-            (
-                "def f(): return {'when': __import__('datetime').date(2026, 1, 2)}",
-                "f",
-                "{}",
-                Mend("the return value['when'] is a date, which JSON cannot carry; return it.isoformat()"),
-            ),
-            ("def f(): return {1: 2}", "f", "{}", Mend("has the key 1, an int")),
             ("def f(): return 2**64", "f", "{}", Mend("more than 64 bits")),
             ("def f(): return '\\ud800'", "f", "{}", Mend("half a surrogate pair")),
-            (
-                "def f(): return {'a': (i for i in [1])}",
-                "f",
-                "{}",
-                Mend("['a'] is a generator, which JSON cannot carry; return list(it)"),
-            ),
             (cyclic, "f", "{}", Mend("holds itself")),
             ("def f():\n  return 1/0", "f", "{}", Mend("ZeroDivisionError: division by zero (analyzer.py, line 2)")),
-            ("def f():\n  raise ValueError('a\\nb')", "f", "{}", Mend("ValueError: a b")),
             ("def f(:", "f", "{}", Mend("SyntaxError")),
-            ("import pandazz", "f", "{}", Mend("No module named 'pandazz'")),
             ("import sys\ndef f(): sys.exit(1)", "f", "{}", Mend("called sys.exit() before f() returned")),
-            ("import sys\nsys.exit(0)", "f", "{}", Mend("called sys.exit() before f() returned")),
             ("def f(): pass", "f", "[1]", Mend("one JSON object, not a list")),
         ],
     );
@@ -234,14 +216,6 @@ fn python_calls_only_what_the_script_defines() {
 }
 
 #[test]
-fn python_traceback_starts_at_the_tool() {
-    let Some(runtime) = interpreter(Language::Python) else { return };
-    let ran = run(&runtime, "analyzer.py", "def f():\n  print('noise')\n  return 1/0", "f", "{}");
-    assert!(ran.err.starts_with("noise\nTraceback (most recent call last):\n"), "{}", ran.err);
-    assert!(ran.err.contains("analyzer.py\", line 3, in f"), "{}", ran.err);
-}
-
-#[test]
 fn python_script_named_like_a_library() {
     let Some(runtime) = interpreter(Language::Python) else { return };
     let text = "def f():\n  import asyncio\n  return __name__";
@@ -275,9 +249,8 @@ const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 11] = [
     ),
 ];
 
-const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 22] = [
+const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 11] = [
     ("export function g() {}", "f", "{}", Mend("exports no function 'f'; it exports: g")),
-    ("function f() {}", "f", "{}", Mend("write: export function f(input)")),
     ("export const f = 1", "f", "{}", Mend("'f' in analyzer.mjs is a number, not a function")),
     (
         "export const f = () => ({a: [NaN]})",
@@ -292,50 +265,12 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 22] = [
         Mend("the return value.a is a Generator, which JSON cannot carry; return [...it]"),
     ),
     (
-        "export const f = () => [1].values()",
-        "f",
-        "{}",
-        Mend("is a Array Iterator, which JSON cannot carry; return [...it]"),
-    ),
-    (
-        "export const f = () => [(async function* () { yield 1 })()]",
-        "f",
-        "{}",
-        Mend("is a AsyncGenerator, which JSON cannot carry; collect it"),
-    ),
-    (
-        "export const f = () => ({r: /a/u})",
-        "f",
-        "{}",
-        Mend("the return value.r is a RegExp, which JSON cannot carry; return String(it)"),
-    ),
-    (
-        "export const f = () => new Response('a')",
-        "f",
-        "{}",
-        Mend("is a Response, which JSON cannot carry; return await it.text()"),
-    ),
-    (
-        "export const f = () => new WeakMap()",
-        "f",
-        "{}",
-        Mend("is a WeakMap, which JSON cannot carry; return a plain object"),
-    ),
-    ("export const f = () => new Number(NaN)", "f", "{}", Mend("is NaN, which is not JSON")),
-    (
         "class P { #x = 1 }; export const f = () => new P()",
         "f",
         "{}",
         Mend("is a P, which JSON cannot carry; return a plain object"),
     ),
-    (
-        "export const f = () => ({m: new Map()})",
-        "f",
-        "{}",
-        Mend("the return value.m is a Map, which JSON cannot carry; return Object.fromEntries(it)"),
-    ),
     ("export const f = () => 1n", "f", "{}", Mend("is a BigInt")),
-    ("export const f = () => () => 1", "f", "{}", Mend("is a function, which JSON cannot carry")),
     ("export const f = () => { const x = {}; x.x = x; return x }", "f", "{}", Mend("holds itself")),
     ("export const f = () => '\\ud800'", "f", "{}", Mend("half a surrogate pair")),
     (
@@ -344,8 +279,6 @@ const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 22] = [
         "{}",
         Mend("RangeError: no (analyzer.mjs, line 2)"),
     ),
-    ("export const f = () => { throw 'text' }", "f", "{}", Mend("the script threw text")),
-    ("import 'pandazz'", "f", "{}", Mend("pandazz")),
     ("export const f = () => new Promise(() => {})", "f", "{}", Mend("never settled")),
     ("export const f = () => 1", "f", "[1]", Mend("one JSON object, not an array")),
 ];

@@ -238,58 +238,6 @@ fn what_cannot_be_staged_is_refused_before_the_run() {
     }
 }
 
-/// Preview 1: the first opened folder that lets it make `a.csv` gets it; then the same for `b.txt`.
-const WASI: &str = r#"(module
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "path_open"
-    (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
-  (memory (export "memory") 1)
-  (data (i32.const 1024) "a.csv")
-  (data (i32.const 1040) "b.txt")
-  (data (i32.const 1056) "1\n")
-  (func $write (param $fd i32)
-    (i32.store (i32.const 0) (i32.const 1056))
-    (i32.store (i32.const 4) (i32.const 2))
-    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
-  (func $make (param $name i32) (local $fd i32)
-    (local.set $fd (i32.const 3))
-    (loop $next
-      (if (i32.eqz (call $path_open (local.get $fd) (i32.const 0) (local.get $name) (i32.const 5) (i32.const 1)
-            (i64.const 64) (i64.const 0) (i32.const 0) (i32.const 16)))
-        (then (call $write (i32.load (i32.const 16))) (return)))
-      (local.set $fd (i32.add (local.get $fd) (i32.const 1)))
-      (br_if $next (i32.lt_u (local.get $fd) (i32.const 9)))))
-  (func (export "_start")
-    (call $make (i32.const 1024))
-    (call $make (i32.const 1040))
-    (call $write (i32.const 1))))"#;
-
-#[test]
-fn a_wasi_tool_publishes_by_the_same_rule() {
-    if !cfg!(feature = "wasi") {
-        return;
-    }
-    for playground in everybody() {
-        let out = tool(&playground, "guest", "", json!({}));
-        let folder = out.parent().unwrap();
-        fs::remove_file(folder.join("main.py")).unwrap();
-        fs::write(folder.join("main.wat"), WASI).unwrap();
-        let manifest = folder.join("guest.tool.json");
-        let text = fs::read_to_string(&manifest).unwrap();
-        let text = text.replace("main.py", "main.wat").replace("\"python\"", "\"wasm\"").replace("8000", "30000");
-        fs::write(&manifest, text).unwrap();
-        playground.settle();
-        let ended = playground.call("esc:guest", "{}");
-        assert_eq!((ended.code, &ended.out["outputData"]), (Some(0), &json!(1)), "{ended:?}");
-        let wanted = [("a.csv", "1\n"), ("old.csv", "old")];
-        assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into(), "{ended:?}");
-        let told = told(&ended);
-        assert!(told["out/a.csv"].is_empty() && told["out/b.txt"].contains("matches none"), "{told:?}");
-        let (facts, owner) = (fs::metadata(out.join("a.csv")).unwrap(), fs::metadata(&out).unwrap());
-        assert_eq!((facts.uid(), facts.gid()), (owner.uid(), owner.gid()));
-    }
-}
-
 /// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended, with the limit's name.
 #[test]
 fn a_file_too_large_is_an_error_number_or_the_end() {

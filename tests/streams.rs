@@ -1,7 +1,7 @@
 //! Scripts that stream: each value of a generator, and each line of the documented form, is told as it comes; and how a
 //! stream ends.
 
-use crate::harness::{Ended, Playground, as_ours_with, has, processes_of, wait_for};
+use crate::harness::{Ended, Playground, Who, as_ours_with, processes_of, wait_for};
 use crate::http::calls::events;
 use crate::http::{Web, exchanged, request};
 use serde_json::{Value, json};
@@ -30,11 +30,9 @@ impl Tool {
             ),
         };
         let name = format!("{}-{language}", self.name);
-        let folder = playground.tool(&name, language, &format!("{head}{body}"), self.more.clone());
-        let file = folder.join(format!("{name}.tool.json"));
-        let mut manifest: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-        manifest["handler"]["entryPoint"] = json!("go");
-        fs::write(file, manifest.to_string()).unwrap();
+        let mut more = self.more.clone();
+        more["handler"] = json!({"entryPoint": "go"});
+        playground.tool(&name, language, &format!("{head}{body}"), more);
     }
 }
 
@@ -235,37 +233,32 @@ fn a_stream_ends_once_and_its_parts_come_before() {
 /// Any program that prints lines can stream.
 #[test]
 fn printed_lines_are_a_stream() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let line = |json: &str| format!("print('@toolhost {json}', flush=True)\n");
-        let chunk = line("{\"chunk\": \"a\"}");
-        playground.tool("lines", "python", &(chunk.clone() + &line("{\"end\": true}")), json!({}));
-        playground.tool("own", "python", &(chunk.clone() + "print('{\"own\": 1}')\n"), json!({}));
-        playground.tool("open", "python", &chunk, json!({}));
-        playground.tool("late", "python", &format!("print('hello')\n{chunk}"), json!({}));
-        playground.settle();
-        let web = Web::start(&playground, &[]);
-        let of = |name: &str| events(&web.call(&format!("esc:{name}"), &json!({}), &[STREAM]).body);
-        for (name, chunks, answer, words) in [
-            ("lines", 1, json!(["a"]), ""),
-            ("own", 1, json!({"own": 1}), ""),
-            ("open", 1, Value::Null, "the stream has no end"),
-            ("late", 0, Value::Null, "must be a single JSON value"),
-        ] {
-            let told = of(name);
-            let end = &told.last().unwrap().1;
-            assert_eq!((parts(&told).len(), &end["outputData"]), (chunks, &answer), "{name}: {end}");
-            assert!(kind(end).1.contains(words), "{name}: {end}");
-        }
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let line = |json: &str| format!("print('@toolhost {json}', flush=True)\n");
+    let chunk = line("{\"chunk\": \"a\"}");
+    playground.tool("lines", "python", &(chunk.clone() + &line("{\"end\": true}")), json!({}));
+    playground.tool("own", "python", &(chunk.clone() + "print('{\"own\": 1}')\n"), json!({}));
+    playground.tool("open", "python", &chunk, json!({}));
+    playground.tool("late", "python", &format!("print('hello')\n{chunk}"), json!({}));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let of = |name: &str| events(&web.call(&format!("esc:{name}"), &json!({}), &[STREAM]).body);
+    for (name, chunks, answer, words) in [
+        ("lines", 1, json!(["a"]), ""),
+        ("own", 1, json!({"own": 1}), ""),
+        ("open", 1, Value::Null, "the stream has no end"),
+        ("late", 0, Value::Null, "must be a single JSON value"),
+    ] {
+        let told = of(name);
+        let end = &told.last().unwrap().1;
+        assert_eq!((parts(&told).len(), &end["outputData"]), (chunks, &answer), "{name}: {end}");
+        assert!(kind(end).1.contains(words), "{name}: {end}");
+    }
 }
 
 /// A tool whose reader does not read stands still in the middle; of one that reads it comes to its end.
 #[test]
 fn a_slow_reader_makes_the_tool_wait() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(crate::harness::Who::ours(), "/var/tmp");
     playground.policy(
         "much",
@@ -312,15 +305,12 @@ fn a_slow_reader_makes_the_tool_wait() {
 
 #[test]
 fn the_command_line_has_the_whole_answer() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let tool =
-            Tool { name: "two", python: "def go():\n  yield 'a'\n  yield 'b'\n", javascript: "", more: json!({}) };
-        tool.put(&playground, "python");
-        playground.settle();
-        let plain: Ended = playground.cli(&["call", "esc:two-python"]);
-        assert_eq!(plain.text().split_whitespace().collect::<String>(), "[\"a\",\"b\"]");
-        let verbose = playground.cli(&["call", "--verbose", "esc:two-python"]);
-        assert!(verbose.stderr.contains("chunk"), "{verbose:?}");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let tool = Tool { name: "two", python: "def go():\n  yield 'a'\n  yield 'b'\n", javascript: "", more: json!({}) };
+    tool.put(&playground, "python");
+    playground.settle();
+    let plain: Ended = playground.cli(&["call", "esc:two-python"]);
+    assert_eq!(plain.text().split_whitespace().collect::<String>(), "[\"a\",\"b\"]");
+    let verbose = playground.cli(&["call", "--verbose", "esc:two-python"]);
+    assert!(verbose.stderr.contains("chunk"), "{verbose:?}");
 }

@@ -1,7 +1,7 @@
 //! Failures that are not the tool's are told by their cause: a removed file, a limit of this process, a new folder.
 
 use crate::harness::{Host, Playground, Server, Who, finish, host, is_root, kind};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -69,27 +69,6 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     assert!(told.contains("DependencyError") && told.contains("not a regular file any more"), "{told}");
 }
 
-#[test]
-fn folders_that_come_after_a_server_began_are_read_at_its_next_reload() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    for folder in ["tool-defs", "user_scripts", "sandbox-policies"] {
-        fs::remove_dir_all(playground.path(folder)).unwrap();
-    }
-    let mut server = Server::start(&playground);
-    let names = server.names();
-    assert!(names.iter().all(|name| name.starts_with("core__")), "the control: {names:?}");
-    fs::create_dir_all(playground.path("sandbox-policies")).unwrap();
-    let limit = "[limits]\nlog_bytes = 4321\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-    playground.policy("came", "esc:*", &format!("folders = [\"user_scripts\"]\n{limit}"));
-    playground.tool("came", "python", "print(1)\n", json!({}));
-    playground.settle();
-    server.reload("the tool that came is listed", |server| server.names().contains(&"esc__came".to_owned()));
-    assert_eq!(said(&mut server, "esc:came"), "1");
-    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
-    let record: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
-    assert!(record["rule"] == "policy came" && record["limits"]["logBytes"] == 4321, "{record}");
-}
-
 /// Scripts may lie where this host may not write, also directly in a base folder: it runs without a folder for results.
 #[test]
 fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
@@ -97,8 +76,7 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
         return;
     }
     let playground = Playground::new(Who::User, "/var/tmp");
-    let core = include_str!("../sandbox-policies/core.policy.toml");
-    fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
+    playground.allow_builtin_tools();
     for script in ["user_scripts/plain.py", "user_scripts/other/plain.py"] {
         fs::write(playground.path(script), "print('{\"a\": 1}')\n").unwrap();
     }
@@ -175,35 +153,6 @@ fn what_this_host_makes_its_owner_can_open_whatever_the_umask() {
     assert!(seen >= 3, "{seen}");
 }
 
-/// A link that leads nowhere is not the same as no policies.
-#[test]
-fn a_dangling_link_in_the_place_of_the_policies_refuses() {
-    let host = host();
-    host.tool("t:one", json!({}));
-    let (_, audit, _) = host.run(&["audit", "t:one"]);
-    assert!(audit.contains("built-in default"), "the control: {audit}");
-    std::os::unix::fs::symlink("/nowhere", host.folder.path().join("sandbox-policies")).unwrap();
-    let (code, _, err) = host.run(&["call", "t:one"]);
-    assert!(code == 3 && err.contains("sandbox-policies: is a symbolic link"), "{code} {err}");
-}
-
-#[test]
-fn check_of_one_file_looks_at_that_file() {
-    let host = host();
-    let elsewhere = tempfile::tempdir().unwrap();
-    host.tool("t:one", json!({}));
-    let manifest = fs::read_to_string(host.folder.path().join("user_scripts/one/one.tool.json")).unwrap();
-    let alone = elsewhere.path().join("alone.tool.json");
-    fs::write(&alone, manifest.replace("t:one", "t:alone").replace("one/main.py", "main.py")).unwrap();
-    fs::write(elsewhere.path().join("main.py"), "print(1)\n").unwrap();
-    // Beside it lies what must not be read: another of the same id, and more than a scan may look at.
-    fs::write(elsewhere.path().join("twin.tool.json"), fs::read(&alone).unwrap()).unwrap();
-    let (code, out, err) = host.run(&["check", alone.to_str().unwrap()]);
-    assert!(code == 0 && out.contains("alone.tool.json: ok, t:alone@1.0.0"), "{out}{err}");
-    let (code, out, _) = host.run(&["check", elsewhere.path().to_str().unwrap()]);
-    assert!(code == 2 && out.contains("one id and version twice"), "the control: {out}");
-}
-
 /// As many policies as tools: four times as many take some four times as long.
 #[test]
 fn check_does_not_grow_with_tools_times_policies() {
@@ -229,77 +178,47 @@ fn check_does_not_grow_with_tools_times_policies() {
     assert!(many < few * 10, "{few:?}, then {many:?}");
 }
 
-#[test]
-fn a_tool_that_failed_is_told_with_what_it_wrote() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let secret =
-        json!({ "parameters": { "type": "object", "properties": { "key": { "type": "string", "x-secret": true } } } });
-    let usage = "import json, sys\nprint('usage:', json.load(sys.stdin).get('key'))\nsys.exit(1)\n";
-    playground.tool("usage", "python", usage, secret);
-    let late =
-        "import sys, time\nprint('half', flush=True)\nprint('step 3', file=sys.stderr, flush=True)\ntime.sleep(60)\n";
-    playground.tool("late", "python", late, json!({ "execution": { "timeoutMs": 1500 } }));
-    playground.tool("good", "python", "print(1)\n", json!({}));
-    playground.settle();
-    let details = |name: &str, input: &str| {
-        let ended = playground.call(name, input);
-        ended.out["error"]["details"].as_str().unwrap_or_default().to_owned()
-    };
-    assert_eq!(details("esc:usage", "{}"), "stdout: usage: None");
-    let hidden = details("esc:usage", r#"{"key": "hunter2hunter2"}"#);
-    assert!(hidden.starts_with("stdout: usage: ") && !hidden.contains("hunter2"), "{hidden}");
-    let late = details("esc:late", "{}");
-    assert!(late.starts_with("The limit timeoutMs was 1500 ms.\nstderr: step 3\nstdout: half"), "{late}");
-    assert_eq!(details("esc:good", "{}"), "", "control: of an answer there are none");
-    // The same by the road of a client.
-    let mut server = Server::start(&playground);
-    let told = said(&mut server, "esc:usage");
-    assert!(told.contains("stdout: usage: None"), "{told}");
-}
-
 /// With some calls at a time it has descriptors enough, with many not: whatever is missing them is told as that.
 #[test]
 fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
-    for who in Who::both() {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.without_breaker();
-        playground.tool("slow", "python", "import time\ntime.sleep(0.5)\nprint(1)\n", json!({}));
-        playground.settle();
-        let mut few = playground.outside("/usr/bin/prlimit");
-        few.arg("--nofile=100:100");
-        let mut server = Server::of(playground.host_by(few));
-        let (mut answered, mut refused) = (0, 0);
-        for _ in 0..3 {
-            let calls: Vec<u64> = (0..40).map(|_| server.call("esc:slow", json!({}))).collect();
-            for answer in server.answers(&calls).values() {
-                let told = answer.to_string();
-                match kind(answer).as_str() {
-                    "none" => answered += 1,
-                    "InternalError" if told.contains("descriptors") => refused += 1,
-                    // It could not look at the files beside the script, and says why.
-                    _ if told.contains("DependencyError") && told.contains("Too many open files") => refused += 1,
-                    other => panic!("{who:?}: {other}: {told}"),
-                }
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    playground.without_breaker();
+    playground.tool("slow", "python", "import time\ntime.sleep(0.5)\nprint(1)\n", json!({}));
+    playground.settle();
+    let mut few = playground.outside("/usr/bin/prlimit");
+    few.arg("--nofile=100:100");
+    let mut server = Server::of(playground.host_by(few));
+    let (mut answered, mut refused) = (0, 0);
+    for _ in 0..3 {
+        let calls: Vec<u64> = (0..40).map(|_| server.call("esc:slow", json!({}))).collect();
+        for answer in server.answers(&calls).values() {
+            let told = answer.to_string();
+            match kind(answer).as_str() {
+                "none" => answered += 1,
+                "InternalError" if told.contains("descriptors") => refused += 1,
+                // It could not look at the files beside the script, and says why.
+                _ if told.contains("DependencyError") && told.contains("Too many open files") => refused += 1,
+                other => panic!("{who:?}: {other}: {told}"),
             }
         }
-        assert!(answered > 0 && refused > 0, "{who:?}: {answered} answered, {refused} refused");
     }
+    assert!(answered > 0 && refused > 0, "{who:?}: {answered} answered, {refused} refused");
 }
 
 /// A tool gives way to its host, however nice that one is itself.
 #[test]
 fn tools_are_nicer_than_their_host() {
-    for who in Who::both() {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool("nice", "python", "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n", json!({}));
-        playground.settle();
-        for (host, wanted) in [(0, 10), (5, 15), (11, 19), (19, 19)] {
-            let mut nice = playground.outside("/usr/bin/nice");
-            nice.args(["-n", &host.to_string()]);
-            let mut call = playground.host_by(nice);
-            call.args(["call", "esc:nice", "--json"]);
-            let ended = finish(call, b"");
-            assert_eq!(ended.out["outputData"], json!(wanted), "{who:?}: host {host}: {ended:?}");
-        }
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    playground.tool("nice", "python", "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n", json!({}));
+    playground.settle();
+    for (host, wanted) in [(0, 10), (5, 15), (11, 19), (19, 19)] {
+        let mut nice = playground.outside("/usr/bin/nice");
+        nice.args(["-n", &host.to_string()]);
+        let mut call = playground.host_by(nice);
+        call.args(["call", "esc:nice", "--json"]);
+        let ended = finish(call, b"");
+        assert_eq!(ended.out["outputData"], json!(wanted), "{who:?}: host {host}: {ended:?}");
     }
 }

@@ -149,54 +149,6 @@ fn the_context_of_each_face_goes_on_into_tool_log_and_record() {
 }
 
 #[test]
-#[cfg(feature = "wasi")]
-fn a_module_has_the_context_as_well() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    // Writes each variable to its log.
-    let module = r#"(module
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "environ_sizes_get" (func $sizes (param i32 i32) (result i32)))
-  (import "wasi_snapshot_preview1" "environ_get" (func $get (param i32 i32) (result i32)))
-  (memory (export "memory") 4)
-  (data (i32.const 64) "\n1")
-  (func $write (param $fd i32) (param $ptr i32) (param $len i32)
-    (i32.store (i32.const 0) (local.get $ptr))
-    (i32.store (i32.const 4) (local.get $len))
-    (drop (call $fd_write (local.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))))
-  (func (export "_start") (local $i i32) (local $ptr i32) (local $end i32)
-    (drop (call $sizes (i32.const 16) (i32.const 20)))
-    (drop (call $get (i32.const 1024) (i32.const 8192)))
-    (loop $next
-      (if (i32.lt_u (local.get $i) (i32.load (i32.const 16))) (then
-        (local.set $ptr (i32.load (i32.add (i32.const 1024) (i32.mul (local.get $i) (i32.const 4)))))
-        (local.set $end (local.get $ptr))
-        (loop $more
-          (if (i32.load8_u (local.get $end)) (then
-            (local.set $end (i32.add (local.get $end) (i32.const 1)))
-            (br $more))))
-        (call $write (i32.const 2) (local.get $ptr) (i32.sub (local.get $end) (local.get $ptr)))
-        (call $write (i32.const 2) (i32.const 64) (i32.const 1))
-        (local.set $i (i32.add (local.get $i) (i32.const 1)))
-        (br $next))))
-    (call $write (i32.const 1) (i32.const 65) (i32.const 1))))"#;
-    let declared = json!({"execution": {"env": {"TRACEPARENT": "none"}}});
-    playground.tool("module", "wasm", module, declared);
-    playground.settle();
-    let called = |context: Option<String>| {
-        let mut command = playground.host();
-        command.args(["call", "esc:module", "--json"]);
-        context.map(|context| command.env("TRACEPARENT", context));
-        let ended = finish(command, b"");
-        let logs = ended.out["logs"].as_array().unwrap_or_else(|| panic!("{ended:?}")).clone();
-        logs.into_iter().filter_map(|line| line.as_str()?.strip_prefix("TRACEPARENT=").map(str::to_owned)).collect()
-    };
-    let found: Vec<String> = called(Some(parent("00")));
-    assert_eq!(found, [parent("00")]);
-    let found: Vec<String> = called(None);
-    assert_eq!(found, ["none"], "control: the text of the manifest");
-}
-
-#[test]
 fn a_collector_is_told_of_the_call_and_its_stages_and_of_nothing_secret() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     tools(&playground);
@@ -275,17 +227,6 @@ fn one_call_from_the_command_line_is_told_too() {
     assert_eq!(playground.records().pop().unwrap()["trace"], span[0]["traceId"]);
     let heard = collector.heard.lock().unwrap();
     assert!(heard[0].0.contains("authorization: Bearer abc") && heard[0].1.contains("\"ours\""), "{heard:?}");
-    drop(heard);
-    let odd = |address: &str| {
-        let mut command = playground.host();
-        command.args(["call", "esc:traced", "--json"]).env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", address);
-        finish(command, b"")
-    };
-    let ended = odd("grpc://collector:4317");
-    assert!(ended.code == Some(0) && ended.stderr.contains("no traces are sent to grpc://collector:4317"), "{ended:?}");
-    let ended = odd("http://me:sesame@collector:4318");
-    assert!(ended.code == Some(0) && ended.stderr.contains("no user or password can stand in an address"), "{ended:?}");
-    assert!(!ended.stderr.contains("sesame"), "{ended:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `call --verbose` and `test --verbose`: what was run, with what, and how long each stage took.
 
-use crate::harness::{Playground, as_ours_with};
+use crate::harness::{Playground, Who};
 use serde_json::json;
 
 const SECRET: &str = "hunter2-very-secret";
@@ -16,81 +16,47 @@ fn field<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
 
 #[test]
 fn a_call_shows_command_input_output_log_grants_and_times() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let secret = json!({"type": "string", "description": "d", "writeOnly": true});
-        let parameters =
-            json!({"type": "object", "properties": {"token": secret, "n": {"type": "integer", "description": "d"}}});
-        let example = json!({"description": "one", "input": {"n": 7}, "expectedOutput": {"n": 7}});
-        let more = json!({"parameters": parameters, "examples": [example]});
-        let folder = playground.tool("shown", "python", SCRIPT, more);
-        playground.settle();
-        let input = json!({"n": 7, "token": SECRET}).to_string();
-        let ended = playground.cli(&["call", "esc:shown", "--verbose", "--input", &input]);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        assert_eq!(ended.out, json!({"n": 7, "token": "***"}), "standard output is the answer alone");
-        let err = &ended.stderr;
-        let one = |name: &str| field(err, name).first().map_or(String::new(), |line| (*line).to_owned());
-        assert!(one("command").ends_with(&format!("{}/main.py", folder.display())), "{err}");
-        assert!(one("command").contains("python"), "{err}");
-        assert_eq!(one("stdin"), r#"{"n":7,"token":"***"}"#, "{err}");
-        assert_eq!(one("stdout"), r#"{"n": 7, "token": "***"}"#.replace(": ", ":").replace(", ", ","), "{err}");
-        assert!(one("log").starts_with("heard \\u{1b}[31m ***"), "{err}");
-        assert!(field(err, "grants").iter().any(|line| line.starts_with("read ")), "{err}");
-        let timing = one("timing");
-        for stage in ["turn", "decide", "prepare", "run", "answer"] {
-            assert!(timing.contains(&format!("{stage} ")), "{stage}: {timing}");
-        }
-        assert!(!err.contains(SECRET) && !err.contains('\u{1b}'), "{err}");
-        // For a program it is a member of the outcome, and only where it was asked for.
-        let ended = playground.cli(&["call", "esc:shown", "--verbose", "--json", "--input", &input]);
-        let told = &ended.out["verbose"];
-        assert_eq!(told["stdin"], r#"{"n":7,"token":"***"}"#, "{ended:?}");
-        assert!(told["timing"].as_array().is_some_and(|stages| stages.len() == 5), "{told}");
-        assert!(!ended.text().contains(SECRET), "{}", ended.text());
-        let ended = playground.cli(&["call", "esc:shown", "--json", "--input", &input]);
-        assert_eq!(ended.out.get("verbose"), None);
-        // A tool that gives no answer: what it printed instead.
-        playground.tool("chatty", "python", "print('no JSON')\nprint('at all')\n", json!({}));
-        playground.settle();
-        let ended = playground.cli(&["call", "esc:chatty", "--verbose"]);
-        assert_eq!(field(&ended.stderr, "stdout"), ["no JSON\\nat all\\n"], "{ended:?}");
-        assert_eq!(field(&ended.stderr, "stdin"), ["{}"], "{ended:?}");
-        // An answer that is refused is shown all the same.
-        playground.tool("odd", "python", "print('\"x\"')\n", json!({"output": {"type": "integer"}}));
-        playground.settle();
-        let ended = playground.cli(&["call", "esc:odd", "--verbose"]);
-        assert!(ended.stderr.contains("OutputValidationError"), "{ended:?}");
-        assert_eq!(field(&ended.stderr, "stdout"), ["\"x\""], "{ended:?}");
-        // A script that a call names.
-        let named = json!({"scriptPath": "shown/main.py", "inputData": {"n": 7, "token": SECRET}}).to_string();
-        let ended = playground.cli(&["call", "core:execute-python-script", "--verbose", "--input", &named]);
-        assert_eq!(field(&ended.stderr, "stdin"), [r#"{"n":7,"token":"***"}"#], "{ended:?}");
-        assert!(field(&ended.stderr, "command")[0].ends_with("shown/main.py"), "{ended:?}");
-        assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
-        let ended = playground.cli(&["test", "esc:shown", "--verbose"]);
-        assert!(ended.text().contains("1 passed, 0 failed"), "{ended:?}");
-        assert_eq!(field(&ended.stderr, "stdin"), [r#"{"n":7}"#], "{ended:?}");
-        assert!(
-            ended.stderr.contains("esc:shown@1.0.0: one") && !field(&ended.stderr, "timing").is_empty(),
-            "{ended:?}"
-        );
-    });
-}
-
-#[test]
-#[cfg(feature = "wasi")]
-fn a_module_is_shown_as_well() {
-    let playground = Playground::new(crate::harness::Who::ours(), "/var/tmp");
-    let module = r#"(module
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
-  (memory (export "memory") 1)
-  (data (i32.const 0) "\08\00\00\00\01\00\00\001")
-  (func (export "_start") (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#;
-    playground.tool("module", "wasm", module, json!({}));
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let secret = json!({"type": "string", "description": "d", "writeOnly": true});
+    let parameters =
+        json!({"type": "object", "properties": {"token": secret, "n": {"type": "integer", "description": "d"}}});
+    let example = json!({"description": "one", "input": {"n": 7}, "expectedOutput": {"n": 7}});
+    let more = json!({"parameters": parameters, "examples": [example]});
+    let folder = playground.tool("shown", "python", SCRIPT, more);
     playground.settle();
-    let ended = playground.cli(&["call", "esc:module", "--verbose", "--json", "--input", r#"{"a":1}"#]);
+    let input = json!({"n": 7, "token": SECRET}).to_string();
+    let ended = playground.cli(&["call", "esc:shown", "--verbose", "--input", &input]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.out, json!({"n": 7, "token": "***"}), "standard output is the answer alone");
+    let err = &ended.stderr;
+    let one = |name: &str| field(err, name).first().map_or(String::new(), |line| (*line).to_owned());
+    assert!(one("command").ends_with(&format!("{}/main.py", folder.display())), "{err}");
+    assert!(one("command").contains("python"), "{err}");
+    assert_eq!(one("stdin"), r#"{"n":7,"token":"***"}"#, "{err}");
+    assert_eq!(one("stdout"), r#"{"n": 7, "token": "***"}"#.replace(": ", ":").replace(", ", ","), "{err}");
+    assert!(one("log").starts_with("heard \\u{1b}[31m ***"), "{err}");
+    assert!(field(err, "grants").iter().any(|line| line.starts_with("read ")), "{err}");
+    let timing = one("timing");
+    for stage in ["turn", "decide", "prepare", "run", "answer"] {
+        assert!(timing.contains(&format!("{stage} ")), "{stage}: {timing}");
+    }
+    assert!(!err.contains(SECRET) && !err.contains('\u{1b}'), "{err}");
+    // For a program it is a member of the outcome, and only where it was asked for.
+    let ended = playground.cli(&["call", "esc:shown", "--verbose", "--json", "--input", &input]);
     let told = &ended.out["verbose"];
-    assert_eq!((&told["stdin"], &told["stdout"]), (&json!(r#"{"a":1}"#), &json!("1")), "{ended:?}");
-    assert!(told["command"].as_str().is_some_and(|command| command.ends_with("main.wat")), "{told}");
+    assert_eq!(told["stdin"], r#"{"n":7,"token":"***"}"#, "{ended:?}");
+    assert!(told["timing"].as_array().is_some_and(|stages| stages.len() == 5), "{told}");
+    assert!(!ended.text().contains(SECRET), "{}", ended.text());
+    let ended = playground.cli(&["call", "esc:shown", "--json", "--input", &input]);
+    assert_eq!(ended.out.get("verbose"), None);
+    // A script that a call names.
+    let named = json!({"scriptPath": "shown/main.py", "inputData": {"n": 7, "token": SECRET}}).to_string();
+    let ended = playground.cli(&["call", "core:execute-python-script", "--verbose", "--input", &named]);
+    assert_eq!(field(&ended.stderr, "stdin"), [r#"{"n":7,"token":"***"}"#], "{ended:?}");
+    assert!(field(&ended.stderr, "command")[0].ends_with("shown/main.py"), "{ended:?}");
+    assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
+    let ended = playground.cli(&["test", "esc:shown", "--verbose"]);
+    assert!(ended.text().contains("1 passed, 0 failed"), "{ended:?}");
+    assert_eq!(field(&ended.stderr, "stdin"), [r#"{"n":7}"#], "{ended:?}");
+    assert!(ended.stderr.contains("esc:shown@1.0.0: one") && !field(&ended.stderr, "timing").is_empty(), "{ended:?}");
 }

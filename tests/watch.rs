@@ -1,6 +1,6 @@
 //! A running server sees by itself that its tools and policies changed, and nothing else.
 
-use crate::harness::{Playground, Who, has, skipped, wait_for};
+use crate::harness::{Playground, Who, skipped, wait_for};
 use crate::http::Web;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -41,9 +41,6 @@ fn manifest(playground: &Playground, name: &str) -> std::path::PathBuf {
 
 #[test]
 fn what_changes_is_read_and_what_is_broken_stays_as_it_was() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool("one", "python", "import time\ntime.sleep(2)\nprint(1)\n", json!({}));
     playground.settle();
@@ -135,9 +132,6 @@ fn every_kind_of_definition_is_watched() {
 /// Taken away from this host, not taken away: no tool of a folder goes because nobody can look into it.
 #[test]
 fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::User, "/var/tmp");
     for name in ["one", "two"] {
         playground.tool(name, "python", "print(1)\n", json!({}));
@@ -172,9 +166,6 @@ fn tools_in_a_folder_that_cannot_be_listed_stay_as_they_were() {
 
 #[test]
 fn what_running_tools_write_has_nothing_read_anew() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import os\nos.makedirs('out/deep', exist_ok=True)\nfor n in range(50):\n    \
             open(f'out/{n}.txt', 'w').write('x')\n    open(f'out/deep/{n}.json', 'w').write('x')\n    \
@@ -210,9 +201,6 @@ fn what_running_tools_write_has_nothing_read_anew() {
 
 #[test]
 fn it_can_look_by_itself_or_not_at_all() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     for folder in ["tool-defs", "user_scripts", "sandbox-policies"] {
         fs::remove_dir_all(playground.path(folder)).unwrap();
@@ -234,9 +222,6 @@ fn it_can_look_by_itself_or_not_at_all() {
 /// B-008: a second folder of tools that comes while the server runs is loaded.
 #[test]
 fn a_second_folder_that_comes_is_loaded() {
-    if !has("python", 1) {
-        return;
-    }
     let who = Who::ours();
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool("one", "python", "print(1)\n", json!({}));
@@ -258,9 +243,6 @@ fn a_second_folder_that_comes_is_loaded() {
 /// The kernel counts them for each user namespace, too.
 #[test]
 fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
-    if !has("python", 1) {
-        return;
-    }
     let limited = |most: u32| {
         let playground = Playground::new(Who::ours(), "/var/tmp");
         playground.tool("first", "python", "print(1)\n", json!({}));

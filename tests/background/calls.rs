@@ -1,7 +1,7 @@
 //! Receipts: at once, for the caller alone, and with the result later; what is refused leaves none.
 
 use super::{Scene, begin, ended, place, state};
-use crate::harness::{Who, as_everyone_with, finish, is_root, skipped, wait_for};
+use crate::harness::{Who, as_everyone, finish, is_root, skipped, wait_for};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
@@ -243,7 +243,7 @@ fn a_full_store_refuses_before_anything_runs() {
 
 #[test]
 fn a_store_that_others_could_touch_is_refused_and_a_mended_one_used() {
-    as_everyone_with("python", "the store's file", |who| {
+    as_everyone("the store's file", |who| {
         let scene = Scene::new(who, "");
         let file = scene.playground.path("state/background.redb");
         let web = scene.serve();

@@ -9,7 +9,7 @@ use serde_json::json;
 async fn what_was_answered_is_known_by_its_id_and_its_body() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("known"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("same", "echo", json!({"n": 1})).await;
     assert_eq!(raw.answer("same").await["response"], "{\"n\":1}");
@@ -33,31 +33,29 @@ async fn what_was_answered_is_known_by_its_id_and_its_body() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_may_write_runs_again_where_its_author_and_the_operator_say_so() {
     let Some(node) = Node::shared() else { return };
-    for who in [Who::ours()] {
-        let (playground, service) = (world(who), unique("idempotent"));
-        for name in ["both-say", "author-says"] {
-            writer(&playground, name, json!({"idempotent": true}));
-        }
-        playground.settle();
-        let entry = format!(
-            "[[broker]]\nurl = \"{}\"\nservice = \"{service}\"\ncaller = \"trustgraph\"\n\
-             tools = [\"esc:echo\", \"esc:write\", \"esc:both-say@1\", \"esc:author-says\"]\n\
-             idempotent = [\"esc:write\", \"esc:both-say\"]\n",
-            node.url()
-        );
-        let host = Served::by(&playground, "one", &entry, &[]);
-        host.says("is connected", 1);
-        let told = "`idempotent` of esc:write, which [[broker]] lists, does not say so in its manifest";
-        assert!(host.said().contains(told) && !host.said().contains("of esc:both-say"), "{}", host.said());
-        let mut raw = Raw::to(&node.url(), &service).await;
-        for name in ["write", "author-says"] {
-            raw.lost(name, name, json!({"n": 1})).await;
-            let told = raw.answer(name).await["error"]["message"].to_string();
-            assert!(told.contains("is not run again"), "{name}: {told}");
-        }
-        raw.lost("both", "both-say", json!({"n": 1})).await;
-        assert_eq!(raw.answer("both").await["response"], "{\"n\":1}", "{}", host.said());
-        assert_eq!(host.said().matches("it is run again").count(), 1, "{}", host.said());
-        raw.is_quiet().await;
+    let (playground, service) = (world(Who::ours()), unique("idempotent"));
+    for name in ["both-say", "author-says"] {
+        writer(&playground, name, json!({"idempotent": true}));
     }
+    playground.settle();
+    let entry = format!(
+        "[[broker]]\nurl = \"{}\"\nservice = \"{service}\"\ncaller = \"trustgraph\"\n\
+         tools = [\"esc:echo\", \"esc:write\", \"esc:both-say@1\", \"esc:author-says\"]\n\
+         idempotent = [\"esc:write\", \"esc:both-say\"]\n",
+        node.url()
+    );
+    let host = Served::by(&playground, "one", &entry, &[]);
+    host.says("is connected", 1);
+    let told = "`idempotent` of esc:write, which [[broker]] lists, does not say so in its manifest";
+    assert!(host.said().contains(told) && !host.said().contains("of esc:both-say"), "{}", host.said());
+    let mut raw = Raw::to(&node.url(), &service).await;
+    for name in ["write", "author-says"] {
+        raw.lost(name, name, json!({"n": 1})).await;
+        let told = raw.answer(name).await["error"]["message"].to_string();
+        assert!(told.contains("is not run again"), "{name}: {told}");
+    }
+    raw.lost("both", "both-say", json!({"n": 1})).await;
+    assert_eq!(raw.answer("both").await["response"], "{\"n\":1}", "{}", host.said());
+    assert_eq!(host.said().matches("it is run again").count(), 1, "{}", host.said());
+    raw.is_quiet().await;
 }

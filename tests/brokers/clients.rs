@@ -79,10 +79,8 @@ pub fn served(playground: &Playground, broker: &str, service: &str) {
 #[test]
 fn clients_of_trustgraph_call_tools_over_rabbitmq() {
     let Some(node) = Node::shared() else { return };
-    for who in Who::both() {
-        let (playground, service) = (world(who), unique("clients"));
-        let host = Served::start(&playground, "one", &node.url(), &service);
-        served(&playground, &format!("amqp:{}", node.port), &service);
-        drop(host);
-    }
+    let (playground, service) = (world(Who::ours()), unique("clients"));
+    let host = Served::serve(&playground, "one", &node.url(), &service);
+    served(&playground, &format!("amqp:{}", node.port), &service);
+    drop(host);
 }

@@ -24,47 +24,45 @@ pub fn running(playground: &Playground, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
     let Some(node) = Node::shared() else { return };
-    for who in [Who::ours()] {
-        let (playground, service) = (world(who), unique("killed"));
-        let start = || Served::start(&playground, "one", &node.url(), &service);
-        let host = start();
-        let mut raw = Raw::to(&node.url(), &service).await;
-        raw.call("w", "write", json!({"seconds": 20})).await;
-        running(&playground, "write");
-        kill(host);
-        let host = start();
-        let told = raw.answer("w").await["error"]["message"].to_string();
-        assert!(told.contains("is not run again"), "{told}");
-        raw.call("r", "echo", json!({"seconds": 2})).await;
-        running(&playground, "echo");
-        kill(host);
-        let host = start();
-        assert_eq!(raw.answer("r").await["response"], "{\"seconds\":2}", "{}", host.said());
-        assert!(host.said().contains("it is run again"), "{}", host.said());
-        // And no third time.
-        raw.call("d", "echo", json!({"seconds": 20, "which": "d"})).await;
-        running(&playground, "echo");
-        kill(host);
-        let host = start();
-        running(&playground, "echo");
-        kill(host);
-        let host = start();
-        let told = raw.answer("d").await["error"]["message"].to_string();
-        assert!(told.contains("lost twice"), "{told}");
-        raw.is_quiet().await;
-        let dead = raw.dead().await.expect("it is kept for a person");
-        assert!(String::from_utf8(dead).unwrap().contains("which"));
-        assert_eq!(raw.dead().await, None, "and nothing else is");
-        drop(host);
-    }
+    let (playground, service) = (world(Who::ours()), unique("killed"));
+    let start = || Served::serve(&playground, "one", &node.url(), &service);
+    let host = start();
+    let mut raw = Raw::to(&node.url(), &service).await;
+    raw.call("w", "write", json!({"seconds": 20})).await;
+    running(&playground, "write");
+    kill(host);
+    let host = start();
+    let told = raw.answer("w").await["error"]["message"].to_string();
+    assert!(told.contains("is not run again"), "{told}");
+    raw.call("r", "echo", json!({"seconds": 2})).await;
+    running(&playground, "echo");
+    kill(host);
+    let host = start();
+    assert_eq!(raw.answer("r").await["response"], "{\"seconds\":2}", "{}", host.said());
+    assert!(host.said().contains("it is run again"), "{}", host.said());
+    // And no third time.
+    raw.call("d", "echo", json!({"seconds": 20, "which": "d"})).await;
+    running(&playground, "echo");
+    kill(host);
+    let host = start();
+    running(&playground, "echo");
+    kill(host);
+    let host = start();
+    let told = raw.answer("d").await["error"]["message"].to_string();
+    assert!(told.contains("lost twice"), "{told}");
+    raw.is_quiet().await;
+    let dead = raw.dead().await.expect("it is kept for a person");
+    assert!(String::from_utf8(dead).unwrap().contains("which"));
+    assert_eq!(raw.dead().await, None, "and nothing else is");
+    drop(host);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("shared"));
-    let one = Served::start(&playground, "one", &node.url(), &service);
-    let two = Served::start(&playground, "two", &node.url(), &service);
+    let one = Served::serve(&playground, "one", &node.url(), &service);
+    let two = Served::serve(&playground, "two", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     for n in 0..24 {
         raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.5})).await;
@@ -91,7 +89,7 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
 async fn a_queue_that_is_deleted_is_made_again() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("deleted"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.is_quiet().await;
     raw.delete_queue().await;
@@ -216,7 +214,7 @@ async fn a_broker_that_answers_slowly_is_served() {
 async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
     let Some(node) = Node::start() else { return };
     let (playground, service) = (world(Who::ours()), unique("limited"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     // A broker that starts again while a host serves is served again.
     node.stop();
     host.says("is away", 1);

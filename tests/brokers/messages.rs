@@ -19,71 +19,67 @@ fn refusal(body: &Value) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_request_has_one_answer_of_its_own() {
     let Some(node) = Node::shared() else { return };
-    for who in [Who::ours()] {
-        let (playground, service) = (world(who), unique("messages"));
-        let host = Served::start(&playground, "one", &node.url(), &service);
-        let mut raw = Raw::to(&node.url(), &service).await;
-        // The control.
-        raw.call("größe", "echo", json!({"text": "größer 😀"})).await;
-        assert_eq!(text(&raw.answer("größe").await), "{\"text\":\"größer 😀\"}");
-        // More at once than may run.
-        for n in 0..24 {
-            raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.1})).await;
-        }
-        let mut answers = BTreeMap::new();
-        for _ in 0..24 {
-            let (id, body) = raw.reply().await;
-            assert_eq!(answers.insert(String::from_utf8(id).unwrap(), text(&body).to_owned()), None, "a second answer");
-        }
-        for n in 0..24 {
-            let answer: Value = serde_json::from_str(&answers[&format!("n{n}")]).unwrap();
-            assert_eq!(answer["n"], n, "somebody else's answer");
-        }
-        // An id is bytes, and copied so. Two requests of one id are two.
-        for _ in 0..2 {
-            let body = json!({"config": "{\"tool\": \"esc:echo\"}", "user": "alice", "more": [1]}).to_string();
-            raw.send(Some(AMQPValue::LongString(vec![0xff, 0, b'x'].into())), body.as_bytes()).await;
-        }
-        for _ in 0..2 {
-            let (id, body) = raw.reply().await;
-            assert_eq!((id, text(&body)), (vec![0xff, 0, b'x'], "{}"), "absent arguments are none");
-        }
-        raw.ask("s", &json!({"tool": "esc:echo", "stream": true}), &json!({"a": 1})).await;
-        assert_eq!(text(&raw.answer("s").await), "{\"a\":1}", "a tool without parts");
-        raw.is_quiet().await;
-        drop(host);
+    let (playground, service) = (world(Who::ours()), unique("messages"));
+    let host = Served::serve(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    // The control.
+    raw.call("größe", "echo", json!({"text": "größer 😀"})).await;
+    assert_eq!(text(&raw.answer("größe").await), "{\"text\":\"größer 😀\"}");
+    // More at once than may run.
+    for n in 0..24 {
+        raw.call(&format!("n{n}"), "echo", json!({"n": n, "seconds": 0.1})).await;
     }
+    let mut answers = BTreeMap::new();
+    for _ in 0..24 {
+        let (id, body) = raw.reply().await;
+        assert_eq!(answers.insert(String::from_utf8(id).unwrap(), text(&body).to_owned()), None, "a second answer");
+    }
+    for n in 0..24 {
+        let answer: Value = serde_json::from_str(&answers[&format!("n{n}")]).unwrap();
+        assert_eq!(answer["n"], n, "somebody else's answer");
+    }
+    // An id is bytes, and copied so. Two requests of one id are two.
+    for _ in 0..2 {
+        let body = json!({"config": "{\"tool\": \"esc:echo\"}", "user": "alice", "more": [1]}).to_string();
+        raw.send(Some(AMQPValue::LongString(vec![0xff, 0, b'x'].into())), body.as_bytes()).await;
+    }
+    for _ in 0..2 {
+        let (id, body) = raw.reply().await;
+        assert_eq!((id, text(&body)), (vec![0xff, 0, b'x'], "{}"), "absent arguments are none");
+    }
+    raw.ask("s", &json!({"tool": "esc:echo", "stream": true}), &json!({"a": 1})).await;
+    assert_eq!(text(&raw.answer("s").await), "{\"a\":1}", "a tool without parts");
+    raw.is_quiet().await;
+    drop(host);
 }
 
 /// The end of a stream is empty, or what the tool answers beside its parts.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_a_stream_is_left_out_or_said_twice() {
     let Some(node) = Node::shared() else { return };
-    for who in [Who::ours()] {
-        let (playground, service) = (world(who), unique("streams"));
-        let _host = Served::start(&playground, "one", &node.url(), &service);
-        let mut raw = Raw::to(&node.url(), &service).await;
-        let asked = |tool: &str, stream: bool| json!({"tool": format!("esc:{tool}"), "stream": stream});
-        for (tool, arguments, parts) in [
-            ("both", json!({}), &["one ", "two", "{\"rows\":3}"][..]),
-            ("count", json!({"upto": 2}), &["0 ", "1 ", "done", ""]),
-        ] {
-            raw.ask(tool, &asked(tool, true), &arguments).await;
-            for (n, part) in parts.iter().enumerate() {
-                let (id, body) = raw.reply().await;
-                let ends = n + 1 == parts.len();
-                let told = (id.as_slice(), text(&body), body["end_of_stream"] == true);
-                assert_eq!(told, (tool.as_bytes(), *part, ends), "{tool}: {body}");
-            }
+    let who = Who::ours();
+    let (playground, service) = (world(who), unique("streams"));
+    let _host = Served::serve(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    let asked = |tool: &str, stream: bool| json!({"tool": format!("esc:{tool}"), "stream": stream});
+    for (tool, arguments, parts) in [
+        ("both", json!({}), &["one ", "two", "{\"rows\":3}"][..]),
+        ("count", json!({"upto": 2}), &["0 ", "1 ", "done", ""]),
+    ] {
+        raw.ask(tool, &asked(tool, true), &arguments).await;
+        for (n, part) in parts.iter().enumerate() {
+            let (id, body) = raw.reply().await;
+            let ends = n + 1 == parts.len();
+            let told = (id.as_slice(), text(&body), body["end_of_stream"] == true);
+            assert_eq!(told, (tool.as_bytes(), *part, ends), "{tool}: {body}");
         }
-        // The control: who wants no parts gets the whole.
-        for (tool, arguments, whole) in [("both", json!({}), "{\"rows\":3}"), ("count", json!({"upto": 2}), "0 1 done")]
-        {
-            raw.ask(tool, &asked(tool, false), &arguments).await;
-            assert_eq!(text(&raw.answer(tool).await), whole);
-        }
-        raw.is_quiet().await;
     }
+    // The control: who wants no parts gets the whole.
+    for (tool, arguments, whole) in [("both", json!({}), "{\"rows\":3}"), ("count", json!({"upto": 2}), "0 1 done")] {
+        raw.ask(tool, &asked(tool, false), &arguments).await;
+        assert_eq!(text(&raw.answer(tool).await), whole);
+    }
+    raw.is_quiet().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +87,7 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("refused"));
     playground.tool("other", "python", "print(1)\n", json!({}));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     let inside = |arguments: &str| json!({"config": "{\"tool\": \"esc:echo\"}", "arguments": arguments}).to_string();
     let config = |config: Value| json!({"config": config.to_string()}).to_string();
@@ -145,7 +141,7 @@ async fn the_caller_is_the_entrys() {
         |name: &str, tools: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"a test\"\ntools = [\"{tools}\"]\n");
     let callers = entry("trustgraph", "esc:echo") + &entry("alice", "esc:write");
     std::fs::write(playground.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     assert!(host.said().contains("esc:write cannot be called now by trustgraph"), "{}", host.said());
     let mut raw = Raw::to(&node.url(), &service).await;
     raw.call("1", "echo", json!({"a": 1})).await;

@@ -23,12 +23,9 @@ pub use node::Node;
 pub use pulsar::Pulsar;
 pub use raw::Raw;
 
-use crate::harness::{Playground, Who, wait_for};
+use crate::harness::{Hosted, PATIENCE, Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
 
 /// What the tools of a world do: echo what they get, after so many seconds.
 const ECHO: &str = "import json, sys, time\nread = json.load(sys.stdin)\ntime.sleep(read.get('seconds', 0))\n\
@@ -50,11 +47,8 @@ pub fn world(who: Who) -> Playground {
     writer(&playground, "write", json!({}));
     playground.tool("both", "python", BOTH, json!({}));
     let upto = json!({"type": "object", "properties": {"upto": {"type": "integer"}}});
-    let folder = playground.tool("count", "python", COUNT, json!({"parameters": upto, "output": {"type": "string"}}));
-    let file = folder.join("count.tool.json");
-    let mut manifest: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    manifest["handler"]["entryPoint"] = json!("go");
-    fs::write(file, manifest.to_string()).unwrap();
+    let count = json!({"handler": {"entryPoint": "go"}, "parameters": upto, "output": {"type": "string"}});
+    playground.tool("count", "python", COUNT, count);
     playground.allow("count", "esc:count", &["./**"], &[]);
     playground.policy(
         "echo",
@@ -76,14 +70,11 @@ pub fn writer(playground: &Playground, name: &str, more: Value) {
 }
 
 /// A host that serves these tools as `service`.
-pub struct Served {
-    pub child: Child,
-    said: Arc<Mutex<String>>,
-}
+pub type Served = Hosted;
 
 impl Served {
     /// `name`: of its config file.
-    pub fn start(playground: &Playground, name: &str, url: &str, service: &str) -> Served {
+    pub fn serve(playground: &Playground, name: &str, url: &str, service: &str) -> Served {
         Served::with(playground, name, url, service, &[])
     }
 
@@ -115,48 +106,14 @@ impl Served {
         let mut command = playground.host();
         command.arg("--config").arg(config);
         command.args(["--log", "info", "serve"]).args(more);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = Arc::new(Mutex::new(String::new()));
-        let (err, kept) = (child.stderr.take().unwrap(), said.clone());
-        std::thread::spawn(move || {
-            for line in BufReader::new(err).lines().map_while(Result::ok) {
-                let mut kept = kept.lock().unwrap();
-                kept.push_str(&line);
-                kept.push('\n');
-            }
-        });
-        Served { child, said }
-    }
-
-    /// Waits until it said this so many times.
-    pub fn says(&self, words: &str, times: usize) {
-        wait_for(&format!("{times} × {words}"), || self.said().matches(words).count() >= times);
-    }
-
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+        Hosted::start(command)
     }
 
     /// Told to stop; what it does until it has ended.
     pub fn stop(mut self) -> String {
         self.signal(nix::sys::signal::Signal::SIGTERM);
-        let mut ended = None;
-        wait_for("the host ends", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
-        });
+        self.ended(PATIENCE);
         self.said()
-    }
-
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

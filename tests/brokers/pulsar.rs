@@ -163,7 +163,7 @@ fn echo(arguments: Value) -> Value {
 fn clients_of_trustgraph_call_tools_over_pulsar() {
     let Some(pulsar) = Pulsar::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("clients"));
-    let host = Served::start(&playground, "one", &pulsar.url(), &service);
+    let host = Served::serve(&playground, "one", &pulsar.url(), &service);
     let broker = format!("pulsar:{}", pulsar.port);
     served(&playground, &broker, &service);
     let calls = json!((0..60).map(|n| echo(json!({"n": n, "seconds": 0.1}))).collect::<Vec<_>>());

@@ -11,7 +11,7 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 async fn a_message_says_the_trace_of_its_call() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("traced"));
-    let host = Served::start(&playground, "one", &node.url(), &service);
+    let host = Served::serve(&playground, "one", &node.url(), &service);
     let mut raw = Raw::to(&node.url(), &service).await;
     let body = json!({"config": "{\"tool\": \"esc:echo\"}"}).to_string();
     let text = |text: &str| AMQPValue::LongString(text.into());

@@ -2,7 +2,7 @@
 
 use super::me;
 use crate::harness::fake::{request, world_of};
-use crate::harness::{Playground, Who, as_ours_with, finish, until};
+use crate::harness::{Playground, Who, finish, until};
 use nix::pty::openpty;
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -28,48 +28,44 @@ fn playground(who: Who) -> Playground {
 
 #[test]
 fn where_nobody_can_be_asked_nothing_runs() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        let refused = playground.call("esc:pay", "{}");
-        assert_eq!((refused.kind(), refused.code), ("AuthorizationError", Some(3)), "{refused:?}");
-        let words = refused.error().1;
-        assert!(words.contains("only once a person has agreed") && !words.contains("money"), "{words}");
-        assert!(refused.stderr.contains("it spends money") && refused.stderr.contains("toolhost call"), "{refused:?}");
-        let record = playground.records().pop().unwrap();
-        assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: nobody to ask")));
-        assert_eq!(playground.call("esc:free", "{}").out["outputData"], json!({"free": 1}), "control");
+    let who = Who::ours();
+    let playground = playground(who);
+    let refused = playground.call("esc:pay", "{}");
+    assert_eq!((refused.kind(), refused.code), ("AuthorizationError", Some(3)), "{refused:?}");
+    let words = refused.error().1;
+    assert!(words.contains("only once a person has agreed") && !words.contains("money"), "{words}");
+    assert!(refused.stderr.contains("it spends money") && refused.stderr.contains("toolhost call"), "{refused:?}");
+    let record = playground.records().pop().unwrap();
+    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: nobody to ask")));
+    assert_eq!(playground.call("esc:free", "{}").out["outputData"], json!({"free": 1}), "control");
 
-        // Nor by the builtin tool that runs scripts, for a script that belongs to that tool.
-        let script = |path: &str| json!({"scriptPath": path}).to_string();
-        let refused = playground.call("core:execute-python-script", &script("pay/main.py"));
-        assert_eq!(refused.kind(), "AuthorizationError", "{refused:?}");
-        let free = playground.call("core:execute-python-script", &script("free/main.py"));
-        assert_eq!(free.out["success"], true, "control: {free:?}");
+    // Nor by the builtin tool that runs scripts, for a script that belongs to that tool.
+    let script = |path: &str| json!({"scriptPath": path}).to_string();
+    let refused = playground.call("core:execute-python-script", &script("pay/main.py"));
+    assert_eq!(refused.kind(), "AuthorizationError", "{refused:?}");
+    let free = playground.call("core:execute-python-script", &script("free/main.py"));
+    assert_eq!(free.out["success"], true, "control: {free:?}");
 
-        // The reports say so; what the cap of the host says no policy takes back.
-        let audit = playground.cli(&["audit", "esc:pay"]).text();
-        assert!(audit.contains("a person is asked before each call (policy pay: it spends money)"), "{audit}");
-        let who_can = playground.cli(&["audit", "--who-can", "call:esc:pay"]).text();
-        assert!(who_can.contains("a person agrees to each call"), "{who_can}");
-        fs::remove_file(playground.path("sandbox-policies/pay.policy.toml")).unwrap();
-        assert_eq!(playground.call("esc:pay", "{}").out["outputData"], json!({"paid": 1}), "control: without it");
-        let cap = format!("name = \"cap\"\nwhy = \"w\"\nconfirm = \"this host is watched\"\n{FILES}");
-        fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
-        playground.settle();
-        let refused = playground.call("esc:free", "{}");
-        assert!(
-            refused.kind() == "AuthorizationError" && refused.stderr.contains("this host is watched"),
-            "{refused:?}"
-        );
-        fs::write(
-            playground.path("sandbox-policies/x.policy.toml"),
-            "name = \"x\"\nwhy = \"w\"\ntools = [\"esc:x\"]\nconfirm = \" \"\n",
-        )
-        .unwrap();
-        playground.settle();
-        let check = playground.cli(&["check"]);
-        assert!(check.code != Some(0) && check.text().contains("`confirm` is blank"), "{check:?}");
-    });
+    // The reports say so; what the cap of the host says no policy takes back.
+    let audit = playground.cli(&["audit", "esc:pay"]).text();
+    assert!(audit.contains("a person is asked before each call (policy pay: it spends money)"), "{audit}");
+    let who_can = playground.cli(&["audit", "--who-can", "call:esc:pay"]).text();
+    assert!(who_can.contains("a person agrees to each call"), "{who_can}");
+    fs::remove_file(playground.path("sandbox-policies/pay.policy.toml")).unwrap();
+    assert_eq!(playground.call("esc:pay", "{}").out["outputData"], json!({"paid": 1}), "control: without it");
+    let cap = format!("name = \"cap\"\nwhy = \"w\"\nconfirm = \"this host is watched\"\n{FILES}");
+    fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
+    playground.settle();
+    let refused = playground.call("esc:free", "{}");
+    assert!(refused.kind() == "AuthorizationError" && refused.stderr.contains("this host is watched"), "{refused:?}");
+    fs::write(
+        playground.path("sandbox-policies/x.policy.toml"),
+        "name = \"x\"\nwhy = \"w\"\ntools = [\"esc:x\"]\nconfirm = \" \"\n",
+    )
+    .unwrap();
+    playground.settle();
+    let check = playground.cli(&["check"]);
+    assert!(check.code != Some(0) && check.text().contains("`confirm` is blank"), "{check:?}");
 }
 
 /// What a person sees and types, and the answer on standard output.
@@ -105,61 +101,59 @@ fn at_a_terminal(mut call: Command, early: &str, meanwhile: impl FnOnce(), typed
 
 #[test]
 fn a_person_at_the_terminal_is_asked() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        let call = |early: &str, typed: &str| {
-            let mut command = playground.host();
-            command.args(["call", "esc:pay", "s=a\u{1b}[2Jb", "--json"]);
-            at_a_terminal(command, early, || (), typed)
-        };
-        let (seen, outcome) = call("", "y\n");
-        assert_eq!(outcome["outputData"], json!({"paid": 1}), "{seen} {outcome}");
-        for word in
-            ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "\\u001b[2Jb", &me(who), "read "]
-        {
-            assert!(seen.contains(word), "{word}: {seen}");
-        }
-        assert!(!seen.contains('\u{1b}'), "{seen:?}");
-        let by = format!("{} (terminal)", me(who));
-        assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
-        for (early, typed) in [("", "n\n"), ("", "\n"), ("", "yesterday\n"), ("y\n", "n\n")] {
-            let (seen, outcome) = call(early, typed);
-            assert_eq!(outcome["error"]["type"], "AuthorizationError", "{early:?} {typed:?}: {seen} {outcome}");
-            let record = playground.records().pop().unwrap();
-            assert_eq!(record["rule"], json!(format!("confirm: denied by {by}")), "{early:?} {typed:?}");
-        }
-        // What changes while the person thinks is read again; the control is above.
-        let pay = |path: &str| playground.path(&format!("user_scripts/pay/{path}"));
-        let rights = |tools: &str| format!("[[caller]]\nname = \"{}\"\nwhy = \"w\"\ntools = [\"{tools}\"]\n", me(who));
-        let callers = playground.path("sandbox-policies/callers.policy.toml");
-        let more = || fs::write(pay("main.py"), "print('{\"paid\": 2}')\n").unwrap();
-        let wider = || playground.policy("pay", "esc:pay", &format!("confirm = \"for another reason\"\n{FILES}"));
-        let fewer = || {
-            fs::write(&callers, rights("esc:free")).unwrap();
-            playground.settle();
-        };
-        let broken = || fs::write(playground.path("sandbox-policies/pay.policy.toml"), "name = ").unwrap();
-        let cases: [(&dyn Fn(), &str, &str); 4] = [
-            (&more, "ServiceError", "changed while a person was asked"),
-            (&wider, "ServiceError", "changed while a person was asked"),
-            (&fewer, "ToolNotFoundError", "esc:pay"),
-            (&broken, "SecurityError", "policies cannot be read"),
-        ];
-        for (change, kind, words) in cases {
-            let mut command = playground.host();
-            command.args(["call", "esc:pay", "--json"]);
-            let (seen, outcome) = at_a_terminal(command, "", change, "y\n");
-            assert_eq!(outcome["error"]["type"], kind, "{seen} {outcome}");
-            assert!(outcome["error"]["message"].as_str().unwrap().contains(words), "{outcome}");
-            let _ = fs::remove_file(&callers);
-            playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
-            playground.settle();
-        }
-        // An input that takes standard input leaves nobody to ask.
+    let who = Who::ours();
+    let playground = playground(who);
+    let call = |early: &str, typed: &str| {
         let mut command = playground.host();
-        command.args(["call", "esc:pay", "--input", "-", "--json"]);
-        assert_eq!(finish(command, b"{}").kind(), "AuthorizationError");
-    });
+        command.args(["call", "esc:pay", "s=a\u{1b}[2Jb", "--json"]);
+        at_a_terminal(command, early, || (), typed)
+    };
+    let (seen, outcome) = call("", "y\n");
+    assert_eq!(outcome["outputData"], json!({"paid": 1}), "{seen} {outcome}");
+    for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "\\u001b[2Jb", &me(who), "read "]
+    {
+        assert!(seen.contains(word), "{word}: {seen}");
+    }
+    assert!(!seen.contains('\u{1b}'), "{seen:?}");
+    let by = format!("{} (terminal)", me(who));
+    assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
+    for (early, typed) in [("", "n\n"), ("", "\n"), ("", "yesterday\n"), ("y\n", "n\n")] {
+        let (seen, outcome) = call(early, typed);
+        assert_eq!(outcome["error"]["type"], "AuthorizationError", "{early:?} {typed:?}: {seen} {outcome}");
+        let record = playground.records().pop().unwrap();
+        assert_eq!(record["rule"], json!(format!("confirm: denied by {by}")), "{early:?} {typed:?}");
+    }
+    // What changes while the person thinks is read again; the control is above.
+    let pay = |path: &str| playground.path(&format!("user_scripts/pay/{path}"));
+    let rights = |tools: &str| format!("[[caller]]\nname = \"{}\"\nwhy = \"w\"\ntools = [\"{tools}\"]\n", me(who));
+    let callers = playground.path("sandbox-policies/callers.policy.toml");
+    let more = || fs::write(pay("main.py"), "print('{\"paid\": 2}')\n").unwrap();
+    let wider = || playground.policy("pay", "esc:pay", &format!("confirm = \"for another reason\"\n{FILES}"));
+    let fewer = || {
+        fs::write(&callers, rights("esc:free")).unwrap();
+        playground.settle();
+    };
+    let broken = || fs::write(playground.path("sandbox-policies/pay.policy.toml"), "name = ").unwrap();
+    let cases: [(&dyn Fn(), &str, &str); 4] = [
+        (&more, "ServiceError", "changed while a person was asked"),
+        (&wider, "ServiceError", "changed while a person was asked"),
+        (&fewer, "ToolNotFoundError", "esc:pay"),
+        (&broken, "SecurityError", "policies cannot be read"),
+    ];
+    for (change, kind, words) in cases {
+        let mut command = playground.host();
+        command.args(["call", "esc:pay", "--json"]);
+        let (seen, outcome) = at_a_terminal(command, "", change, "y\n");
+        assert_eq!(outcome["error"]["type"], kind, "{seen} {outcome}");
+        assert!(outcome["error"]["message"].as_str().unwrap().contains(words), "{outcome}");
+        let _ = fs::remove_file(&callers);
+        playground.policy("pay", "esc:pay", &format!("confirm = \"it spends money\"\n{FILES}"));
+        playground.settle();
+    }
+    // An input that takes standard input leaves nobody to ask.
+    let mut command = playground.host();
+    command.args(["call", "esc:pay", "--input", "-", "--json"]);
+    assert_eq!(finish(command, b"{}").kind(), "AuthorizationError");
 }
 
 /// Agrees to everything, and keeps what it was asked.

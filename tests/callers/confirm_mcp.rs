@@ -1,7 +1,7 @@
 //! `confirm` over MCP: the person at the client that calls, asked by a form, where policy says so.
 
 use super::me;
-use crate::harness::{Playground, Who, as_ours_with, has, wait_for};
+use crate::harness::{Playground, Who, wait_for};
 use crate::http::mcp::{Client, messages};
 use crate::http::{Web, bearer, private, request, token};
 use serde_json::{Value, json};
@@ -75,77 +75,67 @@ fn words(answer: &Value) -> String {
 
 #[test]
 fn a_client_of_the_newer_era_asks_its_person_and_the_answer_counts_once() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
-        let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
-        let web = Web::start(&playground, &["--token-file", &file]);
-        let [alice, bob] = made.each_ref().map(|(token, _)| Newer(&web, bearer(token)));
+    let who = Who::ours();
+    let playground = playground(who);
+    let made = ["alice", "bob"].map(|name| token(&playground, name, &[]));
+    let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let [alice, bob] = made.each_ref().map(|(token, _)| Newer(&web, bearer(token)));
 
-        let asked = alice.asked("Eve");
-        let params = &asked["inputRequests"][KEY]["params"];
-        let shown = params["message"].as_str().unwrap();
-        for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "alice", "{\"to\":\"Eve\"}"] {
-            assert!(shown.contains(word), "{word}: {shown}");
-        }
-        let root = playground.path("");
-        assert!(!shown.contains(root.to_str().unwrap()), "no path of this host: {shown}");
-        assert_eq!(params["requestedSchema"]["required"], json!(["approve"]));
-        let record = playground.records().pop().unwrap();
-        assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: asked")));
-        assert_eq!(ran(&playground), 0);
+    let asked = alice.asked("Eve");
+    let params = &asked["inputRequests"][KEY]["params"];
+    let shown = params["message"].as_str().unwrap();
+    for word in ["esc:pay@1.0.0: may this call run?", "it spends money (policy pay)", "alice", "{\"to\":\"Eve\"}"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    let root = playground.path("");
+    assert!(!shown.contains(root.to_str().unwrap()), "no path of this host: {shown}");
+    assert_eq!(params["requestedSchema"]["required"], json!(["approve"]));
+    let record = playground.records().pop().unwrap();
+    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: asked")));
+    assert_eq!(ran(&playground), 0);
 
-        // Another caller, other arguments, another tool: the state is not for them.
-        for (who, name, to) in
-            [(&bob, "esc__pay", "Eve"), (&alice, "esc__pay", "Mallory"), (&alice, "esc__other", "Eve")]
-        {
-            assert_eq!(who.again(name, to, &asked, &yes())["error"]["code"], -32602, "{name} {to}");
-        }
-        assert_eq!(ran(&playground), 0);
-        let paid = alice.again("esc__pay", "Eve", &asked, &yes());
-        assert_eq!(paid["result"]["structuredContent"], json!({"paid": 1}), "control: {paid}");
-        let by = "alice (as the MCP client says)";
-        assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!(by)));
-        let twice = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
-        assert!(twice.contains("counts once"), "{twice}");
+    // Another caller, other arguments, another tool: the state is not for them.
+    for (who, name, to) in [(&bob, "esc__pay", "Eve"), (&alice, "esc__pay", "Mallory"), (&alice, "esc__other", "Eve")] {
+        assert_eq!(who.again(name, to, &asked, &yes())["error"]["code"], -32602, "{name} {to}");
+    }
+    assert_eq!(ran(&playground), 0);
+    let paid = alice.again("esc__pay", "Eve", &asked, &yes());
+    assert_eq!(paid["result"]["structuredContent"], json!({"paid": 1}), "control: {paid}");
+    let by = "alice (as the MCP client says)";
+    assert_eq!((ran(&playground), &playground.records().pop().unwrap()["approvedBy"]), (1, &json!(by)));
+    let twice = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
+    assert!(twice.contains("counts once"), "{twice}");
 
-        for (given, told, rule) in [
-            (answer("decline", &json!({})), "did not agree", format!("confirm: denied by {by}")),
-            (answer("accept", &json!({})), "did not agree", format!("confirm: denied by {by}")),
-            (answer("accept", &json!({"approve": "true"})), "did not agree", format!("confirm: denied by {by}")),
-            (
-                answer("cancel", &json!({})),
-                "closed the question without an answer",
-                format!("confirm: dismissed by {by}"),
-            ),
-            (json!({}), "and did not", "confirm: no answer that counts".to_owned()),
-        ] {
-            let refused = words(&alice.again("esc__pay", "Eve", &alice.asked("Eve"), &given));
-            assert!(refused.contains(told), "{given}: {refused}");
-            assert_eq!(playground.records().pop().unwrap()["rule"], json!(rule), "{given}");
-        }
-        // Policy says something else meanwhile.
-        let asked = alice.asked("Eve");
-        policy(&playground, "pay", "confirm_by_client = \"another reason\"\n");
-        web.signal(nix::sys::signal::Signal::SIGHUP);
-        wait_for("the policy", || playground.cli(&["audit", "esc:pay"]).text().contains("another reason"));
-        wait_for("the server's, too", || {
-            let now = alice.again("esc__pay", "Eve", &alice.asked("Eve"), &answer("cancel", &json!({})));
-            now["result"]["isError"] == true
-        });
-        let changed = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
-        assert!(changed.contains("changed while a person was asked"), "{changed}");
-        assert_eq!(ran(&playground), 1);
+    for (given, told, rule) in [
+        (answer("decline", &json!({})), "did not agree", format!("confirm: denied by {by}")),
+        (answer("accept", &json!({})), "did not agree", format!("confirm: denied by {by}")),
+        (answer("accept", &json!({"approve": "true"})), "did not agree", format!("confirm: denied by {by}")),
+        (answer("cancel", &json!({})), "closed the question without an answer", format!("confirm: dismissed by {by}")),
+        (json!({}), "and did not", "confirm: no answer that counts".to_owned()),
+    ] {
+        let refused = words(&alice.again("esc__pay", "Eve", &alice.asked("Eve"), &given));
+        assert!(refused.contains(told), "{given}: {refused}");
+        assert_eq!(playground.records().pop().unwrap()["rule"], json!(rule), "{given}");
+    }
+    // Policy says something else meanwhile.
+    let asked = alice.asked("Eve");
+    policy(&playground, "pay", "confirm_by_client = \"another reason\"\n");
+    web.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("the policy", || playground.cli(&["audit", "esc:pay"]).text().contains("another reason"));
+    wait_for("the server's, too", || {
+        let now = alice.again("esc__pay", "Eve", &alice.asked("Eve"), &answer("cancel", &json!({})));
+        now["result"]["isError"] == true
     });
+    let changed = words(&alice.again("esc__pay", "Eve", &asked, &yes()));
+    assert!(changed.contains("changed while a person was asked"), "{changed}");
+    assert_eq!(ran(&playground), 1);
 }
 
 /// Who is an operator is said by the file of callers alone, over MCP too: a form shows paths of this host to nobody
 /// else.
 #[test]
 fn the_file_of_callers_says_who_is_an_operator() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = playground(Who::ours());
     let made =
         ["alice", "ops"].map(|name| token(&playground, name, if name == "alice" { &["--operator"][..] } else { &[] }));
@@ -164,9 +154,6 @@ fn the_file_of_callers_says_who_is_an_operator() {
 
 #[test]
 fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = playground(Who::ours());
     let web = Web::start(&playground, &[]);
     let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
@@ -210,9 +197,6 @@ fn where_policy_or_the_client_does_not_allow_it_operators_are_asked() {
 /// Each run of a tool that asks for itself is a call, to which a person agrees.
 #[test]
 fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = playground(Who::ours());
     let script = "import toolhost\ndef run(to=None):\n    if 'who' not in toolhost.answers:\n        \
                   return toolhost.ask({'n': 7}, who=toolhost.form('Who?', {'name': {'type': 'string'}}))\n    \
@@ -261,9 +245,6 @@ fn tools_that_ask_and_those_with_tasks_need_a_yes_too() {
 /// An older client over HTTP is asked on the stream of its call.
 #[test]
 fn an_older_client_is_asked_while_its_call_waits() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = playground(Who::ours());
     let web = Web::start(&playground, &[]);
     for (given, words) in [
@@ -331,50 +312,49 @@ fn stdio(playground: &Playground) -> (Child, Line) {
 
 #[test]
 fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        let (mut server, mut line) = stdio(&playground);
-        let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}});
-        let hello = |can: Value| {
-            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
-            {"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}}})
-        };
-        line.send(&hello(json!({ FORM: {} })));
-        assert_eq!(line.next()["result"]["protocolVersion"], "2025-11-25");
-        line.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-        line.send(&call(2));
-        let question = line.next();
-        assert_eq!(question["method"], "elicitation/create", "{question}");
-        let shown = question["params"]["message"].as_str().unwrap();
-        assert!(shown.contains("it spends money") && shown.contains("read "), "an operator sees all of it: {shown}");
-        line.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes()}));
-        let paid = line.next();
-        assert_eq!((&paid["id"], &paid["result"]["structuredContent"]), (&json!(2), &json!({"paid": 1})), "{paid}");
-        let by = format!("{} (as the MCP client says)", me(who));
-        assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
-        // A call that its client cancels takes its question back.
-        line.send(&call(3));
-        let question = line.next();
-        line.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}));
-        let taken = |text: &str| {
-            let told: Value = serde_json::from_str(text).unwrap();
-            told["method"] == "notifications/cancelled" && told["params"]["requestId"] == question["id"]
-        };
-        let mut told = String::new();
-        while line.1.read_line(&mut told).unwrap() > 0 && !taken(&told) {
-            told.clear();
-        }
-        assert!(!told.is_empty(), "it left");
-        drop(line);
-        server.wait().unwrap();
+    let who = Who::ours();
+    let playground = playground(who);
+    let (mut server, mut line) = stdio(&playground);
+    let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}});
+    let hello = |can: Value| {
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
+        {"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}}})
+    };
+    line.send(&hello(json!({ FORM: {} })));
+    assert_eq!(line.next()["result"]["protocolVersion"], "2025-11-25");
+    line.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    line.send(&call(2));
+    let question = line.next();
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    let shown = question["params"]["message"].as_str().unwrap();
+    assert!(shown.contains("it spends money") && shown.contains("read "), "an operator sees all of it: {shown}");
+    line.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes()}));
+    let paid = line.next();
+    assert_eq!((&paid["id"], &paid["result"]["structuredContent"]), (&json!(2), &json!({"paid": 1})), "{paid}");
+    let by = format!("{} (as the MCP client says)", me(who));
+    assert_eq!(playground.records().pop().unwrap()["approvedBy"], json!(by));
+    // A call that its client cancels takes its question back.
+    line.send(&call(3));
+    let question = line.next();
+    line.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}));
+    let taken = |text: &str| {
+        let told: Value = serde_json::from_str(text).unwrap();
+        told["method"] == "notifications/cancelled" && told["params"]["requestId"] == question["id"]
+    };
+    let mut told = String::new();
+    while line.1.read_line(&mut told).unwrap() > 0 && !taken(&told) {
+        told.clear();
+    }
+    assert!(!told.is_empty(), "it left");
+    drop(line);
+    server.wait().unwrap();
 
-        let (mut server, mut line) = stdio(&playground);
-        line.send(&hello(json!({})));
-        line.next();
-        line.send(&call(2));
-        assert!(words(&line.next()).contains("nobody can be asked"));
-        drop(line);
-        server.wait().unwrap();
-        assert_eq!(ran(&playground), 1);
-    });
+    let (mut server, mut line) = stdio(&playground);
+    line.send(&hello(json!({})));
+    line.next();
+    line.send(&call(2));
+    assert!(words(&line.next()).contains("nobody can be asked"));
+    drop(line);
+    server.wait().unwrap();
+    assert_eq!(ran(&playground), 1);
 }

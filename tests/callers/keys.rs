@@ -2,7 +2,7 @@
 
 use super::playground;
 use crate::harness::fake::{World, request, world, world_of};
-use crate::harness::{Server, Who, has, until};
+use crate::harness::{Server, Who, until};
 use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
@@ -20,43 +20,35 @@ async fn call(world: &World, request: CallRequest) -> toolhost::service::Report 
 
 #[test]
 fn a_request_that_is_sent_twice_runs_once() {
-    if !has("python", 2) {
-        return;
-    }
-    for who in Who::both() {
-        let head = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"bob\"]\ntools = [\"*\"]\n[[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n";
-        let playground = playground(who, head);
-        let count = "import os\nwith open('out/n', 'ab') as f:\n    f.write(b'x')\n    n = f.tell()\nprint(n)\n";
-        let folder = playground.tool(
-            "count",
-            "python",
-            count,
-            json!({"securityContext": {"fileAccess": {"allowWrite": ["out/"]}}}),
-        );
-        playground.allow("count", "esc:count", &["./**"], &["./out/**"]);
-        fs::create_dir_all(folder.join("out")).unwrap();
-        playground.settle();
-        let mut server = Server::start(&playground);
-        let call = |server: &mut Server, key: &str, user: Option<&str>, arguments: Value| {
-            let meta = json!({"dev.toolhost/idempotencyKey": key, "dev.toolhost/user": user});
-            server.asked("tools/call", json!({"name": "esc__count", "arguments": arguments, "_meta": meta}))
-        };
-        let text = |answer: &Value| answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
-        let id = |answer: &Value| answer["result"]["_meta"]["dev.toolhost/callId"].clone();
-        let first = call(&mut server, "k1", None, json!({}));
-        let again = call(&mut server, "k1", None, json!({}));
-        assert_eq!((text(&first), text(&again)), ("1".into(), "1".into()), "{who:?}: {first} {again}");
-        assert_eq!(id(&first), id(&again), "{who:?}: the same outcome");
-        let record = playground.records().pop().unwrap();
-        let rule = format!("idempotency key of call {}", id(&first).as_str().unwrap());
-        assert_eq!((&record["decision"], &record["rule"]), (&json!("replayed"), &json!(rule)), "{who:?}");
-        assert_ne!(record["call"], id(&first), "{who:?}: with a record of its own");
-        assert_eq!(text(&call(&mut server, "k2", None, json!({}))), "2", "{who:?}: control: another key");
-        assert_eq!(text(&call(&mut server, "k1", Some("bob"), json!({}))), "3", "{who:?}: and another caller's");
-        let other = text(&call(&mut server, "k1", None, json!({"n": 1})));
-        assert!(other.contains("ParameterValidationError") && other.contains("another request"), "{who:?}: {other}");
-        assert_eq!(fs::read(folder.join("out/n")).unwrap(), b"xxx", "{who:?}");
-    }
+    let who = Who::ours();
+    let head = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"bob\"]\ntools = [\"*\"]\n[[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+    let playground = playground(who, head);
+    let count = "import os\nwith open('out/n', 'ab') as f:\n    f.write(b'x')\n    n = f.tell()\nprint(n)\n";
+    let folder =
+        playground.tool("count", "python", count, json!({"securityContext": {"fileAccess": {"allowWrite": ["out/"]}}}));
+    playground.allow("count", "esc:count", &["./**"], &["./out/**"]);
+    fs::create_dir_all(folder.join("out")).unwrap();
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let call = |server: &mut Server, key: &str, user: Option<&str>, arguments: Value| {
+        let meta = json!({"dev.toolhost/idempotencyKey": key, "dev.toolhost/user": user});
+        server.asked("tools/call", json!({"name": "esc__count", "arguments": arguments, "_meta": meta}))
+    };
+    let text = |answer: &Value| crate::harness::words(answer);
+    let id = |answer: &Value| answer["result"]["_meta"]["dev.toolhost/callId"].clone();
+    let first = call(&mut server, "k1", None, json!({}));
+    let again = call(&mut server, "k1", None, json!({}));
+    assert_eq!((text(&first), text(&again)), ("1".into(), "1".into()), "{who:?}: {first} {again}");
+    assert_eq!(id(&first), id(&again), "{who:?}: the same outcome");
+    let record = playground.records().pop().unwrap();
+    let rule = format!("idempotency key of call {}", id(&first).as_str().unwrap());
+    assert_eq!((&record["decision"], &record["rule"]), (&json!("replayed"), &json!(rule)), "{who:?}");
+    assert_ne!(record["call"], id(&first), "{who:?}: with a record of its own");
+    assert_eq!(text(&call(&mut server, "k2", None, json!({}))), "2", "{who:?}: control: another key");
+    assert_eq!(text(&call(&mut server, "k1", Some("bob"), json!({}))), "3", "{who:?}: and another caller's");
+    let other = text(&call(&mut server, "k1", None, json!({"n": 1})));
+    assert!(other.contains("ParameterValidationError") && other.contains("another request"), "{who:?}: {other}");
+    assert_eq!(fs::read(folder.join("out/n")).unwrap(), b"xxx", "{who:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A secret of each caller: `from = "file:secrets/{caller}.key"`.
 
 use super::put;
-use crate::harness::{Ended, Playground, Who, as_everyone_with, fits};
+use crate::harness::{Ended, Playground, Who, as_everyone, fits};
 use nix::sys::stat::Mode;
 use nix::unistd::{chown, mkfifo};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn of(playground: &Playground, caller: &str) -> Ended {
 
 #[test]
 fn each_caller_has_the_secret_of_its_own_file() {
-    as_everyone_with("python", "secrets of callers", |who| {
+    as_everyone("secrets of callers", |who| {
         let playground = playground(who);
         for (caller, value) in [("alice", "alices-own-key"), ("bob", "bobs-own-key"), ("jwt:x@y", "a-subjects-key")] {
             let ended = of(&playground, caller);
@@ -107,7 +107,7 @@ fn each_caller_has_the_secret_of_its_own_file() {
 
 #[test]
 fn the_callers_of_one_server_do_not_meet() {
-    as_everyone_with("python", "secrets of a server's callers", |who| {
+    as_everyone("secrets of a server's callers", |who| {
         let playground = playground(who);
         let mut server = crate::harness::Server::start(&playground);
         for round in 0..6 {
@@ -125,7 +125,7 @@ fn the_callers_of_one_server_do_not_meet() {
 
 #[test]
 fn no_tool_reads_or_writes_the_folder_of_them() {
-    as_everyone_with("python", "the folder of callers' secrets", |who| {
+    as_everyone("the folder of callers' secrets", |who| {
         let playground = playground(who);
         let folder = playground.path("sandbox-policies/secrets");
         let keys = playground.path("keys");

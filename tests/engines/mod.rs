@@ -83,6 +83,9 @@ enum Control {
     None(&'static str),
 }
 
+/// Walls between a tool and files.
+const FILES: [&str; 3] = ["view", "landlock", "scratch"];
+
 const CASE: Case = Case {
     name: "",
     wall: "view",
@@ -373,7 +376,8 @@ fn both_engines(who: Who, below: &str) {
         wrong.extend(control.err().map(|why| format!("control of {name}: {why}")));
         let playground = &playground;
         let row = |(case, number)| Row { case, playground, world: None, engine, number, counted };
-        let all = in_folders().zip(1..).map(row);
+        // Root of a user namespace is an ordinary user: what it could widen is files.
+        let all = in_folders().filter(|case| who != Who::MappedRoot || FILES.contains(&case.wall)).zip(1..).map(row);
         rows.extend(all);
     }
     rows.iter().for_each(Row::prepare);
@@ -416,34 +420,4 @@ fn one_verdict_on_both_engines_as_root_of_a_user_namespace() {
         return skipped(in_folders().count() * 2, "mapped root needs root to become an ordinary user first");
     }
     both_engines(Who::MappedRoot, "/var/tmp");
-}
-
-/// The core tools run scripts and code in the languages they name; a module is a tool with a manifest, or nothing.
-#[test]
-fn the_core_tools_take_no_module() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let core = include_str!("../../sandbox-policies/core.policy.toml");
-    fs::write(playground.path("sandbox-policies/core.policy.toml"), core).unwrap();
-    for (language, script) in ENGINES.iter().copied() {
-        playground.tool(language, language, script, json!({}));
-    }
-    playground.settle();
-    for (tool, field) in [("core:execute-script", "scriptPath"), ("core:run-code", "code")] {
-        let what = |engine: usize| match (field, engine) {
-            ("code", 0) => ENGINES[0].1,
-            ("code", _) => include_str!("probe.wat"),
-            (_, 0) => "python/main.py",
-            _ => "wasm/main.wat",
-        };
-        let call = |language: &str, engine: usize| {
-            let input = json!({"language": language, field: what(engine), "inputData": {"do": "nothing"}});
-            playground.call(tool, &input.to_string())
-        };
-        let control = call("python", 0);
-        assert_eq!(control.out["outputData"], json!({"did": "ok"}), "{tool}: {:?}", control.error());
-        for language in ["wasm", "wat"] {
-            let ended = call(language, 1);
-            assert_eq!((ended.error().0, ended.code), ("ParameterValidationError", Some(2)), "{tool} {language}");
-        }
-    }
 }

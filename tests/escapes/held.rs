@@ -137,9 +137,11 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
                 ended.counted(),
                 ended.out["outputData"]
             );
-            // The control: within a limit that is wide enough, the same is done.
-            let ended = playground.call(&format!("esc:{name}-wide"), "{}");
-            assert_eq!(ended.out["outputData"].to_string(), *prints, "{who:?} {name}: {:?}", ended.error());
+            // The control, as one identity: within a limit that is wide enough, the same is done.
+            if who == Who::ours() {
+                let ended = playground.call(&format!("esc:{name}-wide"), "{}");
+                assert_eq!(ended.out["outputData"].to_string(), *prints, "{who:?} {name}: {:?}", ended.error());
+            }
         }
     }
 }
@@ -187,7 +189,7 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
         };
         for (inside, woken) in [(false, "left"), (true, "woken")] {
             // Only the control is not woken, and waits to the end.
-            let patience = if inside { "60" } else { "8" };
+            let patience = if inside { "60" } else { "3" };
             let mut waiter = run("waiter").arg(patience).stdout(Stdio::piped()).spawn().unwrap();
             let mut out = waiter.stdout.take().unwrap();
             out.read_exact(&mut [0; 6]).unwrap();

@@ -239,33 +239,6 @@ fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
     assert!(log.iter().all(|byte| (b' '..=b'~').contains(byte) || *byte == b'\n'), "the log is plain ASCII lines");
 }
 
-#[test]
-fn a_call_leaves_nothing_for_the_next() {
-    for who in Who::both() {
-        let playground = Playground::new(who, "/var/tmp");
-        let script = "import json, os\n\
-            before = sorted(os.listdir('/tmp') + os.listdir('/dev/shm') + os.listdir(os.environ['HOME']))\n\
-            for name in ('/tmp/left', '/dev/shm/left'):\n    open(name, 'w').write('left')\n\
-            if os.fork() == 0:\n    os.setsid()\n    import time\n    time.sleep(30)\n\
-            print(json.dumps({'before': before, 'after': os.path.exists('/tmp/left')}))\n";
-        playground.tool("leaver", "python", script, json!({}));
-        playground.settle();
-        for round in 0..3 {
-            let ended = playground.call("esc:leaver", "{}");
-            assert_eq!(
-                ended.out["outputData"],
-                json!({"before": [], "after": true}),
-                "{who:?} {round}: {:?}",
-                ended.error()
-            );
-            playground.assert_quiet("leaver");
-        }
-        for name in ["/tmp/left", "/dev/shm/left"] {
-            assert!(!std::path::Path::new(name).exists(), "{who:?}: {name}");
-        }
-    }
-}
-
 /// An ordinary user whose machine gives no user namespaces: no walls, no call.
 #[test]
 fn a_missing_wall_refuses_by_name() {

@@ -19,10 +19,10 @@ pub use host::{Host, host};
 pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
-pub use program::{Ended, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
-pub use server::{Server, holds_at_rest, kind};
+pub use program::{Ended, Hosted, binary, copy_program, finish, fits, processes_of, until, wait_for, within};
+pub use server::{Server, holds_at_rest, kind, words};
 pub use service::service;
-pub use who::{Who, as_everyone, as_everyone_with, as_ours_with, found, has, is_root, missing, skipped};
+pub use who::{Who, as_everyone, as_ours_with, found, has, is_root, missing, skipped};
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

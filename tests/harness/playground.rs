@@ -1,7 +1,9 @@
 //! A host of its own in a temporary folder, seen from outside: tools, policies, secrets, listeners.
 
 use super::listeners::Listeners;
-use super::{Ended, PYTHON, SEARCH_PATH, Who, binary, finish, manifest, processes_of, wait_for, within};
+use super::{
+    Ended, PYTHON, SEARCH_PATH, Who, binary, finish, fits, manifest, processes_of, repository, wait_for, within,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -105,6 +107,12 @@ impl Playground {
         self.policy(name, tools, &rest);
     }
 
+    /// The policy that is shipped for the builtin tools.
+    pub fn allow_builtin_tools(&self) {
+        let name = "sandbox-policies/core.policy.toml";
+        fs::copy(repository(name), self.path(name)).unwrap();
+    }
+
     /// Tools may fail as often as they like, and are called again.
     pub fn without_breaker(&self) {
         let text = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n\
@@ -173,6 +181,14 @@ impl Playground {
     /// A call of the real binary: the whole outcome, as JSON.
     pub fn call(&self, tool: &str, input: &str) -> Ended {
         self.call_with(tool, input, &[])
+    }
+
+    /// A call that ends as `fits` says.
+    #[track_caller]
+    pub fn expect(&self, tool: &str, input: &str, wanted: &str) -> Ended {
+        let ended = self.call(tool, input);
+        fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input} as {:?}: {why}", self.who));
+        ended
     }
 
     pub fn call_with(&self, tool: &str, input: &str, more: &[&str]) -> Ended {

@@ -1,14 +1,15 @@
 //! Programs: the one copy of the binary, how a command ended, and waiting for what can be seen.
 
 use super::PATIENCE;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 /// Copies what is to be run. Another process does it: the children that other tests start meanwhile would inherit a
@@ -116,6 +117,55 @@ pub fn finish(mut command: Command, input: &[u8]) -> Ended {
     let (stdout, stderr) = (stdout.join().unwrap(), String::from_utf8_lossy(&stderr.join().unwrap()).into_owned());
     let out = serde_json::from_slice(&stdout).unwrap_or(Value::Null);
     Ended { code: status.code(), out, stdout, stderr, took }
+}
+
+/// A host that runs, and all that it said on standard error so far.
+pub struct Hosted {
+    pub child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Hosted {
+    pub fn start(mut command: Command) -> Hosted {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Arc::new(Mutex::new(String::new()));
+        let (from, to) = (BufReader::new(child.stderr.take().unwrap()), said.clone());
+        std::thread::spawn(move || {
+            from.lines().map_while(Result::ok).for_each(|line| *to.lock().unwrap() += &(line + "\n"));
+        });
+        Hosted { child, said }
+    }
+
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until it said this so many times.
+    pub fn says(&self, words: &str, times: usize) {
+        wait_for(&format!("{times} × {words}"), || self.said().matches(words).count() >= times);
+    }
+
+    /// Whether it ended, with all that it said read.
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some() && Arc::strong_count(&self.said) == 1
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// Waits for its end; the exit code.
+    pub fn ended(&mut self, time: Duration) -> Option<i32> {
+        within(time, "the host ends", || self.is_over());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {

@@ -192,6 +192,11 @@ impl Drop for Server {
     }
 }
 
+/// What a model reads of an answer.
+pub fn words(answer: &Value) -> String {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+}
+
 /// The type of an answer's error, or `none`.
 pub fn kind(answer: &Value) -> String {
     if answer["result"]["isError"] != true {

@@ -74,14 +74,7 @@ pub fn as_everyone(what: &str, test: impl Fn(Who)) {
     Who::both().for_each(test);
 }
 
-/// The same of a test that needs a language, where this machine has it.
-pub fn as_everyone_with(language: &str, what: &str, test: impl Fn(Who)) {
-    if has(language, 1) {
-        as_everyone(what, test);
-    }
-}
-
-/// The same as whoever runs this: where the test is not about who owns what.
+/// Runs a test that needs a language as whoever runs this: where the test is not about who owns what.
 pub fn as_ours_with(language: &str, test: impl Fn(Who)) {
     if has(language, 1) {
         test(Who::ours());

@@ -2,7 +2,7 @@
 
 use super::mcp::Client;
 use super::{Web, adder, bearer, exchanged, private, request, token};
-use crate::harness::{Playground, Who, has, wait_for};
+use crate::harness::{Playground, Who, wait_for, within};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
@@ -26,9 +26,6 @@ fn large(playground: &Playground) {
 
 #[test]
 fn a_response_is_at_most_32_mib() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     large(&playground);
     let checked = playground.cli(&["check"]);
@@ -44,7 +41,7 @@ fn a_response_is_at_most_32_mib() {
     for modern in [true, false] {
         let mut client = Client::new(&web, modern, &[]);
         let mut call = |n: usize, object: bool| client.call("esc__large", json!({"n": n, "object": object})).0;
-        let text = |answer: &Value| answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned();
+        let text = |answer: &Value| crate::harness::words(answer);
         assert_eq!(text(&call(20 * MIB, false)).len(), 20 * MIB, "control");
         let before = playground.records().len();
         let answer = call(20 * MIB, true);
@@ -57,9 +54,6 @@ fn a_response_is_at_most_32_mib() {
 
 #[test]
 fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     large(&playground);
     adder(&playground);
@@ -69,7 +63,14 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     let web = Web::start(&playground, &["--token-file", &file]);
     let ran = || playground.records().len();
     let asked = json!({"n": 12 * MIB, "object": false}).to_string();
-    let (mut first, mut fifth) = (Instant::now(), Instant::now());
+    // Established connections to the server that it has open: one that it closed may still have bytes on the way.
+    let port = format!(":{:04X}", web.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
+    let open = || {
+        let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let fields = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        fields.filter(|it| it[1].ends_with(&port) && it[3] == "01" && it[9] != "0").count()
+    };
+    let mut first = Instant::now();
     let deaf: Vec<TcpStream> = (1..=6)
         .map(|n| {
             let mut stream = web.connect();
@@ -77,10 +78,8 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
             let path = "/v1/tools/esc:large/calls";
             stream.write_all(request("POST", path, &web.address, &[&alice], &asked).as_bytes()).unwrap();
             wait_for("the record of a call whose answer is not read", || ran() == n);
-            match n {
-                1 => first = Instant::now(),
-                5 => fifth = Instant::now(),
-                _ => {}
+            if n == 1 {
+                first = Instant::now();
             }
             stream
         })
@@ -102,7 +101,7 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
     assert_eq!(outcomes, vec![json!("success"); 8], "the records stay");
     // The fifth began to be sent before the sixth was asked for; the sixth once there was room for it.
-    std::thread::sleep(Duration::from_secs(45).saturating_sub(fifth.elapsed()));
+    within(Duration::from_secs(60), "five connections are closed", || open() <= 1);
     for (n, stream) in deaf.into_iter().take(5).enumerate() {
         assert!(exchanged(stream, b"").len() < 12 * MIB, "the connection of who does not read is closed: {n}");
     }

@@ -1,7 +1,7 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
 use super::{Reply, Web, bearer, exchanged, private, request, token};
-use crate::harness::{Playground, Who, finish, has, wait_for};
+use crate::harness::{Playground, Who, finish, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
@@ -69,9 +69,6 @@ const NO: &str = "{\"approve\": false}";
 
 #[test]
 fn an_operator_answers_for_one_call_and_nobody_else_does() {
-    if !has("python", 1) {
-        return;
-    }
     let who = Who::ours();
     let playground = playground(who);
     let names = ["alice", "ops", "boss"];
@@ -155,9 +152,6 @@ fn an_operator_answers_for_one_call_and_nobody_else_does() {
 
 #[test]
 fn what_changes_while_a_person_is_asked_does_not_run() {
-    if !has("python", 1) {
-        return;
-    }
     let who = Who::ours();
     let playground = playground(who);
     let web = Web::start(&playground, &[]);

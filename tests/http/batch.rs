@@ -2,7 +2,7 @@
 
 use super::calls::events;
 use super::{Reply, Web, adder, bearer, private, request, sleeper, token};
-use crate::harness::{Playground, Who, has, wait_for, within};
+use crate::harness::{Playground, Who, wait_for, within};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
@@ -46,9 +46,6 @@ fn of<'t>(told: &'t [(String, Value)], id: &str, name: &str) -> Vec<&'t Value> {
 
 #[test]
 fn calls_of_a_batch_run_at_once_and_speak_in_turn() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let chunks = "import json, sys, time\nmine = json.load(sys.stdin)['name']\nfor n in range(100):\n    \
@@ -108,32 +105,7 @@ fn calls_of_a_batch_run_at_once_and_speak_in_turn() {
 }
 
 #[test]
-fn five_calls_take_about_as_long_as_one() {
-    if !has("python", 1) {
-        return;
-    }
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    playground.tool("second", "python", "import time\ntime.sleep(1.5)\nprint(1)\n", json!({}));
-    playground.settle();
-    let web = Web::start(&playground, &[]);
-    let timed = |many: usize, at_once: usize| {
-        let began = Instant::now();
-        let calls = vec![json!({"tool": "esc:second"}); many];
-        let (_, told) = pieces(&ask(&web, &json!({"calls": calls, "atOnce": at_once})));
-        assert_eq!(told.iter().filter(|(name, data)| name == "end" && data["outputData"] == 1).count(), many);
-        began.elapsed()
-    };
-    timed(5, 5);
-    let (one, five, turns) = (timed(1, 1), timed(5, 5), timed(3, 1));
-    assert!(five < one * 2, "five take {five:?}, one takes {one:?}");
-    assert!(turns > Duration::from_millis(4400), "the control, one at a time: {turns:?}");
-}
-
-#[test]
 fn a_client_that_leaves_ends_all_calls_of_its_batch() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     sleeper(&playground);
     let web = Web::start(&playground, &[]);
@@ -162,9 +134,6 @@ fn a_client_that_leaves_ends_all_calls_of_its_batch() {
 
 #[test]
 fn a_batch_is_held_to_what_each_call_is_held_to() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     playground.tool("other", "python", "print(1)\n", json!({}));
@@ -234,9 +203,6 @@ fn whose_a_request_is_has_a_bound() {
 /// What a tool says of itself counts for whoever may be taken for its caller, too.
 #[test]
 fn who_acts_as_another_is_shown_what_that_one_is() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let chatty = "import sys\nprint('a line', file=sys.stderr, flush=True)\nprint(1)\n";
     playground.tool("quiet", "python", chatty, json!({"presentation": {"hidden": true}}));

@@ -2,8 +2,7 @@
 
 use super::{Web, adder, bearer, private, request, token};
 use crate::harness::{
-    PATIENCE, Playground, Who, as_everyone, as_everyone_with, copy, finish, found, has, is_root, missing, skipped,
-    wait_for, within,
+    PATIENCE, Playground, Who, as_everyone, copy, finish, found, is_root, missing, skipped, wait_for, within,
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,7 +16,7 @@ use std::process::Command;
 
 #[test]
 fn without_tokens_it_is_for_its_own_user_who_is_the_operator() {
-    as_everyone_with("python", "a server without tokens", |who| {
+    as_everyone("a server without tokens", |who| {
         let playground = Playground::new(who, "/var/tmp");
         adder(&playground);
         let web = Web::start(&playground, &[]);
@@ -203,24 +202,7 @@ fn of_servers_that_start_at_one_moment_one_listens() {
 }
 
 #[test]
-fn it_says_that_it_serves_once_it_does() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    fs::write(playground.path("sandbox-policies/bad.policy.toml"), "name = 1\n").unwrap();
-    playground.settle();
-    let ended = playground.cli(&["serve", "--http", "127.0.0.1:0"]);
-    let words = "the policies cannot be used";
-    assert!(ended.code == Some(3) && ended.stderr.contains(words) && !ended.stderr.contains("serving"), "{ended:?}");
-    // The control.
-    fs::remove_file(playground.path("sandbox-policies/bad.policy.toml")).unwrap();
-    let web = Web::start(&playground, &[]);
-    assert!(web.said().contains("toolhost: serving http at 127.0.0.1:"), "{}", web.said());
-}
-
-#[test]
 fn a_token_is_a_name_and_nothing_else_is() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let (alice, line) = token(&playground, "alice", &[]);
@@ -310,9 +292,6 @@ fn a_file_of_tokens_lies_where_nobody_else_can_replace_it() {
 
 #[test]
 fn files_that_flags_name_are_kept_from_tools_of_that_server() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let kept = playground.path("kept");
     fs::create_dir(&kept).unwrap();

@@ -1,7 +1,7 @@
 //! Calls: statuses, events while the tool runs, clients that leave, a server that is told to stop.
 
 use super::{Web, adder, exchanged, request, sleeper};
-use crate::harness::{PATIENCE, Playground, Who, has, wait_for, within};
+use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -21,9 +21,6 @@ const STREAM: &str = "Accept: text/event-stream";
 
 #[test]
 fn the_status_says_whether_the_tool_ran() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     playground.tool("fails", "python", "raise SystemExit(3)\n", json!({}));
@@ -92,9 +89,6 @@ fn the_status_says_whether_the_tool_ran() {
 
 #[test]
 fn a_stream_starts_tells_and_ends_once() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     // A line of the tool that looks like one of the stream, and one with characters that a terminal would obey.
     let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', '\\x1b[31m\\u202ered']:\n    \
@@ -125,9 +119,6 @@ fn a_stream_starts_tells_and_ends_once() {
 
 #[test]
 fn a_client_that_leaves_ends_its_call() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     sleeper(&playground);
     let web = Web::start(&playground, &[]);
@@ -149,9 +140,6 @@ fn a_client_that_leaves_ends_its_call() {
 
 #[test]
 fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
-    if !has("python", 2) {
-        return;
-    }
     for twice in [false, true] {
         let playground = Playground::new(Who::ours(), "/var/tmp");
         let script = "import sys, time, json\ntime.sleep(json.load(sys.stdin)['s'])\nprint(1)\n";
@@ -189,9 +177,6 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
 
 #[test]
 fn a_models_text_is_acted_on() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     playground.settle();

@@ -1,7 +1,7 @@
 //! Hostile requests, as data: what is sent, and the status that must come back, or none.
 
 use super::{Web, adder, bearer, exchanged, private, request, token};
-use crate::harness::{PATIENCE, Playground, Who, has, is_root, skipped, within};
+use crate::harness::{PATIENCE, Playground, Who, is_root, skipped, within};
 use serde_json::json;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -25,9 +25,6 @@ const POST: &str = "POST /v1/tools/esc:add/calls HTTP/1.1\r\nContent-Type: appli
 
 #[test]
 fn no_request_is_read_in_two_ways() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let web = Web::start(&playground, &[]);
@@ -191,9 +188,6 @@ fn a_body_is_one_strict_document() {
 
 #[test]
 fn long_bodies_hold_up_nobody_else() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let web = Web::start(&playground, &[]);
@@ -226,9 +220,6 @@ fn long_bodies_hold_up_nobody_else() {
 
 #[test]
 fn requests_behind_one_another_are_answered_in_order_and_apart() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let web = Web::start(&playground, &[]);

@@ -1,7 +1,7 @@
 //! MCP over HTTP: both eras, sessions and whose they are, what is told while a tool runs, clients that leave.
 
 use super::{Reply, Web, adder, bearer, exchanged, private, request, sleeper, token};
-use crate::harness::{PATIENCE, Playground, Who, as_everyone_with, has, wait_for, within};
+use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -102,57 +102,48 @@ pub fn messages(reply: &Reply) -> Vec<Value> {
 
 #[test]
 fn a_tool_is_listed_and_called_in_both_eras() {
-    as_everyone_with("python", "MCP over HTTP", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        adder(&playground);
-        playground.tool("long", "python", "print('\"' + 'x\\u202e' * 100000 + '\"')\n", json!({}));
-        playground.settle();
-        let web = Web::start(&playground, &[]);
-        let mut lists = Vec::new();
-        for modern in [true, false] {
-            let mut client = Client::new(&web, modern, &[]);
-            let listed = messages(&client.ask("tools/list", json!({}))).pop().unwrap();
-            let tools = listed["result"]["tools"].clone();
-            assert!(tools.to_string().contains("esc__add"), "{listed}");
-            lists.push(tools);
-            let before = playground.records().len();
-            let (answer, _) = client.call("esc__add", json!({"a": 2, "b": 3}));
-            let result = &answer["result"];
-            assert_eq!((&result["isError"], &result["structuredContent"]), (&json!(false), &json!({"sum": 5})));
-            assert_eq!(result["resultType"], if modern { json!("complete") } else { Value::Null });
-            let records = playground.records();
-            assert_eq!(
-                (records.len(), &records[before]["call"]),
-                (before + 1, &result["_meta"]["dev.toolhost/callId"])
-            );
-            // Made while it is sent, and with nothing hidden in it.
-            let reply = client.ask("tools/call", json!({"name": "esc__long", "arguments": {}}));
-            assert!(!reply.body.contains('\u{202e}'));
-            let text =
-                messages(&reply).pop().unwrap()["result"]["content"][0]["text"].as_str().map(|t| t.chars().count());
-            assert_eq!(text, Some(200_000));
-            let (answer, _) = client.call("esc__add", json!({"a": "x"}));
-            assert_eq!(answer["result"]["isError"], true, "{answer}");
-            // The road judges what cannot be read, and keeps a record of it.
-            let before = playground.records().len();
-            let (headers, message) = client.message("tools/call", json!({"name": "esc__add", "arguments": {}}));
-            let twice = message.to_string().replace("\"arguments\":{}", "\"arguments\":{\"a\":1,\"a\":2,\"b\":3}");
-            let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-            let reply = web.ask("POST", "/mcp", &headers, &twice);
-            assert!(reply.body.contains("ParameterValidationError"), "{reply:?}");
-            assert_eq!(playground.records().len(), before + 1);
-            let (unknown, _) = client.call("esc__ad", json!({}));
-            assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
-        }
-        assert_eq!(lists[0], lists[1]);
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    playground.tool("long", "python", "print('\"' + 'x\\u202e' * 100000 + '\"')\n", json!({}));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let mut lists = Vec::new();
+    for modern in [true, false] {
+        let mut client = Client::new(&web, modern, &[]);
+        let listed = messages(&client.ask("tools/list", json!({}))).pop().unwrap();
+        let tools = listed["result"]["tools"].clone();
+        assert!(tools.to_string().contains("esc__add"), "{listed}");
+        lists.push(tools);
+        let before = playground.records().len();
+        let (answer, _) = client.call("esc__add", json!({"a": 2, "b": 3}));
+        let result = &answer["result"];
+        assert_eq!((&result["isError"], &result["structuredContent"]), (&json!(false), &json!({"sum": 5})));
+        assert_eq!(result["resultType"], if modern { json!("complete") } else { Value::Null });
+        let records = playground.records();
+        assert_eq!((records.len(), &records[before]["call"]), (before + 1, &result["_meta"]["dev.toolhost/callId"]));
+        // Made while it is sent, and with nothing hidden in it.
+        let reply = client.ask("tools/call", json!({"name": "esc__long", "arguments": {}}));
+        assert!(!reply.body.contains('\u{202e}'));
+        let text = messages(&reply).pop().unwrap()["result"]["content"][0]["text"].as_str().map(|t| t.chars().count());
+        assert_eq!(text, Some(200_000));
+        let (answer, _) = client.call("esc__add", json!({"a": "x"}));
+        assert_eq!(answer["result"]["isError"], true, "{answer}");
+        // The road judges what cannot be read, and keeps a record of it.
+        let before = playground.records().len();
+        let (headers, message) = client.message("tools/call", json!({"name": "esc__add", "arguments": {}}));
+        let twice = message.to_string().replace("\"arguments\":{}", "\"arguments\":{\"a\":1,\"a\":2,\"b\":3}");
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let reply = web.ask("POST", "/mcp", &headers, &twice);
+        assert!(reply.body.contains("ParameterValidationError"), "{reply:?}");
+        assert_eq!(playground.records().len(), before + 1);
+        let (unknown, _) = client.call("esc__ad", json!({}));
+        assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+    }
+    assert_eq!(lists[0], lists[1]);
 }
 
 #[test]
 fn what_a_tool_tells_is_heard_before_its_answer() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import toolhost, time\ndef run():\n    for n in (1, 2, 2, 3):\n        toolhost.progress(n, 3, f'step {n}')\n        \
                   time.sleep(0.1)\n    toolhost.log('\\x1b[31mlow', 'warning')\n    toolhost.log('quiet', 'debug')\n    print('plain')\n    return 7\n";
@@ -187,49 +178,43 @@ fn what_a_tool_tells_is_heard_before_its_answer() {
 
 #[test]
 fn a_client_that_leaves_or_cancels_ends_its_call_in_both_eras() {
-    as_everyone_with("python", "clients that leave MCP", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        sleeper(&playground);
-        let web = Web::start(&playground, &[]);
-        let endings = || playground.records().iter().filter(|r| r["outcome"] == "CancelledError").count();
-        for modern in [true, false] {
-            let before = endings();
-            let mut client = Client::new(&web, modern, &[]);
-            let stream = client.begin("esc__sleep");
-            playground.runs(SLEEPER, 1);
-            let left = Instant::now();
-            drop(stream);
-            within(PATIENCE, "its record", || endings() == before + 1);
-            playground.runs(SLEEPER, 0);
-            assert!(left.elapsed() < Duration::from_secs(24));
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    sleeper(&playground);
+    let web = Web::start(&playground, &[]);
+    let endings = || playground.records().iter().filter(|r| r["outcome"] == "CancelledError").count();
+    for modern in [true, false] {
+        let before = endings();
+        let mut client = Client::new(&web, modern, &[]);
+        let stream = client.begin("esc__sleep");
+        playground.runs(SLEEPER, 1);
+        let left = Instant::now();
+        drop(stream);
+        within(PATIENCE, "its record", || endings() == before + 1);
+        playground.runs(SLEEPER, 0);
+        assert!(left.elapsed() < Duration::from_secs(24));
+    }
+    // Cancelled, and ended with its session.
+    for ends in ["cancel", "delete"] {
+        let before = endings();
+        let mut client = Client::new(&web, false, &[]);
+        let stream = client.begin("esc__sleep");
+        playground.runs(SLEEPER, 1);
+        let (id, session) = (client.next, client.session().to_owned());
+        if ends == "cancel" {
+            let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+            assert_eq!(client.post(&cancel).status, 202);
+        } else {
+            assert_eq!(web.ask("DELETE", "/mcp", &[&session], "").status, 204);
+            assert_eq!(client.ask("tools/list", json!({})).status, 404, "the session is over");
         }
-        // Cancelled, and ended with its session.
-        for ends in ["cancel", "delete"] {
-            let before = endings();
-            let mut client = Client::new(&web, false, &[]);
-            let stream = client.begin("esc__sleep");
-            playground.runs(SLEEPER, 1);
-            let (id, session) = (client.next, client.session().to_owned());
-            if ends == "cancel" {
-                let cancel =
-                    json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
-                assert_eq!(client.post(&cancel).status, 202);
-            } else {
-                assert_eq!(web.ask("DELETE", "/mcp", &[&session], "").status, 204);
-                assert_eq!(client.ask("tools/list", json!({})).status, 404, "the session is over");
-            }
-            within(PATIENCE, "its record", || endings() == before + 1);
-            playground.runs(SLEEPER, 0);
-            drop(stream);
-        }
-    });
+        within(PATIENCE, "its record", || endings() == before + 1);
+        playground.runs(SLEEPER, 0);
+        drop(stream);
+    }
 }
 
 #[test]
 fn a_session_is_its_callers_alone() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     sleeper(&playground);
@@ -356,60 +341,53 @@ fn documents(playground: &Playground) {
 
 #[test]
 fn prompts_and_resources_are_files_that_answer_to_policy() {
-    as_everyone_with("python", "documents", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        documents(&playground);
-        adder(&playground);
-        let web = Web::start(&playground, &[]);
-        for modern in [true, false] {
-            let mut client = Client::new(&web, modern, &[]);
-            let mut asked = |method: &str, params: Value| messages(&client.ask(method, params)).pop().unwrap();
-            let prompts = asked("prompts/list", json!({}));
-            assert_eq!(prompts["result"]["prompts"][0]["name"], "docs__hello", "{prompts}");
-            assert_eq!(prompts["result"]["prompts"][0]["arguments"][0]["required"], true);
-            let prompt = asked("prompts/get", json!({"name": "docs__hello", "arguments": {"who": "{{who}}"}}));
-            assert_eq!(prompt["result"]["messages"][0]["content"]["text"], "Greet {{who}}.", "{prompt}");
-            assert_eq!(asked("prompts/get", json!({"name": "docs__hello", "arguments": {}}))["error"]["code"], -32602);
-            assert_eq!(
-                asked("prompts/get", json!({"name": "esc__add"}))["error"]["code"],
-                -32602,
-                "a tool is no prompt"
-            );
-            let listed = asked("resources/list", json!({}))["result"]["resources"].to_string();
-            assert!(
-                listed.contains("docs://rules") && !listed.contains("docs://out") && !listed.contains("docs://wrong")
-            );
-            assert!(!asked("tools/list", json!({})).to_string().contains("docs__"), "no document is a tool");
-        }
-        let read = |uri: &str| {
-            let mut client = Client::new(&web, false, &[]);
-            let before = playground.records().len();
-            let answer = messages(&client.ask("resources/read", json!({ "uri": uri }))).pop().unwrap();
-            (answer, playground.records().split_off(before))
-        };
-        let (rules, records) = read("docs://rules");
-        assert_eq!(rules["result"]["contents"][0]["text"], "# Rules\n", "{rules}");
-        assert_eq!((&records[0]["tool"], &records[0]["outcome"]), (&json!("docs:rules"), &json!("success")));
-        let (linked, _) = read("docs://linked");
-        assert!(
-            linked["error"]["message"].as_str().unwrap().contains("cannot be read")
-                && !linked.to_string().contains("root:")
-        );
-        assert_eq!(read("docs://nothing").0["error"]["code"], -32002);
-        // What policy does not let it read is not there, and comes back with the policy.
-        let listed = || messages(&Client::new(&web, true, &[]).ask("resources/list", json!({})))[0].to_string();
-        playground.allow("docs", "docs:*", &["./other/**"], &[]);
-        web.signal(nix::sys::signal::Signal::SIGHUP);
-        wait_for("policy to hold", || !listed().contains("docs://rules"));
-        assert_eq!(web.call("docs:rules", &json!({}), &[]).status, 403);
-        playground.allow("docs", "docs:*", &["./rules.md"], &[]);
-        web.signal(nix::sys::signal::Signal::SIGHUP);
-        wait_for("policy to hold", || listed().contains("docs://rules"));
-        let check = playground.cli(&["check"]);
-        let told = check.text() + &check.stderr;
-        assert!(told.contains("must be one file below this folder"), "{told}");
-        assert!(told.contains("is named *.resource.json"), "{told}");
-    });
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    documents(&playground);
+    adder(&playground);
+    let web = Web::start(&playground, &[]);
+    for modern in [true, false] {
+        let mut client = Client::new(&web, modern, &[]);
+        let mut asked = |method: &str, params: Value| messages(&client.ask(method, params)).pop().unwrap();
+        let prompts = asked("prompts/list", json!({}));
+        assert_eq!(prompts["result"]["prompts"][0]["name"], "docs__hello", "{prompts}");
+        assert_eq!(prompts["result"]["prompts"][0]["arguments"][0]["required"], true);
+        let prompt = asked("prompts/get", json!({"name": "docs__hello", "arguments": {"who": "{{who}}"}}));
+        assert_eq!(prompt["result"]["messages"][0]["content"]["text"], "Greet {{who}}.", "{prompt}");
+        assert_eq!(asked("prompts/get", json!({"name": "docs__hello", "arguments": {}}))["error"]["code"], -32602);
+        assert_eq!(asked("prompts/get", json!({"name": "esc__add"}))["error"]["code"], -32602, "a tool is no prompt");
+        let listed = asked("resources/list", json!({}))["result"]["resources"].to_string();
+        assert!(listed.contains("docs://rules") && !listed.contains("docs://out") && !listed.contains("docs://wrong"));
+        assert!(!asked("tools/list", json!({})).to_string().contains("docs__"), "no document is a tool");
+    }
+    let read = |uri: &str| {
+        let mut client = Client::new(&web, false, &[]);
+        let before = playground.records().len();
+        let answer = messages(&client.ask("resources/read", json!({ "uri": uri }))).pop().unwrap();
+        (answer, playground.records().split_off(before))
+    };
+    let (rules, records) = read("docs://rules");
+    assert_eq!(rules["result"]["contents"][0]["text"], "# Rules\n", "{rules}");
+    assert_eq!((&records[0]["tool"], &records[0]["outcome"]), (&json!("docs:rules"), &json!("success")));
+    let (linked, _) = read("docs://linked");
+    assert!(
+        linked["error"]["message"].as_str().unwrap().contains("cannot be read")
+            && !linked.to_string().contains("root:")
+    );
+    assert_eq!(read("docs://nothing").0["error"]["code"], -32002);
+    // What policy does not let it read is not there, and comes back with the policy.
+    let listed = || messages(&Client::new(&web, true, &[]).ask("resources/list", json!({})))[0].to_string();
+    playground.allow("docs", "docs:*", &["./other/**"], &[]);
+    web.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("policy to hold", || !listed().contains("docs://rules"));
+    assert_eq!(web.call("docs:rules", &json!({}), &[]).status, 403);
+    playground.allow("docs", "docs:*", &["./rules.md"], &[]);
+    web.signal(nix::sys::signal::Signal::SIGHUP);
+    wait_for("policy to hold", || listed().contains("docs://rules"));
+    let check = playground.cli(&["check"]);
+    let told = check.text() + &check.stderr;
+    assert!(told.contains("must be one file below this folder"), "{told}");
+    assert!(told.contains("is named *.resource.json"), "{told}");
 }
 
 /// A tool that asks for a name.
@@ -429,9 +407,6 @@ const GRANT: &str = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
 
 #[test]
 fn a_tool_asks_only_where_policy_says_so_and_its_state_is_sealed() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     asker(&playground, &json!(["ask:elicitation"]));
     let (alice, line) = token(&playground, "alice", &[]);
@@ -486,9 +461,6 @@ fn a_tool_asks_only_where_policy_says_so_and_its_state_is_sealed() {
 
 #[test]
 fn content_of_every_kind_is_shown_as_it_is_and_no_other() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['say']))\n";
     let any = json!({"type": "object", "properties": {"say": {"description": "d"}}});
@@ -526,9 +498,6 @@ fn content_of_every_kind_is_shown_as_it_is_and_no_other() {
 
 #[test]
 fn a_task_is_its_callers_alone_and_cancelling_it_kills() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import sys, time\nprint('asleep', file=sys.stderr, flush=True)\ntime.sleep(25)\nprint(1)\n";
     playground.tool("sleep", "python", script, json!({"execution": {"task": "required"}}));

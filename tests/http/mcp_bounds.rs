@@ -2,7 +2,7 @@
 
 use super::mcp::{BOTH, Client, messages};
 use super::{Web, bearer, private, request, token};
-use crate::harness::{Playground, Who, has, manifest, wait_for};
+use crate::harness::{Playground, Who, manifest, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::sync::Barrier;
@@ -87,9 +87,6 @@ fn a_client_that_says_it_is_ready_again_and_again_is_told_of_a_change_once() {
 
 #[test]
 fn what_a_task_keeps_of_an_answer_is_bounded() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let script = "import json, sys\nn = json.load(sys.stdin)['n']\nprint('{\"all\":[' + ','.join(['[]'] * n) + ']}')\n";
     let any = json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
@@ -131,9 +128,6 @@ fn task(web: &Web, headers: &[&str], label: &str) -> Value {
 
 #[test]
 fn whoever_brings_many_names_leaves_others_room_for_tasks() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool("quick", "python", "print('{}')\n", json!({"execution": {"task": "optional"}}));
     let entry = |name: &str, more: &str| format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [\"*\"]\n{more}");

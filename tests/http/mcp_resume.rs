@@ -3,7 +3,7 @@
 use super::mcp::{BOTH, Client, SLEEPER, messages};
 use super::mcp_bounds::heard;
 use super::{Reply, Web, bearer, private, request, sleeper, token};
-use crate::harness::{PATIENCE, Playground, Who, has, wait_for, within};
+use crate::harness::{PATIENCE, Playground, Who, wait_for, within};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -48,9 +48,6 @@ fn answer(told: &[Value]) -> &Value {
 
 #[test]
 fn a_client_whose_connection_broke_reads_on_after_the_last_event_that_it_has() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     steps(&playground);
     playground.settle();
@@ -88,9 +85,6 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_that_it_has() {
 
 #[test]
 fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     steps(&playground);
     playground.settle();
@@ -118,9 +112,6 @@ fn a_stream_is_resumed_by_its_caller_in_its_session_alone() {
 
 #[test]
 fn a_client_that_does_not_come_back_has_its_call_killed() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     sleeper(&playground);
     let web = Web::start(&playground, &[]);
@@ -152,9 +143,6 @@ fn a_client_that_does_not_come_back_has_its_call_killed() {
 
 #[test]
 fn a_large_answer_that_broke_off_is_sent_again_and_one_that_is_too_large_is_not() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 8_000_000\n";
     for (name, length) in [("large", 3_000_000), ("larger", 6_000_000)] {

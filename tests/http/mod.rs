@@ -17,25 +17,36 @@ mod running;
 mod soak;
 mod tools;
 
-use crate::harness::{PATIENCE, Playground, within};
+use crate::harness::{Hosted, PATIENCE, Playground, wait_for};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::process::Command;
 use toolhost::base::files;
 
 /// A server on a port of its own.
 pub struct Web {
-    pub child: Child,
+    host: Hosted,
     /// `127.0.0.1:PORT`, or `unix:PATH`.
     pub address: String,
     /// The user as whom requests are made.
     uid: Option<u32>,
-    said: Arc<Mutex<String>>,
+}
+
+impl std::ops::Deref for Web {
+    type Target = Hosted;
+
+    fn deref(&self) -> &Hosted {
+        &self.host
+    }
+}
+
+impl std::ops::DerefMut for Web {
+    fn deref_mut(&mut self) -> &mut Hosted {
+        &mut self.host
+    }
 }
 
 /// An answer.
@@ -90,29 +101,20 @@ impl Web {
     }
 
     /// `Err`: what it said before it ended.
-    pub fn run(mut command: Command, uid: Option<u32>) -> Result<Web, String> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut said = String::new();
-        let address = loop {
-            let Some(line) = lines.next() else {
-                child.wait().unwrap();
-                return Err(said);
-            };
-            said += &(line.clone() + "\n");
-            if let Some((_, rest)) = line.split_once(" at ").filter(|_| line.contains("toolhost: serving")) {
-                break rest.split(' ').next().unwrap().to_owned();
-            }
-        };
-        let said = Arc::new(Mutex::new(said));
-        let heard = said.clone();
-        std::thread::spawn(move || lines.for_each(|line| heard.lock().unwrap().push_str(&(line + "\n"))));
-        Ok(Web { child, address, uid, said })
-    }
-
-    /// All of its log so far.
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+    pub fn run(command: Command, uid: Option<u32>) -> Result<Web, String> {
+        let mut host = Hosted::start(command);
+        let (mut address, mut over) = (None, false);
+        wait_for("it serves, or ends", || {
+            over = host.is_over();
+            let said = host.said();
+            let serving = said.lines().find(|line| line.contains("toolhost: serving") && line.contains(" at "));
+            address = serving.and_then(|line| line.split_once(" at ")?.1.split(' ').next()).map(str::to_owned);
+            over || address.is_some()
+        });
+        match address {
+            Some(address) => Ok(Web { host, address, uid }),
+            None => Err(host.said()),
+        }
     }
 
     /// A connection, as the user who runs the server.
@@ -143,28 +145,6 @@ impl Web {
 
     pub fn call(&self, tool: &str, body: &Value, headers: &[&str]) -> Reply {
         self.ask("POST", &format!("/v1/tools/{tool}/calls"), headers, &body.to_string())
-    }
-
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
-        nix::sys::signal::kill(pid, signal).unwrap();
-    }
-
-    /// Waits for its end; the exit code.
-    pub fn ended(&mut self, time: Duration) -> Option<i32> {
-        let mut status = None;
-        within(time, "the server ends", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.and_then(|status| status.code())
-    }
-}
-
-impl Drop for Web {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

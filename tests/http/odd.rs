@@ -3,7 +3,7 @@
 
 use super::hostile::{answers, status};
 use super::{Web, adder, bearer, private, request, token};
-use crate::harness::{Playground, Who, has, within};
+use crate::harness::{Playground, Who, within};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -160,9 +160,6 @@ fn statuses(answer: &[u8]) -> Vec<u16> {
 
 #[test]
 fn what_a_known_caller_sends_is_read_in_one_way_and_as_that_callers() {
-    if !has("python", 1) {
-        return;
-    }
     let (playground, web, [alice, bob]) = scene();
     let again = format!("{CALL}\r\nHost: HOST\r\nBOB\r\n{TYPE}Connection: close\r\n\r\n{BODY}");
     let last = format!("{READ}\r\nHost: HOST\r\nALICE\r\nConnection: close\r\n\r\n");

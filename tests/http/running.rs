@@ -1,7 +1,7 @@
 //! What runs: one's own calls, everybody's for operators, the verbs of the command line, metrics.
 
 use super::{Web, adder, bearer, private, request, sleeper, token};
-use crate::harness::{Playground, Who, as_everyone_with, finish, has, is_root, wait_for};
+use crate::harness::{Playground, Who, finish, is_root, wait_for};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,9 +10,6 @@ use toolhost::base::files;
 
 #[test]
 fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     sleeper(&playground);
@@ -133,9 +130,6 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
 
 #[test]
 fn who_acts_as_another_sees_and_ends_what_it_called() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     sleeper(&playground);
     let names = ["gateway", "eve", "alice"];
@@ -172,9 +166,6 @@ fn who_acts_as_another_sees_and_ends_what_it_called() {
 
 #[test]
 fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     sleeper(&playground);
@@ -217,34 +208,6 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
     assert_eq!(add(), 200);
 }
 
-#[test]
-fn metrics_say_what_was_called() {
-    if !has("python", 1) {
-        return;
-    }
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    adder(&playground);
-    let web = Web::start(&playground, &[]);
-    for n in 0..10 {
-        let body = if n < 7 { json!({"a": n, "b": 1}) } else { json!({"a": "x", "b": 1}) };
-        web.call("esc:add", &body, &[]);
-    }
-    web.call("made:up\" }", &json!({}), &[]);
-    web.call("esc:other", &json!({}), &[]);
-    let text = web.get("/metrics", &[]).body;
-    for line in [
-        "toolhost_calls_total{tool=\"esc:add\",outcome=\"success\"} 7",
-        "toolhost_calls_total{tool=\"esc:add\",outcome=\"ParameterValidationError\"} 3",
-        "toolhost_calls_total{tool=\"none\",outcome=\"ToolNotFoundError\"} 1",
-        "toolhost_call_duration_seconds_count{tool=\"esc:add\"} 10",
-        "toolhost_call_duration_seconds_bucket{tool=\"esc:add\",le=\"+Inf\"} 10",
-        "toolhost_calls_running 0",
-    ] {
-        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-    }
-    assert!(!text.contains("esc:other") && !text.contains("made:up"), "{text}");
-}
-
 /// Every sample of a text in the exposition format, with its labels in the name. What a reader would refuse is a panic.
 fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
     let (mut found, mut told, mut kinds) = (std::collections::BTreeMap::new(), Vec::new(), Vec::new());
@@ -276,66 +239,68 @@ fn samples(text: &str) -> std::collections::BTreeMap<String, f64> {
 
 #[test]
 fn metrics_say_what_calls_used_and_what_the_host_holds() {
-    as_everyone_with("python", "metrics of resources", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        adder(&playground);
-        let busy = "import time\nwhile time.process_time() < 0.3:\n    pass\nprint(1)\n";
-        playground.tool("busy", "python", busy, json!({}));
-        let slow = json!({"execution": {"timeoutMs": 300}});
-        playground.tool("slow", "python", "import time\ntime.sleep(20)\n", slow);
-        playground.settle();
-        let web = Web::start(&playground, &[]);
-        let before = samples(&web.get("/metrics", &[]).body);
-        assert_eq!((before["toolhost_launchers"], before["toolhost_calls_running"]), (0.0, 0.0));
-        for (tool, many) in [("esc:busy", 2), ("esc:slow", 1), ("esc:add", 7)] {
-            for _ in 0..many {
-                web.call(tool, &json!({"a": 1, "b": 2}), &[]);
-            }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    let busy = "import time\nwhile time.process_time() < 0.3:\n    pass\nprint(1)\n";
+    playground.tool("busy", "python", busy, json!({}));
+    let slow = json!({"execution": {"timeoutMs": 300}});
+    playground.tool("slow", "python", "import time\ntime.sleep(20)\n", slow);
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let before = samples(&web.get("/metrics", &[]).body);
+    assert_eq!((before["toolhost_launchers"], before["toolhost_calls_running"]), (0.0, 0.0));
+    for (tool, many) in [("esc:busy", 2), ("esc:slow", 1), ("esc:add", 7)] {
+        for _ in 0..many {
+            web.call(tool, &json!({"a": 1, "b": 2}), &[]);
         }
-        let now = samples(&web.get("/metrics", &[]).body);
-        let is = |name: &str, wanted: f64| assert_eq!(now.get(name), Some(&wanted), "{name}: {now:?}");
-        is("toolhost_calls_total{tool=\"esc:busy\",outcome=\"success\"}", 2.0);
-        is("toolhost_calls_total{tool=\"esc:slow\",outcome=\"TimeoutError\"}", 1.0);
-        is("toolhost_calls_total{tool=\"esc:add\",outcome=\"success\"}", 7.0);
-        is("toolhost_denials_total{tool=\"esc:slow\",operation=\"limit\"}", 1.0);
-        let all: f64 = now.iter().filter(|(name, _)| name.starts_with("toolhost_calls_total")).map(|(_, n)| n).sum();
-        assert_eq!(all, 10.0);
-        is("toolhost_breakers{state=\"closed\"}", 1.0);
-        is("toolhost_breakers{state=\"open\"}", 0.0);
-        for name in [
-            "toolhost_calls_running",
-            "toolhost_calls_waiting",
-            "toolhost_calls_queued",
-            "toolhost_approvals_waiting",
-            "toolhost_network_leases",
-            "toolhost_package_builds_running",
-            "toolhost_package_builds_total{outcome=\"success\"}",
-            "toolhost_trace_spans_lost_total",
-            "toolhost_log_lines_lost_total",
-            "toolhost_background_calls_open",
-            "toolhost_background_calls_kept",
-            "toolhost_callbacks_owed",
-        ] {
-            is(name, 0.0);
-        }
-        assert!(now["toolhost_launchers"] >= 1.0 && now["toolhost_launchers_idle"] >= 1.0, "{now:?}");
-        assert!(now["toolhost_launchers_idle"] <= now["toolhost_launchers"], "{now:?}");
-        assert!(now["toolhost_call_cpu_seconds_total{tool=\"esc:busy\"}"] >= 0.6, "{now:?}");
-        assert!(now["toolhost_call_memory_peak_bytes{tool=\"esc:busy\"}"] >= 1e6, "{now:?}");
-        assert!(now["toolhost_call_duration_seconds_sum{tool=\"esc:slow\"}"] >= 0.3, "{now:?}");
-        let of_busy =
-            |bound: &str| now[&format!("toolhost_call_duration_seconds_bucket{{tool=\"esc:busy\",le=\"{bound}\"}}")];
-        let bounds = ["0.01", "0.025", "0.05", "0.1", "0.25", "1", "5", "30", "300", "+Inf"];
-        assert!(bounds.windows(2).all(|pair| of_busy(pair[0]) <= of_busy(pair[1])), "{now:?}");
-        assert_eq!((of_busy("0.25"), of_busy("+Inf")), (0.0, 2.0), "{now:?}");
-    });
+    }
+    // What is made up, or no tool's, adds no label of its own.
+    for tool in ["made:up\" }", "esc:other"] {
+        web.call(tool, &json!({}), &[]);
+    }
+    let text = web.get("/metrics", &[]).body;
+    assert!(!text.contains("esc:other") && !text.contains("made:up"), "{text}");
+    let now = samples(&text);
+    let is = |name: &str, wanted: f64| assert_eq!(now.get(name), Some(&wanted), "{name}: {now:?}");
+    is("toolhost_calls_total{tool=\"esc:busy\",outcome=\"success\"}", 2.0);
+    is("toolhost_calls_total{tool=\"esc:slow\",outcome=\"TimeoutError\"}", 1.0);
+    is("toolhost_calls_total{tool=\"esc:add\",outcome=\"success\"}", 7.0);
+    is("toolhost_calls_total{tool=\"none\",outcome=\"ToolNotFoundError\"}", 1.0);
+    is("toolhost_denials_total{tool=\"esc:slow\",operation=\"limit\"}", 1.0);
+    let all: f64 = now.iter().filter(|(name, _)| name.starts_with("toolhost_calls_total")).map(|(_, n)| n).sum();
+    assert_eq!(all, 11.0);
+    is("toolhost_breakers{state=\"closed\"}", 1.0);
+    is("toolhost_breakers{state=\"open\"}", 0.0);
+    for name in [
+        "toolhost_calls_running",
+        "toolhost_calls_waiting",
+        "toolhost_calls_queued",
+        "toolhost_approvals_waiting",
+        "toolhost_network_leases",
+        "toolhost_package_builds_running",
+        "toolhost_package_builds_total{outcome=\"success\"}",
+        "toolhost_trace_spans_lost_total",
+        "toolhost_log_lines_lost_total",
+        "toolhost_background_calls_open",
+        "toolhost_background_calls_kept",
+        "toolhost_callbacks_owed",
+    ] {
+        is(name, 0.0);
+    }
+    assert!(now["toolhost_launchers"] >= 1.0 && now["toolhost_launchers_idle"] >= 1.0, "{now:?}");
+    assert!(now["toolhost_launchers_idle"] <= now["toolhost_launchers"], "{now:?}");
+    assert!(now["toolhost_call_cpu_seconds_total{tool=\"esc:busy\"}"] >= 0.6, "{now:?}");
+    assert!(now["toolhost_call_memory_peak_bytes{tool=\"esc:busy\"}"] >= 1e6, "{now:?}");
+    assert!(now["toolhost_call_duration_seconds_sum{tool=\"esc:slow\"}"] >= 0.3, "{now:?}");
+    let of_busy =
+        |bound: &str| now[&format!("toolhost_call_duration_seconds_bucket{{tool=\"esc:busy\",le=\"{bound}\"}}")];
+    let bounds = ["0.01", "0.025", "0.05", "0.1", "0.25", "1", "5", "30", "300", "+Inf"];
+    assert!(bounds.windows(2).all(|pair| of_busy(pair[0]) <= of_busy(pair[1])), "{now:?}");
+    assert_eq!((of_busy("0.25"), of_busy("+Inf")), (0.0, 2.0), "{now:?}");
 }
 
 #[test]
 fn a_key_runs_its_request_once() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let folder = playground.tool("count", "python", "import time\nprint(time.time_ns())\n", json!({}));
     assert!(folder.is_dir());

@@ -2,7 +2,7 @@
 //! nothing is left. `TOOLHOST_TEST_SOAK=10000` makes so many calls, and says what it saw.
 
 use super::{Reply, Web, exchanged, request};
-use crate::harness::{PATIENCE, Playground, Who, as_everyone_with, holds_at_rest, processes_of, wait_for};
+use crate::harness::{PATIENCE, Playground, Who, holds_at_rest, processes_of, wait_for};
 use crate::lifecycle::{groups, names};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -210,77 +210,76 @@ fn playground(who: Who) -> Playground {
 #[test]
 fn after_many_calls_of_all_kinds_nothing_is_left() {
     let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
-    as_everyone_with("python", "a soak", |who| {
-        let playground = playground(who);
-        let (mounts, temporary) = (playground.mounts(), names("/tmp"));
-        let mut host = playground.host();
-        host.args(["serve", "--http", "127.0.0.1:0"]).env("TMPDIR", playground.path("state/tmp"));
-        let mut web = Web::run(host, who.uid()).unwrap();
-        let id = web.child.id();
-        // Whatever the server opens once is open after one round.
-        assert_eq!(soaked(&web, TURNS.len()), [""; 0], "{who:?}");
-        let rest = || {
-            wait_for("no call runs", || {
-                let status = web.get("/v1/status", &[]).json();
-                (&status["running"], &status["waiting"]) == (&json!(0), &json!(0))
-            });
-            holds_at_rest(id)
-        };
-        rest();
-        let each = each_launcher(&web);
-        let ((descriptors, launchers), files, memory) = (rest(), state(&playground), resident_kib(id));
-        let began = Instant::now();
-        let faults = soaked(&web, calls.unwrap_or(CALLS));
-        let took = began.elapsed();
-        let ((now, kept), after) = (rest(), resident_kib(id));
-        if calls.is_some() {
-            let words = format!(
-                "{who:?}: {calls:?} calls in {took:?}; {memory} KiB became {after} KiB; {descriptors} descriptors with {launchers} \
-                 launchers, {now} with {kept}\n"
-            );
-            let _ = std::io::stderr().write_all(words.as_bytes());
-        }
-        assert_eq!(faults, [""; 0], "{who:?}");
-        // A launcher that ends is gone before its descriptors are.
-        wait_for("no descriptor is left", || {
-            let (now, kept) = rest();
-            now + launchers * each <= descriptors + kept * each
+    let who = Who::ours();
+    let playground = playground(who);
+    let (mounts, temporary) = (playground.mounts(), names("/tmp"));
+    let mut host = playground.host();
+    host.args(["serve", "--http", "127.0.0.1:0"]).env("TMPDIR", playground.path("state/tmp"));
+    let mut web = Web::run(host, who.uid()).unwrap();
+    let id = web.child.id();
+    // Whatever the server opens once is open after one round.
+    assert_eq!(soaked(&web, TURNS.len()), [""; 0], "{who:?}");
+    let rest = || {
+        wait_for("no call runs", || {
+            let status = web.get("/v1/status", &[]).json();
+            (&status["running"], &status["waiting"]) == (&json!(0), &json!(0))
         });
-        let scripts = processes_of(&playground.path("user_scripts").display().to_string());
-        let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
-        assert!(running.is_empty(), "{who:?}: {running:?}");
-        assert_eq!(state(&playground), files, "{who:?}");
-        assert!(after < memory + 64 * 1024, "{who:?}: {memory} KiB became {after} KiB");
-        web.signal(nix::sys::signal::Signal::SIGTERM);
-        web.ended(PATIENCE);
-        playground.assert_quiet("the server");
-        let new: Vec<_> = playground.mounts().into_iter().filter(|mount| !mounts.contains(mount)).collect();
-        assert!(new.is_empty(), "{who:?}: {new:?}");
-        assert_eq!(groups(id), Vec::<String>::new(), "{who:?}");
-        // Other hosts on this machine keep compiled modules there.
-        let ours = |name: &&String| name.starts_with("toolhost") && !name.starts_with("toolhost-wasm-");
-        let mut left: Vec<_> = names("/tmp").difference(&temporary).filter(ours).cloned().collect();
-        left.extend(names(&playground.path("state/tmp").display().to_string()));
-        assert!(left.is_empty(), "{who:?}: {left:?}");
-        // One record for each request.
-        let mut ends: BTreeMap<String, usize> = BTreeMap::new();
-        for record in playground.records() {
-            *ends.entry(record["tool"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
-        }
-        let turns = |words: &[&str]| {
-            let of = |calls: usize| (0..calls).filter(|n| words.contains(&TURNS[n % TURNS.len()])).count();
-            of(TURNS.len()) + of(calls.unwrap_or(CALLS))
-        };
-        for (tool, words) in [("late", "late"), ("bomb", "bomb"), ("memory", "memory"), ("none", "unknown")] {
-            assert_eq!(ends[&format!("esc:{tool}")], turns(&[words]), "{who:?}: {tool}: {ends:?}");
-        }
-        // Of many that cannot be read some are counted in the record of another.
-        let counted = |record: &Value| {
-            let words = record["notes"][0].as_str().unwrap_or_default();
-            words.strip_suffix(" such refusals before this one have no record").map_or(0, |n| n.parse().unwrap())
-        };
-        let unrecorded: usize = playground.records().iter().map(counted).sum();
-        let good = ends["esc:good"] + unrecorded + ends.get("").copied().unwrap_or_default();
-        assert_eq!(good, turns(&["good", "mcp", "broken", "smuggled", "half"]), "{who:?}: {ends:?}");
+        holds_at_rest(id)
+    };
+    rest();
+    let each = each_launcher(&web);
+    let ((descriptors, launchers), files, memory) = (rest(), state(&playground), resident_kib(id));
+    let began = Instant::now();
+    let faults = soaked(&web, calls.unwrap_or(CALLS));
+    let took = began.elapsed();
+    let ((now, kept), after) = (rest(), resident_kib(id));
+    if calls.is_some() {
+        let words = format!(
+            "{who:?}: {calls:?} calls in {took:?}; {memory} KiB became {after} KiB; {descriptors} descriptors with {launchers} \
+             launchers, {now} with {kept}\n"
+        );
+        let _ = std::io::stderr().write_all(words.as_bytes());
+    }
+    assert_eq!(faults, [""; 0], "{who:?}");
+    // A launcher that ends is gone before its descriptors are.
+    wait_for("no descriptor is left", || {
+        let (now, kept) = rest();
+        now + launchers * each <= descriptors + kept * each
     });
+    let scripts = processes_of(&playground.path("user_scripts").display().to_string());
+    let running: Vec<_> = scripts.iter().filter(|(_, line)| line.contains("main.py")).collect();
+    assert!(running.is_empty(), "{who:?}: {running:?}");
+    assert_eq!(state(&playground), files, "{who:?}");
+    assert!(after < memory + 64 * 1024, "{who:?}: {memory} KiB became {after} KiB");
+    web.signal(nix::sys::signal::Signal::SIGTERM);
+    web.ended(PATIENCE);
+    playground.assert_quiet("the server");
+    let new: Vec<_> = playground.mounts().into_iter().filter(|mount| !mounts.contains(mount)).collect();
+    assert!(new.is_empty(), "{who:?}: {new:?}");
+    assert_eq!(groups(id), Vec::<String>::new(), "{who:?}");
+    // Other hosts on this machine keep compiled modules there.
+    let ours = |name: &&String| name.starts_with("toolhost") && !name.starts_with("toolhost-wasm-");
+    let mut left: Vec<_> = names("/tmp").difference(&temporary).filter(ours).cloned().collect();
+    left.extend(names(&playground.path("state/tmp").display().to_string()));
+    assert!(left.is_empty(), "{who:?}: {left:?}");
+    // One record for each request.
+    let mut ends: BTreeMap<String, usize> = BTreeMap::new();
+    for record in playground.records() {
+        *ends.entry(record["tool"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    let turns = |words: &[&str]| {
+        let of = |calls: usize| (0..calls).filter(|n| words.contains(&TURNS[n % TURNS.len()])).count();
+        of(TURNS.len()) + of(calls.unwrap_or(CALLS))
+    };
+    for (tool, words) in [("late", "late"), ("bomb", "bomb"), ("memory", "memory"), ("none", "unknown")] {
+        assert_eq!(ends[&format!("esc:{tool}")], turns(&[words]), "{who:?}: {tool}: {ends:?}");
+    }
+    // Of many that cannot be read some are counted in the record of another.
+    let counted = |record: &Value| {
+        let words = record["notes"][0].as_str().unwrap_or_default();
+        words.strip_suffix(" such refusals before this one have no record").map_or(0, |n| n.parse().unwrap())
+    };
+    let unrecorded: usize = playground.records().iter().map(counted).sum();
+    let good = ends["esc:good"] + unrecorded + ends.get("").copied().unwrap_or_default();
+    assert_eq!(good, turns(&["good", "mcp", "broken", "smuggled", "half"]), "{who:?}: {ends:?}");
 }

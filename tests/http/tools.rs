@@ -1,14 +1,11 @@
 //! The tools over HTTP and on the command line: who sees what, and in whose shape.
 
 use super::{Web, adder};
-use crate::harness::{Playground, Who, has};
+use crate::harness::{Playground, Who};
 use serde_json::{Value, json};
 
 #[test]
 fn the_same_tools_in_every_shape() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     playground.tool("hidden", "python", "print(1)\n", json!({"presentation": {"hidden": true}}));
@@ -71,9 +68,6 @@ fn the_same_tools_in_every_shape() {
 /// What a model answers with leads back to the tool, without a table of names in the program between.
 #[test]
 fn tools_are_called_by_the_names_that_models_were_given() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let named = |name: &str| json!({"presentation": {"modelName": name}});
@@ -108,9 +102,6 @@ fn tools_are_called_by_the_names_that_models_were_given() {
 /// Every path and method of the document answers with a status that it names, and every refusal has its shape.
 #[test]
 fn the_openapi_document_is_true() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     adder(&playground);
     let web = Web::start(&playground, &[]);

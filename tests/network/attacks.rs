@@ -1,7 +1,7 @@
 //! Ways round the stub and the relay: each is refused, and nobody outside sees it.
 
 use super::{World, allow, in_both_worlds};
-use crate::harness::{Ended, Server, finish, fits, has};
+use crate::harness::{Ended, Server, finish, fits};
 use serde_json::{Value, json};
 
 /// Sends bytes (hex) to a port of the granted host and answers with the beginning of what comes back; "reset" or
@@ -190,9 +190,6 @@ fn a_redirect_leads_to_no_other_host() {
 
 #[test]
 fn nothing_of_a_lease_is_left_for_the_next_call() {
-    if !has("python", 1) {
-        return;
-    }
     in_both_worlds("leases", |world| {
         // The first call learns an address; the second uses it without asking for the name.
         let script = "import json,socket,sys\ninput=json.load(sys.stdin)\n\

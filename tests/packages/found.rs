@@ -1,6 +1,6 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
-use crate::harness::{Ended, Playground, Server, Who, as_everyone, fits, manifest, script};
+use crate::harness::{Ended, Playground, Server, Who, fits, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -173,48 +173,49 @@ fn nobody_else_speaks_for_a_script() {
     playground.policy("core", "core:execute-python-script", OWN);
     playground.settle();
     let input = json!({"scriptPath": "both/main.py", "inputData": {}}).to_string();
-    let ended = playground.call("core:execute-python-script", &input);
-    fits("CapabilityError: its python packages (requirements.txt), which no policy allows it", &ended).unwrap();
+    playground.expect(
+        "core:execute-python-script",
+        &input,
+        "CapabilityError: its python packages (requirements.txt), which no policy allows it",
+    );
     playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
     playground.settle();
     // A path is judged before anything is read beside it.
     let climbing = json!({"scriptPath": "both/../../both/main.py", "inputData": {}}).to_string();
-    fits("SecurityError", &playground.call("core:execute-python-script", &climbing)).unwrap();
-    fits("DependencyError", &playground.call("core:execute-python-script", &input)).unwrap();
+    playground.expect("core:execute-python-script", &climbing, "SecurityError");
+    playground.expect("core:execute-python-script", &input, "DependencyError");
     let audit = playground.cli(&["audit", "core:execute-python-script", "--json"]).out;
     assert_eq!(audit["packages"]["allowed"]["python"]["index"], "default", "{audit}");
 }
 
 #[test]
 fn a_tool_cannot_write_what_is_installed_for_a_script() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        for (name, pattern, file) in [
-            ("names", "requirements.txt", "requirements.txt"),
-            ("ending", "*.txt", "requirements.txt"),
-            ("lock", "pylock.toml", "pylock.toml"),
-            ("below", "out/*.txt", "out/requirements.txt"),
-        ] {
-            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
-            let folder = playground.tool(name, "python", SCRIPT, asks);
-            fs::create_dir_all(folder.join("out")).unwrap();
-            playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
-            playground.settle();
-            let call = || playground.call(&format!("esc:{name}"), "{}");
-            fits("ok", &call()).unwrap_or_else(|why| panic!("{name}: {why}"));
-            // What lies there is data, and installs nothing.
-            fs::write(folder.join(file), "evil==1.0\n").unwrap();
-            playground.settle();
-            let ended = call();
-            let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
-            assert_eq!(refused, name != "below", "{name}: {ended:?}");
-        }
-        // What another tool may write is no requirement.
-        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
-        playground.tool("writer", "python", SCRIPT, asks);
-        put(&playground, "victim", "python", &[], None);
-        assert_eq!(playground.call("esc:victim", "{}").out["outputData"], "ran");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (name, pattern, file) in [
+        ("names", "requirements.txt", "requirements.txt"),
+        ("ending", "*.txt", "requirements.txt"),
+        ("lock", "pylock.toml", "pylock.toml"),
+        ("below", "out/*.txt", "out/requirements.txt"),
+    ] {
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
+        let folder = playground.tool(name, "python", SCRIPT, asks);
+        fs::create_dir_all(folder.join("out")).unwrap();
+        playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
+        playground.settle();
+        let call = || playground.call(&format!("esc:{name}"), "{}");
+        fits("ok", &call()).unwrap_or_else(|why| panic!("{name}: {why}"));
+        // What lies there is data, and installs nothing.
+        fs::write(folder.join(file), "evil==1.0\n").unwrap();
+        playground.settle();
+        let ended = call();
+        let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
+        assert_eq!(refused, name != "below", "{name}: {ended:?}");
+    }
+    // What another tool may write is no requirement.
+    let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
+    playground.tool("writer", "python", SCRIPT, asks);
+    put(&playground, "victim", "python", &[], None);
+    assert_eq!(playground.call("esc:victim", "{}").out["outputData"], "ran");
 }
 
 #[test]

@@ -142,13 +142,6 @@ fn bad_heads_are_refused() {
 }
 
 #[test]
-fn all_problems_come_at_once() {
-    let text = format!("{HEAD}mode = \"x\"\nfoo = 1\n[limits]\ntimeout_ms = 0\ncpu_ms = \"a\"\n");
-    let problems = policy::parse(&text, Path::new("x"), false, Path::new("/r")).unwrap_err();
-    assert_eq!(problems.iter().map(|p| p.line).collect::<Vec<_>>(), [4, 5, 7, 8], "{problems:?}");
-}
-
-#[test]
 fn a_host_cap_is_for_all_tools_only() {
     for (text, pointer) in [
         ("tools = [\"a:b\"]\n", "/tools"),
@@ -319,19 +312,6 @@ fn links_fifos_folders_and_giants_are_refused_without_waiting() {
     symlink(folder.path(), link.path().join("policies")).unwrap();
     assert_eq!(faults(&link.path().join("policies"))[0].problem.code, Code::Security);
     assert_eq!(faults(&folder.path().join("absent"))[0].problem.code, Code::Unreadable);
-}
-
-#[test]
-fn wide_policies_without_folders_are_warned_about() {
-    let folder = folder();
-    let wide = "[files]\nwrite = [{ path = \"/data/**\", why = \"w\" }]\n";
-    put(folder.path(), "a.policy.toml", &(named("a", "\"x:*\"") + wide));
-    put(folder.path(), "b.policy.toml", &(named("b", "\"y:y\"") + wide));
-    put(folder.path(), "c.policy.toml", &(named("c", "\"z:*\"") + "folders = [\"tool-defs/z\"]\n" + wide));
-    let policies = Policies::load(folder.path(), folder.path()).unwrap();
-    let warned: Vec<_> = policies.notes().iter().map(|n| n.path.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(warned, ["a.policy.toml"]);
-    assert_eq!(policies.notes()[0].problem.severity, Severity::Warning);
 }
 
 #[test]

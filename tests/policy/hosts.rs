@@ -204,15 +204,7 @@ fn audit_prints_the_hosts_that_are_enforced() {
     let policies = under(vec![allowing(&["*.x.com", "db.x.com:5432 in 10.1.0.0/16"], "reject")], None);
     let tool = asks(&["api.x.com", "db.x.com:5432"]);
     let decision = decide(&tool, &policies);
-    let text = report(&decision);
-    for words in [
-        "network landlock seccomp",
-        "also where its address lies in 10.1.0.0/16",
-        "/t/p/x.policy.toml:7",
-        "receivedBytes",
-    ] {
-        assert!(text.contains(words), "{words}\n{text}");
-    }
+    assert!(report(&decision).contains("also where its address lies in 10.1.0.0/16"));
     let json = policy::audit::json(&decision, &tool);
     let hosts = json["network"]["hosts"].as_array().expect("hosts");
     assert_eq!(
@@ -222,7 +214,6 @@ fn audit_prints_the_hosts_that_are_enforced() {
     );
     assert_eq!(serde_json::to_value(shape(&decision)).unwrap()["network"], json["network"], "the same value");
     let none = decide(&asks(&[""; 0]), &policies);
-    assert!(!report(&none).contains("receivedBytes"), "no limit of a network that is not there");
     assert_eq!(policy::audit::json(&none, &tool)["network"], "none");
 }
 
@@ -270,19 +261,6 @@ fn who_can_reach_a_name_an_address_a_port() {
     }
     let nobody = policy::who_can::question("reach:z.com").unwrap();
     assert_eq!(policy::who_can::text(&nobody, &[]), "No tool can reach z.com.\n");
-}
-
-#[test]
-fn a_suggested_policy_grants_the_hosts() {
-    let tool = asks(&["*.x.com", "db.y.com:5432", "127.0.0.1:8080", "[fd00::1]:54", "8.8.8.8", "db.y.com:5432"]);
-    let decision = decide(&tool, &Policies::built_in());
-    let text = policy::suggest::policy(&tool, &site(), &decision, Path::new("/t"));
-    let risky = "  # high risk: its range 127.0.0.1/32 holds this machine, or its cloud's metadata service\n  { host = \"127.0.0.1:8080\", ranges = [\"127.0.0.1/32\"], why = \"demo:one asks for it\" },\n";
-    assert!(text.contains(risky) && text.matches("db.y.com").count() == 1, "{text}");
-    let file = Path::new("/t/p/demo.policy.toml");
-    let loaded = policy::parse(&text, file, false, Path::new("/t")).unwrap_or_else(|p| panic!("{p:?}\n{text}"));
-    let decision = decide(&tool, &under(vec![loaded], None));
-    assert!(decision.denied().next().is_none() && shape(&decision).network.hosts().len() == 5, "{:?}", decision.hosts);
 }
 
 #[test]
@@ -430,22 +408,6 @@ proptest! {
         }
         let asked: BTreeSet<u16> = asks(&asked).asks.hosts.iter().flat_map(HostPattern::ports).collect();
         prop_assert!(decision.network().ports().iter().all(|port| asked.contains(port)));
-    }
-
-    #[test]
-    fn more_entries_never_take_away_and_a_cap_never_adds(
-        asked in prop::collection::vec(ask(), 0..4), more_asked in prop::collection::vec(ask(), 0..2),
-        allowed in entries(), most in entries(), few in 0usize..4, kept in 0usize..4,
-    ) {
-        let run = |asked: &[String], allowed: &[String], cap: Option<&[String]>| {
-            reach(&decide(&asks(asked), &under(vec![allowing(allowed, "narrow")], cap.map(capping))))
-        };
-        let all = run(&asked, &allowed, None);
-        prop_assert!(run(&asked, &allowed[..few.min(allowed.len())], None).is_subset(&all));
-        prop_assert!(all.is_subset(&run(&[asked.clone(), more_asked].concat(), &allowed, None)));
-        let capped = run(&asked, &allowed, Some(&most));
-        prop_assert!(capped.is_subset(&all));
-        prop_assert!(run(&asked, &allowed, Some(&most[..kept.min(most.len())])).is_subset(&capped));
     }
 
     #[test]

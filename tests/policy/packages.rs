@@ -3,8 +3,8 @@
 use super::*;
 use std::path::{Path, PathBuf};
 use toolhost::manifest::Code;
-use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, PackageRules, Required, Source};
-use toolhost::policy::{Ages, Narrower, RequestKind, refused_packages};
+use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
+use toolhost::policy::{Narrower, RequestKind};
 
 fn with(table: &str) -> Policy {
     parsed(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n[packages]\n{table}\n"))
@@ -106,20 +106,6 @@ fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
 }
 
 #[test]
-fn a_tool_without_packages_is_decided_as_before() {
-    let digest = |policy: Policy| shape(&decide(&tool("demo:one"), &under(vec![policy], None))).digest();
-    assert_eq!(digest(with("")), digest(with(OPEN)), "a policy's packages change nothing for who requires none");
-    let bare = decide(&tool("demo:one"), &under(vec![with("")], None));
-    let text = serde_json::to_string(shape(&bare)).expect("a shape is plain data");
-    assert!(!text.contains("packages"), "{text}");
-    let with_some = decided(with(OPEN), None, wanted(&[("six", "1.16")]));
-    assert_ne!(shape(&with_some).digest(), digest(with(OPEN)), "control");
-    let mut edited = wanted(&[("six", "1.16")]);
-    edited.sources[0].sha256 = "cd".into();
-    assert_ne!(shape(&decided(with(OPEN), None, edited)).digest(), shape(&with_some).digest(), "an edit of the lock");
-}
-
-#[test]
 fn a_script_that_a_builtin_tool_runs_has_the_narrower_of_both() {
     let core = |table: &str| parsed(&format!("{CORE}[packages]\n{table}\n"));
     for (ours, theirs, lock) in
@@ -132,48 +118,6 @@ fn a_script_that_a_builtin_tool_runs_has_the_narrower_of_both() {
         decision.wants(Ok(Some(wanted(&[]))), None, &machine);
         assert_eq!(decision.packages.as_ref().map(|grant| grant.rules.lock_required), lock, "{ours} {theirs}");
     }
-}
-
-#[test]
-fn what_is_denied_is_never_installed() {
-    let rules = |deny: &str, age: &str| -> PackageRules {
-        let table = format!("{PLAIN}\ndeny = [{deny}]\n{age}");
-        let decision = decided(with(&table), None, wanted(&[("other", "1")]));
-        decision.packages.expect("granted").rules
-    };
-    for (deny, ecosystem, name, version, denied) in [
-        ("{ name = \"left-pad\", why = \"w\" }", Ecosystem::Node, "left-pad", "1.0.0", true),
-        ("{ name = \"left-pad\", why = \"w\" }", Ecosystem::Node, "left-padding", "1.0.0", false),
-        ("{ name = \"left-pad\", versions = \"<2\", why = \"w\" }", Ecosystem::Node, "left-pad", "1.9.9", true),
-        ("{ name = \"left-pad\", versions = \"<2\", why = \"w\" }", Ecosystem::Node, "left-pad", "2.0.0", false),
-        ("{ name = \"Some_Thing\", why = \"w\" }", Ecosystem::Python, "some-thing", "1", true),
-        ("{ name = \"a\", versions = \">=1,<2\", why = \"w\" }", Ecosystem::Python, "a", "2.0", false),
-        // A range of the other ecosystem denies every version of this one.
-        ("{ name = \"a\", versions = \"^1.0\", why = \"w\" }", Ecosystem::Python, "a", "9", true),
-    ] {
-        let found = refused_packages(&rules(deny, ""), ecosystem, &[package(name, version)], None);
-        assert_eq!(!found.is_empty(), denied, "{deny} {name} {version}: {found:?}");
-    }
-    let aged = rules("", "min_age_days = 7");
-    let ages = |days: &[u64]| -> Ages { days.iter().map(|d| (("a".to_owned(), "1".to_owned()), *d)).collect() };
-    for (ages, word) in
-        [(Some(ages(&[6])), "6 days old"), (Some(ages(&[7])), ""), (Some(ages(&[])), "not known"), (None, "")]
-    {
-        let found = refused_packages(&aged, Ecosystem::Python, &[package("a", "1")], ages.as_ref());
-        assert_eq!(found.is_empty(), word.is_empty(), "{found:?}");
-        assert!(word.is_empty() || found[0].contains(word), "{found:?}");
-    }
-}
-
-#[test]
-fn a_denied_package_of_a_lock_stops_every_call_with_the_reason() {
-    let table = format!("{PLAIN}\ndeny = [{{ name = \"Six\", versions = \"<2\", why = \"it is old\" }}]");
-    let decision = decided(with(&table), None, wanted(&[("six", "1.16")]));
-    let fault = decision.shape.as_ref().expect_err("refused");
-    assert_eq!(fault.kind, Kind::DependencyError);
-    assert!(fault.details.as_deref().is_some_and(|d| d == "six 1.16 is denied: it is old"), "{fault:?}");
-    assert_eq!(row(&decision).narrower, Some(Narrower::Policy));
-    assert!(decided(with(&table), None, wanted(&[("six", "2.0")])).packages.is_some(), "control");
 }
 
 /// text of the table, line, pointer
@@ -204,50 +148,6 @@ fn a_table_that_cannot_be_enforced_is_refused_with_its_place() {
         let problems = policy::parse(&text, Path::new("/t/x.policy.toml"), false, Path::new("/t")).expect_err(table);
         let found = problems.iter().find(|p| p.pointer == *pointer).unwrap_or_else(|| panic!("{table}: {problems:?}"));
         assert_eq!((found.line, found.code), (*line, Code::Schema), "{table}");
-    }
-}
-
-#[test]
-fn the_reports_say_what_decides() {
-    let locked = decided(with(PLAIN), None, wanted(&[("six", "1.16.0")]));
-    let text = report(&locked);
-    for words in ["lock required, no builds", "/t/user_scripts/demo/requirements.txt", "six 1.16.0"] {
-        assert!(text.contains(words), "{words}:\n{text}");
-    }
-    let json = policy::audit::json(&locked, &tool("demo:one"));
-    assert_eq!(json["packages"]["holds"]["six"], json!(["1.16.0"]));
-    assert_eq!(json["packages"]["granted"]["index"], "default");
-    assert_eq!(json["packages"]["sources"][0]["sha256"], "ab");
-    let loose = decided(with(OPEN), None, wanted(&[]));
-    let text = report(&loose);
-    assert!(text.contains("warning: not pinned") && text.contains("six (requirements.txt:1)"), "{text}");
-
-    let bare = decided(with(""), None, wanted(&[]));
-    let suggested = policy::suggest::policy(&tool("demo:one"), &site(), &bare, Path::new("/t"));
-    let entry = "[packages]\n# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \"relaxed\" does without.\n\
-                 python = { index = \"default\", lock = \"required\", builds = false, why = \"demo:one asks for it\" }\n";
-    assert!(suggested.contains(entry), "{suggested}");
-    assert!(
-        !policy::suggest::policy(
-            &tool("demo:one"),
-            &site(),
-            &decide(&tool("demo:one"), &Policies::built_in()),
-            Path::new("/t")
-        )
-        .contains("[packages]")
-    );
-
-    let asked = |question: &str, decisions: &[Decision]| {
-        let question = policy::who_can::question(question).expect("a question");
-        policy::who_can::answer(decisions, &question, &[]).into_iter().map(|answer| answer.how).collect::<Vec<_>>()
-    };
-    let all = [locked, loose, bare];
-    assert_eq!(asked("package:Six", &all), ["locked at 1.16.0", "it asks for six >=1, not locked"]);
-    assert_eq!(asked("package:six@1.16", &all)[0], "locked at 1.16.0");
-    assert_eq!(asked("package:six@<1", &all), ["it asks for six >=1, not locked"]);
-    assert_eq!(asked("package:flask", &all), ["if what it asks for requires it: it has no lock"]);
-    for wrong in ["package:", "package:-x", "package:six@", "package:six@!"] {
-        assert!(policy::who_can::question(wrong).is_err(), "{wrong}");
     }
 }
 

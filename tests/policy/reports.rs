@@ -3,30 +3,6 @@
 use super::*;
 
 #[test]
-fn the_report_says_all_of_it_and_escapes_outside_text() {
-    let mut tool = asking(None, &["/da\u{1b}[31mta/**"]);
-    tool.limits.insert(Limit::MemoryBytes, 8 << 30);
-    tool.asks.capabilities = vec!["sub\u{202e}process".into()];
-    tool.metadata.permissions = vec!["everything".into()];
-    let decision = decide(&tool, &Policies::built_in());
-    let text = report(&decision);
-    assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
-    for word in
-        ["ASKED", "ALLOWED", "EFFECTIVE", "ENFORCED BY", "(clamped)", "not defended", "SecurityError", "memoryBytes"]
-    {
-        assert!(text.contains(word), "{word}: {text}");
-    }
-    let json = policy::audit::json(&decision, &tool);
-    assert_eq!(json["labels"]["permissions"][0], "everything");
-    assert_eq!(json["refused"]["type"], "SecurityError");
-    assert_eq!(json["asks"][0]["allowed"], true);
-    assert_eq!(json["limits"].as_array().unwrap().len(), Limit::ALL.len());
-    for key in ["grants", "network", "digests", "notDefended", "policy", "runtime"] {
-        assert!(json.get(key).is_some(), "{key}");
-    }
-}
-
-#[test]
 fn a_suggested_policy_loads_as_it_is_and_grants_all() {
     let mut tool = asking(None, &["out/*.csv", "/data/**"]);
     tool.limits.insert(Limit::MemoryBytes, 8 << 30);
@@ -41,41 +17,6 @@ fn a_suggested_policy_loads_as_it_is_and_grants_all() {
     };
     let decision = policy::decide(&tool, &site(), &under(vec![loaded], None), &machine);
     assert!(decision.denied().next().is_none() && decision.shape.is_ok(), "{:?}", decision.verdicts);
-}
-
-#[test]
-fn who_can_answers_for_every_decision() {
-    let rules = policy_text(&["./**", "/data/pub/**"], &["./out/**"], "");
-    let policies = under(vec![parsed(&rules), parsed(&CORE.replace("\"core\"", "\"core2\""))], None);
-    let tools = [
-        (Arc::new(asking(Some(&["./*", "/data/pub/**"]), &["out/**"])), site()),
-        (
-            Arc::new(execute()),
-            Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: PathBuf::new() },
-        ),
-    ];
-    let decided = tools.iter().map(|(manifest, site)| policy::decide(manifest, site, &policies, &machine()));
-    let decisions: Vec<_> = decided.collect();
-    let bases = [PathBuf::from("/t/user_scripts")];
-    let who = |question: &str| {
-        let question = policy::who_can::question(question).unwrap();
-        let mut found: Vec<String> =
-            policy::who_can::answer(&decisions, &question, &bases).into_iter().map(|a| a.tool).collect();
-        found.dedup();
-        found
-    };
-    assert_eq!(who("read:/data/pub/x.csv"), ["demo:one@1.0.0"]);
-    assert!(who("read:/data/public/x.csv").is_empty());
-    assert!(who("write:/data/pub/x.csv").is_empty());
-    assert_eq!(who("write:/t/user_scripts/demo/out/a"), ["demo:one@1.0.0"]);
-    assert_eq!(who("write:/t/user_scripts/other/.cache/a"), ["core:execute-python-script@1.0.0"]);
-    let both = ["demo:one@1.0.0", "core:execute-python-script@1.0.0"];
-    assert_eq!(who("read:/usr/lib/x"), both, "system files are every tool's");
-    assert_eq!(who("read:/usr"), both);
-    assert!(who("reach:example.com").is_empty());
-    for bad in ["read", "read:", "read:../x", "eat:/x", "read:/a/../b"] {
-        assert!(policy::who_can::question(bad).is_err(), "{bad}");
-    }
 }
 
 fn powers(tool: &Manifest, policies: &Policies) -> policy::diff::Powers {
@@ -135,49 +76,4 @@ fn what_has_no_order_is_different_and_a_confinement_that_differs_is_never_passed
     assert_eq!(diff.different[0].place, "/later", "{diff:?}");
     let text = toolhost::cli::diff::text(&diff);
     assert!(text.starts_with("No grant, limit or capability is new.") && !text.contains('\u{202e}'), "{text}");
-}
-
-#[test]
-fn the_verbs_take_what_the_issue_says() {
-    #[derive(clap::Parser)]
-    struct Audit {
-        #[command(flatten)]
-        args: toolhost::cli::audit::Args,
-    }
-    let parse = |line: &str| <Audit as clap::Parser>::try_parse_from(line.split(' ')).map(|a| a.args);
-    for good in [
-        "audit demo:one",
-        "audit demo:one --all",
-        "audit --all --json",
-        "audit demo:one --suggest-policy",
-        "audit --who-can read:/data",
-        "audit --call 0192",
-        "audit --diff old.json new.json",
-    ] {
-        assert!(parse(good).is_ok(), "{good}");
-    }
-    for bad in ["audit", "audit --all --suggest-policy", "audit --probe", "audit --diff old.json"] {
-        assert!(parse(bad).is_err(), "{bad}");
-    }
-    assert!(toolhost::cli::audit::who_can(&[], &[], "nonsense", false).is_err());
-}
-
-#[test]
-fn every_enforcer_is_a_wall_and_the_document_has_them_all() {
-    let known = policy::wall::ALL;
-    let decision = decide(&asking(Some(&["./*", "data/*.csv"]), &["out/*.csv", "keep/**"]), &Policies::built_in());
-    for wall in decision.verdicts.iter().flat_map(|v| &v.enforced_by) {
-        assert!(known.contains(&wall.as_str()), "{wall}");
-    }
-    for limit in &decision.limits {
-        assert!(known.contains(&limit.enforced_by.as_str()), "{}", limit.enforced_by);
-    }
-    let document = include_str!("../../docs/SECURITY.md");
-    let rows: Vec<&str> = document
-        .lines()
-        .skip_while(|line| *line != "| wall | stops |")
-        .take_while(|line| line.starts_with('|'))
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-        .collect();
-    assert_eq!(rows, known);
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::os::unix::fs::PermissionsExt;
 use toolhost::manifest::{Code, host};
 use toolhost::policy::{Narrower, SecretSource};
 
@@ -94,33 +93,6 @@ fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
     let only = parsed(&format!("{HEAD}{}", listing(&["A+"])));
     let person = refused(&decide(&asks(&["A"], &["api.x.com"]), &under(vec![only], None))).1;
     assert!(person.contains("the policy grant it ([network] hosts)"), "{person}");
-}
-
-#[test]
-fn a_verdict_says_how_a_secret_is_used_and_by_which_line() {
-    let decision = decide(&asks(&["A", "B"], &["api.x.com"]), &under(vec![allowing(&["A+", "B"], "reject")], None));
-    let of = |asked: &str| decision.verdicts.iter().find(|v| v.asked == asked).expect("a verdict");
-    let (header, variable) = (of("secret:A"), of("secret:B"));
-    let effective = "header x-a (`Bearer {}`) of api.x.com, added by toolhost (never shown)";
-    assert_eq!(
-        (header.effective.as_deref(), header.enforced_by.as_slice()),
-        (Some(effective), &["network".to_owned()][..])
-    );
-    assert_eq!(
-        (header.rule.as_str(), header.why.as_str(), header.place.as_str()),
-        ("p: A", "for A", "/t/p/x.policy.toml:11")
-    );
-    assert_eq!(variable.effective.as_deref(), Some("the variable B (never shown)"));
-    assert_eq!(variable.enforced_by, ["environment"]);
-    let text = serde_json::to_value(shape(&decision)).expect("JSON");
-    assert_eq!(
-        text["secrets"],
-        json!([
-            { "name": "A", "from": { "file": "/t/p/keys/A" }, "rule": "p: A", "why": "for A", "header": {
-                "host": "api.x.com", "port": 443, "name": "x-a", "value": "Bearer {}", "methods": [], "paths": [] } },
-            { "name": "B", "from": { "file": "/t/p/keys/B" }, "rule": "p: B", "why": "for B" },
-        ])
-    );
 }
 
 /// No value is in anything that is decided: the same file with another value is the same decision, to the byte.
@@ -349,27 +321,6 @@ fn each_file_lists_secrets_in_its_own_way() {
 }
 
 #[test]
-fn sources_and_headers_that_are_plain_are_read() {
-    let read = |entry: String| {
-        let text = format!("{HEAD}[secrets]\ngrant = [{{ name = \"A\", why = \"w\", {entry} }}]\n");
-        assert_eq!(parsed(&text).secrets.len(), 1, "{entry}");
-    };
-    for from in ["file:/etc/..a", "file:/srv/keys/k {caller}", "command:/usr/bin/pass  show ../a", "command: /bin/x //"]
-    {
-        read(format!("from = \"{from}\""));
-    }
-    for more in [
-        "methods = [\"TRACES\"]",
-        "paths = [\"/**\", \"/\", \"/a/...\", \"/a.b/**\", \"/a;b!~\"]",
-        "value = \"{}x\"",
-        "value = \"a b {} c\"",
-    ] {
-        read(format!("from = \"env:A\", header = {{ host = \"x.com\", name = \"X-Key\", {more} }}"));
-    }
-    parsed_host("name = \"h\"\nwhy = \"w\"\n[capabilities]\ngrant = [{ name = \"secret:A\", why = \"w\" }]\n");
-}
-
-#[test]
 fn a_script_run_by_core_uses_what_all_who_name_it_may() {
     let core_policy =
         |listed: &str| parsed(&format!("{CORE}[network]\nhosts = [{{ host = \"*\", why = \"w\" }}]\n{listed}"));
@@ -431,49 +382,4 @@ proptest! {
         let text = format!("{HEAD}[secrets]\ngrant = [{{ name = {}, from = {}, header = {header}, why = \"w\" }}]", text(&name), text(&from));
         let _ = policy::parse(&text, Path::new("x"), false, Path::new("/"));
     }
-}
-
-const TELLS: &str = "import json, os\nkey = os.environ['KEY']\nprint('log', key, flush=True, file=__import__('sys').stderr)\n\
-    print(json.dumps({'plain': key, 'backwards': key[::-1]}))\n";
-
-/// By the command line: a variable is read anew for each call, reaches the tool, and is hidden in what is printed and
-/// kept.
-#[test]
-fn a_granted_variable_reaches_the_tool_and_is_hidden() {
-    let host = crate::harness::host();
-    let put = |name: &str, text: &str, mode: u32| {
-        let path = host.path(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::fs::write(&path, text).expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
-    };
-    let tool = json!({
-        "toolId": "t:tells", "displayName": "t", "description": "d", "version": "1.0.0",
-        "handler": { "type": "external-script", "scriptPath": "tells/main.py", "language": "python" },
-        "securityContext": { "requiredCapabilities": ["secret:KEY"] },
-    });
-    put("user_scripts/tells/main.py", TELLS, 0o644);
-    put("user_scripts/tells/tells.tool.json", &tool.to_string(), 0o644);
-    let call = || host.run(&["call", "t:tells", "--input", "{}"]);
-    let (code, _, err) = call();
-    assert!(code == 3 && err.contains("capability secret:KEY: no entry of [secrets] grant"), "{err}");
-    let listed = listing(&["KEY"]).replace("keys/KEY", "the.key");
-    put("sandbox-policies/x.policy.toml", &format!("{}{listed}", HEAD.replace("demo:one", "t:tells")), 0o644);
-    let (code, _, err) = call();
-    assert!(code == 4 && err.contains("the secret KEY cannot be had on this host"), "{err}");
-    for value in ["hunter2-hunter2", "swordfish-swordfish"] {
-        put("sandbox-policies/the.key", &format!("{value}\n"), 0o600);
-        let (code, out, err) = call();
-        let backwards: String = value.chars().rev().collect();
-        assert!(code == 0 && out.contains(&backwards) && !format!("{out}{err}").contains(value), "{out}{err}");
-        let kept =
-            std::process::Command::new("grep").arg("-rF").arg(value).arg(host.path("state")).output().expect("grep");
-        assert!(kept.stdout.is_empty(), "{:?}", String::from_utf8_lossy(&kept.stdout));
-    }
-    put("sandbox-policies/the.key", "hunter2-hunter2", 0o640);
-    let (code, _, err) = call();
-    assert!(
-        code == 4 && err.contains("others may read it (mode 0640): chmod 600") && !err.contains("hunter2"),
-        "{err}"
-    );
 }

@@ -1,6 +1,6 @@
 //! The audit log in its files: closed by size, the newest kept, written by several hosts at once, read as one.
 
-use crate::harness::{Playground, Server, Who, as_everyone, fits, has, skipped};
+use crate::harness::{Playground, Server, Who, as_everyone, has, skipped};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -79,14 +79,12 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
     as_everyone("closed files", |who| {
         let playground = playground(who);
         let id = |ended: &crate::harness::Ended| ended.out["id"].as_str().unwrap().to_owned();
-        let first = playground.call("esc:echo", "{}");
-        fits("ok", &first).unwrap();
+        let first = playground.expect("esc:echo", "{}", "ok");
         assert_eq!(files(&playground).len(), 1, "{who:?}: the control: a small log is one file");
         let mut ids = vec![id(&first)];
         for round in 1..=4 {
             fill(&playground, LEAST);
-            let ended = playground.call("esc:echo", "{}");
-            fits("ok", &ended).unwrap();
+            let ended = playground.expect("esc:echo", "{}", "ok");
             ids.push(id(&ended));
             assert_eq!(files(&playground).len(), 1 + round.min(3), "{who:?} in round {round}");
         }
@@ -108,7 +106,7 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
             false => playground.tool_at("esc:forger", "python", "forger/main.py", "print(1)\n", asks),
         };
         playground.allow("forger", "esc:forger", &[], &[&format!("{state}/**")]);
-        fits("SecurityError: a file of this host could be written", &playground.call("esc:forger", "{}")).unwrap();
+        playground.expect("esc:forger", "{}", "SecurityError: a file of this host could be written");
     });
 }
 
@@ -144,8 +142,7 @@ fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
             dies.child.kill().unwrap();
             dies.child.wait().unwrap();
             drop(hosts);
-            let ended = playground.call("esc:echo", "{}");
-            fits("ok", &ended).unwrap();
+            let ended = playground.expect("esc:echo", "{}", "ok");
             ids.push(ended.out["id"].as_str().unwrap().to_owned());
             let (calls, torn) = recorded(&playground);
             assert!(torn.len() <= 1, "{who:?}: one host was killed, and these lines are not whole: {torn:?}");
@@ -210,7 +207,7 @@ fn a_full_disk_loses_no_record() {
     assert!(bigger.success());
     good += hosts.iter_mut().filter_map(|host| ask(host).then_some(())).count();
     drop(hosts);
-    fits("ok", &playground.call("esc:echo", "{}")).unwrap();
+    playground.expect("esc:echo", "{}", "ok");
     let text: String = files(&playground).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let ran = records.iter().filter(|record| record["outcome"] == "success").count();

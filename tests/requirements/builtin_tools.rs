@@ -31,8 +31,7 @@ fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     copy(&repository("user_scripts/examples"), &playground.path("user_scripts/examples"));
     copy(&repository("tool-defs/examples"), &playground.path("tool-defs/examples"));
-    fs::copy(repository("sandbox-policies/core.policy.toml"), playground.path("sandbox-policies/core.policy.toml"))
-        .unwrap();
+    playground.allow_builtin_tools();
     for (name, text) in FILES {
         let path = playground.path("user_scripts").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -178,59 +177,52 @@ fn the_shipped_examples_pass() {
     if !has("python", 2) || !has("nodejs", 1) {
         return;
     }
-    as_everyone("the shipped examples", |who| {
-        let playground = playground(who);
-        for (tool, passed) in [(PY, 2), (ANY, 1), (RUN, 2)] {
-            let ended = playground.cli(&["test", tool]);
-            let told = ended.text();
-            assert!(told.contains(&format!("{passed} passed, 0 failed")), "{tool}: {told}{}", ended.stderr);
-            assert_eq!(ended.code, Some(0));
-        }
-    });
+    let playground = playground(Who::ours());
+    for (tool, passed) in [(PY, 2), (ANY, 1), (RUN, 2)] {
+        let ended = playground.cli(&["test", tool]);
+        let told = ended.text();
+        assert!(told.contains(&format!("{passed} passed, 0 failed")), "{tool}: {told}{}", ended.stderr);
+        assert_eq!(ended.code, Some(0));
+    }
 }
 
 /// `core:run-code` exists only while a policy names it exactly.
 #[test]
 fn without_its_policy_no_code_is_run() {
-    as_everyone("run-code", |who| {
-        let playground = playground(who);
-        let code = r#"{"language":"python","code":"print(1)"}"#;
-        fits("ok 1", &playground.call(RUN, code)).unwrap();
-        let policy = playground.path("sandbox-policies/core.policy.toml");
-        let text = fs::read_to_string(&policy).unwrap();
-        fs::write(&policy, text.replace(", \"core:run-code\"]", "]")).unwrap();
-        let ended = playground.call(RUN, code);
-        fits("SecurityError", &ended).unwrap();
-        assert_eq!((ended.code, &playground.records().last().unwrap()["decision"]), (Some(3), &json!("refused")));
-        fs::remove_file(&policy).unwrap();
-        fits("SecurityError", &playground.call(RUN, code)).unwrap();
-        let script = r#"{"scriptPath":"free/spy.py","inputData":{"path":"data.txt"}}"#;
-        fits(r#"ok {"got":"beside\n"}"#, &playground.call(PY, script)).unwrap();
-        let write = r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/x","mode":"w"}}"#;
-        let ended = playground.call(PY, write);
-        assert!(
-            ended.out["success"] != true || ended.out["outputData"]["got"] != "1",
-            "nothing grants it: {:?}",
-            ended.out
-        );
-    });
+    let playground = playground(Who::ours());
+    let code = r#"{"language":"python","code":"print(1)"}"#;
+    playground.expect(RUN, code, "ok 1");
+    let policy = playground.path("sandbox-policies/core.policy.toml");
+    let text = fs::read_to_string(&policy).unwrap();
+    fs::write(&policy, text.replace(", \"core:run-code\"]", "]")).unwrap();
+    let ended = playground.expect(RUN, code, "SecurityError");
+    assert_eq!((ended.code, &playground.records().last().unwrap()["decision"]), (Some(3), &json!("refused")));
+    fs::remove_file(&policy).unwrap();
+    playground.expect(RUN, code, "SecurityError");
+    let script = r#"{"scriptPath":"free/spy.py","inputData":{"path":"data.txt"}}"#;
+    playground.expect(PY, script, r#"ok {"got":"beside\n"}"#);
+    let write = r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/x","mode":"w"}}"#;
+    let ended = playground.call(PY, write);
+    assert!(
+        ended.out["success"] != true || ended.out["outputData"]["got"] != "1",
+        "nothing grants it: {:?}",
+        ended.out
+    );
 }
 
 /// A script that a manifest names answers to that tool's policy too.
 #[test]
 fn running_a_tools_script_this_way_widens_nothing() {
-    as_everyone("a script run by its path", |who| {
-        let playground = playground(who);
-        playground.tool_at("req:spy", "python", "owned/spy.py", SPY, json!({}));
-        playground.allow("strict", "req:spy", &["./spy.py"], &[]);
-        fs::write(playground.path("user_scripts/owned/data.txt"), "x").unwrap();
-        playground.settle();
-        let read = r#"{"scriptPath":"owned/spy.py","inputData":{"path":"data.txt"}}"#;
-        let ended = playground.call(PY, read);
-        assert_ne!(ended.out["outputData"]["got"], "x", "its own policy does not let it: {:?}", ended.out);
-        let free = read.replace("owned", "free");
-        fits(r#"ok {"got":"beside\n"}"#, &playground.call(PY, &free)).unwrap();
-    });
+    let playground = playground(Who::ours());
+    playground.tool_at("req:spy", "python", "owned/spy.py", SPY, json!({}));
+    playground.allow("strict", "req:spy", &["./spy.py"], &[]);
+    fs::write(playground.path("user_scripts/owned/data.txt"), "x").unwrap();
+    playground.settle();
+    let read = r#"{"scriptPath":"owned/spy.py","inputData":{"path":"data.txt"}}"#;
+    let ended = playground.call(PY, read);
+    assert_ne!(ended.out["outputData"]["got"], "x", "its own policy does not let it: {:?}", ended.out);
+    let free = read.replace("owned", "free");
+    playground.expect(PY, &free, r#"ok {"got":"beside\n"}"#);
 }
 
 /// A fresh host lists the tool, and its schema is the specified one.

@@ -1,7 +1,7 @@
 //! The documents are right: every `toolhost …` in docs/ runs as written, or at least is a command that there is;
 //! every example of a manifest and a policy loads.
 
-use crate::harness::{Playground, Who, finish, fits, has, repository};
+use crate::harness::{Playground, Who, finish, repository};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -83,9 +83,6 @@ fn shipped(who: Who) -> Playground {
 
 #[test]
 fn every_command_of_the_documents_is_one() {
-    if !has("python", 1) {
-        return;
-    }
     let commands = commands();
     assert!(commands.len() >= 15, "{commands:?}");
     let playground = shipped(Who::ours());
@@ -129,9 +126,6 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
 /// The first tool of docs/MANIFEST.md is two files that work.
 #[test]
 fn the_documents_tool_works() {
-    if !has("python", 1) {
-        return;
-    }
     let (manifest, script) = (blocks("MANIFEST.md", "json"), blocks("MANIFEST.md", "python"));
     let document: Value = serde_json::from_str(&manifest[0]).unwrap();
     let (id, path) = (document["toolId"].as_str().unwrap(), document["handler"]["scriptPath"].as_str().unwrap());
@@ -141,7 +135,7 @@ fn the_documents_tool_works() {
     fs::write(&file, &script[0]).unwrap();
     fs::write(file.with_file_name("x.tool.json"), &manifest[0]).unwrap();
     playground.settle();
-    fits(r#"ok {"words":6}"#, &playground.call(id, r#"{"text":"to be or not to be"}"#)).unwrap();
+    playground.expect(id, r#"{"text":"to be or not to be"}"#, r#"ok {"words":6}"#);
     let checked = playground.cli(&["check", "--strict"]);
     assert_eq!(checked.code, Some(0), "{}{}", checked.text(), checked.stderr);
     let context: Value = serde_json::from_str(&format!("{{{}}}", manifest[1])).unwrap();
@@ -151,9 +145,6 @@ fn the_documents_tool_works() {
 /// Each action of docs/ACTION.md has the observation that stands below it.
 #[test]
 fn the_documents_actions_are_answered() {
-    if !has("python", 3) {
-        return;
-    }
     let taught = &blocks("ACTION.md", "text")[0];
     let taught = taught.replace("the id of the tool", "data:csv-summary").replace("the name of a parameter", "file");
     let blocks = blocks("ACTION.md", "xml");
@@ -175,9 +166,6 @@ fn the_documents_actions_are_answered() {
 /// docs/STATE.md has every field of a record, and says which are always there.
 #[test]
 fn the_documents_record_is_that_of_a_call() {
-    if !has("python", 1) {
-        return;
-    }
     let text = fs::read_to_string(repository("docs/STATE.md")).unwrap();
     let rows = text.split("## A line of the log").nth(1).unwrap().lines().filter(|line| line.starts_with("| `"));
     let cells = rows.flat_map(|row| row.split('|').nth(1).unwrap().trim().split(", "));
@@ -199,9 +187,6 @@ fn the_documents_record_is_that_of_a_call() {
 /// The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.
 #[test]
 fn the_documents_policy_loads() {
-    if !has("python", 1) {
-        return;
-    }
     let policy = &blocks("POLICY.md", "toml")[0];
     let playground = shipped(Who::ours());
     fs::write(playground.path("sandbox-policies/reports.policy.toml"), policy).unwrap();
@@ -212,7 +197,7 @@ fn the_documents_policy_loads() {
     let (without, _) = policy.split_once("[runtimes]").unwrap();
     fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
     let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
-    fits(r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#, &playground.call("reports:write", &input)).unwrap();
+    playground.expect("reports:write", &input, r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#);
     // The control: a key that nobody knows refuses to start.
     fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
     let ended = playground.call("reports:write", &input);

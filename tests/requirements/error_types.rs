@@ -1,6 +1,6 @@
 //! The list of error types is closed and documented; each has one origin and one exit code.
 
-use crate::harness::{Playground, as_everyone_with, fits, repository};
+use crate::harness::{Playground, Who, fits, repository};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -82,34 +82,31 @@ const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get(
 
 #[test]
 fn real_calls_tell_type_origin_and_exit_code() {
-    as_everyone_with("python", "kinds", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let more = json!({"execution": {"timeoutMs": 1500}, "output": {"type": "object"}, "parameters": {
-            "type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});
-        playground.tool_at("req:answers", "python", "answers/main.py", ANSWERS, more);
-        let greedy = json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/**"]}}});
-        playground.tool_at("req:greedy", "python", "greedy/main.py", ANSWERS, greedy);
-        let gpu = json!({"securityContext": {"requiredCapabilities": ["gpu"]}});
-        playground.tool_at("req:gpu", "python", "gpu/main.py", ANSWERS, gpu);
-        let handler = json!({"type": "service-method", "serviceName": "Nobody", "methodName": "nothing"});
-        let text = crate::harness::manifest("req:method", handler, json!({})).to_string();
-        fs::write(playground.path("tool-defs/method.tool.json"), text).unwrap();
-        playground.settle();
-        fits("ok {}", &playground.call("req:answers", "{}")).unwrap();
-        for (tool, input, kind) in CALLS {
-            let ended = playground.call(tool, input);
-            let (_, origin, code) = KINDS.iter().find(|row| row.0 == *kind).unwrap();
-            fits(kind, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
-            assert_eq!((&ended.out["error"]["origin"], ended.code), (&json!(origin), Some(*code)), "{tool} {input}");
-            // Without --json: nothing on stdout, the type on stderr.
-            let plain = playground.cli(&["call", tool, "--input", input]);
-            assert!(plain.stdout.is_empty() && plain.code == Some(*code) && plain.stderr.contains(kind), "{plain:?}");
-        }
-        let log = playground.path("state/audit.jsonl");
-        fs::remove_file(&log).unwrap();
-        fs::create_dir(&log).unwrap();
-        let ended = playground.call("req:answers", "{}");
-        fits("InternalError", &ended).unwrap();
-        assert_eq!((ended.code, &ended.out["success"]), (Some(4), &Value::Bool(false)));
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let more = json!({"execution": {"timeoutMs": 1500}, "output": {"type": "object"}, "parameters": {
+        "type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});
+    playground.tool_at("req:answers", "python", "answers/main.py", ANSWERS, more);
+    let greedy = json!({"securityContext": {"fileAccess": {"allowWrite": ["/srv/**"]}}});
+    playground.tool_at("req:greedy", "python", "greedy/main.py", ANSWERS, greedy);
+    let gpu = json!({"securityContext": {"requiredCapabilities": ["gpu"]}});
+    playground.tool_at("req:gpu", "python", "gpu/main.py", ANSWERS, gpu);
+    let handler = json!({"type": "service-method", "serviceName": "Nobody", "methodName": "nothing"});
+    let text = crate::harness::manifest("req:method", handler, json!({})).to_string();
+    fs::write(playground.path("tool-defs/method.tool.json"), text).unwrap();
+    playground.settle();
+    playground.expect("req:answers", "{}", "ok {}");
+    for (tool, input, kind) in CALLS {
+        let ended = playground.call(tool, input);
+        let (_, origin, code) = KINDS.iter().find(|row| row.0 == *kind).unwrap();
+        fits(kind, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
+        assert_eq!((&ended.out["error"]["origin"], ended.code), (&json!(origin), Some(*code)), "{tool} {input}");
+        // Without --json: nothing on stdout, the type on stderr.
+        let plain = playground.cli(&["call", tool, "--input", input]);
+        assert!(plain.stdout.is_empty() && plain.code == Some(*code) && plain.stderr.contains(kind), "{plain:?}");
+    }
+    let log = playground.path("state/audit.jsonl");
+    fs::remove_file(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    let ended = playground.expect("req:answers", "{}", "InternalError");
+    assert_eq!((ended.code, &ended.out["success"]), (Some(4), &Value::Bool(false)));
 }

@@ -1,7 +1,7 @@
 //! What this host makes and keeps in folders that somebody else owns: nothing is given away by a name, nothing is
 //! followed that somebody planted, and a call that is refused makes nothing.
 
-use crate::harness::{Playground, Who, as_everyone_with, fits, has, skipped};
+use crate::harness::{Playground, Who, as_everyone, fits, skipped};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use serde_json::json;
 use std::fs;
@@ -40,9 +40,6 @@ fn swapped(folder: &Path, prize: u64, during: impl FnOnce()) -> u32 {
 #[test]
 fn root_gives_no_folder_away_that_its_owner_swapped() {
     const ROUNDS: usize = 60;
-    if !has("python", 1) {
-        return;
-    }
     if !Who::Root.possible() {
         return skipped(1, "giving a folder away needs root");
     }
@@ -56,7 +53,7 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
     fs::set_permissions(folder.join("prize"), fs::Permissions::from_mode(0o700)).unwrap();
 
     // Undisturbed, the folder is made, and its owner is the owner of the tool's.
-    fits("ok 1", &playground.call("esc:writer", "{}")).unwrap();
+    playground.expect("esc:writer", "{}", "ok 1");
     assert_eq!(fs::metadata(folder.join("out")).unwrap().uid(), SOMEBODY);
     fs::remove_dir(folder.join("out")).unwrap();
 
@@ -80,7 +77,7 @@ fn root_gives_no_folder_away_that_its_owner_swapped() {
 
 #[test]
 fn a_refused_call_makes_no_folder() {
-    as_everyone_with("python", "a refused call", |who| {
+    as_everyone("a refused call", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let writes = ["first/deep/**", "out/*.txt", "kept/**"];
         let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": writes}}});
@@ -90,12 +87,11 @@ fn a_refused_call_makes_no_folder() {
         fs::write(folder.join("kept/a"), "a").unwrap();
         playground.settle();
         fs::hard_link(folder.join("kept/a"), folder.join("linked")).unwrap();
-        let ended = playground.call("esc:writer", "{}");
-        fits("SecurityError: a writable folder holds a hard-linked file", &ended).unwrap();
+        playground.expect("esc:writer", "{}", "SecurityError: a writable folder holds a hard-linked file");
         let made = |name: &str| folder.join(name).exists();
         assert!(!made("first") && !made("out"), "{who:?}: a refused call made a folder");
         fs::remove_file(folder.join("linked")).unwrap();
-        fits("ok 1", &playground.call("esc:writer", "{}")).unwrap();
+        playground.expect("esc:writer", "{}", "ok 1");
         assert!(made("first/deep") && made("out"), "{who:?}: the control: a call that runs makes them");
     });
 }
@@ -111,9 +107,6 @@ fn everything(folder: &Path) -> Vec<(String, Vec<u8>)> {
 /// The log of a host that is root lies in a folder of somebody, who plants beside it what the host would follow.
 #[test]
 fn root_keeps_no_log_where_somebody_else_can_plant() {
-    if !has("python", 1) {
-        return;
-    }
     if !Who::Root.possible() {
         return skipped(1, "somebody else's folder needs root");
     }
@@ -159,7 +152,7 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
 /// An ordinary user's log in a folder that everybody may write, and in a sticky one.
 #[test]
 fn a_log_lies_where_only_its_user_can_replace_it() {
-    as_everyone_with("python", "an open folder", |who| {
+    as_everyone("an open folder", |who| {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool_at("esc:good", "python", "good/main.py", "print(1)\n", json!({}));
         fs::create_dir(playground.path("open")).unwrap();

@@ -1,6 +1,6 @@
 //! P13, P30: what the caller ignores or blocks reaches neither a tool nor what is said of its end.
 
-use crate::harness::{PYTHON, Playground, as_everyone_with, finish};
+use crate::harness::{PYTHON, Playground, as_everyone, finish};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -21,7 +21,7 @@ fn careless(playground: &Playground, program: &Command) -> Command {
 
 #[test]
 fn a_caller_that_ignores_and_blocks_signals_changes_nothing() {
-    as_everyone_with("python", "a careless caller", |who| {
+    as_everyone("a careless caller", |who| {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool_at("req:tells", "python", "tells/main.py", TELLS, json!({}));
         playground.settle();
@@ -30,8 +30,7 @@ fn a_caller_that_ignores_and_blocks_signals_changes_nothing() {
         let ended = finish(careless(&playground, &call), b"");
         let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
         assert_eq!((report["success"].as_bool(), &report["outputData"]), (Some(true), &json!([0, 0])), "{report}");
-        let log = std::fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
-        let record: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        let record = playground.records().pop().unwrap();
         assert_eq!(record["decision"], "allowed", "{record}");
         // The control: any other program of that caller inherits them.
         let mut bare = Command::new(PYTHON);

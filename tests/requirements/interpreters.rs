@@ -1,14 +1,12 @@
 //! Which interpreter runs a tool is configuration, and the script can tell.
 
-use crate::harness::{PYTHON, Playground, as_everyone_with, copy_program, finish, fits, found, has};
+use crate::harness::{PYTHON, Playground, Who, finish, fits};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
 
 const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = only_here.WORD\nexcept ImportError:\n    package = None\n\
     print(json.dumps({'runs': sys.executable, 'prefix': sys.prefix, 'package': package}))\n";
-const NODE_TELLS: &str = "console.log(JSON.stringify({runs: process.execPath, bun: typeof Bun}))\n";
-
 fn policy(playground: &Playground, name: &str, tools: &str, language: &str, path: &Path) {
     let rest = format!(
         "[files]\nread = [{{ path = \"./**\", why = \"own folder\" }}]\n\
@@ -21,64 +19,35 @@ fn policy(playground: &Playground, name: &str, tools: &str, language: &str, path
 /// A virtual environment with one package of its own.
 #[test]
 fn python_is_the_one_that_policy_names() {
-    as_everyone_with("python", "a virtual environment", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        for name in ["usual", "named"] {
-            playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
-        }
-        let venv = playground.path("venv");
-        let mut make = playground.outside(PYTHON);
-        make.args(["-I", "-m", "venv", "--without-pip"]).arg(&venv);
-        playground.settle();
-        let made = finish(make, b"");
-        if made.code != Some(0) {
-            assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have the venv module: {}", made.stderr);
-            return crate::harness::skipped(2, "this Python cannot make virtual environments");
-        }
-        let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
-        fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
-        policy(&playground, "named", "req:named", "python", &venv.join("bin/python"));
-        playground.settle();
-        let ended = playground.call("req:named", "{}");
-        let runs = venv.join("bin/python");
-        let wanted = json!({"runs": runs, "prefix": venv, "package": "from the environment"});
-        fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
-        // The control: the tool that no policy gives an interpreter has the machine's.
-        let usual = playground.call("req:usual", "{}");
-        fits("ok", &usual).unwrap();
-        assert_eq!(usual.out["outputData"]["package"], json!(null));
-        assert!(!usual.out["outputData"]["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
-        // A name that leads nowhere runs nothing, and no other interpreter steps in.
-        policy(&playground, "named", "req:named", "python", &venv.join("bin/nowhere"));
-        let gone = playground.call("req:named", "{}");
-        assert_ne!(gone.out["success"], true, "{:?}", gone.out);
-        assert_eq!(gone.out["walls"], json!([]), "nothing was started");
-    });
-}
-
-/// The same for Node, by a copy of it at another place; and Bun says that it is Bun.
-#[test]
-fn node_is_the_one_that_policy_names() {
-    as_everyone_with("nodejs", "another node", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        for name in ["usual", "named"] {
-            playground.tool_at(&format!("req:{name}"), "nodejs", &format!("{name}/main.js"), NODE_TELLS, json!({}));
-        }
-        let real = found("node").unwrap().canonicalize().unwrap();
-        let own = playground.path("bin/node");
-        copy_program(&real, &own);
-        policy(&playground, "named", "req:named", "nodejs", &own);
-        if has("bun", 1) {
-            playground.tool_at("req:bun", "bun", "bun/main.js", NODE_TELLS, json!({}));
-        }
-        playground.settle();
-        let wanted = json!({"runs": own, "bun": "undefined"});
-        fits(&format!("ok {wanted}"), &playground.call("req:named", "{}")).unwrap();
-        let wanted = json!({"runs": real, "bun": "undefined"});
-        fits(&format!("ok {wanted}"), &playground.call("req:usual", "{}")).unwrap();
-        if let Some(bun) = found("bun") {
-            let wanted = json!({"runs": bun.canonicalize().unwrap(), "bun": "object"});
-            fits(&format!("ok {wanted}"), &playground.call("req:bun", "{}")).unwrap();
-        }
-    });
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    for name in ["usual", "named"] {
+        playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
+    }
+    let venv = playground.path("venv");
+    let mut make = playground.outside(PYTHON);
+    make.args(["-I", "-m", "venv", "--without-pip"]).arg(&venv);
+    playground.settle();
+    let made = finish(make, b"");
+    if made.code != Some(0) {
+        assert!(std::env::var_os("TOOLHOST_CI").is_none(), "CI must have the venv module: {}", made.stderr);
+        return crate::harness::skipped(2, "this Python cannot make virtual environments");
+    }
+    let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
+    fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
+    policy(&playground, "named", "req:named", "python", &venv.join("bin/python"));
+    playground.settle();
+    let ended = playground.call("req:named", "{}");
+    let runs = venv.join("bin/python");
+    let wanted = json!({"runs": runs, "prefix": venv, "package": "from the environment"});
+    fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
+    // The control: the tool that no policy gives an interpreter has the machine's.
+    let usual = playground.expect("req:usual", "{}", "ok");
+    assert_eq!(usual.out["outputData"]["package"], json!(null));
+    assert!(!usual.out["outputData"]["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
+    // A name that leads nowhere runs nothing, and no other interpreter steps in.
+    policy(&playground, "named", "req:named", "python", &venv.join("bin/nowhere"));
+    let gone = playground.call("req:named", "{}");
+    assert_ne!(gone.out["success"], true, "{:?}", gone.out);
+    assert_eq!(gone.out["walls"], json!([]), "nothing was started");
 }

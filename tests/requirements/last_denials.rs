@@ -1,11 +1,10 @@
 //! `audit TOOL` shows what the tool was refused in its last calls, and no other tool's.
 
-use crate::harness::{Playground, Who, as_ours_with, fits};
+use crate::harness::{Playground, Who};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 /// Looks names up and answers with how many have an address.
 const ASKS: &str = "import json,socket,sys\nfound=0\nfor name in json.load(sys.stdin)['names']:\n \
@@ -22,8 +21,7 @@ fn playground(who: Who) -> Playground {
 }
 
 fn call(playground: &Playground, names: &[&str]) -> String {
-    let ended = playground.call("esc:asks", &json!({ "names": names }).to_string());
-    fits("ok", &ended).unwrap();
+    let ended = playground.expect("esc:asks", &json!({ "names": names }).to_string(), "ok");
     ended.out["id"].as_str().unwrap().to_owned()
 }
 
@@ -40,131 +38,96 @@ fn append(playground: &Playground, lines: &str) {
 
 #[test]
 fn audit_shows_what_was_refused_by_when_and_how_often() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        assert_eq!(last(&playground), json!({"calls": 0, "denials": [], "more": 0, "notLookedAt": []}), "{who:?}");
+    let who = Who::ours();
+    let playground = playground(who);
+    assert_eq!(last(&playground), json!({"calls": 0, "denials": [], "more": 0, "notLookedAt": []}), "{who:?}");
 
-        call(&playground, &["api.example.com"]);
-        assert_eq!(last(&playground)["calls"], 1, "{who:?}");
-        call(&playground, &["first.example.net", "second.example.net"]);
-        let newest = call(&playground, &["second.example.net"]);
-        let seen = last(&playground);
-        let told = |at: usize, field: &str| seen["denials"][at][field].clone();
-        assert_eq!((&seen["calls"], seen["denials"].as_array().unwrap().len()), (&json!(3), 2), "{who:?}: {seen}");
-        assert_eq!((told(0, "call"), told(0, "calls")), (json!(newest), json!(2)), "{who:?}: {seen}");
-        assert_eq!((told(0, "operation"), told(0, "narrower")), (json!("resolve"), json!("manifest")), "{seen}");
-        assert_eq!((told(0, "target"), told(1, "target")), (json!("second.example.net"), json!("first.example.net")));
-        assert_eq!((told(1, "calls"), told(1, "changed")), (json!(1), json!([])), "{who:?}: {seen}");
-        assert!(told(0, "time").as_str().unwrap() > told(1, "time").as_str().unwrap(), "{seen}");
+    call(&playground, &["api.example.com"]);
+    assert_eq!(last(&playground)["calls"], 1, "{who:?}");
+    call(&playground, &["first.example.net", "second.example.net"]);
+    let newest = call(&playground, &["second.example.net"]);
+    let seen = last(&playground);
+    let told = |at: usize, field: &str| seen["denials"][at][field].clone();
+    assert_eq!((&seen["calls"], seen["denials"].as_array().unwrap().len()), (&json!(3), 2), "{who:?}: {seen}");
+    assert_eq!((told(0, "call"), told(0, "calls")), (json!(newest), json!(2)), "{who:?}: {seen}");
+    assert_eq!((told(0, "operation"), told(0, "narrower")), (json!("resolve"), json!("manifest")), "{seen}");
+    assert_eq!((told(0, "target"), told(1, "target")), (json!("second.example.net"), json!("first.example.net")));
+    assert_eq!((told(1, "calls"), told(1, "changed")), (json!(1), json!([])), "{who:?}: {seen}");
+    assert!(told(0, "time").as_str().unwrap() > told(1, "time").as_str().unwrap(), "{seen}");
 
-        // What a record had no room for is counted there, and here.
-        let names: Vec<String> = (0..14).map(|n| format!("n{n}.example.net")).collect();
-        let id = call(&playground, &names.iter().map(String::as_str).collect::<Vec<_>>());
-        let record = playground.records().pop().unwrap();
-        assert_eq!((&record["call"], &record["violations"][9]), (&json!(id), &json!({"kind": "more", "count": 5})));
-        let seen = last(&playground);
-        assert_eq!((seen["denials"].as_array().unwrap().len(), &seen["more"]), (10, &json!(6)), "{seen}");
+    // What a record had no room for is counted there, and here.
+    let names: Vec<String> = (0..14).map(|n| format!("n{n}.example.net")).collect();
+    let id = call(&playground, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let record = playground.records().pop().unwrap();
+    assert_eq!((&record["call"], &record["violations"][9]), (&json!(id), &json!({"kind": "more", "count": 5})));
+    let seen = last(&playground);
+    assert_eq!((seen["denials"].as_array().unwrap().len(), &seen["more"]), (10, &json!(6)), "{seen}");
 
-        // Saved audits differ by what they allow alone.
-        let saved = |name: &str| {
-            let path = playground.path(name);
-            fs::write(&path, playground.cli(&["audit", "esc:asks", "--json"]).stdout).unwrap();
-            path.display().to_string()
-        };
-        let before = saved("before.json");
-        call(&playground, &["third.example.net"]);
-        let diff = playground.cli(&["diff", &before, &saved("after.json"), "--json"]);
-        assert_eq!(diff.out["different"], json!([]), "{who:?}: {}", diff.text());
-    });
+    // Saved audits differ by what they allow alone.
+    let saved = |name: &str| {
+        let path = playground.path(name);
+        fs::write(&path, playground.cli(&["audit", "esc:asks", "--json"]).stdout).unwrap();
+        path.display().to_string()
+    };
+    let before = saved("before.json");
+    call(&playground, &["third.example.net"]);
+    let diff = playground.cli(&["diff", &before, &saved("after.json"), "--json"]);
+    assert_eq!(diff.out["different"], json!([]), "{who:?}: {}", diff.text());
 }
 
 #[test]
 fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        call(&playground, &["first.example.net"]);
-        let tools = playground.path("user_scripts");
-        let targets = |seen: &Value| {
-            let all = seen["denials"].as_array().unwrap_or_else(|| panic!("{seen}"));
-            all.iter().map(|denied| denied["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(targets(&last(&playground)), ["first.example.net"], "{who:?}: the control");
+    let who = Who::ours();
+    let playground = playground(who);
+    call(&playground, &["first.example.net"]);
+    let tools = playground.path("user_scripts");
+    let targets = |seen: &Value| {
+        let all = seen["denials"].as_array().unwrap_or_else(|| panic!("{seen}"));
+        all.iter().map(|denied| denied["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(targets(&last(&playground)), ["first.example.net"], "{who:?}: the control");
 
-        // The same id and version from another file, and another version from the same file, are other tools.
-        let script = tools.join("asks/main.py");
-        let manifest = tools.join("asks/asks.tool.json");
-        let elsewhere = tools.join("asks/other.tool.json");
-        fs::rename(&manifest, &elsewhere).unwrap();
-        assert_eq!(last(&playground)["calls"], 0, "{who:?}");
-        fs::rename(&elsewhere, &manifest).unwrap();
-        let before = fs::read_to_string(&manifest).unwrap();
-        fs::write(&manifest, before.replace("\"1.0.0\"", "\"1.0.1\"")).unwrap();
-        assert_eq!(last(&playground)["calls"], 0, "{who:?}");
-        fs::write(&manifest, before.replacen('{', "{ ", 1)).unwrap();
-        assert_eq!(last(&playground)["denials"][0]["changed"], json!(["manifest"]), "{who:?}");
-        fs::write(&manifest, before).unwrap();
-        let policy = playground.path("sandbox-policies/asks.policy.toml");
-        let allowed = fs::read_to_string(&policy).unwrap();
-        fs::write(&policy, format!("{allowed}# looked at\n")).unwrap();
-        assert_eq!(last(&playground)["denials"][0]["changed"], json!(["policy"]), "{who:?}");
-        fs::write(&policy, allowed).unwrap();
-        assert!(script.is_file());
+    // The same id and version from another file, and another version from the same file, are other tools.
+    let script = tools.join("asks/main.py");
+    let manifest = tools.join("asks/asks.tool.json");
+    let elsewhere = tools.join("asks/other.tool.json");
+    fs::rename(&manifest, &elsewhere).unwrap();
+    assert_eq!(last(&playground)["calls"], 0, "{who:?}");
+    fs::rename(&elsewhere, &manifest).unwrap();
+    let before = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, before.replace("\"1.0.0\"", "\"1.0.1\"")).unwrap();
+    assert_eq!(last(&playground)["calls"], 0, "{who:?}");
+    fs::write(&manifest, before.replacen('{', "{ ", 1)).unwrap();
+    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["manifest"]), "{who:?}");
+    fs::write(&manifest, before).unwrap();
+    let policy = playground.path("sandbox-policies/asks.policy.toml");
+    let allowed = fs::read_to_string(&policy).unwrap();
+    fs::write(&policy, format!("{allowed}# looked at\n")).unwrap();
+    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["policy"]), "{who:?}");
+    fs::write(&policy, allowed).unwrap();
+    assert!(script.is_file());
 
-        // A record that was damaged, one that a terminal would obey, and one of another tool with the same denial.
-        let record = playground.records().pop().unwrap().to_string();
-        let hostile = record.replace("first.example.net", "\\u001b[31mred\\n\\u202e.example.net");
-        let other = record.replace("\"esc:asks\"", "\"esc:other\"").replace("first.example.net", "other.example.net");
-        append(&playground, &format!("{hostile}\n{other}\n{}\n", &record[..record.len() / 2]));
-        let seen = last(&playground);
-        assert_eq!(targets(&seen), ["\u{1b}[31mred\n\u{202e}.example.net", "first.example.net"], "{who:?}");
-        assert_eq!(seen["notLookedAt"], json!(["lines that are no records: 1"]), "{who:?}");
-        let ended = playground.cli(&["audit", "esc:asks", "--all"]);
-        let said = ended.text();
-        assert!(!ended.stdout.contains(&0x1b) && said.contains("\\u{1b}[31mred\\n\\u{202e}.example.net"), "{said}");
+    // A record that was damaged, one that a terminal would obey, and one of another tool with the same denial.
+    let record = playground.records().pop().unwrap().to_string();
+    let hostile = record.replace("first.example.net", "\\u001b[31mred\\n\\u202e.example.net");
+    let other = record.replace("\"esc:asks\"", "\"esc:other\"").replace("first.example.net", "other.example.net");
+    append(&playground, &format!("{hostile}\n{other}\n{}\n", &record[..record.len() / 2]));
+    let seen = last(&playground);
+    assert_eq!(targets(&seen), ["\u{1b}[31mred\n\u{202e}.example.net", "first.example.net"], "{who:?}");
+    assert_eq!(seen["notLookedAt"], json!(["lines that are no records: 1"]), "{who:?}");
+    let ended = playground.cli(&["audit", "esc:asks", "--all"]);
+    let said = ended.text();
+    assert!(!ended.stdout.contains(&0x1b) && said.contains("\\u{1b}[31mred\\n\\u{202e}.example.net"), "{said}");
 
-        // A log that cannot be read is not one without denials.
-        let log = playground.path("state/audit.jsonl");
-        fs::copy(&log, playground.path("state/audit.jsonl.000001")).unwrap();
-        fs::set_permissions(playground.path("state/audit.jsonl.000001"), fs::Permissions::from_mode(0o666)).unwrap();
-        let seen = last(&playground)["notLookedAt"].to_string();
-        assert!(seen.contains("audit.jsonl.000001: others may write it"), "{who:?}: {seen}");
-        fs::set_permissions(&log, fs::Permissions::from_mode(0o666)).unwrap();
-        let why = last(&playground)["unreadable"].as_str().unwrap_or_default().to_owned();
-        assert!(why.contains("others may write it"), "{who:?}: {why}");
-        let text = playground.cli(&["audit", "esc:asks"]).text();
-        assert!(text.contains("the audit log cannot be read: "), "{who:?}: {text}");
-    });
-}
-
-/// Of a large log the newest part is read, in little memory, and the rest is named.
-#[test]
-fn a_large_log_is_read_from_its_end_and_not_to_its_beginning() {
-    as_ours_with("python", |who| {
-        let playground = playground(who);
-        call(&playground, &["first.example.net"]);
-        let filler = format!(
-            "{{\"time\":\"2026-01-01T00:00:00Z\",\"call\":\"old\",\"tool\":\"esc:many\",\"note\":\"{}\"}}\n",
-            "x".repeat(900)
-        );
-        append(&playground, &filler.repeat((40 << 20) / filler.len()));
-        call(&playground, &["second.example.net"]);
-        let ended = playground.cli(&["audit", "esc:asks", "--json"]);
-        let seen = &ended.out["lastDenials"];
-        let told = (&seen["calls"], &seen["denials"][0]["target"]);
-        assert_eq!(told, (&json!(1), &json!("second.example.net")), "{who:?}: {seen}");
-        let unread = seen["notLookedAt"][0].as_str().unwrap();
-        assert!(unread.starts_with("records before 2026-01-01T00:00:00Z: the newest 32 MiB"), "{who:?}: {unread}");
-        assert!(ended.took < Duration::from_secs(15), "{who:?}: {:?}", ended.took);
-        let python = "import resource, subprocess, sys\nsubprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)\n\
-                      print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n";
-        let peak = |arguments: &[&str]| -> u64 {
-            let mut program = playground.outside(crate::harness::PYTHON);
-            program.args(["-c", python]);
-            let mut program = playground.host_by(program);
-            let output = program.args(arguments).output().unwrap();
-            String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {arguments:?}"))
-        };
-        let (without, with) = (peak(&["audit", "--all"]), peak(&["audit", "esc:asks"]));
-        assert!(with < without + 8 * 1024, "{who:?}, KiB: {without} without the log, {with} with it");
-    });
+    // A log that cannot be read is not one without denials.
+    let log = playground.path("state/audit.jsonl");
+    fs::copy(&log, playground.path("state/audit.jsonl.000001")).unwrap();
+    fs::set_permissions(playground.path("state/audit.jsonl.000001"), fs::Permissions::from_mode(0o666)).unwrap();
+    let seen = last(&playground)["notLookedAt"].to_string();
+    assert!(seen.contains("audit.jsonl.000001: others may write it"), "{who:?}: {seen}");
+    fs::set_permissions(&log, fs::Permissions::from_mode(0o666)).unwrap();
+    let why = last(&playground)["unreadable"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("others may write it"), "{who:?}: {why}");
+    let text = playground.cli(&["audit", "esc:asks"]).text();
+    assert!(text.contains("the audit log cannot be read: "), "{who:?}: {text}");
 }

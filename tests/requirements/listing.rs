@@ -19,8 +19,6 @@ const TOOLS: &[(&str, &[&str], Option<&str>)] = &[
 const FILTERS: &[(&[&str], &[&str])] = &[
     (&["--tag", "red"], &["alpha:one", "beta:one"]),
     (&["--tag", "red", "--tag", "blue"], &["alpha:one", "alpha:two", "beta:one"]),
-    (&["--tag", "blue"], &["alpha:two", "beta:one"]),
-    (&["--tag", "green"], &[]),
     (&["--tag", ""], &[]),
     (&["--category", "shapes"], &["alpha:one", "alpha:two"]),
     (&["--category", "shape"], &[]),
@@ -37,17 +35,9 @@ const FILTERS: &[(&[&str], &[&str])] = &[
             "core:task-status",
         ],
     ),
-    (&["--source", "in-process"], &[]),
     (&["--source", "nowhere"], &[]),
-    (&["--tag", "red", "--namespace", "alpha"], &["alpha:one"]),
-    (&["--tag", "red", "--tag", "blue", "--category", "shapes"], &["alpha:one", "alpha:two"]),
     (&["--tag", "blue", "--category", "shapes", "--namespace", "alpha", "--source", "files"], &["alpha:two"]),
     (&["--tag", "blue", "--category", "shapes", "--namespace", "alpha", "--source", "builtin"], &[]),
-    (
-        &["--tag", "nodejs", "--source", "builtin"],
-        &["core:execute-nodejs-script", "core:execute-script", "core:run-code"],
-    ),
-    (&["--category", "execution", "--tag", "bun"], &["core:execute-script", "core:run-code"]),
 ];
 
 #[test]
@@ -67,12 +57,6 @@ fn filters_of_the_list() {
         let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
         assert_eq!(ids, *wanted, "{flags:?}");
         assert_eq!(ended.code, Some(0));
-        let table = playground.cli(&[&["list"], *flags].concat());
-        let text = String::from_utf8(table.stdout).unwrap();
-        let rows = text.lines().skip(1).filter_map(|line| line.strip_prefix("  "));
-        let names = rows.filter_map(|line| line.split(' ').next());
-        let shown: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
-        assert_eq!(shown, *wanted, "{flags:?} as a table: {text}");
     }
     let all = playground.cli(&["list", "--json"]).out;
     let sources: BTreeSet<&str> = all.as_array().unwrap().iter().filter_map(|t| t["source"].as_str()).collect();
@@ -82,9 +66,6 @@ fn filters_of_the_list() {
 /// The exit status of `toolhost test` is that of its worst example.
 #[test]
 fn a_failing_example_fails_the_test() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let double = "import json, sys\nn = json.load(sys.stdin)['n']\nsys.exit(5) if n < 0 else print(json.dumps({'twice': 2 * n, 'more': [n]}))\n";
     let example = |n: i64, expected: Value| {

@@ -18,7 +18,6 @@ mod one_road;
 mod planted;
 mod record_length;
 mod reload;
-mod removed_tools;
 mod script_location;
 mod script_ownership;
 mod search_path;

@@ -1,7 +1,7 @@
 //! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
 //! the service itself.
 
-use crate::harness::{Playground, Server, Who, fits, has, manifest, service};
+use crate::harness::{Playground, Server, Who, fits, manifest, service};
 use serde_json::{Value, json};
 use std::fs;
 use toolhost::executor::method::Methods;
@@ -37,9 +37,6 @@ const CALLS: &[(&str, &str)] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_face_gives_the_same_outcome() {
-    if !has("python", CALLS.len()) {
-        return;
-    }
     let playground = playground();
     let service = service(&playground, Methods::new());
     let mut server = Server::start(&playground);
@@ -86,90 +83,83 @@ async fn every_face_gives_the_same_outcome() {
 /// The handler names the script. A `scriptPath` from the caller is refused or, where declared, mere data.
 #[test]
 fn the_handler_wins() {
-    crate::harness::as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let script = "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
-        let schema = |names: &[&str]| {
-            let fields = names.iter().map(|name| ((*name).to_owned(), json!({"type": "string", "description": "d"})));
-            json!({"parameters": {"type": "object", "properties": Value::Object(fields.collect())}})
-        };
-        playground.tool_at("req:closed", "python", "closed/main.py", script, schema(&["n"]));
-        playground.tool_at("req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
-        fs::write(playground.path("user_scripts/open/other.py"), script).unwrap();
-        // Both sources for a method: the language from the handler, the path from the caller.
-        let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
-            "methodName": "executeScript", "language": "python"});
-        let fixed = manifest("req:fixed", method.clone(), schema(&["scriptPath", "language"])).to_string();
-        fs::write(playground.path("tool-defs/fixed.tool.json"), fixed).unwrap();
-        playground.settle();
-        for (tool, input, wanted) in [
-            ("req:closed", r#"{"n":"1"}"#, r#"ok {"ran":"main.py","got":{"n":"1"}}"#),
-            ("req:closed", r#"{"scriptPath":"open/other.py"}"#, "ParameterValidationError: scriptPath"),
-            ("req:closed", r#"{"language":"nodejs"}"#, "ParameterValidationError: language"),
-            (
-                "req:open",
-                r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
-                r#"ok {"ran":"main.py","got":{"scriptPath":"open/other.py","language":"nodejs"}}"#,
-            ),
-            ("req:fixed", r#"{"scriptPath":"open/other.py"}"#, r#"ok {"ran":"other.py","got":{}}"#),
-            ("req:fixed", r#"{"scriptPath":"open/other.py","language":"python"}"#, r#"ok {"ran":"other.py","got":{}}"#),
-            (
-                "req:fixed",
-                r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
-                "ParameterValidationError: python only",
-            ),
-        ] {
-            let ended = playground.call(tool, input);
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
-        }
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script =
+        "import json, os, sys\nprint(json.dumps({'ran': os.path.basename(__file__), 'got': json.load(sys.stdin)}))\n";
+    let schema = |names: &[&str]| {
+        let fields = names.iter().map(|name| ((*name).to_owned(), json!({"type": "string", "description": "d"})));
+        json!({"parameters": {"type": "object", "properties": Value::Object(fields.collect())}})
+    };
+    playground.tool_at("req:closed", "python", "closed/main.py", script, schema(&["n"]));
+    playground.tool_at("req:open", "python", "open/main.py", script, schema(&["n", "scriptPath", "language"]));
+    fs::write(playground.path("user_scripts/open/other.py"), script).unwrap();
+    // Both sources for a method: the language from the handler, the path from the caller.
+    let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
+        "methodName": "executeScript", "language": "python"});
+    let fixed = manifest("req:fixed", method.clone(), schema(&["scriptPath", "language"])).to_string();
+    fs::write(playground.path("tool-defs/fixed.tool.json"), fixed).unwrap();
+    playground.settle();
+    for (tool, input, wanted) in [
+        ("req:closed", r#"{"n":"1"}"#, r#"ok {"ran":"main.py","got":{"n":"1"}}"#),
+        ("req:closed", r#"{"scriptPath":"open/other.py"}"#, "ParameterValidationError: scriptPath"),
+        ("req:closed", r#"{"language":"nodejs"}"#, "ParameterValidationError: language"),
+        (
+            "req:open",
+            r#"{"scriptPath":"open/other.py","language":"nodejs"}"#,
+            r#"ok {"ran":"main.py","got":{"scriptPath":"open/other.py","language":"nodejs"}}"#,
+        ),
+        ("req:fixed", r#"{"scriptPath":"open/other.py"}"#, r#"ok {"ran":"other.py","got":{}}"#),
+        ("req:fixed", r#"{"scriptPath":"open/other.py","language":"python"}"#, r#"ok {"ran":"other.py","got":{}}"#),
+        ("req:fixed", r#"{"scriptPath":"open/other.py","language":"nodejs"}"#, "ParameterValidationError: python only"),
+    ] {
+        playground.expect(tool, input, wanted);
+    }
 }
 
 /// A manifest without a schema lets everything through to the service, which checks for itself.
 #[test]
 fn the_service_checks_again() {
-    crate::harness::as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool_at("req:sum", "python", "sum/main.py", SUM, json!({}));
-        for (name, method) in [("execute", "executeScript"), ("code", "runCode")] {
-            let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": method});
-            let text = manifest(format!("req:{name}"), handler, json!({})).to_string();
-            fs::write(playground.path(&format!("tool-defs/{name}.tool.json")), text).unwrap();
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool_at("req:sum", "python", "sum/main.py", SUM, json!({}));
+    for (name, method) in [("execute", "executeScript"), ("code", "runCode")] {
+        let handler =
+            json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": method});
+        let text = manifest(format!("req:{name}"), handler, json!({})).to_string();
+        fs::write(playground.path(&format!("tool-defs/{name}.tool.json")), text).unwrap();
+    }
+    playground.policy("code", "req:code", "");
+    playground.settle();
+    for (tool, input, wanted) in [
+        ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[2]}}"#, r#"ok {"sum":2}"#),
+        ("req:execute", "{}", "ParameterValidationError: 'scriptPath' is required"),
+        ("req:execute", r#"{"scriptPath":7}"#, "ParameterValidationError: scriptPath"),
+        ("req:execute", r#"{"scriptPath":""}"#, "ParameterValidationError: scriptPath"),
+        ("req:execute", r#"{"scriptPath":"../secret/secret.txt"}"#, "SecurityError"),
+        ("req:execute", r#"{"scriptPath":"/etc/passwd"}"#, "SecurityError"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":5}"#, "ParameterValidationError: at least 100"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":"200"}"#, "ParameterValidationError: timeoutMs"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","language":"ruby"}"#, "ParameterValidationError: language"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":[1]}"#, "ParameterValidationError: inputData"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"A":1}}"#, "ParameterValidationError: env"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"LD_PRELOAD":"/x"}}"#, "Error"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","sudo":true}"#, "ParameterValidationError: sudo"),
+        ("req:code", r#"{"language":"python"}"#, "ParameterValidationError: 'code' is required"),
+        ("req:code", r#"{"code":"print(1)"}"#, "ParameterValidationError: language"),
+        (
+            "req:code",
+            r#"{"language":"python","code":"print(1)","scriptPath":"x"}"#,
+            "ParameterValidationError: scriptPath",
+        ),
+    ] {
+        let ended = playground.call(tool, input);
+        if wanted == "Error" {
+            assert_eq!(ended.out["success"], false, "{input}: {:?}", ended.out);
+        } else {
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
         }
-        playground.policy("code", "req:code", "");
-        playground.settle();
-        for (tool, input, wanted) in [
-            ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[2]}}"#, r#"ok {"sum":2}"#),
-            ("req:execute", "{}", "ParameterValidationError: 'scriptPath' is required"),
-            ("req:execute", r#"{"scriptPath":7}"#, "ParameterValidationError: scriptPath"),
-            ("req:execute", r#"{"scriptPath":""}"#, "ParameterValidationError: scriptPath"),
-            ("req:execute", r#"{"scriptPath":"../secret/secret.txt"}"#, "SecurityError"),
-            ("req:execute", r#"{"scriptPath":"/etc/passwd"}"#, "SecurityError"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":5}"#, "ParameterValidationError: at least 100"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":"200"}"#, "ParameterValidationError: timeoutMs"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","language":"ruby"}"#, "ParameterValidationError: language"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":[1]}"#, "ParameterValidationError: inputData"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"A":1}}"#, "ParameterValidationError: env"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"LD_PRELOAD":"/x"}}"#, "Error"),
-            ("req:execute", r#"{"scriptPath":"sum/main.py","sudo":true}"#, "ParameterValidationError: sudo"),
-            ("req:code", r#"{"language":"python"}"#, "ParameterValidationError: 'code' is required"),
-            ("req:code", r#"{"code":"print(1)"}"#, "ParameterValidationError: language"),
-            (
-                "req:code",
-                r#"{"language":"python","code":"print(1)","scriptPath":"x"}"#,
-                "ParameterValidationError: scriptPath",
-            ),
-        ] {
-            let ended = playground.call(tool, input);
-            if wanted == "Error" {
-                assert_eq!(ended.out["success"], false, "{input}: {:?}", ended.out);
-            } else {
-                fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
-            }
-            if !wanted.starts_with("ok") {
-                let record = playground.records().pop().unwrap();
-                assert_eq!((&record["decision"], &ended.out["walls"]), (&json!("refused"), &json!([])), "{input}");
-            }
+        if !wanted.starts_with("ok") {
+            let record = playground.records().pop().unwrap();
+            assert_eq!((&record["decision"], &ended.out["walls"]), (&json!("refused"), &json!([])), "{input}");
         }
-    });
+    }
 }

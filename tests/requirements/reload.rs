@@ -1,6 +1,6 @@
 //! Tools and policies change under a running server, at a HUP.
 
-use crate::harness::{Playground, Server, as_everyone_with};
+use crate::harness::{Playground, Server, Who};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -25,57 +25,56 @@ fn result(server: &mut Server, tool: &str) -> Value {
 
 #[test]
 fn a_hangup_reads_tools_and_policies_anew() {
-    as_everyone_with("python", "a reload", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}});
-        let folder = playground.tool_at("esc:writer", "python", "writer/main.py", WRITER, asks);
-        fs::create_dir(folder.join("out")).unwrap();
-        let slow = "import time\ntime.sleep(3)\nprint(7)\n";
-        let going = playground.tool_at("esc:going", "python", "going/main.py", slow, json!({}));
-        fs::write(playground.path("sandbox-policies/w.policy.toml"), policy("./out/**")).unwrap();
-        playground.settle();
-        let mut server = Server::start(&playground);
-        assert_eq!(names(&mut server), ["esc__going", "esc__writer"]);
-        assert_eq!(result(&mut server, "esc:writer")["content"][0]["text"], "wrote");
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}});
+    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", WRITER, asks);
+    fs::create_dir(folder.join("out")).unwrap();
+    let slow = "import time\ntime.sleep(3)\nprint(7)\n";
+    let going = playground.tool_at("esc:going", "python", "going/main.py", slow, json!({}));
+    fs::write(playground.path("sandbox-policies/w.policy.toml"), policy("./out/**")).unwrap();
+    playground.settle();
+    let mut server = Server::start(&playground);
+    assert_eq!(names(&mut server), ["esc__going", "esc__writer"]);
+    assert_eq!(result(&mut server, "esc:writer")["content"][0]["text"], "wrote");
 
-        // A call that runs finishes, though its tool is gone; a new tool is there.
-        let running = server.call_n("going", 1);
-        playground.runs("user_scripts/going/main.py", 1);
-        fs::remove_file(
-            fs::read_dir(&going).unwrap().flatten().find(|e| e.path().extension().unwrap() == "json").unwrap().path(),
-        )
-        .unwrap();
-        playground.tool_at("esc:fresh", "python", "fresh/main.py", "print(8)\n", json!({}));
-        playground.settle();
-        server.hang_up();
-        let answers = server.answers(&[running]);
-        assert_eq!(answers[&running]["result"]["content"][0]["text"], "7", "{who:?}: {answers:?}");
-        server.reload("the tools are those of the folder", |s| names(s) == ["esc__fresh", "esc__writer"]);
-        assert_eq!(result(&mut server, "esc:fresh")["content"][0]["text"], "8");
+    // A call that runs finishes, though its tool is gone; a new tool is there.
+    let running = server.call_n("going", 1);
+    playground.runs("user_scripts/going/main.py", 1);
+    fs::remove_file(
+        fs::read_dir(&going).unwrap().flatten().find(|e| e.path().extension().unwrap() == "json").unwrap().path(),
+    )
+    .unwrap();
+    playground.tool_at("esc:fresh", "python", "fresh/main.py", "print(8)\n", json!({}));
+    playground.settle();
+    server.hang_up();
+    let answers = server.answers(&[running]);
+    assert_eq!(answers[&running]["result"]["content"][0]["text"], "7", "{who:?}: {answers:?}");
+    server.reload("the tools are those of the folder", |s| names(s) == ["esc__fresh", "esc__writer"]);
+    assert_eq!(result(&mut server, "esc:fresh")["content"][0]["text"], "8");
 
-        // A grant that is taken away is gone; so is everything while a policy is broken.
-        let policies = playground.path("sandbox-policies/w.policy.toml");
-        fs::remove_file(folder.join("out/x")).unwrap();
-        fs::write(&policies, policy("./other/**")).unwrap();
-        playground.settle();
-        server.reload("the writer cannot be called", |s| !names(s).contains(&"esc__writer".to_owned()));
-        let refused = result(&mut server, "esc:writer");
-        assert!(refused["isError"] == true && refused.to_string().contains("SecurityError"), "{who:?}: {refused}");
-        fs::write(&policies, "name = 7\n").unwrap();
-        server.reload("a broken policy leaves nothing to call", |s| names(s).is_empty());
-        let refused = result(&mut server, "esc:fresh");
-        let text = refused["content"][0]["text"].as_str().unwrap();
-        assert!(
-            refused["isError"] == true
-                && text.contains("SecurityError. Message: This host's policies cannot be read")
-                && !text.contains("/var/tmp"),
-            "{text}"
-        );
-        assert!(!folder.join("out/x").exists(), "{who:?}: nothing was written meanwhile");
+    // A grant that is taken away is gone; so is everything while a policy is broken.
+    let policies = playground.path("sandbox-policies/w.policy.toml");
+    fs::remove_file(folder.join("out/x")).unwrap();
+    fs::write(&policies, policy("./other/**")).unwrap();
+    playground.settle();
+    server.reload("the writer cannot be called", |s| !names(s).contains(&"esc__writer".to_owned()));
+    let refused = result(&mut server, "esc:writer");
+    assert!(refused["isError"] == true && refused.to_string().contains("SecurityError"), "{who:?}: {refused}");
+    fs::write(&policies, "name = 7\n").unwrap();
+    server.reload("a broken policy leaves nothing to call", |s| names(s).is_empty());
+    let refused = result(&mut server, "esc:fresh");
+    let text = refused["content"][0]["text"].as_str().unwrap();
+    assert!(
+        refused["isError"] == true
+            && text.contains("SecurityError. Message: This host's policies cannot be read")
+            && !text.contains("/var/tmp"),
+        "{text}"
+    );
+    assert!(!folder.join("out/x").exists(), "{who:?}: nothing was written meanwhile");
 
-        fs::write(&policies, policy("./out/**")).unwrap();
-        playground.settle();
-        server.reload("a mended policy is obeyed", |s| names(s) == ["esc__fresh", "esc__writer"]);
-        assert_eq!(result(&mut server, "esc:writer")["content"][0]["text"], "wrote", "{who:?}");
-    });
+    fs::write(&policies, policy("./out/**")).unwrap();
+    playground.settle();
+    server.reload("a mended policy is obeyed", |s| names(s) == ["esc__fresh", "esc__writer"]);
+    assert_eq!(result(&mut server, "esc:writer")["content"][0]["text"], "wrote", "{who:?}");
 }

@@ -1,12 +1,10 @@
 //! Where a script stands and what it sees from there.
 
-use crate::harness::{PYTHON, Playground, Server, Who, as_everyone, as_everyone_with, finish, fits, has};
+use crate::harness::{PYTHON, Playground, Who, as_everyone, finish, fits, has};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 const MODULES: &str = r#"
 const found = {}
@@ -39,8 +37,7 @@ fn modules_are_those_of_the_tool() {
     let input = json!({"names": names}).to_string();
     for language in languages {
         let folder = playground.path("user_scripts").join(language);
-        let ended = playground.call(&format!("req:{language}"), &input);
-        fits("ok", &ended).unwrap();
+        let ended = playground.expect(&format!("req:{language}"), &input, "ok");
         let output = &ended.out["outputData"];
         assert_eq!(output["cwd"], json!(folder), "{language}");
         let missing = if language == "nodejs" { "MODULE_NOT_FOUND" } else { "" };
@@ -60,71 +57,9 @@ fn modules_are_those_of_the_tool() {
     }
 }
 
-/// Writes, waits until the others have written too, and reads.
-const SCRATCH: &str = "import json, os, sys, time\ngiven = json.load(sys.stdin)\nhere = {}\n\
-    for folder in ('/tmp', '/dev/shm'):\n    path = os.path.join(folder, given['name'])\n    before = os.path.exists(path)\n\
-    \x20   open(path, 'w').write(str(given['n']))\n    time.sleep(given['wait'])\n    here[folder] = [before, open(path).read()]\n\
-    print(json.dumps({'n': given['n'], 'here': here}))\n";
-
-/// Twenty at once, each with its own scratch.
-#[test]
-fn calls_at_once_do_not_meet() {
-    const AT_ONCE: u64 = 20;
-    if !has("python", 1) {
-        return;
-    }
-    let who = Who::ours();
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    playground.tool_at("req:scratch", "python", "scratch/main.py", SCRATCH, json!({}));
-    playground.settle();
-    let name = format!("mix-{}-{}", std::process::id(), who.name());
-    let mut server = Server::start(&playground);
-    for _ in 0..2 {
-        let input = |n: u64| json!({"n": n, "name": name, "wait": 0.3});
-        let ids: Vec<u64> = (0..AT_ONCE).map(|n| server.call("req:scratch", input(n))).collect();
-        let answers = server.answers(&ids);
-        for (n, id) in ids.iter().enumerate() {
-            let own = json!([false, n.to_string()]);
-            let wanted = json!({"n": n, "here": {"/tmp": own, "/dev/shm": own}});
-            assert_eq!(answers[id]["result"]["structuredContent"], wanted, "{who:?}: {}", answers[id]);
-        }
-    }
-    assert!(["/tmp", "/dev/shm"].iter().all(|folder| !Path::new(folder).join(&name).exists()), "none of it is here");
-    mixed_outside(&playground, &name);
-}
-
-/// The control: without walls two that run at once read the same.
-fn mixed_outside(playground: &Playground, name: &str) {
-    use std::io::Write;
-    let running: Vec<_> = (0..2)
-        .map(|n| {
-            let mut command = playground.outside(PYTHON);
-            command.args(["-s", "-E", "-B"]).arg(playground.path("user_scripts/scratch/main.py"));
-            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-            // Closed with this statement: that is the end of its input.
-            write!(child.stdin.take().unwrap(), "{}", json!({"n": n, "name": name, "wait": 2})).unwrap();
-            child
-        })
-        .collect();
-    let read: BTreeSet<String> = running
-        .into_iter()
-        .map(|child| {
-            let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
-            output["here"]["/tmp"][1].to_string()
-        })
-        .collect();
-    for folder in ["/tmp", "/dev/shm"] {
-        fs::remove_file(Path::new(folder).join(name)).unwrap();
-    }
-    assert_eq!(read.len(), 1, "both read what the second one wrote: {read:?}");
-}
-
 /// Base folders are configuration; the same manifest finds its script in another one.
 #[test]
 fn another_base_by_flag_and_by_variable() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool_at("req:where", "python", "where/main.py", "print('\"usual\"')\n", json!({}));
     fs::rename(playground.path("user_scripts/where/req-where.tool.json"), playground.path("tool-defs/where.tool.json"))
@@ -163,10 +98,9 @@ const COUNTS: &str = "import json, os\npath = 'FOLDER/count'\nn = int(open(path)
 /// A granted folder that is not there yet is made for the call, and what is in it stays.
 #[test]
 fn a_granted_folder_is_made_and_kept() {
-    as_everyone_with("python", "an absent folder", |who| {
+    as_everyone("an absent folder", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        let core = crate::harness::repository("sandbox-policies/core.policy.toml");
-        fs::copy(core, playground.path("sandbox-policies/core.policy.toml")).unwrap();
+        playground.allow_builtin_tools();
         let asks = |patterns: &[&str]| json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": patterns}}});
         let deep = COUNTS.replace("FOLDER", "kept/deep/er");
         playground.tool_at("req:counts", "python", "counts/main.py", &deep, asks(&["kept/deep/er/**"]));
@@ -197,7 +131,7 @@ fn a_granted_folder_is_made_and_kept() {
             );
         }
         // The control: where no policy grants it, nothing is made.
-        fits("SecurityError", &playground.call("req:denied", "{}")).unwrap();
+        playground.expect("req:denied", "{}", "SecurityError");
         assert!(!playground.path("user_scripts/denied/kept").exists());
     });
 }
@@ -283,8 +217,7 @@ fn view(who: Who, language: &str, file: &str, script: &str) {
     // Not walked inside, because they are shown whole.
     let whole: Vec<String> = system.iter().chain(&roots).map(|path| path.display().to_string()).collect();
     look(&whole);
-    let ended = playground.call("req:look", "{}");
-    fits("ok", &ended).unwrap();
+    let ended = playground.expect("req:look", "{}", "ok");
     let shown: Vec<&PathBuf> = system.iter().chain(&roots).chain([&folder]).collect();
     let explained = |path: &Path| {
         // Itself, what a shown folder holds, or a folder on the way to one.

@@ -2,7 +2,7 @@
 //! that its own manifests say, and is refused while those are not known.
 
 use crate::harness::{
-    PYTHON, Playground, Server, Who, as_everyone_with, finish, fits, found, has, is_root, manifest, repository, skipped,
+    PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, is_root, manifest, skipped,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -21,8 +21,7 @@ const HELPER: &str = "def read(path): return open(path).read()\n";
 
 fn world(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    let core = "sandbox-policies/core.policy.toml";
-    fs::copy(repository(core), playground.path(core)).unwrap();
+    playground.allow_builtin_tools();
     playground
 }
 
@@ -62,9 +61,6 @@ fn good(playground: &Playground, when: &str) {
 
 #[test]
 fn nobody_names_anothers_script() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = owned(Who::ours());
     good(&playground, "alone");
     let path = json!({"path": playground.path("user_scripts/vic/private.txt")}).to_string();
@@ -127,7 +123,7 @@ fn nobody_names_anothers_script() {
     // The controls: a manifest beside the script is its tool's, and a script in nobody's folder is who names it.
     name(&playground, "user_scripts/vic/x.tool.json", "vic/main.py", Some("run"));
     playground.settle();
-    fits("ok 10", &playground.call("evil:x", r#"{"n": 5}"#)).unwrap();
+    playground.expect("evil:x", r#"{"n": 5}"#, "ok 10");
     fs::remove_file(base.join("vic/x.tool.json")).unwrap();
     fs::remove_file(owner).unwrap();
     let run = json!({"command": format!("touch {}", playground.path("granted/ran").display())}).to_string();
@@ -139,7 +135,7 @@ fn nobody_names_anothers_script() {
     ] {
         name(&playground, "tool-defs/x.tool.json", script, Some(entry));
         playground.settle();
-        fits(wanted, &playground.call("evil:x", input)).unwrap();
+        playground.expect("evil:x", input, wanted);
     }
 }
 
@@ -147,9 +143,6 @@ fn nobody_names_anothers_script() {
 /// one's parameters.
 #[test]
 fn a_manifest_above_takes_a_script_and_frees_nothing() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = world(Who::ours());
     let team = playground.path("user_scripts/team");
     fs::create_dir_all(team.join("fin")).unwrap();
@@ -165,7 +158,7 @@ fn a_manifest_above_takes_a_script_and_frees_nothing() {
     playground.settle();
     let input = |account: &str| json!({"scriptPath": "team/fin/direct.py", "inputData": {"account": account}});
     let by_path = |account: &str| playground.call(PY, &input(account).to_string());
-    fits("ok", &playground.call("fin:report", r#"{"account": "abc"}"#)).unwrap();
+    playground.expect("fin:report", r#"{"account": "abc"}"#, "ok");
     fits("ok", &by_path("abc")).unwrap();
     let wrong = "ParameterValidationError: inputData answers to the parameters of fin:report, whose script";
     fits(wrong, &by_path("../../x")).unwrap();
@@ -186,7 +179,7 @@ fn a_manifest_above_takes_a_script_and_frees_nothing() {
         }
         fs::remove_file(team.join(at)).unwrap();
     }
-    fits("ok", &playground.call("fin:report", r#"{"account": "abc"}"#)).unwrap();
+    playground.expect("fin:report", r#"{"account": "abc"}"#, "ok");
     fs::remove_file(&fin).unwrap();
     fits("ok", &by_path("../../x")).unwrap_or_else(|why| panic!("the control: {why}"));
 }
@@ -194,14 +187,13 @@ fn a_manifest_above_takes_a_script_and_frees_nothing() {
 /// A script that a call names answers to the parameters of every manifest that it belongs to.
 #[test]
 fn a_script_run_by_path_answers_to_its_own_parameters() {
-    as_everyone_with("python", "parameters", |who| {
+    as_everyone("parameters", |who| {
         let playground = owned(who);
         let base = playground.path("user_scripts");
         let input = |script: &str, n: Value| json!({"scriptPath": script, "inputData": {"n": n}}).to_string();
         const WRONG: &str = "ParameterValidationError: inputData answers to the parameters of vic:own, whose script";
         let run = |script: &str, n: Value, wanted: &str| {
-            let ended = playground.call(PY, &input(script, n));
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {script}: {why}"));
+            playground.expect(PY, &input(script, n), wanted);
         };
         run("vic/main.py", json!(3), r#"ok {"n": 3}"#);
         run("vic/main.py", json!(4), WRONG);
@@ -230,7 +222,7 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
         run("free/copy.py", json!(6), "ParameterValidationError: inputData answers to the parameters of two:a");
         run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
         // Each tool by its own name answers to its own.
-        fits("ok", &playground.call("two:b", r#"{"n": 7}"#)).unwrap();
+        playground.expect("two:b", r#"{"n": 7}"#, "ok");
         let mut server = Server::start(&playground);
         let told = server.called(PY, json!({"scriptPath": "vic/main.py", "inputData": {"n": 4}})).to_string();
         assert!(told.contains("whose script this is"), "{told}");
@@ -284,7 +276,7 @@ fn files_of_data_are_no_scripts() {
 /// Root reads every file: what only its owner may read is no script that a call may name, unless a manifest does.
 #[test]
 fn root_runs_no_file_that_only_its_owner_may_read() {
-    as_everyone_with("python", "owner-only files", |who| {
+    as_everyone("owner-only files", |who| {
         let playground = owned(who);
         let fin = playground.path("user_scripts/fin");
         fs::create_dir_all(&fin).unwrap();
@@ -319,9 +311,6 @@ fn root_runs_no_file_that_only_its_owner_may_read() {
 /// A manifest elsewhere that names a script among another tool's gets the script, and nothing else of that folder.
 #[test]
 fn a_guest_in_a_folder_sees_its_script_only() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let fin = playground.path("user_scripts/fin");
     fs::create_dir_all(&fin).unwrap();
@@ -345,8 +334,7 @@ fn a_guest_in_a_folder_sees_its_script_only() {
         playground.settle();
     };
     let fits = |wanted: &str, tool: &str, input: &Value| {
-        let ended = playground.call(tool, &input.to_string());
-        fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool}: {why}"));
+        let ended = playground.expect(tool, &input.to_string(), wanted);
         assert_eq!(wanted.contains("99887766"), ended.out.to_string().contains("99887766"), "{tool}: {ended:?}");
     };
     let (secret, none) = (r#"ok "99887766\n""#, json!({}));
@@ -406,9 +394,6 @@ fn a_script_in_a_folder_that_cannot_be_listed_is_not_run_by_its_path() {
     if !is_root() {
         return skipped(1, "a folder of somebody else needs root");
     }
-    if !has("python", 1) {
-        return;
-    }
     let playground = owned(Who::User);
     let folder = playground.path("user_scripts/vic");
     chown(&folder, Some(0), Some(0)).unwrap();
@@ -458,9 +443,6 @@ fn a_script_in_a_folder_that_cannot_be_listed_is_not_run_by_its_path() {
 /// What is broken elsewhere still speaks for the script that its text names, and for no other.
 #[test]
 fn a_manifest_elsewhere_that_is_broken_keeps_its_script() {
-    if !has("python", 1) {
-        return;
-    }
     let playground = owned(Who::ours());
     let free = playground.path("user_scripts/free");
     fs::create_dir_all(&free).unwrap();

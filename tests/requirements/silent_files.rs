@@ -1,7 +1,7 @@
 //! A granted folder on a file system that stops answering, as one over a network does. It costs the calls that read it
 //! their time, and no other call anything.
 
-use crate::harness::{Playground, Server, as_everyone_with, is_root, kind, skipped};
+use crate::harness::{Playground, Server, as_everyone, is_root, kind, skipped};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -53,7 +53,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     if !is_root() || !std::path::Path::new("/dev/fuse").exists() {
         return skipped(1, "a silent file system needs root and /dev/fuse");
     }
-    as_everyone_with("python", "a silent file system", |who| {
+    as_everyone("a silent file system", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let far = playground.path("far");
         std::fs::create_dir(&far).unwrap();

@@ -1,7 +1,7 @@
 //! Files that are swapped between the look and the use never lead out. A live server is called again and again
 //! while another process puts a link in the place of a script, of its folder, or of a folder that it reads.
 
-use crate::harness::{PYTHON, Playground, Server, Who, as_everyone_with, finish};
+use crate::harness::{PYTHON, Playground, Server, Who, as_everyone, finish};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -120,7 +120,7 @@ fn never_leads_out(who: Who, what: &str, inside: &str) {
 
 #[test]
 fn a_swapped_link_never_wins() {
-    as_everyone_with("python", "swaps", |who| {
+    as_everyone("swaps", |who| {
         for (what, inside) in RACES {
             never_leads_out(who, what, inside);
         }

@@ -1,6 +1,6 @@
 //! What is kept of a tool's log, and the run log of a call.
 
-use crate::harness::{Playground, as_ours_with, finish, fits};
+use crate::harness::{Playground, Who, finish};
 use serde_json::{Value, json};
 
 /// Floods stderr between a first and a last word.
@@ -14,29 +14,26 @@ const MARK: usize = 64;
 
 #[test]
 fn a_flooded_log_keeps_its_head_and_its_tail() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool_at("req:flood", "python", "flood/main.py", FLOOD, json!({}));
-        let few = json!({"limits": {"logBytes": 4096}});
-        playground.tool_at("req:small", "python", "small/main.py", FLOOD, few);
-        playground.settle();
-        for (tool, limit, bytes) in [("req:flood", HOUSE, 10_000_000), ("req:small", 4096, 1_000_000)] {
-            let ended = playground.call(tool, &json!({"bytes": bytes}).to_string());
-            fits("ok", &ended).unwrap();
-            let wrote = ended.out["outputData"].as_u64().unwrap() + "FIRST WORD\nLAST WORD\n".len() as u64;
-            let lines: Vec<&str> = ended.out["logs"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
-            assert_eq!((lines.first(), lines.last()), (Some(&"FIRST WORD"), Some(&"LAST WORD")), "{tool}");
-            let marks: Vec<&&str> = lines.iter().filter(|line| line.contains("bytes cut")).collect();
-            assert_eq!(marks.len(), 1, "{tool}: {marks:?}");
-            let cut: u64 = marks[0].chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
-            let kept = lines.join("\n").len();
-            assert!(kept <= limit + MARK && kept > limit / 2, "{tool}: {kept} bytes are kept");
-            assert_eq!(wrote - cut, limit as u64, "{tool}: {wrote} written, {cut} cut");
-        }
-        // The control: what fits is whole, without a mark.
-        let ended = playground.call("req:flood", r#"{"bytes":0}"#);
-        assert_eq!(ended.out["logs"], json!(["FIRST WORD", "LAST WORD"]));
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool_at("req:flood", "python", "flood/main.py", FLOOD, json!({}));
+    let few = json!({"limits": {"logBytes": 4096}});
+    playground.tool_at("req:small", "python", "small/main.py", FLOOD, few);
+    playground.settle();
+    for (tool, limit, bytes) in [("req:flood", HOUSE, 10_000_000), ("req:small", 4096, 1_000_000)] {
+        let ended = playground.expect(tool, &json!({"bytes": bytes}).to_string(), "ok");
+        let wrote = ended.out["outputData"].as_u64().unwrap() + "FIRST WORD\nLAST WORD\n".len() as u64;
+        let lines: Vec<&str> = ended.out["logs"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+        assert_eq!((lines.first(), lines.last()), (Some(&"FIRST WORD"), Some(&"LAST WORD")), "{tool}");
+        let marks: Vec<&&str> = lines.iter().filter(|line| line.contains("bytes cut")).collect();
+        assert_eq!(marks.len(), 1, "{tool}: {marks:?}");
+        let cut: u64 = marks[0].chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+        let kept = lines.join("\n").len();
+        assert!(kept <= limit + MARK && kept > limit / 2, "{tool}: {kept} bytes are kept");
+        assert_eq!(wrote - cut, limit as u64, "{tool}: {wrote} written, {cut} cut");
+    }
+    // The control: what fits is whole, without a mark.
+    let ended = playground.call("req:flood", r#"{"bytes":0}"#);
+    assert_eq!(ended.out["logs"], json!(["FIRST WORD", "LAST WORD"]));
 }
 
 const SECRET: &str = "hunter2-very-secret";
@@ -51,43 +48,41 @@ fn lines(text: &str) -> Vec<Value> {
 /// One line for each call, with all its parts and nothing secret; the level decides whether it is written.
 #[test]
 fn an_allowed_call_leaves_one_masked_line() {
-    as_ours_with("python", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let secret = json!({"parameters": {"type": "object", "properties": {
-            "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});
-        let folder = playground.tool_at("req:talker", "python", "talker/main.py", TALKER, secret);
-        let greedy = json!({"securityContext": {"fileAccess": {"allowRead": ["/var/lib/none/**"]}}});
-        playground.tool_at("req:greedy", "python", "greedy/main.py", "print(1)\n", greedy);
-        playground.settle();
-        let input = json!({"token": SECRET, "n": 7}).to_string();
-        let call = |level: &str, tool: &str, input: &str| {
-            let mut command = playground.host();
-            command.args(["--log", level, "call", tool, "--input", input]);
-            finish(command, b"")
-        };
-        let ended = call("info,json", "req:talker", &input);
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        assert!(!ended.text().contains(SECRET) && ended.text().contains("***"), "nor in the answer: {}", ended.text());
-        assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
-        let of_calls: Vec<Value> =
-            lines(&ended.stderr).into_iter().filter(|line| line["target"] == "toolhost::call").collect();
-        assert_eq!(of_calls.len(), 1, "{}", ended.stderr);
-        let line = &of_calls[0];
-        assert_eq!(line["level"], "INFO");
-        assert_eq!((&line["tool"], &line["result"]), (&json!("req:talker@1.0.0"), &json!("success")));
-        assert_eq!(line["parameters"], r#"{"token":"***","n":7}"#);
-        assert!(line["command"].as_str().unwrap().ends_with(&format!("{}/main.py", folder.display())), "{line}");
-        assert_eq!(line["dependencies"], "none installed");
-        assert_eq!(line["stdout"], r#"{"token":"***","n":7}"#);
-        let heard = line["stderr"].as_str().unwrap();
-        assert!(heard.starts_with("the token is ***") && heard.contains("forged"), "{heard}");
-        assert!(!heard.contains('\u{1b}') && !heard.contains('\n'), "{heard:?}");
-        assert!(line["duration_ms"].as_u64().is_some_and(|ms| ms > 0), "{line}");
-        let record = playground.records().pop().unwrap();
-        assert_eq!(line["call"], record["call"]);
-        assert!(!record.to_string().contains(SECRET), "{record}");
-        levels(&playground, &call, &input);
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let secret = json!({"parameters": {"type": "object", "properties": {
+        "token": {"type": "string", "description": "d", "writeOnly": true}, "n": {"type": "integer", "description": "d"}}}});
+    let folder = playground.tool_at("req:talker", "python", "talker/main.py", TALKER, secret);
+    let greedy = json!({"securityContext": {"fileAccess": {"allowRead": ["/var/lib/none/**"]}}});
+    playground.tool_at("req:greedy", "python", "greedy/main.py", "print(1)\n", greedy);
+    playground.settle();
+    let input = json!({"token": SECRET, "n": 7}).to_string();
+    let call = |level: &str, tool: &str, input: &str| {
+        let mut command = playground.host();
+        command.args(["--log", level, "call", tool, "--input", input]);
+        finish(command, b"")
+    };
+    let ended = call("info,json", "req:talker", &input);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!ended.text().contains(SECRET) && ended.text().contains("***"), "nor in the answer: {}", ended.text());
+    assert!(!ended.stderr.contains(SECRET), "{}", ended.stderr);
+    let of_calls: Vec<Value> =
+        lines(&ended.stderr).into_iter().filter(|line| line["target"] == "toolhost::call").collect();
+    assert_eq!(of_calls.len(), 1, "{}", ended.stderr);
+    let line = &of_calls[0];
+    assert_eq!(line["level"], "INFO");
+    assert_eq!((&line["tool"], &line["result"]), (&json!("req:talker@1.0.0"), &json!("success")));
+    assert_eq!(line["parameters"], r#"{"token":"***","n":7}"#);
+    assert!(line["command"].as_str().unwrap().ends_with(&format!("{}/main.py", folder.display())), "{line}");
+    assert_eq!(line["dependencies"], "none installed");
+    assert_eq!(line["stdout"], r#"{"token":"***","n":7}"#);
+    let heard = line["stderr"].as_str().unwrap();
+    assert!(heard.starts_with("the token is ***") && heard.contains("forged"), "{heard}");
+    assert!(!heard.contains('\u{1b}') && !heard.contains('\n'), "{heard:?}");
+    assert!(line["duration_ms"].as_u64().is_some_and(|ms| ms > 0), "{line}");
+    let record = playground.records().pop().unwrap();
+    assert_eq!(line["call"], record["call"]);
+    assert!(!record.to_string().contains(SECRET), "{record}");
+    levels(&playground, &call, &input);
 }
 
 fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> crate::harness::Ended, input: &str) {
@@ -108,6 +103,9 @@ fn levels(playground: &Playground, call: &dyn Fn(&str, &str, &str) -> crate::har
         let found: Vec<Value> = lines(&ended.stderr).into_iter().filter(|l| l["target"] == "toolhost::call").collect();
         let levels: Vec<&str> = found.iter().filter_map(|line| line["level"].as_str()).collect();
         assert_eq!(levels, Vec::from_iter(wanted), "{level} {tool} {input}: {}", ended.stderr);
+        // Under `serve` the operator reads the fix here and nowhere else.
+        let person = |line: &Value| line["person"].as_str().is_some_and(|text| !text.is_empty());
+        assert!(found.iter().all(|line| line["level"] == "INFO" || person(line)), "{}", ended.stderr);
     }
     // As text it is one line as well.
     let ended = call("info", "req:talker", input);

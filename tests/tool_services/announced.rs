@@ -2,7 +2,7 @@
 
 use super::terms;
 use crate::brokers::{Node, Served, Way, unique, world};
-use crate::harness::{Playground, Who, as_everyone, wait_for};
+use crate::harness::{Playground, Who, wait_for};
 use crate::http::{Web, private};
 use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
@@ -29,10 +29,6 @@ fn listener(who: Who, url: &str, topic: &str) -> (Playground, Web) {
     (playground, web)
 }
 
-fn says(web: &Web, words: &str, times: usize) {
-    wait_for(&format!("{times} × {words}: {}", web.said()), || web.said().matches(words).count() >= times);
-}
-
 /// What `status` shows of the announcer.
 fn status(web: &Web) -> Value {
     web.get("/v1/status", &[]).json()["announced"][0].clone()
@@ -48,72 +44,67 @@ fn call(web: &Web, tool: &str) -> String {
 #[test]
 fn a_host_that_announces_itself_is_there_until_it_goes() {
     let Some(mq) = Node::shared() else { return };
-    as_everyone("an announced tool", |who| {
-        let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
-        let (own, web) = listener(who, &mq.url(), &topic);
-        says(&web, "is connected", 1);
-        let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
-        let serves = |announce: &str| {
-            let text = format!(
-                "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\ntools = [\"esc:echo\", \"esc:none\"]\n\
-                 caller = \"a\"\n{announce}",
-                mq.url()
-            );
-            Served::by(&other, "b", &text, &[])
-        };
-        let announces = |ttl: u64| {
-            serves(&format!(
-                "announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"{topic}\", ttl = {ttl} }}\n"
-            ))
-        };
-        // The control: it serves, and announces nothing.
-        let host = serves("");
-        host.says("is connected", 1);
-        assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
-        drop(host);
-        let host = announces(3);
-        says(&web, &format!("b announces {tool};"), 1);
-        let told = status(&web);
-        assert_eq!(
-            (&told["announcer"], &told["tools"], &told["connected"]),
-            (&json!("b"), &json!([tool]), &json!(true))
+    let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
+    let (own, web) = listener(Who::ours(), &mq.url(), &topic);
+    web.says("is connected", 1);
+    let (other, tool) = (world(Who::ours()), format!("far.{name}:esc-echo"));
+    let serves = |announce: &str| {
+        let text = format!(
+            "[[broker]]\nurl = \"{}\"\nservice = \"{name}\"\ntools = [\"esc:echo\", \"esc:none\"]\n\
+             caller = \"a\"\n{announce}",
+            mq.url()
         );
-        wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
-        // No right comes with it.
-        assert_eq!((call(&web, &tool).as_str(), other.records().len()), ("SecurityError", 0));
-        let said = web.said();
-        let grant = said.split_once("call = [{ ").and_then(|(_, rest)| rest.split_once(" }]")).unwrap().0;
-        let other_queue = grant.replace("response:tg:", "response:tg:other-");
-        for (grant, wanted) in [(other_queue.as_str(), "SecurityError"), (grant, "{\"n\":7}")] {
-            own.policy("far", &format!("far.{name}:*"), &format!("[services]\ncall = [{{ {grant} }}]\n"));
-            own.settle();
-            let reloads = web.said().matches("reloaded:").count();
-            web.signal(Signal::SIGHUP);
-            says(&web, "reloaded:", reloads + 1);
-            wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
-        }
-        let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
-        assert_eq!(found["source"], "announced:b", "{found}");
-        // What only the server hears is audited by asking it.
-        let place = format!("far.{name} at request:tg:{name} of {}", mq.url());
-        let audited = own.cli(&["audit", &tool, "--http", &web.address]);
-        assert!(audited.code == Some(0) && audited.text().contains(&place), "{audited:?}");
-        let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
-        assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
-        let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
-        assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
-        // Killed, it says nothing any more.
-        drop(host);
-        says(&web, "b announces nothing any more", 1);
-        assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
-        // Stopped, it says so: this is long before its time.
-        let host = announces(300);
-        says(&web, &format!("b announces {tool};"), 2);
-        assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
-        host.stop();
-        says(&web, "b announces nothing any more", 2);
-        assert_eq!(call(&web, &tool), "ToolNotFoundError");
-    });
+        Served::by(&other, "b", &text, &[])
+    };
+    let announces = |ttl: u64| {
+        serves(&format!(
+            "announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"{topic}\", ttl = {ttl} }}\n"
+        ))
+    };
+    // The control: it serves, and announces nothing.
+    let host = serves("");
+    host.says("is connected", 1);
+    assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
+    drop(host);
+    let host = announces(3);
+    web.says(&format!("b announces {tool};"), 1);
+    let told = status(&web);
+    assert_eq!((&told["announcer"], &told["tools"], &told["connected"]), (&json!("b"), &json!([tool]), &json!(true)));
+    wait_for("it is announced again", || status(&web)["until"].as_str() > told["until"].as_str());
+    // No right comes with it.
+    assert_eq!((call(&web, &tool).as_str(), other.records().len()), ("SecurityError", 0));
+    let said = web.said();
+    let grant = said.split_once("call = [{ ").and_then(|(_, rest)| rest.split_once(" }]")).unwrap().0;
+    let other_queue = grant.replace("response:tg:", "response:tg:other-");
+    for (grant, wanted) in [(other_queue.as_str(), "SecurityError"), (grant, "{\"n\":7}")] {
+        own.policy("far", &format!("far.{name}:*"), &format!("[services]\ncall = [{{ {grant} }}]\n"));
+        own.settle();
+        let reloads = web.said().matches("reloaded:").count();
+        web.signal(Signal::SIGHUP);
+        web.says("reloaded:", reloads + 1);
+        wait_for(&format!("it ends with {wanted}"), || call(&web, &tool) == wanted);
+    }
+    let found = web.get(&format!("/v1/tools/{tool}"), &[]).json();
+    assert_eq!(found["source"], "announced:b", "{found}");
+    // What only the server hears is audited by asking it.
+    let place = format!("far.{name} at request:tg:{name} of {}", mq.url());
+    let audited = own.cli(&["audit", &tool, "--http", &web.address]);
+    assert!(audited.code == Some(0) && audited.text().contains(&place), "{audited:?}");
+    let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
+    assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
+    let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
+    assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
+    // Killed, it says nothing any more.
+    drop(host);
+    web.says("b announces nothing any more", 1);
+    assert_eq!((call(&web, &tool).as_str(), &status(&web)["until"]), ("ToolNotFoundError", &Value::Null));
+    // Stopped, it says so: this is long before its time.
+    let host = announces(300);
+    web.says(&format!("b announces {tool};"), 2);
+    assert_eq!(call(&web, &tool), "{\"n\":7}", "the policy was there before it");
+    host.stop();
+    web.says("b announces nothing any more", 2);
+    assert_eq!(call(&web, &tool), "ToolNotFoundError");
 }
 
 /// An announcer that says anything.
@@ -162,30 +153,11 @@ fn described(id: &str, tools: usize) -> Value {
 }
 
 #[test]
-fn two_tools_of_one_name_are_not_told_as_one() {
-    let Some(mq) = Node::shared() else { return };
-    let other = world(Who::ours());
-    for name in ["first", "second"] {
-        other.tool(name, "python", "print(1)\n", json!({"presentation": {"modelName": "same"}}));
-    }
-    let text = format!(
-        "[[broker]]\nurl = \"{}\"\nservice = \"{}\"\ntools = [\"esc:first\", \"esc:second\"]\ncaller = \"a\"\n\
-         announce = {{ announcer = \"b\", key = \"command:/bin/echo {KEY}\", topic = \"notify:tg:{}\" }}\n",
-        mq.url(),
-        unique("same"),
-        unique("same")
-    );
-    let host = Served::by(&other, "b", &text, &[]);
-    host.says("esc:second is not announced: another tool of its [[broker]] has its name, same", 1);
-    assert!(!host.said().contains("esc:first is not announced"), "{}", host.said());
-}
-
-#[test]
 fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     let Some(mq) = Node::shared() else { return };
     let topic = format!("notify:tg:{}", unique("refused"));
     let (own, web) = listener(Who::ours(), &mq.url(), &topic);
-    says(&web, "is connected", 1);
+    web.says("is connected", 1);
     let voice = Voice::at(&mq.url(), &topic);
     let good = (0, 200);
     // One a second is logged: it is said until it is.
@@ -214,7 +186,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     // The control, also of its namespace: its own words do not decide that.
     let heard = by_b(good, described("esc", 1));
     voice.send(&heard);
-    says(&web, "b announces far.esc:t0;", 1);
+    web.says("b announces far.esc:t0;", 1);
     assert_eq!(
         (call(&web, "far.esc:t0").as_str(), call(&web, "esc:t0").as_str()),
         ("SecurityError", "ToolNotFoundError")
@@ -229,7 +201,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     let text = described("own", 1).to_string().replace("own", "far.own");
     std::thread::sleep(Duration::from_secs(1));
     voice.send(&by_b(good, described("own", 1)));
-    says(&web, "b announces far.own:t0;", 1);
+    web.says("b announces far.own:t0;", 1);
     let source = || web.get("/v1/tools/far.own:t0", &[]).json()["source"].clone();
     assert_eq!(source(), "announced:b");
     fs::write(&file, text).unwrap();
@@ -237,7 +209,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     web.signal(Signal::SIGHUP);
     wait_for("the file's is there", || source() == "files");
     voice.send(&by_b(good, json!({})));
-    says(&web, "b announces nothing any more", 1);
+    web.says("b announces nothing any more", 1);
     assert_eq!(source(), "files");
     // Gone is gone, though somebody repeats what was said.
     voice.send(&heard);
@@ -250,16 +222,16 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     let Some(mq) = Node::shared() else { return };
     let (way, topic) = (Way::to(mq.port), format!("notify:tg:{}", unique("cut")));
     let (own, web) = listener(Who::ours(), &format!("amqp://127.0.0.1:{}", way.port), &topic);
-    says(&web, "is connected", 1);
+    web.says("is connected", 1);
     let voice = Voice::at(&mq.url(), &topic);
     let announces = |ttl: i64| voice.send(&voice.signed("b", KEY, (0, ttl), described("x", 1)));
     announces(8);
-    says(&web, "b announces far.x:t0;", 1);
+    web.says("b announces far.x:t0;", 1);
     way.cut();
     wait_for("the cut is seen", || status(&web)["connected"] == false);
     assert_eq!((call(&web, "far.x:t0").as_str(), &status(&web)["tools"]), ("SecurityError", &json!(["far.x:t0"])));
     announces(200);
-    says(&web, "b announces nothing any more", 1);
+    web.says("b announces nothing any more", 1);
     assert_eq!(call(&web, "far.x:t0"), "ToolNotFoundError", "what it did not hear keeps nothing");
     way.mend();
     wait_for("it is connected again", || status(&web)["connected"] == true);

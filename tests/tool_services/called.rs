@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use super::{configured, describe, playground, queues, terms};
 use crate::brokers::Node;
-use crate::harness::{Playground, Server, Who, as_everyone, finish, manifest};
+use crate::harness::{Playground, Server, Who, finish, manifest};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -20,68 +20,66 @@ fn output(ended: &crate::harness::Ended) -> String {
 #[test]
 fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
     let Some(mq) = Node::shared() else { return };
-    as_everyone("a tool service", |who| {
-        let name = &format!("told-{}", who.name());
-        let host = playground(who, name, &mq.url());
-        let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
-        let echo = json!({"what": "echo", "more": [1, {"ö": null}]});
-        let told: Value = serde_json::from_str(&output(&call(&host, tool, echo.clone(), &[]))).unwrap();
-        assert_eq!(told, json!({"user": "", "config": "{\"style\":\"pun\"}", "arguments": echo.to_string()}));
-        let policy = host.path("sandbox-policies/remote.policy.toml");
-        let text = fs::read_to_string(&policy).unwrap();
-        fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
-        let told: Value = serde_json::from_str(&output(&call(&host, tool, echo, &["--user", "bob"]))).unwrap();
-        let own = host.outside("/usr/bin/id").arg("-un").output().unwrap();
-        let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
-        let own = if own.is_empty() { host.who.uid().unwrap().to_string() } else { own };
-        assert_eq!(told["user"], json!(own), "who called, and no label");
-        // The control: what the policy does not name is not called.
-        let before = peer.calls();
-        fs::write(&policy, text.replace("request:tg:", "request:tg:other-")).unwrap();
-        let refused = call(&host, tool, json!({"what": "echo"}), &[]);
-        assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
-        let person = format!("covers {name} at request:tg:{name}");
-        assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
-        fs::remove_file(&policy).unwrap();
-        let refused = call(&host, tool, json!({"what": "echo"}), &[]);
-        assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
-    });
+    let who = Who::ours();
+    let name = &format!("told-{}", who.name());
+    let host = playground(who, name, &mq.url());
+    let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
+    let echo = json!({"what": "echo", "more": [1, {"ö": null}]});
+    let told: Value = serde_json::from_str(&output(&call(&host, tool, echo.clone(), &[]))).unwrap();
+    assert_eq!(told, json!({"user": "", "config": "{\"style\":\"pun\"}", "arguments": echo.to_string()}));
+    let policy = host.path("sandbox-policies/remote.policy.toml");
+    let text = fs::read_to_string(&policy).unwrap();
+    fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
+    let told: Value = serde_json::from_str(&output(&call(&host, tool, echo, &["--user", "bob"]))).unwrap();
+    let own = host.outside("/usr/bin/id").arg("-un").output().unwrap();
+    let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
+    let own = if own.is_empty() { host.who.uid().unwrap().to_string() } else { own };
+    assert_eq!(told["user"], json!(own), "who called, and no label");
+    // The control: what the policy does not name is not called.
+    let before = peer.calls();
+    fs::write(&policy, text.replace("request:tg:", "request:tg:other-")).unwrap();
+    let refused = call(&host, tool, json!({"what": "echo"}), &[]);
+    assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
+    let person = format!("covers {name} at request:tg:{name}");
+    assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
+    fs::remove_file(&policy).unwrap();
+    let refused = call(&host, tool, json!({"what": "echo"}), &[]);
+    assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
 }
 
 #[test]
 fn the_cap_of_the_host_holds_calls_too() {
     let Some(mq) = Node::shared() else { return };
-    as_everyone("a capped tool service", |who| {
-        let name = &format!("capped-{}", who.name());
-        let host = playground(who, name, &mq.url());
-        let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
-        let policy = host.path("sandbox-policies/remote.policy.toml");
-        let text = fs::read_to_string(&policy).unwrap().replace("why = \"w\" }]", "user = true, why = \"w\" }]");
-        fs::write(&policy, &text).unwrap();
-        let own = text.split("[services]").nth(1).unwrap();
-        let cap = |rest: &str| {
-            let text = format!("name = \"cap\"\nwhy = \"w\"\n{rest}");
-            fs::write(host.path("sandbox-policies/host.policy.toml"), text).unwrap();
-            call(&host, tool, json!({"what": "echo"}), &[])
-        };
-        let user = |ended: &crate::harness::Ended| {
-            let told: Value = serde_json::from_str(&output(ended)).unwrap();
-            told["user"].as_str().unwrap().to_owned()
-        };
-        // The control.
-        assert_ne!(user(&cap(&format!("[services]{own}"))), "");
-        assert_eq!(user(&cap(&format!("[services]{}", own.replace("user = true, ", "")))), "", "the name stays here");
-        let before = peer.calls();
-        for (rest, words) in [
-            (String::new(), "no entry of [services] call in policy"),
-            (format!("[services]{}", own.replace("response:tg:", "response:tg:other-")), "answers from response:tg:"),
-        ] {
-            let ended = cap(&rest);
-            let said = format!("{}{}", ended.stderr, ended.text());
-            assert_eq!((ended.kind(), peer.calls()), ("SecurityError", before), "{ended:?}");
-            assert!(said.contains(words) && said.contains("cap"), "{words}: {said}");
-        }
-    });
+    let who = Who::ours();
+    let name = &format!("capped-{}", who.name());
+    let host = playground(who, name, &mq.url());
+    let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
+    let policy = host.path("sandbox-policies/remote.policy.toml");
+    let text = fs::read_to_string(&policy).unwrap().replace("why = \"w\" }]", "user = true, why = \"w\" }]");
+    fs::write(&policy, &text).unwrap();
+    let own = text.split("[services]").nth(1).unwrap();
+    let cap = |rest: &str| {
+        let text = format!("name = \"cap\"\nwhy = \"w\"\n{rest}");
+        fs::write(host.path("sandbox-policies/host.policy.toml"), text).unwrap();
+        call(&host, tool, json!({"what": "echo"}), &[])
+    };
+    let user = |ended: &crate::harness::Ended| {
+        let told: Value = serde_json::from_str(&output(ended)).unwrap();
+        told["user"].as_str().unwrap().to_owned()
+    };
+    // The control.
+    assert_ne!(user(&cap(&format!("[services]{own}"))), "");
+    assert_eq!(user(&cap(&format!("[services]{}", own.replace("user = true, ", "")))), "", "the name stays here");
+    let before = peer.calls();
+    for (rest, words) in [
+        (String::new(), "no entry of [services] call in policy"),
+        (format!("[services]{}", own.replace("response:tg:", "response:tg:other-")), "answers from response:tg:"),
+    ] {
+        let ended = cap(&rest);
+        let said = format!("{}{}", ended.stderr, ended.text());
+        assert_eq!((ended.kind(), peer.calls()), ("SecurityError", before), "{ended:?}");
+        assert!(said.contains(words) && said.contains("cap"), "{words}: {said}");
+    }
 }
 
 #[test]
@@ -112,10 +110,7 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     let mut server = Server::of(command);
     let mut said = |what: &str| {
         let answer = server.called("ask", json!({"what": what}));
-        (
-            answer["result"]["isError"] == true,
-            answer["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned(),
-        )
+        (answer["result"]["isError"] == true, crate::harness::words(&answer))
     };
     assert_eq!(said("stream"), (false, "one two three".to_owned()));
     assert_eq!(said("object"), (false, "{\"a\":[1]}".to_owned()));
@@ -142,42 +137,6 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     let late = call(&host, "badly:ask", json!({"what": "half"}), &["--timeout-ms", "1500"]);
     assert_eq!(late.kind(), "TimeoutError", "{late:?}");
     assert!(late.error().1.contains("sent parts of an answer, and none with `end_of_stream`"), "{late:?}");
-}
-
-#[test]
-fn a_hundred_calls_at_once_each_get_their_own_answer() {
-    let Some(mq) = Node::shared() else { return };
-    let host = playground(Who::ours(), "many", &mq.url());
-    let _peer = Peer::of(terms(&mq.url()), "many", &queues("many").0);
-    let mut command = host.host();
-    command.args(configured(&host));
-    let mut server = Server::of(command);
-    let asked: Vec<(u64, u64)> = (0..100).map(|n| (n, server.call("ask", json!({"what": "wait", "n": n})))).collect();
-    let answers = server.answers(&asked.iter().map(|(_, id)| *id).collect::<Vec<_>>());
-    for (n, id) in asked {
-        assert_eq!(answers[&id]["result"]["content"][0]["text"], format!("answer {n}"));
-    }
-}
-
-#[test]
-fn a_descriptor_that_is_written_anew_replaces_the_old_one() {
-    let Some(mq) = Node::shared() else { return };
-    let host = playground(Who::ours(), "anew", &mq.url());
-    let _peer = Peer::of(terms(&mq.url()), "anew", &queues("anew").0);
-    let mut command = host.host();
-    command.args(configured(&host));
-    let mut server = Server::of(command);
-    let style = |server: &mut Server| {
-        let answer = server.called("ask", json!({"what": "echo"})).to_string();
-        ["pun", "haiku"].into_iter().find(|style| answer.contains(style)).unwrap_or("none")
-    };
-    assert_eq!(style(&mut server), "pun");
-    let file = host.path("tool-defs/remote/ask.tool.json");
-    let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, text.replace("pun", "haiku")).unwrap();
-    server.reload("the new values", |server| style(server) == "haiku");
-    fs::remove_file(host.path("tool-defs/remote/peer.tool-service.json")).unwrap();
-    server.reload("a tool without its service is gone", |server| server.names().iter().all(|name| name != "ask"));
 }
 
 #[test]

@@ -8,7 +8,6 @@ mod joke;
 mod peer;
 #[cfg(feature = "pulsar")]
 mod pulsar;
-mod stubs;
 
 pub use peer::Peer;
 

@@ -1,6 +1,6 @@
 //! Denials: what the host functions refuse a module is in the outcome, as data, by the whole binary.
 
-use crate::harness::{Playground, Server, Who, as_everyone, components, fits};
+use crate::harness::{Playground, Server, Who, components, fits};
 use serde_json::{Value, json};
 use std::fs;
 
@@ -29,52 +29,49 @@ fn told(outcome: &Value) -> Vec<String> {
 
 #[test]
 fn a_refused_file_is_told_and_whether_it_exists_is_not() {
-    as_everyone("denials of a module", |who| {
-        let playground = probe(who);
-        let call = |path: &str| {
-            let ended = playground.call("esc:probe", &json!({"do": "read", "path": path}).to_string());
-            fits("ok", &ended).unwrap();
-            (ended.out["outputData"]["did"].as_str().unwrap().to_owned(), told(&ended.out), ended.out)
-        };
-        let (did, seen, outcome) = call("data/in.csv");
-        assert_eq!((did.as_str(), seen.len()), ("ok", 0), "{who:?}: the control: {seen:?}");
-        let unseen = outcome["denials"]["notObserved"].to_string();
-        assert!(unseen.contains("a path that lies in none of the opened folders"), "{who:?}: {unseen}");
-        for (word, there, missing) in [
-            ("ENOENT", "data/there.txt", "data/gone.txt"),
-            ("ENOENT", "probe.tool.json", "gone.json"),
-            ("EPERM", "data/../probe.tool.json", "data/../gone.json"),
-            ("EPERM", "/etc/passwd", "/etc/gone"),
-        ] {
-            for path in [there, missing] {
-                let (did, seen, _) = call(path);
-                let wanted = format!("read {path}: wasm: not granted; manifest");
-                assert_eq!((did.as_str(), seen), (word, vec![wanted]), "{who:?}");
-            }
+    let who = Who::ours();
+    let playground = probe(who);
+    let call = |path: &str| {
+        let ended = playground.expect("esc:probe", &json!({"do": "read", "path": path}).to_string(), "ok");
+        (ended.out["outputData"]["did"].as_str().unwrap().to_owned(), told(&ended.out), ended.out)
+    };
+    let (did, seen, outcome) = call("data/in.csv");
+    assert_eq!((did.as_str(), seen.len()), ("ok", 0), "{who:?}: the control: {seen:?}");
+    let unseen = outcome["denials"]["notObserved"].to_string();
+    assert!(unseen.contains("a path that lies in none of the opened folders"), "{who:?}: {unseen}");
+    for (word, there, missing) in [
+        ("ENOENT", "data/there.txt", "data/gone.txt"),
+        ("ENOENT", "probe.tool.json", "gone.json"),
+        ("EPERM", "data/../probe.tool.json", "data/../gone.json"),
+        ("EPERM", "/etc/passwd", "/etc/gone"),
+    ] {
+        for path in [there, missing] {
+            let (did, seen, _) = call(path);
+            let wanted = format!("read {path}: wasm: not granted; manifest");
+            assert_eq!((did.as_str(), seen), (word, vec![wanted]), "{who:?}");
         }
-    });
+    }
 }
 
 #[test]
 fn a_failed_call_says_what_it_was_refused_and_the_person_what_would_ask() {
-    as_everyone("a failed call of a module", |who| {
-        let playground = probe(who);
-        let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
-        let ended = playground.call("esc:probe", &input.to_string());
-        fits("ScriptError: write data/new.csv (wasm: read-only).", &ended).unwrap();
-        let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
-        assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
-        let kept = playground.cli(&["audit", "esc:probe", "--all"]).text();
-        let line = "refused lately: write data/new.csv";
-        assert!(kept.contains(line), "{who:?}: {kept}");
+    let who = Who::ours();
+    let playground = probe(who);
+    let input = json!({"do": "write", "path": "data/new.csv", "exit": 3});
+    let ended =
+        playground.expect("esc:probe", &input.to_string(), "ScriptError: write data/new.csv (wasm: read-only).");
+    let ask = "\"data/new.csv\" in securityContext.fileAccess.allowWrite (";
+    assert!(ended.stderr.contains(ask) && ended.stderr.contains("probe.tool.json"), "{who:?}: {}", ended.stderr);
+    let kept = playground.cli(&["audit", "esc:probe", "--all"]).text();
+    let line = "refused lately: write data/new.csv";
+    assert!(kept.contains(line), "{who:?}: {kept}");
 
-        // An agent hears what it asked for itself: no host path, and nothing to copy into a manifest.
-        let mut server = Server::start(&playground);
-        let answer = server.called("esc:probe", input).to_string();
-        assert!(answer.contains("write data/new.csv"), "{who:?}: {answer}");
-        let own = playground.base.display().to_string();
-        assert!(!answer.contains(&own) && !answer.contains("allowWrite"), "{who:?}: {answer}");
-    });
+    // An agent hears what it asked for itself: no host path, and nothing to copy into a manifest.
+    let mut server = Server::start(&playground);
+    let answer = server.called("esc:probe", input).to_string();
+    assert!(answer.contains("write data/new.csv"), "{who:?}: {answer}");
+    let own = playground.base.display().to_string();
+    assert!(!answer.contains(&own) && !answer.contains("allowWrite"), "{who:?}: {answer}");
 }
 
 /// Makes 1,000 folders where it may write none, each of another name.
@@ -111,55 +108,51 @@ const GROW: &str = r#"(component
 
 #[test]
 fn refusals_are_bounded_and_the_rest_is_counted() {
-    as_everyone("a flood of refusals", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.tool("flood", "wasm", FLOOD, json!({}));
-        playground.tool("grow", "wasm", GROW, json!({}));
-        playground.settle();
-        let ended = playground.call("esc:flood", "{}");
-        fits("ok 1", &ended).unwrap();
-        let seen = told(&ended.out);
-        assert_eq!(seen.len(), 50, "{who:?}: {seen:?}");
-        assert!(seen[49] == "write 049: wasm: read-only; manifest", "{who:?}: {}", seen[49]);
-        let unseen = ended.out["denials"]["notObserved"].to_string();
-        assert!(unseen.contains("950 more refusals of the host functions, past the first 50"), "{who:?}: {unseen}");
-        let ended = playground.call("esc:grow", "{}");
-        fits("ok 0", &ended).unwrap();
-        let rule = "grow a table of the module: wasm: more elements than a module may have; house";
-        assert_eq!(told(&ended.out), [rule], "{who:?}");
-    });
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    playground.tool("flood", "wasm", FLOOD, json!({}));
+    playground.tool("grow", "wasm", GROW, json!({}));
+    playground.settle();
+    let ended = playground.expect("esc:flood", "{}", "ok 1");
+    let seen = told(&ended.out);
+    assert_eq!(seen.len(), 50, "{who:?}: {seen:?}");
+    assert!(seen[49] == "write 049: wasm: read-only; manifest", "{who:?}: {}", seen[49]);
+    let unseen = ended.out["denials"]["notObserved"].to_string();
+    assert!(unseen.contains("950 more refusals of the host functions, past the first 50"), "{who:?}: {unseen}");
+    let ended = playground.expect("esc:grow", "{}", "ok 0");
+    let rule = "grow a table of the module: wasm: more elements than a module may have; house";
+    assert_eq!(told(&ended.out), [rule], "{who:?}");
 }
 
 #[test]
 fn a_module_without_hosts_is_told_of_its_sockets_and_requests() {
-    as_everyone("sockets of a module", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        let host = "api.example.com";
-        let deeds = [
-            ("tcp", json!({"do": "connect", "path": "45.20.0.1", "n": 80})),
-            ("udp", json!({"do": "datagram"})),
-            ("name", json!({"do": "connect", "path": host, "n": 80})),
-        ];
-        for (name, deed) in deeds {
-            playground.tool(name, "wasm", &components::sockets(&deed).unwrap(), json!({}));
-        }
-        playground.tool("request", "wasm", &components::request(host), json!({}));
-        playground.settle();
-        for (tool, answer, denial) in [
-            ("tcp", "ok {\"did\":\"access-denied\"}", "connect by a TCP socket: not granted; manifest"),
-            ("udp", "ok {\"did\":\"access-denied\"}", "connect by a UDP socket: no tool has UDP, but for names; house"),
-            ("name", "ok {\"did\":\"permanent-resolver-failure\"}", "resolve api.example.com: not granted; manifest"),
-            ("request", "ok 10115", "request api.example.com: not granted; manifest"),
-        ] {
-            let ended = playground.call_with(&format!("esc:{tool}"), "{}", &["--explain"]);
-            fits(answer, &ended).unwrap();
-            assert_eq!(told(&ended.out), [denial], "{who:?}");
-            let ask = ended.out["denials"]["observed"][0]["ask"].as_str().unwrap_or_default();
-            assert_eq!(
-                ask.contains("\"api.example.com\" in securityContext"),
-                ["name", "request"].contains(&tool),
-                "{who:?}: {ask}"
-            );
-        }
-    });
+    let who = Who::ours();
+    let playground = Playground::new(who, "/var/tmp");
+    let host = "api.example.com";
+    let deeds = [
+        ("tcp", json!({"do": "connect", "path": "45.20.0.1", "n": 80})),
+        ("udp", json!({"do": "datagram"})),
+        ("name", json!({"do": "connect", "path": host, "n": 80})),
+    ];
+    for (name, deed) in deeds {
+        playground.tool(name, "wasm", &components::sockets(&deed).unwrap(), json!({}));
+    }
+    playground.tool("request", "wasm", &components::request(host), json!({}));
+    playground.settle();
+    for (tool, answer, denial) in [
+        ("tcp", "ok {\"did\":\"access-denied\"}", "connect by a TCP socket: not granted; manifest"),
+        ("udp", "ok {\"did\":\"access-denied\"}", "connect by a UDP socket: no tool has UDP, but for names; house"),
+        ("name", "ok {\"did\":\"permanent-resolver-failure\"}", "resolve api.example.com: not granted; manifest"),
+        ("request", "ok 10115", "request api.example.com: not granted; manifest"),
+    ] {
+        let ended = playground.call_with(&format!("esc:{tool}"), "{}", &["--explain"]);
+        fits(answer, &ended).unwrap();
+        assert_eq!(told(&ended.out), [denial], "{who:?}");
+        let ask = ended.out["denials"]["observed"][0]["ask"].as_str().unwrap_or_default();
+        assert_eq!(
+            ask.contains("\"api.example.com\" in securityContext"),
+            ["name", "request"].contains(&tool),
+            "{who:?}: {ask}"
+        );
+    }
 }

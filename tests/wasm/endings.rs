@@ -26,38 +26,6 @@ async fn traps_exit_codes_and_errors_are_told_apart() {
     assert_eq!(tool.idle(), 1);
 }
 
-#[tokio::test]
-async fn a_bad_typed_answer_is_told_as_what_was_returned() {
-    match Tool::new(typed("(call $answer (i32.const 0) (i32.const 1024) (i32.const 11))")).ending(json!({})).await {
-        Ending::BadOutput { reason, .. } => assert!(reason.starts_with("the returned text"), "{reason}"),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The module runs until there is a file, which nobody makes before its line was heard.
-#[tokio::test]
-async fn a_line_is_heard_while_the_module_runs() {
-    let body = "(call $write (i32.const 2) (i32.const 1030) (i32.const 8))
-        (loop $l (br_if $l (call $open (i32.const 3) (i32.const 1024) (i32.const 2) (i32.const 0) (i64.const 2))))
-        (call $write (i32.const 2) (i32.const 1040) (i32.const 5)) (call $echo)";
-    let data = r#"(data (i32.const 1024) "go") (data (i32.const 1030) "started\n") (data (i32.const 1040) "ended")"#;
-    let tool = Tool::new(command(data, body));
-    let folder = tool.folder();
-    let tool = tool.grant(Access::Read, &folder);
-    let context = context();
-    let (events, mut heard) = toolhost::executor::events();
-    let listening = async {
-        let first = tokio::time::timeout(Duration::from_secs(9), heard.next()).await;
-        std::fs::write(folder.join("go"), "").expect("the file");
-        (first.ok().flatten(), heard.next().await)
-    };
-    let (outcome, lines) = tokio::join!(tool.wasm.run(&context, tool.order(json!(1), 10_000), &events), listening);
-    let line = |text: &str| Some(Event::Log(text.to_owned()));
-    assert_eq!(lines, (line("started"), line("ended")));
-    let outcome = outcome.expect("an outcome");
-    assert_eq!((outcome.ending, outcome.logs), (Ending::answer(&json!(1)), vec!["started".into(), "ended".into()]));
-}
-
 /// What a module logged is kept also where its worker is ended from outside.
 #[tokio::test]
 async fn a_blocked_module_keeps_its_log() {

@@ -18,7 +18,6 @@ use toolhost::sandbox::identity;
 mod denials;
 mod endings;
 mod limits;
-mod network;
 mod shapes;
 mod workers;
 

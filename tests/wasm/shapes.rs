@@ -64,12 +64,3 @@ async fn anything_else_is_refused_with_what_is_accepted() {
     assert!(Tool::new(b"\xff\xfe\x00").refusal().await.contains("neither WebAssembly nor its text form"));
     assert!(Tool::new(b"\0asm\x01\0\0\0\x07\xff\xff\xff\xff").refusal().await.contains("damaged"));
 }
-
-#[tokio::test]
-async fn a_refusal_is_remembered_and_not_compiled_again() {
-    let tool = Tool::new("(component)");
-    tool.refusal().await;
-    let kept = tool.entries();
-    tool.refusal().await;
-    assert_eq!((tool.entries(), kept.len()), (kept, 1));
-}

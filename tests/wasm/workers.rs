@@ -26,45 +26,6 @@ async fn another_shape_never_gets_the_worker() {
     assert_eq!(tool.idle(), 2);
 }
 
-/// HOME, TMPDIR, LANG and MODE; what a call sets besides is gone for the next one, in the same worker.
-#[tokio::test]
-async fn variables_of_a_call_are_gone_with_it() {
-    let count = "(drop (call $environ (i32.const 16) (i32.const 20))) (call $number (i32.load (i32.const 16)))";
-    let mut tool = Tool::new(command("", count));
-    tool.shape.env.insert("MODE".into(), policy::Variable::Literal("m".into()));
-    for (own, all) in [(&[][..], 4), (&["MODE", "TOKEN", "KEY"][..], 6), (&["MODE"][..], 4), (&[][..], 4)] {
-        let mut order = tool.order(json!({}), 10_000);
-        let env = own.iter().map(|name| ((*name).to_owned(), "x".repeat(10_000))).collect();
-        order.confinement.as_mut().expect("one").per_call.env.0 = env;
-        let events = toolhost::executor::Events::unheard();
-        let outcome = tool.wasm.run(&context(), order, &events).await.expect("an outcome");
-        assert_eq!(outcome.ending, Ending::answer(&json!(all)), "{own:?}");
-    }
-    assert_eq!(tool.idle(), 1, "one worker served all");
-}
-
-#[tokio::test]
-async fn nothing_leaks_from_call_to_call() {
-    // O_CREAT|O_EXCL: a second call that found the first one's file would say 20 (exists).
-    let exclusive = command(
-        r#"(data (i32.const 1024) "left")"#,
-        "(call $number (call $open (i32.const 3) (i32.const 1024) (i32.const 4) (i32.const 5) (i64.const 64)))",
-    );
-    let tool = Tool::new(exclusive);
-    for _ in 0..2 {
-        assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
-        assert_eq!(tool.idle(), 0, "its worker is not used again");
-    }
-    // Counts in memory; every call must see a fresh one.
-    let count = "(i32.store (i32.const 700) (i32.add (i32.load (i32.const 700)) (i32.const 1)))
-        (call $number (i32.load (i32.const 700)))";
-    let tool = Tool::new(command("", count));
-    for _ in 0..3 {
-        assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(1)));
-        assert_eq!(tool.idle(), 1, "one worker serves all");
-    }
-}
-
 #[tokio::test]
 async fn a_cancelled_call_ends_with_its_worker() {
     let tool = Tool::new(command("", SPIN));

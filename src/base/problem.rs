@@ -15,7 +15,19 @@ pub struct Problem {
     pub message: String,
 }
 
+/// 1-based line and column of a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    pub line: usize,
+    pub column: usize,
+}
+
 impl Problem {
+    /// Whether it is of the value at a pointer, or of a part of that.
+    pub fn is_below(&self, pointer: &str) -> bool {
+        self.pointer.strip_prefix(pointer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// One whose line and column are not known (yet).
     pub fn new(severity: Severity, code: Code, pointer: impl Into<String>, message: impl Into<String>) -> Problem {
         Problem { severity, code, pointer: pointer.into(), line: 0, column: 0, message: message.into() }

@@ -4,7 +4,7 @@
 //! or turns in a circle is refused.
 
 use crate::base::json::escape_segment;
-use crate::base::problem::Code;
+use crate::base::problem::{Code, Problem, Severity};
 use crate::quantity::{MAX_REGEX_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_REGEXES};
 use regex_automata::nfa::thompson;
 use serde_json::{Map, Value};
@@ -29,21 +29,12 @@ pub(super) struct Bounds {
 }
 
 /// A fault of a schema; the pointer leads into the schema.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SchemaFault {
-    pub code: Code,
-    pub pointer: String,
-    pub message: String,
-}
-
-impl SchemaFault {
-    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> SchemaFault {
-        SchemaFault { code: Code::Schema, pointer: pointer.into(), message: message.into() }
-    }
+pub(super) fn fault(pointer: impl Into<String>, message: impl Into<String>) -> Problem {
+    Problem::new(Severity::Error, Code::Schema, pointer, message)
 }
 
 /// Walks the whole schema, and what its references lead to as often as they do.
-pub(super) fn measure(schema: &Value) -> Result<Bounds, SchemaFault> {
+pub(super) fn measure(schema: &Value) -> Result<Bounds, Problem> {
     let mut walk = Walk {
         root: schema,
         bounds: Bounds::default(),
@@ -60,7 +51,7 @@ pub(super) fn measure(schema: &Value) -> Result<Bounds, SchemaFault> {
 }
 
 /// A name or a dialect of its own makes a part another document, whose references lead elsewhere than here.
-fn refuse_identities(value: &Value, pointer: &str, words: &[&str]) -> Result<(), SchemaFault> {
+fn refuse_identities(value: &Value, pointer: &str, words: &[&str]) -> Result<(), Problem> {
     if let Value::Array(items) = value {
         return items
             .iter()
@@ -70,7 +61,7 @@ fn refuse_identities(value: &Value, pointer: &str, words: &[&str]) -> Result<(),
     value.as_object().into_iter().flatten().try_for_each(|(key, member)| {
         let at = format!("{pointer}/{}", escape_segment(key));
         if !pointer.is_empty() && member.is_string() && words.contains(&key.as_str()) {
-            return Err(SchemaFault::new(at, format!("'{key}' is allowed at the top of a schema only: take it away")));
+            return Err(fault(at, format!("'{key}' is allowed at the top of a schema only: take it away")));
         }
         refuse_identities(member, &at, words)
     })
@@ -128,11 +119,11 @@ struct Walk<'s> {
 
 impl<'s> Walk<'s> {
     /// Its recursion is as deep as a schema may be.
-    fn schema(&mut self, schema: &'s Value, pointer: &str, at: Position) -> Result<(), SchemaFault> {
+    fn schema(&mut self, schema: &'s Value, pointer: &str, at: Position) -> Result<(), Problem> {
         self.count(1, at)?;
         if at.depth > MAX_SCHEMA_DEPTH {
             let message = format!("the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels, references followed");
-            return Err(SchemaFault::new(pointer, message));
+            return Err(fault(pointer, message));
         }
         let Some(map) = schema.as_object() else { return self.count(size(schema), at) };
         let states = match self.known.get(&std::ptr::from_ref(schema)) {
@@ -176,7 +167,7 @@ impl<'s> Walk<'s> {
         Ok(())
     }
 
-    fn count(&mut self, parts: usize, at: Position) -> Result<(), SchemaFault> {
+    fn count(&mut self, parts: usize, at: Position) -> Result<(), Problem> {
         self.bounds.parts = self.bounds.parts.saturating_add(parts.saturating_mul(at.times));
         if self.bounds.parts <= MAX_SCHEMA_NODES {
             return Ok(());
@@ -185,23 +176,23 @@ impl<'s> Walk<'s> {
             "the schema has more than {MAX_SCHEMA_NODES} parts (what a reference leads to counts for each reference): \
              leave some of it to the script"
         );
-        Err(SchemaFault::new("", message))
+        Err(fault("", message))
     }
 
     /// Follows a reference, unless it leads back to a schema around it.
-    fn reference(&mut self, reference: &str, pointer: &str, at: Position) -> Result<(), SchemaFault> {
+    fn reference(&mut self, reference: &str, pointer: &str, at: Position) -> Result<(), Problem> {
         let here = format!("{pointer}/$ref");
         let Some(target) = reference.strip_prefix('#') else {
             let message =
                 "a reference stays inside its own schema (#/$defs/…): copy the definition here; nothing is fetched";
             // A program that follows a reference out of the file would fetch it.
-            return Err(SchemaFault { code: Code::Security, ..SchemaFault::new(here, message) });
+            return Err(Problem { code: Code::Security, ..fault(here, message) });
         };
         // Escapes (`%25`) would be a second way to write a name.
         let schema = Some(target).filter(|target| !target.contains('%')).and_then(|target| self.root.pointer(target));
         let Some(schema) = schema else {
             let message = "this reference leads to nothing in the schema (write it as #/$defs/name, without escapes)";
-            return Err(SchemaFault::new(here, message));
+            return Err(fault(here, message));
         };
         match self.around.iter().find(|(around, _)| std::ptr::eq(*around, schema)) {
             None => self.schema(schema, target, at),
@@ -210,7 +201,7 @@ impl<'s> Walk<'s> {
                 self.bounds.is_recursive = true;
                 Ok(())
             }
-            Some(_) => Err(SchemaFault::new(
+            Some(_) => Err(fault(
                 here,
                 "this reference turns in a circle: it leads back to a schema of the same value; a schema may refer to \
                  itself below properties, items and the like only",
@@ -219,10 +210,10 @@ impl<'s> Walk<'s> {
     }
 
     /// What one subschema says itself. Returns the states of its patterns.
-    fn own_keywords(&mut self, map: &Map<String, Value>, pointer: &str) -> Result<usize, SchemaFault> {
+    fn own_keywords(&mut self, map: &Map<String, Value>, pointer: &str) -> Result<usize, Problem> {
         if let Some(keyword) = ["$dynamicRef", "$recursiveRef"].into_iter().find(|keyword| map.contains_key(*keyword)) {
             let message = format!("'{keyword}' is not supported: use $ref");
-            return Err(SchemaFault::new(format!("{pointer}/{keyword}"), message));
+            return Err(fault(format!("{pointer}/{keyword}"), message));
         }
         // What jsonschema copies into each error.
         let copied = ["const", "enum", "pattern", "not", "required", "dependentRequired", "dependencies"];
@@ -240,12 +231,12 @@ impl<'s> Walk<'s> {
             if self.patterns > MAX_SCHEMA_REGEXES {
                 let message =
                     format!("the schema has more than {MAX_SCHEMA_REGEXES} regular expressions: let the script check");
-                return Err(SchemaFault::new("", message));
+                return Err(fault("", message));
             }
             let Some((bytes, own)) = compiled_size(pattern, self.room) else {
                 let message = "the regular expressions of this schema are too costly to compile: repeat less ({1,64}), \
                                write [A-Za-z] instead of \\p{L} or (?i), or let the script check";
-                return Err(SchemaFault::new(format!("{pointer}{at}"), message));
+                return Err(fault(format!("{pointer}{at}"), message));
             };
             self.room = self.room.saturating_sub(bytes);
             states += own;

@@ -3,7 +3,7 @@
 //! Over which broker a service is called, the host's configuration says; whether it may be called, policy.
 
 use super::reader::{Reader, below};
-use super::schema::{Schema, SchemaFault};
+use super::schema::Schema;
 use super::types::{Asks, Execution, Handler, Manifest, Metadata, Reading, Remote, ServiceDescriptor, id_fault};
 use crate::base::json::{self, Document};
 use crate::base::problem::{Code, Problem};
@@ -51,7 +51,7 @@ struct ServiceShape;
 /// Reads a `*.tool-service.json`: one service, or services and tools by their keys (`tool-service/ID`, `tool/NAME`).
 pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
-    let mut reader = Reader::new(&document);
+    let mut reader = Reader::from_json(&document);
     let mut found = Descriptors::default();
     let is_key = |key: &String| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY);
     match document.value.as_object().filter(|entries| entries.keys().any(is_key)) {
@@ -75,7 +75,7 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 /// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is a manifest.
 pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<Reading> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
-    let mut reader = Reader::new(document);
+    let mut reader = Reader::from_json(document);
     // TrustGraph keeps it under its key: { "tool/NAME": … }.
     let keyed = top.iter().next().filter(|(key, _)| top.len() == 1 && key.starts_with(TOOL_KEY));
     // No manifest has a service, or a type and a name, of its own: it is a descriptor, also where its type is missing,
@@ -201,7 +201,7 @@ fn tool(it: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Ma
     it.warn_of_invisible(&below(at, "description"));
     config.retain(|key, _| !OWN.contains(&key.as_str()) && !FILTERS.contains(&key.as_str()));
     let parameters = parameters(it, &arguments, &below(at, "arguments"));
-    let fault = |SchemaFault { code, message, .. }| it.error(code, &below(at, "arguments"), message);
+    let fault = |fault: Problem| it.error(fault.code, &below(at, "arguments"), fault.message);
     let compiled = Schema::compile(&parameters).map_err(fault).ok()?;
     let model_name = is_model_name(&name).then(|| name.clone());
     let mut raw = json!({

@@ -3,14 +3,13 @@
 //! The published JSON Schema says which values are accepted; here is what it cannot say: texts with a grammar of their
 //! own, and what does not go together. A request that is not understood refuses the manifest.
 
-use super::bounds::SchemaFault;
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
 use super::types::{Asks, Execution, Handler, Language, Manifest, Reading, extension_kind, id_fault, version_range};
 use super::{arguments, descriptor, document, environment};
-use crate::base::problem::Code;
+use crate::base::problem::{Code, Problem};
 use crate::base::{json, suggest, text};
 use crate::quantity::{LONG_CHECK_STEPS, Limit, MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};
 use serde_json::Value;
@@ -39,7 +38,7 @@ pub fn read(bytes: &[u8]) -> Reading {
     if let Some(read) = descriptor::tool_file(&document, bytes) {
         return read;
     }
-    let mut reader = Reader::new(&document);
+    let mut reader = Reader::from_json(&document);
     if !Shape::is_valid(&document.value) {
         reader.hold_to((&SCHEMA, Shape::iter_errors), &document.value, "");
         reader.refuse_unless_faulty();
@@ -58,7 +57,7 @@ fn manifest(it: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manifest> 
         it.error(Code::Schema, "/toolId", fault);
     }
     let version: Option<String> = it.get("/version");
-    let version = version.and_then(|written| it.parsed(Code::Schema, "/version", strict_version(&written)));
+    let version = version.and_then(|written| it.parsed("/version", strict_version(&written)));
     for pointer in ["/displayName", "/description"] {
         it.warn_of_invisible(pointer);
     }
@@ -157,7 +156,7 @@ fn limits(it: &mut Reader<'_>, top: &Value) -> BTreeMap<Limit, u64> {
 fn whole(it: &mut Reader<'_>, top: &Value, pointer: &str) -> Option<u64> {
     let written = top.pointer(pointer)?;
     let read = json::whole(written).ok_or_else(|| "must be a whole number that fits in 64 bits".to_owned());
-    it.parsed(Code::Schema, pointer, read)
+    it.parsed(pointer, read)
 }
 
 fn strict_version(written: &str) -> Result<semver::Version, String> {
@@ -170,7 +169,7 @@ fn strict_version(written: &str) -> Result<semver::Version, String> {
 /// Compiles the schema under `key`; the pointers of its problems lead into it.
 fn compile(it: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
-    let fault = |SchemaFault { code, pointer, message }| it.error(code, &format!("/{key}{pointer}"), message);
+    let fault = |fault: Problem| it.error(fault.code, &format!("/{key}{}", fault.pointer), fault.message);
     Schema::compile(raw).map_err(fault).ok()
 }
 
@@ -220,14 +219,20 @@ fn asks(it: &mut Reader<'_>, top: &Value) -> Asks {
 
 fn patterns(it: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
     let written = it.texts(pointer, MAX_PATTERNS).into_iter();
-    let read = written.filter_map(|(at, _, text)| Some((it.parsed(Code::Security, &at, pattern::parse(text))?, at)));
-    read.map(|(pattern, at)| (at, pattern)).collect()
+    let read = |(at, _, text): (String, _, _)| match pattern::parse(text) {
+        Ok(pattern) => Some((at, pattern)),
+        Err(why) => {
+            it.error(Code::Security, &at, why);
+            None
+        }
+    };
+    written.filter_map(read).collect()
 }
 
 fn hosts(it: &mut Reader<'_>) -> Vec<HostPattern> {
     let list = "/securityContext/networkAccess/allowHosts";
     let written = it.texts(list, MAX_HOSTS).into_iter();
-    let found: Vec<_> = written.filter_map(|(at, _, text)| it.parsed(Code::Schema, &at, host::pattern(text))).collect();
+    let found: Vec<_> = written.filter_map(|(at, _, text)| it.parsed(&at, host::pattern(text))).collect();
     let ports: BTreeSet<u16> = found.iter().flat_map(HostPattern::ports).collect();
     if ports.len() > MAX_PORTS {
         let message = format!("names {} ports, and a call has at most {MAX_PORTS}: name fewer", ports.len());
@@ -275,7 +280,7 @@ fn requires(it: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::Versio
         let shown = text::head(range, 40);
         let read = version_range(range)
             .map_err(|why| format!("'{shown}' is not a version range ({why}): write for example ^1.2"));
-        if let Some(range) = it.parsed(Code::Schema, &pointer, read) {
+        if let Some(range) = it.parsed(&pointer, read) {
             requires.insert(id.to_owned(), range);
         }
     }

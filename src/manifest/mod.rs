@@ -9,12 +9,12 @@ pub mod environment;
 mod file;
 pub mod host;
 pub mod pattern;
-mod reader;
+pub mod reader;
 pub mod schema;
 pub mod shape;
 mod types;
 
-pub use crate::base::problem::{Code, Problem, Severity};
+pub use crate::base::problem::{At, Code, Problem, Severity};
 pub use document::{Body, Document};
 pub use file::{SCHEMA, read};
 pub use pattern::{Pattern, PatternShape};

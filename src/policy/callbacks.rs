@@ -1,9 +1,9 @@
 //! Callbacks: the URLs at which a caller may be notified that its background call ended.
 
-use super::document::Document;
 use super::hosts;
 use crate::base::text::printable;
 use crate::manifest::host::{self, Host, HostPattern};
+use crate::manifest::reader::Reader;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +17,7 @@ struct CallbackLine {
     why: String,
 }
 
-pub(super) fn read(document: &mut Document<'_>, list: &str) -> Vec<CallbackRule> {
+pub(super) fn read(document: &mut Reader<'_>, list: &str) -> Vec<CallbackRule> {
     let mut found: Vec<CallbackRule> = Vec::new();
     for (entry, CallbackLine { url, why }) in document.list(list) {
         let ranges = hosts::ranges(document, &entry);

@@ -3,13 +3,14 @@
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
-use super::document::{At, Document, Schema};
+use super::document::Document;
 use super::file::Selector;
 use super::files::plain_path;
 use super::grantable::{Grantable, Origin};
 use super::secrets;
 use crate::base::text::printable;
-use crate::manifest::Problem;
+use crate::manifest::reader::Reader;
+use crate::manifest::{At, Problem, shape};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -249,13 +250,8 @@ fn is_below(path: &str, folder: &str) -> bool {
 impl CallerGrant {
     /// What holds where there is no file.
     pub fn anybody() -> CallerGrant {
-        let why = format!("there is no {CALLERS_FILE}");
-        CallerGrant {
-            name: "anybody whom this host serves".into(),
-            rule: "house".into(),
-            why,
-            ..CallerGrant::default()
-        }
+        let (name, rule) = ("anybody whom this host serves".to_owned(), "house".to_owned());
+        CallerGrant { name, rule, why: format!("there is no {CALLERS_FILE}"), ..CallerGrant::default() }
     }
 }
 
@@ -327,12 +323,12 @@ struct ParameterLine {
 }
 
 pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
-    let mut document =
-        Document::parse(source, &Schema { published: schema, errors: |value| Shape::iter_errors(value) })?;
-    let it = &mut document;
+    let document = Document::parse(source)?;
+    let mut it = Reader::new(&document.value, &document, &shape::TOML);
+    it.hold_to((schema(), Shape::iter_errors), &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();
     for (pointer, entry) in it.list("/caller") {
-        let rule = caller(it, &pointer, entry, file.parent().unwrap_or(Path::new("")));
+        let rule = caller(&mut it, &pointer, entry, file.parent().unwrap_or(Path::new("")));
         if list.iter().any(|other| other.name == rule.name) {
             it.conflict(&format!("{pointer}/name"), "another entry names this caller: write one");
         }
@@ -350,16 +346,12 @@ pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> 
         failures: it.get("/breaker/failures").unwrap_or(usual.failures),
         wait: it.get("/breaker/wait_seconds").map_or(usual.wait, Duration::from_secs),
     };
-    let source = std::mem::take(&mut it.value);
-    let problems = document.finish();
-    match problems.is_empty() {
-        true => Ok(Callers { file: file.to_path_buf(), list, limits, breaker, source }),
-        false => Err(problems),
-    }
+    let callers = Callers { file: file.to_path_buf(), list, limits, breaker, source: document.value.clone() };
+    it.finish(Some(callers)).map(|(callers, _)| callers)
 }
 
 /// `folder`: of the file, where relative paths start.
-fn caller(document: &mut Document<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
+fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
     let at = |key: &str| format!("{pointer}/{key}");
     let names = rule.act_as.iter().enumerate().map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
     for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
@@ -385,7 +377,7 @@ fn caller(document: &mut Document<'_>, pointer: &str, rule: CallerRule, folder: 
     CallerRule { parameters, callbacks, callback_secret, operator, at: document.at(&at("name")), ..rule }
 }
 
-fn allowed_value(document: &mut Document<'_>, pointer: &str, line: ParameterLine) -> Option<AllowedValue> {
+fn allowed_value(document: &mut Reader<'_>, pointer: &str, line: ParameterLine) -> Option<AllowedValue> {
     Some(match line {
         ParameterLine { values: Some(values), .. } => AllowedValue::Values(values),
         ParameterLine { prefix: Some(prefix), .. } => AllowedValue::Prefix(prefix),

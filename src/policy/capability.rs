@@ -1,13 +1,13 @@
 //! Capabilities: the words that a manifest may require, and who must agree to each.
 
 use super::confinement::Variable;
-use super::document::{At, Document};
 use super::grantable::{Layer, granted};
 use super::machine::{Machine, Need};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text::{self, printable};
+use crate::manifest::reader::Reader;
 use crate::manifest::shape::did_you_mean;
-use crate::manifest::{Handler, Language, Manifest, environment};
+use crate::manifest::{At, Handler, Language, Manifest, environment};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -136,7 +136,7 @@ pub struct Capability {
 }
 
 /// `cap`: the file is a cap, which names the secrets that policies may grant.
-pub(super) fn read(document: &mut Document<'_>, cap: bool) -> Vec<Capability> {
+pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
     let mut found = Vec::new();
     for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
         let pointer = format!("{pointer}/name");
@@ -171,8 +171,9 @@ pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_, Vec<Capability>>],
     machine: &Machine,
-) -> (Vec<Verdict>, Vec<Need>) {
-    let (mut verdicts, mut lacks) = (Vec::new(), Vec::new());
+    verdicts: &mut Vec<Verdict>,
+) -> Vec<Need> {
+    let mut lacks = Vec::new();
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = kind(word);
         if let Kind::Secret(_) = kind {
@@ -212,7 +213,7 @@ pub(super) fn judge(
             (None, _, Err((narrower, reason))) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &[]),
         });
     }
-    (verdicts, lacks)
+    lacks
 }
 
 /// Literals, and variables of the host that were granted as capabilities. Names that steer the loader or an interpreter

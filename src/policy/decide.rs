@@ -117,19 +117,16 @@ fn answer(subject: &Subject<'_>, bounds: Bounds<'_>, policies: &Policies, machin
     let denial = |access, area: &Area| denials.reason(access, area);
     let guest = policies.guests.contains(&site.manifest);
     let files = Judge { site, guest, layers: bounds.layers(|policy| &policy.files), denial: &denial };
-    let (mut verdicts, grants) = files.files(manifest.asks.read.as_deref(), &manifest.asks.write);
-    let (more, hosts) = hosts::judge(&manifest.asks.hosts, &bounds.layers(|policy| &policy.hosts));
-    verdicts.extend(more);
+    let mut verdicts = Vec::new();
+    let it = &mut verdicts;
+    let grants = files.files(manifest.asks.read.as_deref(), &manifest.asks.write, it);
+    let hosts = hosts::judge(&manifest.asks.hosts, &bounds.layers(|policy| &policy.hosts), it);
     let mut lacks = permissions(manifest, bounds);
     let capabilities = bounds.layers(|policy| &policy.capabilities);
-    let (more, needs) = capability::judge(manifest, &capabilities, machine);
-    verdicts.extend(more);
-    lacks.extend(needs);
+    lacks.extend(capability::judge(manifest, &capabilities, machine, it));
     let listed = bounds.layers(|policy| &policy.secrets);
-    let (more, secrets) = secrets::judge(manifest, &listed, &capabilities, &hosts, &grants);
-    verdicts.extend(more);
-    let (more, service, need) = services::judge(manifest, &bounds.layers(|policy| &policy.services), machine);
-    verdicts.extend(more);
+    let secrets = secrets::judge(manifest, &listed, &capabilities, &hosts, &grants, it);
+    let (service, need) = services::judge(manifest, &bounds.layers(|policy| &policy.services), machine, it);
     lacks.extend(need);
     let env = capability::env(manifest, machine, &mut verdicts);
     let mut runtime: Option<Runtime> = None;
@@ -309,23 +306,19 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
         return Err(in_process_fault());
     };
     let mut shape = Shape {
-        tool: decision.tool.clone(),
-        runtime: runtime.clone(),
         script: decision.script.clone(),
         entry_point: entry_point.clone(),
         folder: decision.folder.clone(),
         grants: decision.grants.clone(),
         network: decision.network(),
         secrets: decision.secrets.clone(),
-        packages: None,
-        built: None,
         limits: limits::of_shape(&decision.limits),
         env: decision.env.clone(),
         require_cgroup: decision.require_cgroup,
         observe: decision.observe,
         stderr_is_error: decision.stderr_is_error,
         text_output: decision.text_output,
-        written: Vec::new(),
+        ..Shape::bare(&decision.tool, runtime.clone())
     };
     // The places of other tools are added by whoever knows them.
     shape.written = written_trees(&shape, &[]);

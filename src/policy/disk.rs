@@ -1,10 +1,10 @@
 //! Policy files on disk: only regular files that no other user can change; no link is followed and no FIFO waited on.
 
-use super::document::{At, FileProblem};
+use super::document::FileProblem;
 use super::file::is_policy_file;
 use super::packages::is_lock_name;
 use crate::base::{files, text};
-use crate::manifest::{Code, Severity};
+use crate::manifest::{Code, Problem, Severity};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
@@ -22,24 +22,20 @@ pub(super) struct PolicyTexts {
     pub problems: Vec<FileProblem>,
 }
 
-/// A fault of one file: its code, its place (line 0 = the whole file), and what to do.
-struct Bad(Code, At, String);
-
-fn unreadable(what: impl Into<String>) -> Bad {
-    Bad(Code::Unreadable, At::default(), what.into())
+fn unreadable(what: impl Into<String>) -> Problem {
+    Problem::new(Severity::Error, Code::Unreadable, "", what)
 }
 
-fn insecure(what: impl Into<String>) -> Bad {
-    Bad(Code::Security, At::default(), what.into())
+fn insecure(what: impl Into<String>) -> Problem {
+    Problem::new(Severity::Error, Code::Security, "", what)
 }
 
 impl PolicyTexts {
-    fn take(&mut self, file: &Path, text: Result<String, Bad>) {
+    fn take(&mut self, path: &Path, text: Result<String, Problem>) {
+        let path = path.to_path_buf();
         match text {
-            Ok(text) => self.texts.push((file.to_path_buf(), text)),
-            Err(Bad(code, at, what)) => {
-                self.problems.push(FileProblem::new(file, Severity::Error, code, "", at, what));
-            }
+            Ok(text) => self.texts.push((path, text)),
+            Err(problem) => self.problems.push(FileProblem { path, problem }),
         }
     }
 }
@@ -48,8 +44,8 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
     let mut found = PolicyTexts::default();
     match open(AT_FDCWD, path) {
         Ok((opened, about)) if about.is_dir() => {
-            if let Err(bad) = folder(path, &opened, &about, &mut found) {
-                found.take(path, Err(bad));
+            if let Err(problem) = folder(path, &opened, &about, &mut found) {
+                found.take(path, Err(problem));
             }
         }
         opened => found.take(path, opened.and_then(|(opened, about)| whole(opened, &about, path))),
@@ -79,10 +75,10 @@ fn beside(path: &Path, check: impl Fn(&str) -> Option<&'static str>) -> Result<S
         Some(why) => Err(unreadable(why)),
         None => Ok(text),
     });
-    text.map_err(|Bad(code, at, what)| FileProblem::new(path, Severity::Error, code, "", at, what))
+    text.map_err(|problem| FileProblem { path: path.to_path_buf(), problem })
 }
 
-fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts) -> Result<(), Bad> {
+fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts) -> Result<(), Problem> {
     unshared(about, path)?;
     let listed = std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let names = listed.and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>());
@@ -100,15 +96,15 @@ fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts)
             let like = name.to_string_lossy().to_lowercase();
             let like = like.ends_with(".toml") || like.ends_with(".policy");
             let severity = if like { Severity::Warning } else { Severity::Note };
-            let note = FileProblem::new(&file, severity, Code::Unreadable, "", At::default(), why);
-            found.notes.push(note);
+            let problem = Problem::new(severity, Code::Unreadable, "", why);
+            found.notes.push(FileProblem { path: file, problem });
         }
     }
     Ok(())
 }
 
 /// Opens without following a link at the last component and without waiting.
-fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Bad> {
+fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Problem> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let opened = openat(&folder, path, flags, Mode::empty()).map_err(|errno| {
         let facts = fstatat(&folder, path, AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -126,7 +122,7 @@ fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Bad> {
     Ok((file, about))
 }
 
-fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Bad> {
+fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem> {
     if !about.is_file() {
         return Err(unreadable("is not a regular file"));
     }
@@ -137,13 +133,13 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Bad> {
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let good = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
         let before = good.rsplit('\n').next().unwrap_or_default();
-        let at = At { line: good.matches('\n').count() + 1, column: before.chars().count() + 1 };
-        Bad(Code::Encoding, at, "is not UTF-8 text".into())
+        let (line, column) = (good.matches('\n').count() + 1, before.chars().count() + 1);
+        Problem { line, column, ..Problem::new(Severity::Error, Code::Encoding, "", "is not UTF-8 text") }
     })?;
     Ok(text.to_owned())
 }
 
-fn unshared(about: &Metadata, path: &Path) -> Result<(), Bad> {
+fn unshared(about: &Metadata, path: &Path) -> Result<(), Problem> {
     let shown = text::path(path);
     if about.mode() & 0o022 != 0 {
         let mode = about.mode() & 0o7777;

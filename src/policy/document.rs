@@ -1,28 +1,13 @@
-//! A policy file as text, as a value and as places. The published JSON Schema says which values are accepted; what it
-//! cannot say (two entries that contradict each other, a text with a grammar of its own) the reader of a table adds.
+//! A policy file as text, as a value and as places.
 
 use crate::base::text;
-use crate::manifest::shape::{self, Violation};
-use crate::manifest::{Code, Problem, Severity};
-use jsonschema::ErrorIterator;
-use serde::de::DeserializeOwned;
+use crate::manifest::reader::Places;
+use crate::manifest::{At, Code, Problem, Severity};
 use serde_json::Value;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// Most problems that are reported about one file.
-pub(super) const MAX_PROBLEMS: usize = 100;
 const MAX_COLUMN: usize = 10_000;
-/// Most entries that are read of a list that has too many.
-const LONGEST_FAULTY: usize = 1000;
-
-/// 1-based line and column of a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct At {
-    pub line: usize,
-    pub column: usize,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FileProblem {
@@ -57,57 +42,44 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
-/// What one kind of file may say: the schema as it is published, and the same compiled.
-pub(super) struct Schema {
-    pub published: fn() -> &'static Value,
-    pub errors: for<'v> fn(&'v Value) -> ErrorIterator<'v>,
-}
-
 pub(super) struct Document<'t> {
     text: &'t str,
     /// Where each line starts, so that a long file is not counted through for every value.
     lines: Vec<usize>,
     table: DeTable<'t>,
     pub value: Value,
-    problems: Vec<Problem>,
 }
 
 impl<'t> Document<'t> {
-    /// Parses the text and holds it against the schema. The first fault of the syntax is an
-    /// error: what the parser finds behind it is a guess.
-    pub fn parse(text: &'t str, schema: &Schema) -> Result<Document<'t>, Vec<Problem>> {
+    /// The first fault of the syntax is an error: what the parser finds behind it is a guess.
+    pub fn parse(text: &'t str) -> Result<Document<'t>, Vec<Problem>> {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
         let (table, errors) = DeTable::parse_recoverable(text);
         let table = table.into_inner();
-        let mut document = Document { text, lines, table, value: Value::Null, problems: Vec::new() };
+        let document = Document { text, lines, value: table_value(&table), table };
         let first = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
-        if let Some(error) = errors.iter().min_by_key(first) {
-            let at = error.span().map(|span| document.place(span.start)).unwrap_or_default();
-            let message = text::printable(error.message());
-            let key = error.span().filter(|_| message == "duplicate key").and_then(|span| text.get(span));
-            let key = key.map_or_else(String::new, |key| format!(" `{}`", text::printable(key)));
-            document.add(Code::Syntax, "", at, format!("not TOML: {message}{key}"));
-        }
-        if !errors.is_empty() {
-            return Err(document.finish());
-        }
-        document.value = table_value(&document.table);
-        let errors = (schema.errors)(&document.value).take(MAX_PROBLEMS);
-        for Violation { pointer, is_name, message, .. } in shape::violations(errors, (schema.published)(), &shape::TOML)
-        {
-            let spans = document.find(&pointer);
-            let at = document.place(if is_name { spans.0.start } else { spans.1.start });
-            document.add(Code::Schema, &pointer, at, message);
-        }
-        Ok(document)
+        let Some(error) = errors.iter().min_by_key(first) else { return Ok(document) };
+        let At { line, column } = error.span().map(|span| document.place(span.start)).unwrap_or_default();
+        let message = text::printable(error.message());
+        let key = error.span().filter(|_| message == "duplicate key").and_then(|span| text.get(span));
+        let key = key.map_or_else(String::new, |key| format!(" `{}`", text::printable(key)));
+        let message = format!("not TOML: {message}{key}");
+        Err(vec![Problem { line, column, ..Problem::new(Severity::Error, Code::Syntax, "", message) }])
     }
 
-    /// Where the value at a pointer starts, or the nearest around it that is written.
-    pub fn at(&self, pointer: &str) -> At {
-        self.place(self.find(pointer).1.start)
+    fn place(&self, offset: usize) -> At {
+        let line = self.lines.partition_point(|start| *start <= offset).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted for every value.
+        let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
+        let column = before.and_then(|range| self.text.get(range)).map_or(0, |text| text.chars().count() + 1);
+        At { line, column }
     }
+}
 
-    fn find(&self, pointer: &str) -> (Range<usize>, Range<usize>) {
+impl Places for Document<'_> {
+    /// Of a value that is not written: where the nearest around it starts.
+    fn at(&self, pointer: &str, is_name: bool) -> At {
         let mut found = (0..0, 0..0);
         let (mut table, mut value) = (Some(&self.table), None);
         for segment in pointer.split('/').skip(1) {
@@ -127,73 +99,8 @@ impl<'t> Document<'t> {
             };
             (table, value) = (next.get_ref().as_table(), Some(next.get_ref()));
         }
-        found
+        self.place(if is_name { found.0.start } else { found.1.start })
     }
-
-    fn place(&self, offset: usize) -> At {
-        let line = self.lines.partition_point(|start| *start <= offset).max(1);
-        let start = self.lines.get(line - 1).copied().unwrap_or(0);
-        // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted for every value.
-        let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
-        let column = before.and_then(|range| self.text.get(range)).map_or(0, |text| text.chars().count() + 1);
-        At { line, column }
-    }
-
-    /// A fault of a value, unless one is known already.
-    pub fn fault(&mut self, pointer: &str, message: impl Into<String>) {
-        if !self.is_faulty(pointer) {
-            self.add(Code::Schema, pointer, self.at(pointer), message);
-        }
-    }
-
-    pub fn conflict(&mut self, pointer: &str, message: impl Into<String>) {
-        self.add(Code::Conflict, pointer, self.at(pointer), message);
-    }
-
-    fn add(&mut self, code: Code, pointer: &str, At { line, column }: At, message: impl Into<String>) {
-        if self.problems.len() < MAX_PROBLEMS {
-            let (pointer, message) = (pointer.to_owned(), message.into());
-            self.problems.push(Problem { severity: Severity::Error, code, pointer, line, column, message });
-        }
-    }
-
-    /// The value at a pointer; `None` where it is not written, or is wrong.
-    pub fn get<T: DeserializeOwned>(&mut self, pointer: &str) -> Option<T> {
-        let value = self.value.pointer(pointer)?;
-        let read = T::deserialize(value).ok();
-        if read.is_none() {
-            self.fault(pointer, "this cannot be read here; `toolhost schema` says what can");
-        }
-        read
-    }
-
-    /// The entries of a list that can be read, with their pointers.
-    pub fn list<T: DeserializeOwned>(&mut self, pointer: &str) -> Vec<(String, T)> {
-        // A list that is too long is a fault already.
-        let most =
-            if self.problems.iter().any(|problem| problem.pointer == pointer) { LONGEST_FAULTY } else { usize::MAX };
-        let count = self.value.pointer(pointer).and_then(Value::as_array).map_or(0, Vec::len);
-        let each = (0..count.min(most)).map(|index| format!("{pointer}/{index}"));
-        each.filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry))).collect()
-    }
-
-    /// A text in a grammar of its own; what is wrong with it is a fault at its place.
-    pub fn parsed<T>(&mut self, pointer: &str, read: Result<T, String>) -> Option<T> {
-        read.map_err(|message| self.fault(pointer, message)).ok()
-    }
-
-    pub fn is_faulty(&self, pointer: &str) -> bool {
-        self.problems.iter().any(|problem| is_below(&problem.pointer, pointer))
-    }
-
-    pub fn finish(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(|problem| (problem.line, problem.column));
-        self.problems
-    }
-}
-
-fn is_below(pointer: &str, around: &str) -> bool {
-    pointer.strip_prefix(around).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn table_value(table: &DeTable<'_>) -> Value {

@@ -3,7 +3,7 @@
 
 use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
-use super::document::{At, Document, FileProblem, MAX_PROBLEMS, Schema};
+use super::document::{Document, FileProblem};
 use super::files::{self, FileRules};
 use super::grantable::{Entry, Layer, Origin};
 use super::machine::NamedRuntime;
@@ -12,7 +12,8 @@ use super::services::{self, ServiceRule};
 use super::verdict::Narrower;
 use super::{hosts, secrets};
 use crate::base::text;
-use crate::manifest::{Code, Language, Problem, Severity, StderrRule};
+use crate::manifest::reader::{MAX_PROBLEMS, Reader};
+use crate::manifest::{At, Code, Language, Problem, Severity, StderrRule, shape};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -177,12 +178,13 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         let empty = Problem { severity, code: Code::Schema, pointer, line: 1, column: 1, message: EMPTY.to_owned() };
         return (None, vec![empty]);
     }
-    let mut document =
-        match Document::parse(source, &Schema { published: schema, errors: |value| Shape::iter_errors(value) }) {
-            Ok(document) => document,
-            Err(problems) => return (None, problems),
-        };
-    let it = &mut document;
+    let document = match Document::parse(source) {
+        Ok(document) => document,
+        Err(problems) => return (None, problems),
+    };
+    let mut reader = Reader::new(&document.value, &document, &shape::TOML);
+    let it = &mut reader;
+    it.hold_to((schema(), Shape::iter_errors), &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");
@@ -218,18 +220,18 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         secrets,
         packages,
         services: services::read(it),
-        source: std::mem::take(&mut it.value),
+        source: document.value.clone(),
         digest: crate::base::sha256_hex(source.as_bytes()),
         fault: None,
     };
-    let (tools_are_faulty, folders_are_faulty) = (it.is_faulty("/tools"), it.is_faulty("/folders"));
-    let problems = document.finish();
+    let problems = reader.problems();
+    let is_faulty = |pointer: &str| problems.iter().any(|problem| problem.is_below(pointer));
     // Of so many faults some are not listed, perhaps one of `tools`.
-    if !problems.is_empty() && (host || problems.len() >= MAX_PROBLEMS || tools_are_faulty) {
+    if !problems.is_empty() && (host || problems.len() >= MAX_PROBLEMS || is_faulty("/tools")) {
         return (None, problems);
     }
     // With a folder that cannot be read the policy governs its tools wherever they lie.
-    let folders = if folders_are_faulty { Vec::new() } else { policy.folders.clone() };
+    let folders = if is_faulty("/folders") { Vec::new() } else { policy.folders.clone() };
     let policy = match problems.first() {
         Some(first) => without_grants(Policy { folders, ..policy }, first.clone()),
         None => policy,
@@ -247,7 +249,7 @@ fn without_grants(policy: Policy, problem: Problem) -> Policy {
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
-fn cap_only(document: &mut Document<'_>) -> Vec<Tools> {
+fn cap_only(document: &mut Reader<'_>) -> Vec<Tools> {
     if document.value.get("tools").is_some_and(|tools| *tools != serde_json::json!(["*"])) {
         document.fault("/tools", "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
     }
@@ -262,7 +264,7 @@ fn cap_only(document: &mut Document<'_>) -> Vec<Tools> {
     vec![Tools { selector: Selector::Any, at: At::default() }]
 }
 
-fn tools(document: &mut Document<'_>) -> Vec<Tools> {
+fn tools(document: &mut Reader<'_>) -> Vec<Tools> {
     if document.value.get("tools").is_none() {
         document.fault("/tools", "`tools` is missing: write exact ids, \"ns:*\", or \"*\"");
     }
@@ -270,7 +272,7 @@ fn tools(document: &mut Document<'_>) -> Vec<Tools> {
     tools.map(|(pointer, selector)| Tools { selector, at: document.at(&pointer) }).collect()
 }
 
-fn folders(document: &mut Document<'_>, root: &Path) -> Vec<Folder> {
+fn folders(document: &mut Reader<'_>, root: &Path) -> Vec<Folder> {
     let mut found = Vec::new();
     for (pointer, folder) in document.list::<String>("/folders") {
         let path = document.parsed(&pointer, files::plain_path(folder.trim_end_matches('/')));
@@ -279,7 +281,7 @@ fn folders(document: &mut Document<'_>, root: &Path) -> Vec<Folder> {
     found
 }
 
-fn require(document: &mut Document<'_>) -> (bool, BTreeSet<String>) {
+fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
     let (mut cgroup, mut permissions) = (false, BTreeSet::new());
     for (pointer, word) in document.list::<String>("/require") {
         match word.strip_prefix("permission:") {
@@ -291,7 +293,7 @@ fn require(document: &mut Document<'_>) -> (bool, BTreeSet<String>) {
     (cgroup, permissions)
 }
 
-fn limits(document: &mut Document<'_>) -> BTreeMap<Limit, Ceiling> {
+fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, Ceiling> {
     let mut read = |limit: Limit| {
         let pointer = format!("/limits/{}", limit.policy_name());
         let value = document.get(&pointer)?;
@@ -300,7 +302,7 @@ fn limits(document: &mut Document<'_>) -> BTreeMap<Limit, Ceiling> {
     Limit::ALL.into_iter().filter_map(&mut read).collect()
 }
 
-fn runtimes(document: &mut Document<'_>) -> BTreeMap<Language, NamedRuntime> {
+fn runtimes(document: &mut Reader<'_>) -> BTreeMap<Language, NamedRuntime> {
     let mut found = BTreeMap::new();
     for language in [Language::Python, Language::Nodejs, Language::Bun] {
         let entry = format!("/runtimes/{}", language.name());

@@ -5,11 +5,11 @@
 use super::area::{self, Area};
 use super::base_view::KERNEL;
 use super::confinement::{Access, Grant, Opening};
-use super::document::{At, Document};
 use super::grantable::{Grantable, Layer, Narrowing, least};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
-use crate::manifest::{Pattern, PatternShape, Site};
+use crate::manifest::reader::Reader;
+use crate::manifest::{At, Pattern, PatternShape, Site};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ struct FileLine {
     why: String,
 }
 
-pub(super) fn read(document: &mut Document<'_>) -> FileRules {
+pub(super) fn read(document: &mut Reader<'_>) -> FileRules {
     let own_folder = Rule {
         text: "./** (default)".to_owned(),
         relative: true,
@@ -68,7 +68,7 @@ pub(super) fn read(document: &mut Document<'_>) -> FileRules {
     FileRules { read, write: list(document, "/files/write") }
 }
 
-fn list(document: &mut Document<'_>, pointer: &str) -> Vec<Rule> {
+fn list(document: &mut Reader<'_>, pointer: &str) -> Vec<Rule> {
     let mut found = Vec::new();
     for (pointer, FileLine { path, why }) in document.list(pointer) {
         let pointer = format!("{pointer}/path");
@@ -122,18 +122,15 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern]) -> (Vec<Verdict>, Vec<Grant>) {
-        let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
-        let mut add = |(verdict, more): (Verdict, Vec<Grant>)| {
-            verdicts.push(verdict);
-            grants.extend(more);
+    pub fn files(&self, read: Option<&[Pattern]>, write: &[Pattern], verdicts: &mut Vec<Verdict>) -> Vec<Grant> {
+        let mut answers = match read {
+            Some(patterns) => patterns.iter().map(|pattern| self.pattern(Access::Read, pattern)).collect(),
+            None => self.own_folder(),
         };
-        match read {
-            Some(patterns) => patterns.iter().for_each(|pattern| add(self.pattern(Access::Read, pattern))),
-            None => self.own_folder().into_iter().for_each(&mut add),
-        }
-        write.iter().for_each(|pattern| add(self.pattern(Access::Write, pattern)));
-        (verdicts, least(grants))
+        answers.extend(write.iter().map(|pattern| self.pattern(Access::Write, pattern)));
+        let (more, grants): (Vec<Verdict>, Vec<Vec<Grant>>) = answers.into_iter().unzip();
+        verdicts.extend(more);
+        least(grants.into_iter().flatten())
     }
 
     /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool that requested nothing is not
@@ -168,7 +165,7 @@ impl Judge<'_> {
         let verdict = Verdict::met(RequestKind::Read, requested, effective, &WALLS);
         let grant = Grant {
             access: Access::Read,
-            opening: Area::File(script.clone()).for_reading(),
+            opening: Area::File(script.clone()).opening(Access::Read),
             asked: requested.to_owned(),
             rule: "house: self".into(),
             why: why.into(),
@@ -222,7 +219,7 @@ impl Judge<'_> {
         verdict.area = Some(request.clone());
         let grant = |(part, rule): (Area, &Rule)| Grant {
             access,
-            opening: if access == Access::Read { part.for_reading() } else { part.for_writing() },
+            opening: part.opening(access),
             asked: requested.to_owned(),
             rule: self.layers.first().map_or_else(String::new, |policy| rule_name(policy, rule)),
             why: rule.why.clone(),
@@ -307,12 +304,8 @@ impl Narrowing for Grant {
         let access = self.access.min(other.access);
         // A staged grant stays staged: only two live grants give a live write.
         let live = [&self.opening, &other.opening].iter().all(|opening| matches!(opening, Opening::Live { .. }));
-        let opening = match (access, &area) {
-            (Access::Read, _) => area.for_reading(),
-            (Access::Write, Area::Tree(_)) if !live => return None,
-            (Access::Write, _) => area.for_writing(),
-        };
-        Some(Grant { access, opening, ..self.clone() })
+        let is_open = access == Access::Read || live || !matches!(area, Area::Tree(_));
+        is_open.then(|| Grant { access, opening: area.opening(access), ..self.clone() })
     }
 }
 

@@ -1,8 +1,8 @@
 //! What every kind of grant can answer, and the one intersection by which everything narrows.
 
-use super::document::At;
 use super::verdict::Narrower;
 use crate::base::text;
+use crate::manifest::At;
 use std::path::Path;
 
 /// One entry of a policy: the most that it grants, and where it is written.

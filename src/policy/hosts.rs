@@ -4,12 +4,12 @@
 //! own lists the range.
 
 use super::confinement::{HeaderRule, HostGrant, SecretGrant};
-use super::document::Document;
 use super::grantable::{Entry, Grantable, Layer, Narrowing, least, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::address::special;
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
+use crate::manifest::reader::Reader;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ struct Authority {
 }
 
 /// The entries of `[network] hosts`; `policy`: the policy's name.
-pub(super) fn read(document: &mut Document<'_>, policy: &str) -> Vec<Entry<HostGrant>> {
+pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<Entry<HostGrant>> {
     let mut found: Vec<Entry<HostGrant>> = Vec::new();
     for (entry, HostLine { host, why }) in document.list("/network/hosts") {
         let ranges = ranges(document, &entry);
@@ -50,7 +50,7 @@ pub(super) fn read(document: &mut Document<'_>, policy: &str) -> Vec<Entry<HostG
 }
 
 /// Gives the headers the authorities of their hosts. `folder`: of the policy file, where relative paths start.
-pub(super) fn vouch(document: &mut Document<'_>, secrets: &mut [Entry<SecretGrant>], folder: &Path) {
+pub(super) fn vouch(document: &mut Reader<'_>, secrets: &mut [Entry<SecretGrant>], folder: &Path) {
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
         let (Some(ca), Ok(pattern)) = (ca, host::pattern(&host)) else { continue };
         let ca = folder.join(ca);
@@ -67,7 +67,7 @@ pub(super) fn vouch(document: &mut Document<'_>, secrets: &mut [Entry<SecretGran
     }
 }
 
-pub(super) fn ranges(document: &mut Document<'_>, entry: &str) -> Vec<IpNet> {
+pub(super) fn ranges(document: &mut Reader<'_>, entry: &str) -> Vec<IpNet> {
     let mut found = Vec::new();
     for (pointer, written) in document.list::<String>(&format!("{entry}/ranges")) {
         let Some(range) = document.parsed(&pointer, range(&written)) else { continue };
@@ -143,8 +143,8 @@ const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 type HostLayer<'p> = Layer<'p, Vec<Entry<HostGrant>>>;
 
 /// The answer to each request, and the grants of all; `layers`: the policy, then the cap.
-pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>]) -> (Vec<Verdict>, Vec<HostGrant>) {
-    let (mut verdicts, mut grants) = (Vec::new(), Vec::new());
+pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>], verdicts: &mut Vec<Verdict>) -> Vec<HostGrant> {
+    let mut grants = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         if requests[..index].contains(request) {
             continue;
@@ -154,12 +154,11 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>]) -> (Vec<
         let whole = [HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why }];
         let entries = |layer: &HostLayer<'_>| layer.entries.iter().map(|entry| entry.grant.clone()).collect();
         let all: Vec<Vec<HostGrant>> = layers.iter().map(entries).chain([whole.to_vec()]).collect();
-        let parts = all.into_iter().reduce(|left, bound| narrowed(&left, &bound)).unwrap_or_default();
-        let parts = least(parts);
+        let parts = least(all.into_iter().reduce(|left, bound| narrowed(&left, &bound)).unwrap_or_default());
         verdicts.push(verdict(request, &parts, layers));
         grants.extend(parts);
     }
-    (verdicts, least(grants))
+    least(grants)
 }
 
 fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[HostLayer<'_>]) -> Verdict {

@@ -2,13 +2,13 @@
 
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::confinement::{HeaderRule, SecretGrant, SecretSource};
-use super::document::{At, FileProblem};
+use super::document::FileProblem;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::grantable::Entry;
 use super::writable::Protected;
 use super::{disk, hosts};
 use crate::base::text;
-use crate::manifest::{Code, Language, Severity};
+use crate::manifest::{At, Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

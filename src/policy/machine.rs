@@ -1,11 +1,10 @@
 //! This machine as decisions see it, and which interpreter runs a tool.
 
 use super::confinement::{Program, Runtime, Variable};
-use super::document::At;
 use super::grantable::Origin;
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions::Ecosystem;
-use crate::manifest::Language;
+use crate::manifest::{At, Language};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -29,6 +29,7 @@ mod verdict;
 pub mod versions;
 pub mod writable;
 
+pub use crate::manifest::At;
 pub use area::{Area, escape, literal, name_matches, plain_tail};
 pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use callbacks::{CallbackRule, CallbackUrl};
@@ -40,7 +41,7 @@ pub use confinement::*;
 pub use decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
 pub use decision::Decision;
 pub use disk::{certificates, lock_file};
-pub use document::{At, FileProblem};
+pub use document::FileProblem;
 pub use file::Selector;
 pub use file::{
     Ceiling, DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, Tools, is_policy_file, parse, schema,

@@ -4,12 +4,12 @@
 //! An index is a name here; the configuration of the host has its address.
 
 pub use super::confinement::{Denied, PackageGrant, PackageRules, Source};
-use super::document::Document;
 use super::grantable::{Entry, Grantable, Layer, Narrowing, Origin};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions;
 pub use super::versions::Ecosystem;
 use crate::base::text::{self, printable};
+use crate::manifest::reader::Reader;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ struct PackageLine {
 }
 
 /// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a build.
-pub(super) fn read(document: &mut Document<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, Entry<PackagesAllowed>> {
+pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, Entry<PackagesAllowed>> {
     let deny = document.list::<Denied>("/packages/deny");
     for (pointer, denied) in &deny {
         let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);

@@ -6,12 +6,12 @@
 use super::area::{self, Area};
 use super::capability::{self, Capability, Kind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
-use super::document::Document;
 use super::files::plain_path;
 use super::grantable::{Entry, Grantable, Layer, Narrowing};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
+use crate::manifest::reader::Reader;
 use crate::manifest::{Manifest, environment};
 use serde::Deserialize;
 use serde_json::Value;
@@ -51,7 +51,7 @@ struct HeaderLine {
 }
 
 /// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
-pub(super) fn read(document: &mut Document<'_>, policy: &str, folder: &Path) -> Vec<Entry<SecretGrant>> {
+pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Vec<Entry<SecretGrant>> {
     let mut found: Vec<Entry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
         let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
@@ -115,7 +115,7 @@ fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
     }
 }
 
-fn header(document: &mut Document<'_>, pointer: &str, line: HeaderLine) -> Option<HeaderRule> {
+fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<HeaderRule> {
     let at = |key: &str| format!("{pointer}/{key}");
     let names = line.request_headers.iter().enumerate();
     let names =
@@ -285,9 +285,10 @@ pub(super) fn judge(
     words: &[Layer<'_, Vec<Capability>>],
     hosts: &[HostGrant],
     files: &[Grant],
-) -> (Vec<Verdict>, Vec<SecretGrant>) {
-    let (mut verdicts, mut grants, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
-    let Some(policy) = entries.first() else { return (verdicts, grants) };
+    verdicts: &mut Vec<Verdict>,
+) -> Vec<SecretGrant> {
+    let (mut grants, mut seen) = (Vec::new(), BTreeSet::new());
+    let Some(policy) = entries.first() else { return grants };
     for word in &manifest.asks.capabilities {
         let Kind::Secret(name) = capability::kind(word) else { continue };
         if !seen.insert(name) {
@@ -315,7 +316,7 @@ pub(super) fn judge(
         });
     }
     grants.sort_by(|a: &SecretGrant, b| a.name.cmp(&b.name));
-    (verdicts, grants)
+    grants
 }
 
 impl Narrowing for SecretGrant {

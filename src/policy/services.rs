@@ -1,10 +1,10 @@
 //! Tool services elsewhere: which ones the tools of a policy may call, over which queues.
 
-use super::document::{At, Document};
 use super::grantable::{Grantable, Layer, granted};
 use super::machine::{Machine, Need};
 use super::verdict::{RequestKind, Verdict};
-use crate::manifest::Manifest;
+use crate::manifest::reader::Reader;
+use crate::manifest::{At, Manifest};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -66,7 +66,7 @@ impl Grantable for ServiceGrant {
     }
 }
 
-pub(super) fn read(document: &mut Document<'_>) -> Vec<ServiceRule> {
+pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
     let mut found: Vec<ServiceRule> = Vec::new();
     for (pointer, rule) in document.list::<ServiceRule>("/services/call") {
         let pointer = format!("{pointer}/service");
@@ -84,15 +84,16 @@ pub fn names(id: &str) -> [String; 3] {
     [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]
 }
 
-/// The grant of a tool whose work a service does; no verdict where it needs none.
+/// The grant of a tool whose work a service does, and what the machine lacks for it; no verdict where it needs none.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_, Vec<ServiceRule>>],
     machine: &Machine,
-) -> (Option<Verdict>, Option<ServiceGrant>, Option<Need>) {
+    verdicts: &mut Vec<Verdict>,
+) -> (Option<ServiceGrant>, Option<Need>) {
     let remote = manifest.remote();
     let Some((remote, service)) = remote.and_then(|remote| Some((remote, remote.found.as_ref()?))) else {
-        return (None, None, None);
+        return (None, None);
     };
     let broker = names(&service.id).iter().find_map(|name| machine.brokers.get(name)).cloned();
     let need = broker.is_none().then(|| {
@@ -107,7 +108,8 @@ pub(super) fn judge(
     let (rule, policy) = match granted(layers, "[services] call", &queues, allows) {
         Ok(granted) => granted,
         Err((narrower, reason)) => {
-            return (Some(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[])), None, need);
+            verdicts.push(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[]));
+            return (None, need);
         }
     };
     let mut rules = layers.iter().flat_map(|layer| layer.entries.iter().find(allows));
@@ -122,5 +124,6 @@ pub(super) fn judge(
         why: rule.why.clone(),
     };
     let verdict = Verdict::met(RequestKind::Service, queues, grant.text(), &[]);
-    (Some(verdict.because(&grant.rule, &rule.why, policy.place(rule.at))), Some(grant), need)
+    verdicts.push(verdict.because(&grant.rule, &rule.why, policy.place(rule.at)));
+    (Some(grant), need)
 }

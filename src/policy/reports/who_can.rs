@@ -96,22 +96,20 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Ans
         Answer { tool, how, grant, rule, why }
     };
     match question {
-        Question::Read(path) => {
-            let granted = opened(decision, path, Access::Read, bases);
-            let always = if granted.is_empty() { decision.script.as_deref() } else { None };
-            let always = seen_anyhow(decision, path, always);
-            let granted = granted
-                .into_iter()
-                .map(|(grant, how)| answer(how, Area::from_opening(&grant.opening).text(), &grant.rule, &grant.why));
-            let always =
-                always.into_iter().map(|(root, how, why)| answer(how, root.display().to_string(), "house", why));
-            granted.chain(always).collect()
-        }
-        Question::Write(path) => {
-            let granted = opened(decision, path, Access::Write, bases).into_iter();
-            granted
-                .map(|(grant, how)| answer(how, Area::from_opening(&grant.opening).text(), &grant.rule, &grant.why))
-                .collect()
+        Question::Read(path) | Question::Write(path) => {
+            let write = matches!(question, Question::Write(_));
+            let grants = decision.grants.iter().filter(|grant| grant.access == Access::Write || !write);
+            let granted = grants.filter_map(|grant| {
+                let area = Area::from_opening(&grant.opening).text();
+                Some(answer(holds(grant, path, bases)?, area, &grant.rule, &grant.why))
+            });
+            let mut answers: Vec<Answer> = granted.collect();
+            if !write {
+                let script = decision.script.as_deref().filter(|_| answers.is_empty());
+                let always = seen_anyhow(decision, path, script).into_iter();
+                answers.extend(always.map(|(root, how, why)| answer(how, root.display().to_string(), "house", why)));
+            }
+            answers
         }
         Question::Reach(host) => {
             let reaching = decision.hosts.iter().filter_map(|grant| Some((grant, reaches(grant, host)?)));
@@ -184,17 +182,6 @@ fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
         (_, Host::Address(address)) if leads(*address) => Some("if a name that it reaches has this address"),
         _ => host.covers(own).then_some("a part of it"),
     }
-}
-
-/// The grants that open a path, or a part of what is below it.
-fn opened<'d>(
-    decision: &'d Decision,
-    path: &Path,
-    access: Access,
-    bases: &[PathBuf],
-) -> Vec<(&'d Grant, &'static str)> {
-    let grants = decision.grants.iter().filter(|grant| grant.access >= access);
-    grants.filter_map(|grant| Some((grant, holds(grant, path, bases)?))).collect()
 }
 
 /// What a tool reads without a request: its script, where no grant holds it, its interpreter, and system files.

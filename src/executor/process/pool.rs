@@ -5,6 +5,7 @@ use super::launcher::{self, CallInput, Launcher, LauncherError, Process};
 use super::relay::{self, Relay};
 use super::setup::{self, RoleNeeds};
 use crate::base::lock;
+use crate::base::places::Places;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::Idle;
@@ -13,13 +14,11 @@ use crate::policy::{self, Access, Grant, Opening, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{Problem, cgroup, grants, identity};
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 /// Most idle launchers.
 const MOST_IDLE: usize = 32;
@@ -213,15 +212,7 @@ impl Launchers {
 /// Looks at the grants of one tool and script that are under way at a time: a file system that does not answer keeps so
 /// many threads, for as long as it is silent.
 const LOOKS: usize = 4;
-type Looking = HashMap<(String, PathBuf), Arc<Semaphore>>;
-static LOOKING: LazyLock<Mutex<Looking>> = LazyLock::new(Mutex::default);
-
-fn places_to_look(shape: &Shape) -> Arc<Semaphore> {
-    let mut all = lock(&LOOKING);
-    all.retain(|_, places| Arc::strong_count(places) > 1);
-    let places = all.entry((shape.tool.clone(), shape.folder.clone()));
-    Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(LOOKS))))
-}
+static LOOKING: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(usize::MAX, LOOKS));
 
 /// The grants as they are now. What may walk or list large folders, or lies elsewhere than the tool and so perhaps on a
 /// file system that does not answer, is not looked at on the threads that other calls run on; the rest is a few system
@@ -239,7 +230,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fa
     if !shape.grants.iter().any(waits) && shape.written.is_empty() {
         return grants::resolve(shape, script);
     }
-    let place = places_to_look(shape).acquire_owned().await;
+    let place = LOOKING.enter(&format!("{} {}", shape.tool, shape.folder.display())).await;
     let shape = shape.clone();
     let resolved = tokio::task::spawn_blocking(move || (grants::resolve(&shape, script), place).0).await;
     resolved

@@ -4,7 +4,7 @@
 //! its call.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, LinkState, PublishError, Source, Terms, ToolServiceResponse, Topic, Trace};
+use crate::broker::{Delivery, Link, Source, LinkState, Terms, ToolServiceResponse, Topic};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,11 +31,8 @@ pub enum ServiceMessage {
     TooMuch,
 }
 
-/// A connection that is there, told apart from those after it.
-pub type Since = LinkState;
-
 pub struct Line {
-    link: Link,
+    pub link: Link,
     waiting: Arc<Waiting>,
     /// For people.
     name: String,
@@ -100,32 +97,18 @@ impl Line {
         matches!(self.link.state(), LinkState::Connected { .. })
     }
 
-    pub async fn connected(&self) {
-        self.link.connected().await;
-    }
-
-    /// Ends when the connection is another than it was: what was published meanwhile did not arrive.
-    pub async fn left(&self, since: &Since) {
-        self.link.other_than(since).await;
-    }
-
-    pub async fn ask(&self, id: &str, body: &[u8], trace: &Trace) -> Result<Since, PublishError> {
-        self.link.ask(id.as_bytes(), body, trace).await
-    }
-
     /// As `status` shows it.
     pub fn told(&self) -> Value {
-        let (since, why) = match self.link.state() {
-            LinkState::Connected { since } => (since, None),
-            LinkState::Away { since, why } => (since, Some(why)),
-        };
         let strays = self.waiting.strays.load(Ordering::Relaxed);
-        let mut told =
-            json!({ "at": self.name, "connected": why.is_none(), "since": since.to_string(), "strays": strays });
-        if let Some(why) = why {
-            told["why"] = json!(why);
+        let shown = |connected: bool, since: String| json!({ "at": self.name, "connected": connected, "since": since, "strays": strays });
+        match self.link.state() {
+            LinkState::Connected { since } => shown(true, since.to_string()),
+            LinkState::Away { since, why } => {
+                let mut away = shown(false, since.to_string());
+                away["why"] = json!(why);
+                away
+            }
         }
-        told
     }
 
     /// Where it leads, and why it has no reader.
@@ -184,8 +167,8 @@ fn read(body: &[u8], room: u64) -> ServiceMessage {
 
 /// One call's place. Dropped: its replies are strays.
 pub struct Waiter {
-    line: Arc<Line>,
-    id: String,
+    pub line: Arc<Line>,
+    pub id: String,
     inbox: Arc<Inbox>,
 }
 
@@ -194,14 +177,6 @@ impl Waiter {
         let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
         lock(&line.waiting.by_id).insert(id.clone(), Place { inbox: inbox.clone(), room });
         Waiter { line: line.clone(), id, inbox }
-    }
-
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub fn line(&self) -> Arc<Line> {
-        self.line.clone()
     }
 
     pub async fn next(&self) -> ServiceMessage {

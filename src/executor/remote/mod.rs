@@ -4,15 +4,15 @@
 
 mod line;
 
-use super::{Call, Context, Ending, Events, Executor, Gate, Outcome, Running};
+use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::base::{json, lock, millis, text};
-use crate::broker::{PublishError, Terms, ToolServiceRequest, Topic, Trace};
+use crate::broker::{PublishError, State, Terms, ToolServiceRequest, Topic};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
 use futures_util::future::select_all;
-use line::{Line, ServiceMessage};
+use line::{Line, ServiceMessage, Waiter};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -95,22 +95,19 @@ impl Remote {
         };
         let lines = self.lines(&grant)?;
         let tool = &call.manifest.id;
-        let asked = RemoteRequest { gate: &context.gate, body: request.encode(), trace: &context.trace, room };
-        let (waiter, since) = match sent(&lines, &asked, tool).await? {
-            Sent::To(waiter, since) => (waiter, since),
-            Sent::TooLarge => {
-                let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
-                return Ok(Outcome::new(ending, millis(began.elapsed())));
-            }
+        let asked = RemoteRequest { context, body: request.encode(), room };
+        let Some((waiter, since)) = send(&lines, &asked, tool).await? else {
+            let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
+            return Ok(Outcome::new(ending, millis(began.elapsed())));
         };
-        let line = waiter.line();
         let mut answer = String::new();
         let (mut logs, mut parts, mut output_bytes) = (Vec::new(), false, 0);
         let ending = loop {
             let heard = tokio::select! {
                 biased;
                 heard = waiter.next() => heard,
-                () = line.left(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
+                // What was published meanwhile did not arrive.
+                () = waiter.line.link.other_than(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
             };
             match heard {
                 ServiceMessage::Part(part) => {
@@ -165,15 +162,14 @@ impl Executor for Remote {
 
     fn told(&self) -> Vec<Value> {
         let services = lock(&self.services);
-        let lines = |((id, ..), service): (&Key, &Service)| {
-            let told = |line: &Arc<Line>| {
-                let mut told = line.told();
-                told["service"] = json!(id);
-                told
-            };
-            service.lines.iter().map(told).collect::<Vec<_>>()
-        };
-        services.iter().flat_map(lines).collect()
+        let lines = services.iter().flat_map(|((id, ..), service)| service.lines.iter().map(move |line| (id, line)));
+        lines
+            .map(|(id, line)| {
+                let mut shown = line.told();
+                shown["service"] = json!(id);
+                shown
+            })
+            .collect()
     }
 }
 
@@ -189,22 +185,18 @@ fn no_topic(queue: &str, why: &str) -> Fault {
 }
 
 struct RemoteRequest<'a> {
-    gate: &'a Gate,
+    context: &'a Context,
     body: Vec<u8>,
-    trace: &'a Trace,
     /// Bytes that its answer may have.
     room: u64,
 }
 
-enum Sent {
-    /// And the connection by which it went.
-    To(line::Waiter, line::Since),
-    TooLarge,
-}
+/// Where the reply comes, and the connection by which the request went.
+type Sent = (Waiter, State);
 
 /// Sends the request to the first instance that is there, and only then waits for one that is away: its broker may be
-/// starting, or was never spoken to. One that may have the request is not followed by another.
-async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Sent, Fault> {
+/// starting, or was never spoken to. One that may have the request is not followed by another. `None`: it is too large.
+async fn send(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Option<Sent>, Fault> {
     let (ready, mut away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
     for line in &ready {
         if let Some(sent) = put(line, asked).await? {
@@ -213,7 +205,7 @@ async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Res
     }
     let until = tokio::time::Instant::now() + PATIENCE;
     while !away.is_empty() {
-        let connected = away.iter().map(|line| Box::pin(line.connected()));
+        let connected = away.iter().map(|line| Box::pin(line.link.connected()));
         let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };
         if let Some(sent) = put(&away.remove(index), asked).await? {
             return Ok(sent);
@@ -225,14 +217,14 @@ async fn sent(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Res
     Err(fault.details(why.to_owned()).person(person.join("; ")).retryable())
 }
 
-/// `None`: no reader is there.
-async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Sent>, Fault> {
-    asked.gate.pass().await?;
-    let waiter = line::Waiter::new(line, asked.room);
-    match line.ask(waiter.id(), &asked.body, asked.trace).await {
-        Ok(since) => Ok(Some(Sent::To(waiter, since))),
+/// `None`: this instance has no reader. `Some(None)`: the request is too large.
+async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Option<Sent>>, Fault> {
+    asked.context.gate.pass().await?;
+    let waiter = Waiter::new(line, asked.room);
+    match line.link.ask(waiter.id.as_bytes(), &asked.body, &asked.context.trace).await {
+        Ok(since) => Ok(Some(Some((waiter, since)))),
         Err(PublishError::NoListener) => Ok(None),
-        Err(PublishError::TooLarge) => Ok(Some(Sent::TooLarge)),
+        Err(PublishError::TooLarge) => Ok(Some(None)),
         Err(PublishError::Failed(why)) => {
             let message = "The connection failed while the request was sent: it may have arrived.";
             Err(Fault::new(Kind::ServiceError, message).person(text::printable(&text::head(&why, 300))))

@@ -1,6 +1,6 @@
 //! Compiled code on disk, and why a module has none: a content store of this executor's own.
 
-use crate::base::files::{self, Lock};
+use crate::base::files;
 use crate::base::store::{Content, ContentStore, Kind, Limits, Writer};
 use std::ffi::OsString;
 use std::io;
@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 /// Largest compiled module: the largest interpreter measured is 261 MB.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
 const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
-const CODE: Kind = Kind { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };
-const REFUSAL: Kind = Kind { mark: b"thwref1\n", ending: ".refused", max_bytes: 64 << 10, has_tree: false };
+pub const CODE: Kind = Kind { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };
+pub const REFUSAL: Kind = Kind { mark: b"thwref1\n", ending: ".refused", max_bytes: 64 << 10, has_tree: false };
 static KINDS: [Kind; 2] = [CODE, REFUSAL];
 
 #[derive(Debug)]
 pub struct Cache {
-    store: ContentStore,
+    pub(super) store: ContentStore,
     /// Kept so that a temporary cache goes with its owner.
     _temporary: Option<tempfile::TempDir>,
 }
@@ -58,32 +58,13 @@ impl Cache {
         }
     }
 
-    /// The code of a key, verified. `None` where it is missing, foreign or damaged: the caller then compiles again.
-    pub fn get(&self, key: &str) -> Option<Content> {
-        self.store.get(key, &CODE)
-    }
-
-    pub fn begin(&self, key: &str) -> io::Result<Writer> {
-        self.store.write(key, &KINDS[0])
-    }
-
     /// Gives what was written its name.
     pub fn finish(&self, key: &str, written: Writer) -> io::Result<Content> {
         written.finish()?;
-        let code = self.get(key).ok_or_else(|| io::Error::other("the entry does not read back"))?;
+        let code = self.store.get(key, &CODE).ok_or_else(|| io::Error::other("the entry does not read back"))?;
         // An entry that is removed stays readable for those who have it open.
         let _ = self.store.tidy(&|_| None);
         Ok(code)
-    }
-
-    /// The lock of a key, between processes: `None` while another holds it.
-    pub fn lock(&self, key: &str) -> io::Result<Option<Lock<'_>>> {
-        self.store.lock(key)
-    }
-
-    /// Stores why there is no code for a key.
-    pub fn refuse(&self, key: &str, why: &[u8]) -> io::Result<()> {
-        self.store.put(key, &KINDS[1], why)
     }
 
     /// Why there is no code for a key, and how long ago that was stored.

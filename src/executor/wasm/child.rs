@@ -1,18 +1,15 @@
 //! Our own binary in a role of this module, started behind the walls of a shape. Dropping it ends it.
 
 use super::frame::{self, FrameLimits, Order, Report};
-use crate::egress::Traffic;
+use crate::executor::Artifact;
 use crate::executor::process::{CallInput, Launchers, Ready, RoleNeeds};
-use crate::executor::{Artifact, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::sandbox::protocol::Killed;
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -40,7 +37,7 @@ impl Role {
 }
 
 pub struct Child {
-    ready: Ready,
+    pub ready: Ready,
     /// Its descriptors 0 and 1. (Its stderr is not read: a guest's log comes in frames.)
     to: Option<Sender>,
     pub from: BufReader<Receiver>,
@@ -70,10 +67,6 @@ impl Child {
         Ok(Child { ready, to: Some(pipes.input), from: BufReader::new(pipes.output) })
     }
 
-    pub fn walls(&self) -> &Walls {
-        &self.ready.launcher.walls
-    }
-
     pub async fn say(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
         let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         to.write_all(&frame::encode(order, payload)?).await
@@ -81,21 +74,6 @@ impl Child {
 
     pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(Report, Vec<u8>)>> {
         frame::read_async(&mut self.from, most).await
-    }
-
-    /// Tells the relay, if there is one, that a call begins; false where it is gone.
-    pub fn begin(&self, secrets: &BTreeMap<String, String>) -> bool {
-        self.ready.begin(secrets).is_ok()
-    }
-
-    /// What comes back from the worker, and the work for its network meanwhile.
-    pub fn split(&mut self) -> (&mut BufReader<Receiver>, &Ready) {
-        (&mut self.from, &self.ready)
-    }
-
-    /// A call is over. False: the relay must not serve another.
-    pub async fn end(&self, traffic: &Mutex<Traffic>) -> bool {
-        self.ready.end(traffic).await
     }
 
     /// After its pipes closed: the limit that the walls saw it pass.

@@ -216,7 +216,7 @@ fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cache::Cache;
+    use super::super::cache::{CODE, Cache};
     use super::*;
 
     #[tokio::test]
@@ -234,12 +234,12 @@ mod tests {
             "{\"message\":\"ready\",\"bytes\":0}\n".to_owned(),
             code.repeat(3),
         ] {
-            let into = cache.begin(&key).expect("a writer");
+            let into = cache.store.write(&key, &CODE).expect("a writer");
             assert!(receive(&mut frames.as_bytes(), into, 8).await.is_err(), "{frames:.80}");
             assert_eq!(std::fs::read_dir(folder.path().join("cache")).expect("the cache").count(), 0, "{frames:.80}");
         }
         let frames = code.repeat(2) + "{\"message\":\"compiled\",\"bytes\":0}\n";
-        let into = cache.begin(&key).expect("a writer");
+        let into = cache.store.write(&key, &CODE).expect("a writer");
         let written = receive(&mut frames.as_bytes(), into, 8).await.expect("an answer").expect("code");
         assert!(cache.finish(&key, written).is_ok(), "the control");
     }

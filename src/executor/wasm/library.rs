@@ -3,7 +3,7 @@
 //! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not
 //! tried again soon, and no tool keeps a compiler from all others.
 
-use super::cache::Cache;
+use super::cache::{CODE, Cache, REFUSAL};
 use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
 use super::engine;
 use super::session::unable;
@@ -146,7 +146,7 @@ impl Library {
         }
         let until = Instant::now() + LONGEST_WAIT;
         let _lock = loop {
-            match self.cache.lock(&found.key) {
+            match self.cache.store.lock(&found.key) {
                 Ok(Some(lock)) => break Some(lock),
                 Ok(None) if Instant::now() < until => tokio::time::sleep(LOOK).await,
                 // Without locks, several processes may compile the same module.
@@ -184,7 +184,7 @@ impl Library {
             Err(Failure::Refused(refusal)) => {
                 // If it cannot be kept, another process tries for itself.
                 if let Ok(text) = serde_json::to_vec(&refusal) {
-                    let _ = self.cache.refuse(name, &text);
+                    let _ = self.cache.store.put(name, &REFUSAL, &text);
                 }
                 put(&self.refused, name.to_owned(), (refusal.clone(), Instant::now()));
                 Err(refusal.fault())
@@ -197,7 +197,7 @@ impl Library {
         let (this, key, name) = (Arc::clone(self), key.to_owned(), name.to_owned());
         // An entry may be large, and is read whole to be verified.
         let look = move || {
-            if let Some(code) = this.cache.get(&key) {
+            if let Some(code) = this.cache.store.get(&key, &CODE) {
                 put(&this.opened, key.clone(), code.clone());
                 return Some(Ok(Prepared { key, code }));
             }
@@ -221,7 +221,7 @@ impl Library {
             None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
         };
         let module = file.and_then(|file| Ok(Module { bytes: Stamp::from_file(&file)?.size, file, digest }));
-        let into = self.cache.begin(&key).map_err(|e| not_stored(&e))?;
+        let into = self.cache.store.write(&key, &CODE).map_err(|e| not_stored(&e))?;
         let new = compile::ask(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
         let (this, name) = (Arc::clone(self), key.clone());
         let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;

@@ -168,17 +168,17 @@ impl Wasm {
                 end => break (session, end, started),
             }
         };
-        let fit = session.is_fit() && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        let fit = session.fit && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered.as_ref().map_or(0, |(answer, _)| answer.more_denied);
         let mut outcome = conclude(answered, (heard.out.finish(), heard.log.finish()), shape, per_call.timeout_ms)?;
         outcome.attempts = heard.seen.attempts;
         outcome.denials = Denials { observed: heard.seen.denials, not_observed: denials::not_observed(more) };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
-        outcome.walls = session.walls();
+        outcome.walls = session.walls.clone();
         if !staged && fit {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
-            outcome.published(session.publish(shape).await?, &shape.limits);
+            outcome.published(session.child.publish(shape).await?, &shape.limits);
         }
         Ok(outcome)
     }

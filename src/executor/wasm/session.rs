@@ -10,7 +10,7 @@ use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
 use crate::executor::process::Launchers;
-use crate::executor::{Artifact, WallState, Walls};
+use crate::executor::{WallState, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
@@ -40,12 +40,13 @@ const WORKER_THREADS: u64 = 3;
 
 /// A worker that is ready; dropping it ends it.
 pub struct Session {
-    child: Child,
+    pub child: Child,
     calls: u64,
     most: FrameLimits,
     cpu_limit: u64,
-    walls: Walls,
-    fit: bool,
+    pub walls: Walls,
+    /// It may serve another call, as far as its network says.
+    pub fit: bool,
 }
 
 /// Why there is no answer.
@@ -85,7 +86,7 @@ impl Session {
         let lookups = if shape.network.hosts().is_empty() { 0 } else { LOOKUPS as u64 };
         let own = (memory, WORKER_THREADS + lookups);
         let child = Child::start(launchers, (shape, grants), Role::Worker, handed, own).await?;
-        let mut walls = child.walls().to_vec();
+        let mut walls = child.ready.launcher.walls.to_vec();
         walls.push(WallState {
             name: "wasm".to_owned(),
             state: "stood".to_owned(),
@@ -127,7 +128,7 @@ impl Session {
     ) -> Result<(Answer, Vec<u8>), SessionError> {
         let traffic = heard.traffic;
         self.calls += 1;
-        if !self.child.begin(&per_call.secrets) {
+        if self.child.ready.begin(&per_call.secrets).is_err() {
             return Err(SessionError::Before);
         }
         let timeout_ms = crate::base::millis(limit);
@@ -139,16 +140,15 @@ impl Session {
             Ok(Err(_)) => return Err(SessionError::Before),
             Err(_) => return Err(SessionError::Late),
         }
-        let (from, network) = self.child.split();
-        let cpu_limit = self.cpu_limit;
+        let Child { ready, from, .. } = &mut self.child;
         let answered = async {
             tokio::select! {
                 answered = answer(from, self.calls, self.most, heard) => answered,
-                () = network.attend(traffic, cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
+                () = ready.attend(traffic, self.cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
             }
         };
         let answered = timeout_at(deadline, answered).await;
-        self.fit &= self.child.end(traffic).await;
+        self.fit &= self.child.ready.end(traffic).await;
         if let Some(limit) = lock(traffic).over {
             return Err(SessionError::Died(Some(limit)));
         }
@@ -158,19 +158,6 @@ impl Session {
             Ok(Err(e)) => Err(SessionError::Garbage(e)),
             Err(_) => Err(SessionError::Late),
         }
-    }
-
-    /// Whether it may serve another call, as far as its network says.
-    pub fn is_fit(&self) -> bool {
-        self.fit
-    }
-
-    pub fn walls(&self) -> Walls {
-        self.walls.clone()
-    }
-
-    pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
-        self.child.publish(shape).await
     }
 }
 

@@ -112,8 +112,7 @@ struct Answers {
 
 fn answer(subject: &Subject<'_>, bounds: Bounds<'_>, policies: &Policies, machine: &Machine) -> Answers {
     let Subject { manifest, site, runs, .. } = subject;
-    let namers = subject.namers.iter().map(|(_, namer)| namer.manifest.as_path());
-    let denials = HardDenials::new(site, namers, &policies.protected, machine);
+    let denials = HardDenials { site, namers: subject.namers, protected: &policies.protected, machine };
     let denial = |access, area: &Area| denials.reason(access, area);
     let guest = policies.guests.contains(&site.manifest);
     let files = Judge { site, guest, layers: bounds.layers(|policy| &policy.files), denial: &denial };

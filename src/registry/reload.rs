@@ -210,7 +210,7 @@ impl Registry {
             policies.hold_to_script(Arc::new(owned.ownership.guests(owned.tools.iter().map(|tool| &tool.site))));
             policies.share(Arc::new(owner::shared(owned.tools.iter(), &policies, machine)));
             let mut unloaded = owner::own_trees(&owned.tools, &policies, machine, standing);
-            if !unloaded.is_empty() {
+            if unloaded.places().next().is_some() {
                 // A running call may still write where its tool no longer may.
                 unloaded.merge(&state.earlier);
                 owned = own(state, candidates(state).0, unloaded, standing);

@@ -92,9 +92,9 @@ impl OffLimits {
     /// The place that lies below this folder, or is it.
     pub(super) fn below(&self, folder: &Path) -> Option<String> {
         let tools = self.tools.iter().find(|tools| tools.starts_with(folder));
-        let written = || self.written.trees().find(|(tree, _)| tree.starts_with(folder));
+        let written = || self.written.places().find(|place| place.tree.starts_with(folder));
         let words = tools.map(|tools| format!("the tool folder {}", tools.display()));
-        words.or_else(|| written().map(|(tree, who)| format!("{}, where {who}", tree.display())))
+        words.or_else(|| written().map(|place| format!("{}, where {}", place.tree.display(), place.writer())))
     }
 
     /// Refuses a launcher that may read what a tool could write. What it reads is not known: its installation, and the
@@ -107,10 +107,8 @@ impl OffLimits {
             let inside = installation.is_some_and(|above| tree.starts_with(above));
             inside || home.is_some_and(|home| is_setting(tree, home) || files::resolved(home).starts_with(tree))
         };
-        match self.written.trees().find(|(tree, _)| reads(tree)) {
-            None => Ok(()),
-            Some((tree, who)) => Err(format!("a launcher may read what lies in {}, where {who}", tree.display())),
-        }
+        let Some(place) = self.written.places().find(|place| reads(&place.tree)) else { return Ok(()) };
+        Err(format!("a launcher may read what lies in {}, where {}", place.tree.display(), place.writer()))
     }
 }
 

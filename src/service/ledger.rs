@@ -100,7 +100,7 @@ pub fn look_back(
     written: &WritablePaths,
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<Place>) {
-        let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
+        let writer = shape.script.as_deref().and_then(|script| all.by(script));
         let folders = policy::writable::module_folders(shape).into_iter();
         (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
     };
@@ -201,7 +201,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join(LEDGER);
         let ledger = Ledger::beside(&folder.path().join("audit.jsonl"));
-        let known = || ledger.read(|known| known.places.trees().map(|(tree, _)| tree.to_owned()).collect::<Vec<_>>());
+        let known = || ledger.read(|known| known.places.places().map(|place| place.tree.clone()).collect::<Vec<_>>());
         let refused = |words: &str| known().is_err_and(|why| why.person.is_some_and(|why| why.contains(words)));
         assert_eq!(known(), Ok(Vec::new()), "nothing was written yet");
         let line = |tree: &str| format!("\n{{\"tree\":\"{tree}\",\"tool\":\"a:x@1.0.0\"}}\n");

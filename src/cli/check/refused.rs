@@ -34,7 +34,11 @@ pub fn tell(
     // Of the trees below folders of scripts, each is looked at once: what holds no code refuses nothing.
     let folders: BTreeSet<&Path> = tools.iter().map(|tool| tool.site.folder.as_path()).collect();
     let is_below = |tree: &Path| tree.ancestors().any(|above| folders.contains(above));
-    let written = snapshot.written.only(|tree| !is_below(tree) || sandbox::grants::refuses(tree));
+    let counts = |place: &&policy::Place| {
+        place.names.is_some() || !is_below(&place.tree) || sandbox::grants::refuses(&place.tree)
+    };
+    let mut written = policy::WritablePaths::default();
+    snapshot.written.places().filter(counts).for_each(|place| written.add(place.clone()));
     for tool in &tools {
         let Some(report) = places.get(&tool.site.manifest).and_then(|at| reports.get_mut(*at)) else { continue };
         let mut decision = service::requirements::decide(tool, snapshot, &policies, machine);

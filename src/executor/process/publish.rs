@@ -183,7 +183,7 @@ fn file(
     if policy::writable::obeyed(text) {
         return Err("other programs run or obey a file of that name".into());
     }
-    if policy::writable::loaded(text) && !globs.iter().any(|glob| policy::writable::spells_loaded(glob)) {
+    if policy::writable::loaded(text) && !globs.iter().any(|glob| policy::writable::loaded(glob)) {
         return Err("an interpreter loads a file of that name: the manifest must spell its ending".into());
     }
     // Never writable by others, whatever the tool set.

@@ -1,10 +1,15 @@
-//! Where tools may write, or could in earlier calls.
+//! The rule that a tool cannot make tools: what a tool may write, or once could, is never loaded by this host, and no
+//! write tree holds what this host or another tool's script relies on.
 
-use super::hard_denials::{ending, ending_of, may_be_loaded};
+mod hard_denials;
+
 use crate::base::files;
 use crate::manifest::Language;
 use crate::policy::area::Area;
 use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER, Shape, WrittenTree};
+use hard_denials::may_be_loaded;
+pub(super) use hard_denials::{HardDenials, Protected};
+pub use hard_denials::{definition, loaded, obeyed};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +48,8 @@ impl Place {
         }
     }
 
-    fn writer(&self) -> String {
+    /// Who may or could write there, in words.
+    pub fn writer(&self) -> String {
         let when = if self.granted { "may write" } else { "could write in an earlier call" };
         format!("{} {when}", self.tool)
     }
@@ -52,17 +58,13 @@ impl Place {
     pub fn is_of(&self, tool: &str) -> bool {
         self.tool.split('@').next() == tool.split('@').next()
     }
-
-    /// By which it is found: its folder, and the ending of what a pattern matches; empty for a tree.
-    fn key(&self) -> (PathBuf, String) {
-        (self.tree.clone(), self.names.as_deref().map_or_else(String::new, ending))
-    }
 }
 
 /// Where many tools may write now, or could in earlier calls. Of one area two tools are known, no more.
 #[derive(Clone, Debug, Default)]
 pub struct WritablePaths {
-    places: BTreeMap<(PathBuf, String), BTreeSet<Place>>,
+    /// By their folders.
+    places: BTreeMap<PathBuf, BTreeSet<Place>>,
     /// Trees below the folder of any script that a builtin tool runs.
     anywhere: BTreeMap<PathBuf, String>,
 }
@@ -74,22 +76,16 @@ impl WritablePaths {
         for place in tools.into_iter().flat_map(|(tool, grants)| Place::of_grants(grants, tool)) {
             match place.tree.strip_prefix(SCRIPT_FOLDER) {
                 Err(_) => all.add(place),
-                Ok(below) if !below.as_os_str().is_empty() && place.names.is_none() => {
-                    all.anywhere.insert(below.to_path_buf(), place.writer());
-                }
-                Ok(_) => {}
+                Ok(below) if below.as_os_str().is_empty() || place.names.is_some() => {}
+                Ok(below) => _ = all.anywhere.insert(below.to_path_buf(), place.writer()),
             }
         }
         all
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.anywhere.is_empty()
-    }
-
     pub fn add(&mut self, mut place: Place) {
         place.names = place.names.filter(|names| !may_be_loaded(names));
-        let near = self.places.entry(place.key()).or_default();
+        let near = self.places.entry(place.tree.clone()).or_default();
         let alike = |known: &&Place| known.names == place.names && known.granted >= place.granted;
         let alike: Vec<&Place> = near.iter().filter(alike).collect();
         if alike.len() < 2 && !alike.iter().any(|known| known.is_of(&place.tool)) {
@@ -99,40 +95,22 @@ impl WritablePaths {
 
     /// Adds the places of another set; what may be written below any script's folder stays as it is here.
     pub fn merge(&mut self, other: &WritablePaths) {
-        other.places.values().flatten().for_each(|place| self.add(place.clone()));
-    }
-
-    fn at(&self, folder: &Path, ending: String) -> impl Iterator<Item = &Place> {
-        self.places.get(&(folder.to_path_buf(), ending)).into_iter().flatten()
+        other.places().for_each(|place| self.add(place.clone()));
     }
 
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
-    pub fn by_place(&self, path: &Path) -> Option<String> {
-        let trees = path.ancestors().flat_map(|above| self.at(above, String::new()));
-        let named = path.parent().into_iter().flat_map(|folder| self.at(folder, ending_of(path)));
-        let holding = trees.chain(named.filter(|place| place.holds(path)));
-        holding.max_by_key(|place| place.granted).map(Place::writer)
-    }
-
-    /// As `by_place`, or what a builtin tool may write beside the scripts that it runs.
     pub fn by(&self, path: &Path) -> Option<String> {
+        let near = path.ancestors().flat_map(|above| self.places.get(above)).flatten();
+        let place = near.filter(|place| place.holds(path)).max_by_key(|place| place.granted);
         let anywhere = || self.anywhere.iter().find(|(tree, _)| path.ancestors().any(|above| above.ends_with(tree)));
-        self.by_place(path).or_else(|| anywhere().map(|(_, writer)| writer.clone()))
+        place.map(Place::writer).or_else(|| anywhere().map(|(_, writer)| writer.clone()))
     }
 
     /// The trees above and below a folder, itself included. The cost grows with the number of places found.
     pub fn around<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a Place> {
-        let above = folder.ancestors().skip(1).flat_map(|above| self.at(above, String::new()));
-        let from = (folder.to_path_buf(), String::new());
-        let below = self.places.range(from..).take_while(move |((tree, _), _)| tree.starts_with(folder));
-        above.chain(below.filter(|((_, ending), _)| ending.is_empty()).flat_map(|(_, places)| places))
-    }
-
-    /// These without the trees that do not fit.
-    pub fn only(&self, fits: impl Fn(&Path) -> bool) -> WritablePaths {
-        let mut some = self.clone();
-        some.places.retain(|(tree, ending), _| !ending.is_empty() || fits(tree));
-        some
+        let above = folder.ancestors().skip(1).flat_map(|above| self.places.get(above));
+        let below = self.places.range(folder.to_path_buf()..).take_while(move |(tree, _)| tree.starts_with(folder));
+        above.chain(below.map(|(_, places)| places)).flatten().filter(|place| place.names.is_none())
     }
 
     /// As `by`, for the path, each link that leads on from it, and the file at its end; with the step that is meant.
@@ -140,9 +118,8 @@ impl WritablePaths {
         files::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
 
-    /// The trees, each with who may or could write it.
-    pub fn trees(&self) -> impl Iterator<Item = (&Path, String)> {
-        self.places.values().flatten().map(|place| (place.tree.as_path(), place.writer()))
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.places.values().flatten()
     }
 }
 
@@ -166,8 +143,7 @@ pub fn written_trees(shape: &Shape, places: &[Place]) -> Vec<WrittenTree> {
             let tree = if root.starts_with(&place.tree) { root } else { place.tree.as_path() };
             let Ok(below) = tree.strip_prefix(root) else { continue };
             let hidden = below.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));
-            let others =
-                || all().any(|other| !other.is_of(&shape.tool) && Area::Tree(tree.into()).touches(&other.tree));
+            let others = || all().any(|it| !it.is_of(&shape.tool) && Area::Tree(tree.into()).touches(&it.tree));
             if shape.grants.iter().any(|grant| shows_code(grant, tree)) && (!hidden || others()) {
                 found.entry(tree.to_path_buf()).or_insert_with(|| place.writer());
             }

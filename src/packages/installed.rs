@@ -1,8 +1,7 @@
 //! What an installer left, compared with the approved list: every distribution in the tree must be one of it.
 
-use super::tree::{Item, TreeError};
+use super::tree::{Item, TreeError, hostile, shown};
 use crate::base::files::{self, open_at};
-use crate::base::text;
 use crate::policy::packages::{Ecosystem, Package};
 use crate::policy::versions;
 use nix::fcntl::OFlag;
@@ -25,11 +24,9 @@ pub struct Vendored {
     pub path: String,
 }
 
-impl Vendored {
-    pub fn package(&self) -> Package {
-        Package { name: self.name.clone(), version: self.version.clone(), hashes: Vec::new() }
-    }
-}
+/// What says that it is a package: the place of the lock where it lies (`None`: where no installer puts one), its name
+/// and its version.
+type Distribution = (Option<String>, String, String);
 
 /// Compares the tree with the lock, `site` being the folder of packages in it: at each place of a package lies what the
 /// lock has for that place. Returns the copies of packages that lie elsewhere.
@@ -47,7 +44,7 @@ pub fn compare(
             Ecosystem::Python => python(root, item, below)?,
             Ecosystem::Node => node(root, item, below)?,
         };
-        let Some(Distribution { place, name, version }) = found else { continue };
+        let Some((place, name, version)) = found else { continue };
         let Some(place) = place else {
             vendored.push(Vendored { name, version, path: item.path.clone() });
             continue;
@@ -55,35 +52,14 @@ pub fn compare(
         let is_approved = approved
             .get(&place)
             .is_some_and(|package| package.name == name && versions::are_same(ecosystem, &package.version, &version));
-        let is_first = met.insert(place);
-        if !is_approved || !is_first {
-            let why =
-                if is_approved { "is installed twice" } else { "was installed, and is not in the lock at this place" };
-            return hostile(&item.path, &format!("`{} {}` {why}", shown(&name), shown(&version)));
-        }
-    }
-    if ecosystem == Ecosystem::Python {
-        let tops = items.iter().filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
-        tops.filter(|(_, name)| !name.contains('/') && info(name).is_some())
-            .try_for_each(|(item, name)| of_one_archive(root, item, name))?;
+        let why = match (is_approved, met.insert(place)) {
+            (false, _) => "was installed, and is not in the lock at this place",
+            (true, false) => "is installed twice",
+            (true, true) => continue,
+        };
+        return hostile(&item.path, &format!("`{} {}` {why}", shown(&name), shown(&version)));
     }
     Ok(vendored)
-}
-
-fn hostile<T>(path: &str, why: &str) -> Result<T, TreeError> {
-    Err(TreeError::Hostile(format!("{}: {why}", shown(path))))
-}
-
-fn shown(part: &str) -> String {
-    text::printable(&text::head(part, 200))
-}
-
-/// What says that it is a package.
-struct Distribution {
-    /// The place of the lock where it lies; `None`: where no installer puts one.
-    place: Option<String>,
-    name: String,
-    version: String,
 }
 
 /// A folder `*.dist-info` or `*.egg-info` (of which the latter may be a file).
@@ -103,18 +79,21 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
     };
     let name = header("Name").and_then(|name| versions::name(Ecosystem::Python, name));
     let version = header("Version").and_then(|version| versions::version(Ecosystem::Python, version));
+    let Some((name, version)) = name.zip(version) else {
+        return if is_position { hostile(&item.path, "its name and version cannot be read") } else { Ok(None) };
+    };
     // Python finds a distribution by the name of its folder, too: both must say the same.
     let (folder_name, folder_version) = stem.split_once('-').unwrap_or((stem, ""));
     let folder_version = folder_version.split("-py").next().unwrap_or_default();
-    let agrees = versions::name(Ecosystem::Python, folder_name) == name
-        && (ending == "egg-info"
-            || version.as_ref().is_some_and(|version| versions::are_same(Ecosystem::Python, folder_version, version)));
-    match (name, version) {
-        (Some(name), Some(version)) if !is_position => Ok(Some(Distribution { place: None, name, version })),
-        _ if !is_position => Ok(None),
-        (Some(name), Some(version)) if agrees => Ok(Some(Distribution { place: Some(name.clone()), name, version })),
-        _ => hostile(&item.path, "its name and version cannot be read, or differ"),
+    let agrees = versions::name(Ecosystem::Python, folder_name).as_ref() == Some(&name)
+        && (ending == "egg-info" || versions::are_same(Ecosystem::Python, folder_version, &version));
+    if is_position && !agrees {
+        return hostile(&item.path, "its name and version differ from those of its folder");
     }
+    if is_position {
+        check_record(root, item, below)?;
+    }
+    Ok(Some((is_position.then(|| name.clone()), name, version)))
 }
 
 /// The name and the ending of what describes a distribution. Python reads the ending in any case.
@@ -125,16 +104,14 @@ fn info(name: &str) -> Option<(&str, String)> {
 }
 
 /// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
-fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
+fn check_record(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
     let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?.unwrap_or_default();
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
         let top = parts.find(|part| !matches!(*part, "" | ".")).unwrap_or_default();
         if top != own && info(top).is_some() {
-            return hostile(
-                &item.path,
-                &format!("its archive brings `{}`, which describes another package", shown(top)),
-            );
+            let why = format!("its archive brings `{}`, which describes another package", shown(top));
+            return hostile(&item.path, &why);
         }
     }
     Ok(())
@@ -147,14 +124,14 @@ fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distributio
         let (name, version) = name_and_version(read(root, &format!("{}/package.json", item.path), LARGEST)?.as_deref());
         let name = name.unwrap_or_else(|| below.to_owned());
         let version = version.unwrap_or_else(|| "(no version)".to_owned());
-        return Ok(Some(Distribution { place: Some(format!("node_modules/{below}")), name, version }));
+        return Ok(Some((Some(format!("node_modules/{below}")), name, version)));
     }
     let folder = below.strip_suffix("/package.json").filter(|_| !is_folder);
     if folder.is_none_or(is_position) {
         return Ok(None);
     }
     let (name, version) = name_and_version(read(root, &item.path, LARGEST)?.as_deref());
-    Ok(name.zip(version).map(|(name, version)| Distribution { place: None, name, version }))
+    Ok(name.zip(version).map(|(name, version)| (None, name, version)))
 }
 
 /// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. What begins with a dot is theirs.

@@ -98,14 +98,17 @@ fn pylock(folder: &Folder<'_>, name: &str, environment: &Environment) -> Result<
 }
 
 /// What a lock of PEP 751 holds.
-pub(super) fn of_lock(file: &Text, environment: &Environment) -> Result<PackageRequirements, FileProblem> {
-    from_lock(&[], &Lock { file: file.clone(), packages: read_pylock(file, environment)? }, file.name())
+pub(super) fn read_lock(file: Text, environment: &Environment) -> Result<PackageRequirements, FileProblem> {
+    let (name, packages) = (file.name(), read_pylock(&file, environment)?);
+    from_lock(&[], &Lock { file, packages }, name)
 }
 
-/// Requirements that lie in no file.
-pub(super) fn from_names(requirements: Vec<Requirement>, lock_file: String) -> PackageRequirements {
+/// Requirements that a person names, for a lock of this name.
+pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
+    let environment = Environment::new(None);
+    let requirements = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<_, _>>()?;
     let asks = Asks { file: Text::new("(the command line)", ""), requirements };
-    PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) }
+    Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) })
 }
 
 /// Everything that is required here stands in the lock, at a version that fits.
@@ -172,15 +175,8 @@ fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageReq
         }));
     }
     let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(Text::source).collect();
-    Ok(PackageRequirements {
-        ecosystem: Ecosystem::Python,
-        sources,
-        packages,
-        locked: true,
-        lock_file,
-        inputs,
-        requires,
-    })
+    let ecosystem = Ecosystem::Python;
+    Ok(PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
 }
 
 fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result<Package, String> {
@@ -371,18 +367,13 @@ fn project(file: &Text, environment: &Environment) -> Result<Option<(String, Vec
         return Err(file.problem(0, why));
     }
     let listed = dependencies.unwrap_or_default();
-    match tool.poetry.get("dependencies").filter(|_| listed.is_empty()) {
-        Some(value) => {
-            let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
-            Err(file.problem(file.line(value.span().start), why))
-        }
-        None if listed.is_empty() => Ok(None),
-        None => {
-            let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
-            let line = |offset| file.line(offset);
-            Ok(Some((name, parse_requirements(file, &listed, &tool, line, environment)?)))
-        }
+    if listed.is_empty() {
+        let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
+        let refused = tool.poetry.get("dependencies").map(|at| Err(file.problem(file.line(at.span().start), why)));
+        return refused.unwrap_or(Ok(None));
     }
+    let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
+    Ok(Some((name, parse_requirements(file, &listed, &tool, |offset| file.line(offset), environment)?)))
 }
 
 fn parse_requirements<'t>(
@@ -413,25 +404,20 @@ fn parse_requirements<'t>(
 
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
 fn block(script: &Text, environment: &Environment) -> Result<Option<Vec<Requirement>>, FileProblem> {
-    let lines: Vec<&str> = script.text.lines().collect();
-    let (mut found, mut number): (Option<(usize, String)>, usize) = (None, 0);
-    while number < lines.len() {
-        if lines[number].trim_end() != "# /// script" {
-            number += 1;
-            continue;
-        }
-        let rest = lines[number + 1..].iter();
-        let body: Vec<&str> = rest.take_while(|line| **line == "#" || line.starts_with("# ")).copied().collect();
+    let (mut lines, mut found) = (script.text.lines().enumerate(), None);
+    while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
+        let rest = lines.clone().map(|(_, line)| line);
+        let body: Vec<&str> = rest.take_while(|line| *line == "#" || line.starts_with("# ")).collect();
         // The last closing line of the comment counts (PEP 723).
         let Some(end) = body.iter().rposition(|line| line.trim_end() == "# ///") else {
-            return Err(script.problem(number + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
+            return Err(script.problem(at + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
         };
         if found.is_some() {
-            return Err(script.problem(number + 1, "a second block `# /// script`: keep one"));
+            return Err(script.problem(at + 1, "a second block `# /// script`: keep one"));
         }
         let text: Vec<&str> = body[..end].iter().map(|line| line.strip_prefix("# ").unwrap_or_default()).collect();
-        found = Some((number + 1, text.join("\n")));
-        number += end + 2;
+        found = Some((at + 1, text.join("\n")));
+        lines.nth(end);
     }
     let Some((line, text)) = found else { return Ok(None) };
     let document: Document = script.toml(&text, line)?;
@@ -552,9 +538,8 @@ impl Environment {
         let inside = marker.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| *word == "in").count();
         let is_plain = marker.bytes().all(|b| (b' '..=b'~').contains(&b));
         if marker.len() > LONGEST || texts > MOST_COMPARISONS || inside > MOST_IN || !is_plain {
-            return Err(format!(
-                "its marker is too long: at most {MOST_COMPARISONS} comparisons, {MOST_IN} of them with `in`"
-            ));
+            let most = format!("at most {MOST_COMPARISONS} comparisons, {MOST_IN} of them with `in`");
+            return Err(format!("its marker is too long: {most}"));
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());

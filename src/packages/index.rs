@@ -62,6 +62,7 @@ impl Index {
     ) -> Result<Index, String> {
         let (url, HostPattern { host, port }) = address(url)?;
         let usual = if url.starts_with("https:") { 443 } else { 80 };
+        let rule = format!("indexes.{name}: {}", ecosystem.name());
         let grant = |pattern: HostPattern| HostGrant {
             ranges: match pattern.host {
                 Host::Address(address) => ranges.iter().filter(|range| range.contains(&address)).copied().collect(),
@@ -69,7 +70,7 @@ impl Index {
             },
             asked: pattern.to_string(),
             pattern,
-            rule: format!("indexes.{name}: {}", ecosystem.name()),
+            rule: rule.clone(),
             why: "packages are fetched from there".to_owned(),
         };
         let mut grants = vec![grant(HostPattern { host: host.clone(), port: Some(port.unwrap_or(usual)) })];
@@ -96,8 +97,8 @@ impl Index {
                 query: Vec::new(),
                 request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
             };
-            let (name, rule) = ("INDEX_CREDENTIAL".to_owned(), format!("indexes.{name}: {}", ecosystem.name()));
-            Ok(SecretGrant { name, from, header: Some(header), rule, why: "the index asks for it".to_owned() })
+            let (name, why) = ("INDEX_CREDENTIAL".to_owned(), "the index asks for it".to_owned());
+            Ok(SecretGrant { name, from, header: Some(header), rule: rule.clone(), why })
         };
         let credential = credential.map(secret).transpose().map_err(|why| format!("credential: {why}"))?;
         if credential.is_some() {

@@ -49,10 +49,8 @@ pub fn compare(
             vendored.push(Vendored { name, version, path: item.path.clone() });
             continue;
         };
-        let is_approved = approved
-            .get(&place)
-            .is_some_and(|package| package.name == name && versions::are_same(ecosystem, &package.version, &version));
-        let why = match (is_approved, met.insert(place)) {
+        let is_same = |it: &Package| it.name == name && versions::are_same(ecosystem, &it.version, &version);
+        let why = match (approved.get(&place).is_some_and(is_same), met.insert(place)) {
             (false, _) => "was installed, and is not in the lock at this place",
             (true, false) => "is installed twice",
             (true, true) => continue,
@@ -71,7 +69,7 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
         (false, "dist-info") => format!("{}/METADATA", item.path),
         (false, _) => format!("{}/PKG-INFO", item.path),
     };
-    let text = read(root, &file, LARGEST)?.unwrap_or_default();
+    let text = read(root, &file, LARGEST)?;
     let text = String::from_utf8_lossy(&text);
     let header = |key: &str| {
         let mut fields = text.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':'));
@@ -105,7 +103,7 @@ fn info(name: &str) -> Option<(&str, String)> {
 
 /// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
 fn check_record(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
-    let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?.unwrap_or_default();
+    let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?;
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
         let top = parts.find(|part| !matches!(*part, "" | ".")).unwrap_or_default();
@@ -120,43 +118,35 @@ fn check_record(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeErro
 /// A folder below `node_modules`, or below a scope there; and a `package.json` anywhere else.
 fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let is_folder = item.sha256.is_none();
-    if is_folder && is_position(below) {
-        let (name, version) = name_and_version(read(root, &format!("{}/package.json", item.path), LARGEST)?.as_deref());
-        let name = name.unwrap_or_else(|| below.to_owned());
-        let version = version.unwrap_or_else(|| "(no version)".to_owned());
-        return Ok(Some((Some(format!("node_modules/{below}")), name, version)));
-    }
-    let folder = below.strip_suffix("/package.json").filter(|_| !is_folder);
-    if folder.is_none_or(is_position) {
+    let place = is_folder && is_position(below);
+    let copy = !is_folder && below.strip_suffix("/package.json").is_some_and(|folder| !is_position(folder));
+    if !place && !copy {
         return Ok(None);
     }
-    let (name, version) = name_and_version(read(root, &item.path, LARGEST)?.as_deref());
-    Ok(name.zip(version).map(|(name, version)| (None, name, version)))
+    let file = if place { format!("{}/package.json", item.path) } else { item.path.clone() };
+    let text = read(root, &file, LARGEST)?;
+    // npm reads a manifest with a mark of its byte order.
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+    let said: Value = serde_json::from_slice(text).unwrap_or_default();
+    let part = |key: &str| said[key].as_str().map(str::to_owned);
+    let version = part("version")
+        .map(|text| versions::version(Ecosystem::Node, text.trim().trim_start_matches(['v', '='])).unwrap_or(text));
+    let name = part("name").or(place.then(|| below.to_owned()));
+    let version = version.or(place.then(|| "(no version)".to_owned()));
+    Ok(name.zip(version).map(|(name, version)| (place.then(|| format!("node_modules/{below}")), name, version)))
 }
 
 /// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. What begins with a dot is theirs.
 fn is_position(below: &str) -> bool {
     below.split("/node_modules/").all(|name| {
-        let parts: Vec<&str> = name.split('/').collect();
-        let scoped = name.starts_with('@');
-        parts.len() == if scoped { 2 } else { 1 } && !name.starts_with('.') && name != "node_modules"
+        let is_whole = name.matches('/').count() == usize::from(name.starts_with('@'));
+        is_whole && !name.starts_with('.') && name != "node_modules"
     })
 }
 
-fn name_and_version(manifest: Option<&[u8]>) -> (Option<String>, Option<String>) {
-    // npm reads a manifest with a mark of its byte order.
-    let text = manifest.map(|text| text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text));
-    let said: Value = text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-    let part = |key: &str| said[key].as_str().map(str::to_owned);
-    let version = part("version")
-        .map(|text| versions::version(Ecosystem::Node, text.trim().trim_start_matches(['v', '='])).unwrap_or(text));
-    (part("name"), version)
-}
-
-fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Option<Vec<u8>>, TreeError> {
-    let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(None) };
-    match files::whole(File::from(file), most)? {
-        None => hostile(path, &format!("is larger than {most} bytes")),
-        text => Ok(text),
-    }
+/// A file of the tree; one that is not there is empty.
+fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Vec<u8>, TreeError> {
+    let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(Vec::new()) };
+    let bytes = files::whole(File::from(file), most)?;
+    bytes.map_or_else(|| hostile(path, &format!("is larger than {most} bytes")), Ok)
 }

@@ -21,7 +21,6 @@ use crate::base::files::Stamp;
 use crate::policy::FileProblem;
 use crate::policy::packages::Ecosystem;
 use files::Folder;
-use python::Environment;
 use std::path::{Path, PathBuf};
 
 /// Files that are longer, all together, take some milliseconds to read.
@@ -47,12 +46,12 @@ pub fn read_lock(
     ecosystem: Ecosystem,
     python: &str,
 ) -> Result<PackageRequirements, FileProblem> {
-    let file = files::Text::new(&path.to_string_lossy(), text);
+    let file = files::Text::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::LARGEST {
         return Err(file.problem(0, format!("it is larger than {} bytes", files::LARGEST)));
     }
     match ecosystem {
-        Ecosystem::Python => python::read_lock(file, &Environment::new(Some(python))),
+        Ecosystem::Python => python::read_lock(file, python),
         Ecosystem::Node => node::read_lock(&file),
     }
 }
@@ -60,7 +59,7 @@ pub fn read_lock(
 /// What tells whether anything beside a script changed since its files were read. Of no script there are none.
 #[derive(Clone, Debug, Default)]
 pub struct FileStamps {
-    stamps: Vec<(PathBuf, Option<Stamp>)>,
+    stamps: Vec<(Option<Stamp>, PathBuf)>,
     /// Two writes within one second may leave the same times behind.
     are_young: bool,
 }
@@ -75,20 +74,20 @@ impl FileStamps {
         let present = names.map(|name| folder.join(name)).filter(|path| path.symlink_metadata().is_ok());
         // A file that comes or goes is a change of the folder.
         let all = [folder.to_owned(), script.to_owned()].into_iter().chain(present);
-        let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).map(|(stamp, path)| (path, stamp)).collect();
+        let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).collect();
         let now = jiff::Timestamp::now();
         let second_ago = (now.as_second() - 1, i64::from(now.subsec_nanosecond()));
         let is_young = |stamp: Stamp| stamp.changed >= second_ago;
-        let are_young = stamps.iter().any(|(_, stamp)| stamp.is_none_or(is_young));
+        let are_young = stamps.iter().any(|(stamp, _)| stamp.is_none_or(is_young));
         FileStamps { stamps, are_young }
     }
 
     pub fn is_long(&self) -> bool {
-        self.stamps.iter().filter_map(|(_, stamp)| Some(stamp.as_ref()?.size)).sum::<u64>() > LONG
+        self.stamps.iter().filter_map(|(stamp, _)| Some(stamp.as_ref()?.size)).sum::<u64>() > LONG
     }
 
     pub fn is_unchanged(&self) -> bool {
-        !self.are_young && self.stamps.iter().all(|(path, previous)| stamp(path) == *previous)
+        !self.are_young && self.stamps.iter().all(|(previous, path)| stamp(path) == *previous)
     }
 }
 

@@ -17,12 +17,10 @@ const SHRINKWRAP: &str = "npm-shrinkwrap.json";
 const LOCK: &str = "package-lock.json";
 /// A lock that is only translated, by the installer.
 const FOREIGN: &str = "bun.lock";
-const SETTINGS: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
 /// Most packages below each other.
 const DEEPEST: usize = 32;
-/// Fields of a place that lead to other packages, and those that say where it is for.
+/// Fields of a place that lead to other packages.
 const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
-const ONLY: [&str; 3] = ["os", "cpu", "libc"];
 /// Fields of package.json that change what its names and ranges mean.
 #[rustfmt::skip]
 const REFUSED: [&str; 10] = [
@@ -56,7 +54,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
     if asked.is_empty() {
         return Ok(None);
     }
-    folder.without(&SETTINGS)?;
+    folder.without(&[".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"])?;
     let required = |(name, (versions, _)): (&String, &(String, bool))| Required {
         name: name.clone(),
         versions: versions.clone(),
@@ -142,13 +140,11 @@ fn read_requirements(file: &Text, document: &Document<'_>) -> Result<Dependencie
             _ => return Err(file.problem(0, format!("`{field}` is not an object of at most {MOST} packages"))),
         };
         for (name, range) in listed {
-            let bad = |why: String| Err(file.problem(line(document, name), format!("`{}`: {why}", shown(name))));
-            let Some(read) = versions::name(Ecosystem::Node, name) else {
-                return bad("this is not the name of a package".to_owned());
-            };
+            let bad = |why: &str| file.problem(line(document, name), format!("`{}`: {why}", shown(name)));
+            let read = versions::name(Ecosystem::Node, name).ok_or_else(|| bad("this is not the name of a package"))?;
             let range = range.as_str().unwrap_or_default();
             if !versions::is_range(Ecosystem::Node, range) {
-                return bad(no_range(range));
+                return Err(bad(&no_range(range)));
             }
             // What stands in both is optional, as npm has it.
             asked.insert(read, (range.to_owned(), optional));
@@ -228,7 +224,10 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String
         .ok_or_else(|| format!("`{}` is not the name of a package", shown(name)))?;
     let version = said["version"].as_str().unwrap_or_default();
     let version = versions::version(Ecosystem::Node, version).ok_or_else(|| no_range(version))?;
-    let lists = ONLY.map(|field| (field, said[field].clone())).into_iter().filter(|(_, words)| !words.is_null());
+    let lists = ["os", "cpu", "libc"]
+        .map(|field| (field, said[field].clone()))
+        .into_iter()
+        .filter(|(_, words)| !words.is_null());
     let only = lists.map(|(field, words)| (field, if words.is_array() { words } else { json!([words]) })).collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
     Ok(Some(Entry { package: Package { name, version, hashes }, bundled, optional, only }))
@@ -236,11 +235,10 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String
 
 /// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.
 fn edges(said: &Value) -> Result<(), String> {
-    let members = match said {
-        Value::Null => return Ok(()),
-        Value::Object(members) => members,
-        _ => return Err("what it requires is not an object".to_owned()),
-    };
+    if said.is_null() {
+        return Ok(());
+    }
+    let members = said.as_object().ok_or("what it requires is not an object")?;
     let is_tag = |text: &str| {
         !text.is_empty() && text.len() < 40 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     };

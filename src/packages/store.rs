@@ -100,8 +100,7 @@ impl Store {
 
     /// The entry of a key, if it is as it was built. What was changed is removed, and `report` gets its path.
     pub fn hold(&self, key: &str, report: impl FnOnce(&str)) -> io::Result<Option<LockedEntry>> {
-        let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, why);
-        self.content.check_private().map_err(refused)?;
+        self.content.check_private().map_err(io::Error::other)?;
         let Some(entry) = self.entry(key) else { return Ok(None) };
         let root = self.content.hold_tree(&entry.name)?;
         let changed = root.as_ref().map_or(Some("its folder"), |root| first_changed(root, &entry));
@@ -170,16 +169,14 @@ impl Store {
     pub fn keep(&self, key: &str, about: BuildInfo, examined: Examined) -> Result<(), TreeError> {
         let Examined { work, layout, root, built, .. } = examined;
         let made = work.path.join("entry");
-        for (path, text) in &layout.files {
-            std::fs::write(made.join(path), text)?;
-        }
-        let mut own: Vec<Item> = layout.files.iter().map(|(path, _)| Item::new(path)).collect();
-        for (path, target) in &layout.links {
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            std::fs::create_dir_all(made.join(folder))?;
-            std::fs::set_permissions(made.join(folder), Permissions::from_mode(0o755))?;
-            symlink(target, made.join(path))?;
-            own.extend([Item::new(folder), Item::new(path)]);
+        let mut own = Vec::new();
+        if let Some((settings, program)) = &layout.environment {
+            let bin = made.join("bin");
+            std::fs::write(made.join("pyvenv.cfg"), settings)?;
+            std::fs::create_dir(&bin)?;
+            std::fs::set_permissions(&bin, Permissions::from_mode(0o755))?;
+            symlink(program, bin.join("python"))?;
+            own.extend(["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
         }
         self.content.keep_tree(&work, "entry")?;
         let bytes = built.iter().map(|item| item.bytes).sum();
@@ -266,8 +263,8 @@ pub struct Layout {
     pub from: PathBuf,
     /// Below the entry, with `/` between.
     pub site: String,
-    pub files: Vec<(String, String)>,
-    pub links: Vec<(String, PathBuf)>,
+    /// Of Python: the text of `pyvenv.cfg`, and the interpreter.
+    pub environment: Option<(String, PathBuf)>,
 }
 
 /// The key for a text: the first half of its SHA-256, in hex.

@@ -182,7 +182,7 @@ impl<'a> Installer<'a> {
     pub fn layout(&self) -> Result<Layout, Fault> {
         if self.need.wanted.ecosystem == Ecosystem::Node {
             let (from, site) = ("built/project/node_modules".into(), "node_modules".to_owned());
-            return Ok(Layout { from, site, files: Vec::new(), links: Vec::new() });
+            return Ok(Layout { from, site, environment: None });
         }
         let (program, version) = (program(self.runtime)?, &self.runtime.version);
         let [major, minor, ..] = version.split('.').collect::<Vec<_>>()[..] else {
@@ -192,8 +192,7 @@ impl<'a> Installer<'a> {
         let site = format!("lib/python{major}.{minor}/site-packages");
         let home = program.parent().unwrap_or(Path::new("/")).display();
         let text = format!("home = {home}\ninclude-system-site-packages = false\nversion = {version}\n");
-        let files = vec![("pyvenv.cfg".to_owned(), text)];
-        Ok(Layout { from: "built/site".into(), site, files, links: vec![("bin/python".to_owned(), program)] })
+        Ok(Layout { from: "built/site".into(), site, environment: Some((text, program)) })
     }
 
     async fn run_recorded(

@@ -66,31 +66,36 @@ pub struct Stamp {
     device: u64,
     inode: u64,
     pub size: u64,
-    changed: (i64, i64),
+    /// Seconds and nanoseconds.
+    pub changed: (i64, i64),
     modified: (i64, i64),
 }
 
 impl Stamp {
     pub fn from_file(file: &File) -> io::Result<Stamp> {
-        Stamp::from(&file.metadata()?)
+        Stamp::from_regular(&file.metadata()?)
     }
 
     /// Of what lies at a path now, which is not opened; a link is not a regular file.
     pub fn at(path: &Path) -> io::Result<Stamp> {
-        Stamp::from(&path.symlink_metadata()?)
+        Stamp::from_regular(&path.symlink_metadata()?)
     }
 
-    fn from(facts: &Metadata) -> io::Result<Stamp> {
-        if !facts.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(Stamp {
+    fn from_regular(facts: &Metadata) -> io::Result<Stamp> {
+        let refused = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+        facts.is_file().then(|| Stamp::from(facts)).ok_or_else(refused)
+    }
+}
+
+impl From<&Metadata> for Stamp {
+    fn from(facts: &Metadata) -> Stamp {
+        Stamp {
             device: facts.dev(),
             inode: facts.ino(),
             size: facts.len(),
             changed: (facts.ctime(), facts.ctime_nsec()),
             modified: (facts.mtime(), facts.mtime_nsec()),
-        })
+        }
     }
 }
 

@@ -22,8 +22,8 @@ use std::time::{Duration, SystemTime};
 const HEADER_BYTES: u64 = 8 + 32;
 /// The time of the last use is exact to this.
 const USE_PRECISION: Duration = Duration::from_secs(60);
-/// An unfinished record of this age belongs to no host that still runs.
-const ABANDONED: Duration = Duration::from_secs(3600);
+/// An unfinished record of this age, seconds, belongs to no host that still runs.
+const ABANDONED: i64 = 3600;
 /// Fewest characters of a key: lower-case hexadecimal digits.
 const LEAST_KEY: usize = 32;
 
@@ -268,27 +268,33 @@ impl ContentStore {
 
     /// Removes a record and the tree that it names; false: somebody uses or makes it.
     pub fn remove(&self, key: &str, kind: &Kind, tree: Option<&str>) -> io::Result<bool> {
-        let Some(_lock) = self.lock(key)? else { return Ok(false) };
-        let Some(_alone) = tree.map_or(Ok(Some(None)), |tree| self.unused(tree))? else { return Ok(false) };
         // First the record: what is left if this process ends now belongs to none.
-        self.discard(&format!("{key}{}", kind.ending))?;
-        tree.map_or(Ok(()), |tree| self.discard(tree)).map(|()| true)
+        let names: Vec<_> = [&*format!("{key}{}", kind.ending)].into_iter().chain(tree).map(str::to_owned).collect();
+        self.discard(key, &names, &|| false)
     }
 
-    /// Keeps others from a tree; `None`: one uses it. A tree that is not there is unused.
-    fn unused(&self, tree: &str) -> io::Result<Option<Option<File>>> {
-        let Ok(root) = self.open_tree(tree).map(File::from) else { return Ok(Some(None)) };
-        match root.try_lock() {
-            Ok(()) => Ok(Some(Some(root))),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(e)) => Err(e),
+    /// Removes parts of a key, unless it is being built, one of them is a tree in use, or they are needed; false: they stay.
+    fn discard(&self, key: &str, names: &[String], are_needed: &dyn Fn() -> bool) -> io::Result<bool> {
+        let Some(_lock) = self.lock(key)? else { return Ok(false) };
+        let trees: Vec<_> = names.iter().filter_map(|name| self.open_tree(name).map(File::from).ok()).collect();
+        for tree in &trees {
+            match tree.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(false),
+                Err(TryLockError::Error(e)) => return Err(e),
+            }
         }
-    }
-
-    /// Removes whatever has this name.
-    fn discard(&self, name: &str) -> io::Result<()> {
-        let Some(stat) = self.folder.stat(name) else { return Ok(()) };
-        if is(stat.st_mode, SFlag::S_IFDIR) { remove_tree(self.folder.as_fd(), name) } else { self.folder.remove(name) }
+        if are_needed() {
+            return Ok(false);
+        }
+        for name in names {
+            match self.folder.stat(name) {
+                None => {}
+                Some(stat) if is(stat.st_mode, SFlag::S_IFDIR) => self.remove_tree(name)?,
+                Some(_) => self.folder.remove(name)?,
+            }
+        }
+        Ok(true)
     }
 
     /// Removes what hosts left that were killed, records without their tree and trees without a record, and what was
@@ -298,28 +304,30 @@ impl ContentStore {
         let mut records = Vec::new();
         for name in self.folder.names()? {
             let Some((key, part)) = self.part(&name) else { continue };
-            if !self.is_needed(&name, key, &part, tree_of) {
-                if let Err(e) = self.discard_unneeded(&name, key, &part, tree_of) {
+            let is_needed = || self.is_needed(&name, key, &part, tree_of);
+            if !is_needed() {
+                // A lock goes with the one that is taken for it. Others may have become part of an entry meanwhile.
+                let names = if name.ends_with(".lock") { Vec::new() } else { vec![name.clone()] };
+                if let Err(e) = self.discard(key, &names, &is_needed) {
                     let store = self.path.display();
                     tracing::warn!(target: "toolhost::store", "{name} in {store} cannot be removed: {e}");
                 }
-            } else if let (Part::Record(kind), Some(stat)) = (part, self.folder.stat(&name)) {
-                let bytes = u64::try_from(stat.st_size).unwrap_or(0).max(4096);
+            } else if let (Part::Record(kind), Some(stat)) = (&part, self.folder.stat(&name)) {
+                let own = u64::try_from(stat.st_size).unwrap_or(0).max(4096);
                 let tree = tree_of(key).filter(|_| kind.has_tree);
-                records.push(((stat.st_mtime, stat.st_mtime_nsec), key.to_owned(), kind, bytes, tree));
+                let (bytes, files) = tree.as_ref().map_or((own, 1), |tree| (own + tree.bytes, 1 + tree.files));
+                let tree = tree.map(|tree| tree.name);
+                records.push(((stat.st_mtime, stat.st_mtime_nsec), key.to_owned(), *kind, tree, bytes, files));
             }
         }
         records.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
-        let size =
-            |bytes: &u64, tree: &Option<Tree>| tree.as_ref().map_or((*bytes, 1), |t| (t.bytes + bytes, t.files + 1));
-        let sizes = records.iter().map(|(.., bytes, tree)| size(bytes, tree));
+        let sizes = records.iter().map(|(.., bytes, files)| (*bytes, *files));
         let (mut bytes, mut files) = sizes.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        for (_, key, kind, own, tree) in records {
+        for (_, key, kind, tree, its_bytes, its_files) in records {
             if bytes <= self.limits.bytes && files <= self.limits.files {
                 break;
             }
-            let (its_bytes, its_files) = size(&own, &tree);
-            if self.remove(&key, kind, tree.as_ref().map(|tree| &*tree.name)).unwrap_or(false) {
+            if self.remove(&key, kind, tree.as_deref()).unwrap_or(false) {
                 (bytes, files) = (bytes - its_bytes, files - its_files);
             }
         }
@@ -330,8 +338,8 @@ impl ContentStore {
         let temporary = name.strip_prefix('.');
         let work = name.strip_prefix("work.");
         let rest = temporary.or(work).unwrap_or(name);
-        let end = rest.find(|c: char| !c.is_ascii_digit() && !('a'..='f').contains(&c)).unwrap_or(rest.len());
-        let (key, ending) = rest.split_at(end);
+        let ending = rest.trim_start_matches(|c| matches!(c, '0'..='9' | 'a'..='f'));
+        let key = &rest[..rest.len() - ending.len()];
         let kind = self.kinds.iter().find(|kind| kind.ending == ending);
         let part = match (temporary, work, kind) {
             (Some(_), ..) if ending.starts_with('.') => Part::Unfinished,
@@ -348,37 +356,17 @@ impl ContentStore {
         match part {
             Part::Record(kind) => !kind.has_tree || tree_of(key).is_some(),
             Part::Tree => tree_of(key).is_some_and(|tree| tree.name == name),
-            Part::Unfinished => self.folder.stat(name).is_none_or(|stat| age(stat.st_mtime) < ABANDONED),
+            Part::Unfinished => {
+                let now = jiff::Timestamp::now().as_second();
+                self.folder.stat(name).is_none_or(|stat| now - stat.st_mtime < ABANDONED)
+            }
             Part::Leftover => false,
         }
     }
-
-    /// Removes a part, unless its key is being built or its tree is used.
-    fn discard_unneeded(
-        &self,
-        name: &str,
-        key: &str,
-        part: &Part,
-        tree_of: &dyn Fn(&str) -> Option<Tree>,
-    ) -> io::Result<()> {
-        let Some(_lock) = self.lock(key)? else { return Ok(()) };
-        // A lock goes with the one that was just taken.
-        if name.ends_with(".lock") {
-            return Ok(());
-        }
-        let Some(_alone) = self.unused(name)? else { return Ok(()) };
-        // It may have become part of an entry since it was looked at.
-        if self.is_needed(name, key, part, tree_of) { Ok(()) } else { self.discard(name) }
-    }
-}
-
-fn age(seconds: i64) -> Duration {
-    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    then.elapsed().unwrap_or_default()
 }
 
 fn is_key(name: &str) -> bool {
-    name.len() >= LEAST_KEY && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    name.len() >= LEAST_KEY && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// SHA-256 of what is left to read, taken a piece at a time, and how many bytes that was.

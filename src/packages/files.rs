@@ -16,7 +16,6 @@ use std::sync::OnceLock;
 pub(super) const LARGEST: u64 = 4 << 20;
 /// The same, of what a person writes.
 const LARGEST_WRITTEN: u64 = 1 << 20;
-const WRITTEN: [&str; 2] = ["package.json", "pyproject.toml"];
 /// The most packages of one lock, and the most requirements of one file.
 pub(super) const MOST: usize = 5000;
 
@@ -42,7 +41,6 @@ pub(super) struct Folder<'a> {
 }
 
 /// A file that was read whole.
-#[derive(Clone)]
 pub(super) struct Text {
     pub path: PathBuf,
     pub text: String,
@@ -84,18 +82,18 @@ impl<'a> Folder<'a> {
         }
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
             .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
-        let most = if WRITTEN.contains(&name) { LARGEST_WRITTEN } else { LARGEST };
+        let most = if ["package.json", "pyproject.toml"].contains(&name) { LARGEST_WRITTEN } else { LARGEST };
         let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
-        Ok(Some(Text::read(path.clone(), &bytes, text)))
+        std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
+        Ok(Some(Text::new(path.clone(), &bytes)))
     }
 
     /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
     pub fn script(&self, name: &str) -> Option<Text> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), LARGEST).ok()??;
-        Some(Text::read(self.path.join(name), &bytes, &String::from_utf8_lossy(&bytes)))
+        Some(Text::new(self.path.join(name), &bytes))
     }
 
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
@@ -108,13 +106,9 @@ impl<'a> Folder<'a> {
 }
 
 impl Text {
-    /// A text that lies nowhere yet.
-    pub fn new(name: &str, text: &str) -> Text {
-        Text::read(PathBuf::from(name), text.as_bytes(), text)
-    }
-
-    fn read(path: PathBuf, bytes: &[u8], text: &str) -> Text {
-        Text { path, text: text.to_owned(), sha256: crate::base::sha256_hex(bytes), lines: OnceLock::new() }
+    pub fn new(path: PathBuf, bytes: &[u8]) -> Text {
+        let (text, sha256) = (String::from_utf8_lossy(bytes).into_owned(), crate::base::sha256_hex(bytes));
+        Text { path, text, sha256, lines: OnceLock::new() }
     }
 
     pub fn source(&self) -> Source {
@@ -163,9 +157,6 @@ pub(super) fn shown(part: &str) -> String {
 
 /// Why what a lock holds of a package does not fit a requirement.
 pub(super) fn misfit(ecosystem: Ecosystem, range: &str, held: Option<&Package>) -> Option<String> {
-    match held {
-        None => Some("does not hold it".to_owned()),
-        Some(package) if versions::holds(ecosystem, range, &package.version) == Some(true) => None,
-        Some(package) => Some(format!("holds {}", package.version)),
-    }
+    let Some(Package { version, .. }) = held else { return Some("does not hold it".to_owned()) };
+    (versions::holds(ecosystem, range, version) != Some(true)).then(|| format!("holds {version}"))
 }

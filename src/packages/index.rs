@@ -43,12 +43,11 @@ pub struct Credential {
 impl Index {
     /// What `default` means unless configured.
     pub fn built_in(ecosystem: Ecosystem) -> Index {
-        let (url, more): (&str, &[&str]) = match ecosystem {
-            Ecosystem::Python => ("https://pypi.org/simple/", &["files.pythonhosted.org"]),
-            Ecosystem::Node => ("https://registry.npmjs.org/", &[]),
+        let (url, hosts) = match ecosystem {
+            Ecosystem::Python => ("https://pypi.org/simple/", vec!["files.pythonhosted.org".to_owned()]),
+            Ecosystem::Node => ("https://registry.npmjs.org/", Vec::new()),
         };
-        let more: Vec<String> = more.iter().map(|name| (*name).to_owned()).collect();
-        Index::new(DEFAULT, ecosystem, url, &more, &[], None, None).expect("a public index is an index")
+        Index::new(DEFAULT, ecosystem, url, &hosts, &[], None, None).expect("a public index is an index")
     }
 
     /// `hosts`: that serve its files, beside its own. `ranges`: addresses that are not public and that they may have.
@@ -61,8 +60,9 @@ impl Index {
         credential: Option<Credential>,
         ca: Option<(PathBuf, String)>,
     ) -> Result<Index, String> {
-        let Address { url, host, port, tls } = address(url)?;
-        let usual = if tls { 443 } else { 80 };
+        let (url, HostPattern { host, port }) = address(url)?;
+        let usual = if url.starts_with("https:") { 443 } else { 80 };
+        let rule = format!("indexes.{name}: {}", ecosystem.name());
         let grant = |pattern: HostPattern| HostGrant {
             ranges: match pattern.host {
                 Host::Address(address) => ranges.iter().filter(|range| range.contains(&address)).copied().collect(),
@@ -70,7 +70,7 @@ impl Index {
             },
             asked: pattern.to_string(),
             pattern,
-            rule: format!("indexes.{name}: {}", ecosystem.name()),
+            rule: rule.clone(),
             why: "packages are fetched from there".to_owned(),
         };
         let mut grants = vec![grant(HostPattern { host: host.clone(), port: Some(port.unwrap_or(usual)) })];
@@ -82,19 +82,29 @@ impl Index {
             // Without a port, as the index itself.
             grants.push(grant(HostPattern { port: Some(pattern.port.unwrap_or(usual)), ..pattern }));
         }
-        let mut header = credential.as_ref().map(|credential| header(&host, port, tls, credential)).transpose()?;
-        if let Some(header) = &mut header {
-            header.ca = ca.as_ref().map(|(path, _)| path.clone());
+        let secret = |Credential { from, header, value }| {
+            let (Host::Name(host), true) = (&host, url.starts_with("https:")) else {
+                return Err("it is added to https:// of a named host alone".to_owned());
+            };
+            let header = HeaderRule {
+                ca: ca.as_ref().map(|(path, _)| path.clone()),
+                host: host.clone(),
+                port: port.unwrap_or(usual),
+                name: crate::policy::header_name(&header)?,
+                value: crate::policy::header_value(value)?,
+                methods: ["GET", "HEAD"].map(str::to_owned).to_vec(),
+                paths: Vec::new(),
+                query: Vec::new(),
+                request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
+            };
+            let (name, why) = ("INDEX_CREDENTIAL".to_owned(), "the index asks for it".to_owned());
+            Ok(SecretGrant { name, from, header: Some(header), rule: rule.clone(), why })
+        };
+        let credential = credential.map(secret).transpose().map_err(|why| format!("credential: {why}"))?;
+        if credential.is_some() {
             // An installer speaks HTTP to the relay, and the relay TLS to the host.
             grants.push(grant(HostPattern { host, port: Some(80) }));
         }
-        let credential = credential.map(|Credential { from, .. }| SecretGrant {
-            name: "INDEX_CREDENTIAL".to_owned(),
-            from,
-            header,
-            rule: format!("indexes.{name}: {}", ecosystem.name()),
-            why: "the index asks for it".to_owned(),
-        });
         Ok(Index { name: name.to_owned(), ecosystem, url, hosts: grants, credential, ca })
     }
 
@@ -106,26 +116,21 @@ impl Index {
 
     /// The address that an installer is given: it speaks plainly to the relay where that adds the credential, over TLS.
     pub fn spoken(&self) -> String {
-        match self.origins() {
-            Some((ours, theirs)) => self.url.replacen(&ours, &theirs, 1),
-            None => self.url.clone(),
-        }
+        self.origins().map_or_else(|| self.url.clone(), |(ours, theirs)| self.url.replacen(&ours, &theirs, 1))
     }
 
     /// A lock as an installer wrote it, with the addresses that it was not given: another installer, which reads them
     /// and knows a credential of its own, would send that in clear text.
     pub fn with_own_addresses(&self, lock: &str) -> String {
-        match self.origins() {
-            Some((ours, theirs)) => lock.replace(&format!("\"{theirs}"), &format!("\"{ours}")),
-            None => lock.to_owned(),
-        }
+        let own = |(ours, theirs)| lock.replace(&format!("\"{theirs}"), &format!("\"{ours}"));
+        self.origins().map_or_else(|| lock.to_owned(), own)
     }
 
     /// Where the index lies, and the address that its installers get.
     fn origins(&self) -> Option<(String, String)> {
         let header = self.credential.as_ref()?.header.as_ref()?;
-        let end = self.url["https://".len()..].find('/').map_or(self.url.len(), |end| end + "https://".len());
-        Some((format!("{}/", &self.url[..end]), format!("http://{}/", header.host)))
+        let own = self.url.split('/').nth(2)?;
+        Some((format!("https://{own}/"), format!("http://{}/", header.host)))
     }
 
     /// The files that its credential and its certificates are read from.
@@ -139,29 +144,18 @@ impl Index {
     }
 }
 
-struct Address {
-    url: String,
-    host: Host,
-    port: Option<u16>,
-    tls: bool,
-}
-
-fn address(written: &str) -> Result<Address, String> {
+/// The address as an installer gets it, and the host that it names.
+fn address(written: &str) -> Result<(String, HostPattern), String> {
     // First, so that no password is shown: an address has no other use for the sign.
     if written.contains('@') {
-        return Err(
-            "url: a user or password stands in it, where everybody reads it: write credential = { from = \"file:…\" }"
-                .to_owned(),
-        );
+        let fix = "write credential = { from = \"file:…\" }";
+        return Err(format!("url: a user or password stands in it, where everybody reads it: {fix}"));
     }
     let shown = text::printable(&text::head(written, 100));
     let bad = |why: &str| format!("url `{shown}`: {why}");
     let uri: http::Uri = written.parse().map_err(|_| bad("it is no URL"))?;
-    let tls = match uri.scheme_str() {
-        Some("https") => true,
-        Some("http") => false,
-        _ => return Err(bad("it begins with https:// or http://")),
-    };
+    let scheme = uri.scheme_str().filter(|scheme| ["https", "http"].contains(scheme));
+    let scheme = scheme.ok_or_else(|| bad("it begins with https:// or http://"))?;
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
     if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {
@@ -171,48 +165,22 @@ fn address(written: &str) -> Result<Address, String> {
     if !matches!(pattern.host, Host::Name(_) | Host::Address(_)) {
         return Err(bad("it names one host"));
     }
-    let scheme = if tls { "https" } else { "http" };
-    let url = format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/'));
-    Ok(Address { url, port: pattern.port, host: pattern.host, tls })
-}
-
-/// The header in which the relay adds a credential.
-fn header(host: &Host, port: Option<u16>, tls: bool, credential: &Credential) -> Result<HeaderRule, String> {
-    let (Host::Name(host), true) = (host, tls) else {
-        return Err("credential: it is added to https:// of a named host alone".to_owned());
-    };
-    let bad = |why: String| format!("credential: {why}");
-    Ok(HeaderRule {
-        ca: None,
-        host: host.clone(),
-        port: port.unwrap_or(443),
-        name: crate::policy::header_name(&credential.header).map_err(bad)?,
-        value: crate::policy::header_value(credential.value.clone()).map_err(bad)?,
-        methods: ["GET", "HEAD"].map(str::to_owned).to_vec(),
-        paths: Vec::new(),
-        query: Vec::new(),
-        request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
-    })
+    Ok((format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/')), pattern))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn index(url: &str, hosts: &[&str], ranges: &[&str], credential: bool) -> Result<Index, String> {
-        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().expect("a range")).collect();
-        let from = SecretSource::Env("TOKEN".to_owned());
-        let added = Credential { from, header: "Authorization".to_owned(), value: "Bearer {}".to_owned() };
-        Index::new("inner", Ecosystem::Python, url, &hosts, &ranges, credential.then_some(added), None)
-    }
-
     #[test]
     fn an_index_is_an_address_and_the_hosts_of_its_files() {
         let patterns = |index: &Index| index.hosts.iter().map(|grant| grant.pattern.to_string()).collect::<Vec<_>>();
         assert_eq!(patterns(&Index::built_in(Ecosystem::Python)), ["pypi.org:443", "files.pythonhosted.org:443"]);
-        let inner =
-            index("https://PyPI.example:8443/simple", &["files.example"], &["10.1.0.0/16"], true).expect("good");
+        let (from, header) = (SecretSource::Env("TOKEN".to_owned()), "Authorization".to_owned());
+        let credential = Some(Credential { from, header, value: "Bearer {}".to_owned() });
+        let (url, hosts) = ("https://PyPI.example:8443/simple", ["files.example".to_owned()]);
+        let ranges = ["10.1.0.0/16".parse().expect("a range")];
+        let inner = Index::new("inner", Ecosystem::Python, url, &hosts, &ranges, credential, None).expect("good");
         assert_eq!(inner.url, "https://pypi.example:8443/simple/");
         assert_eq!(patterns(&inner), ["pypi.example:8443", "files.example:443", "pypi.example:80"]);
         assert!(inner.hosts.iter().all(|grant| grant.ranges.len() == 1));
@@ -222,21 +190,5 @@ mod tests {
         assert_eq!(inner.with_own_addresses(lock), want);
         let header = inner.credential.and_then(|credential| credential.header).expect("a header");
         assert_eq!((header.name.as_str(), header.port, header.host.as_str()), ("authorization", 8443, "pypi.example"));
-    }
-
-    #[test]
-    fn what_is_no_index_is_refused() {
-        for (url, hosts, credential, words) in [
-            ("ftp://x/", &[][..], false, "https:// or http://"),
-            ("https://user:pass@x/", &[], false, "a user or password"),
-            ("https://x/?a=b", &[], false, "plain characters"),
-            ("https://*.x/", &[], false, "url"),
-            ("https://x/", &["*"], false, "every host"),
-            ("http://x/", &[], true, "https:// of a named host"),
-        ] {
-            let why = index(url, hosts, &[], credential).expect_err(url);
-            assert!(why.contains(words), "{url}: {why}");
-            assert!(!why.contains("pass") || !why.contains("user:pass"), "{why}");
-        }
     }
 }

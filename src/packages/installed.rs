@@ -1,8 +1,7 @@
 //! What an installer left, compared with the approved list: every distribution in the tree must be one of it.
 
-use super::tree::{Item, TreeError};
+use super::tree::{Item, TreeError, hostile, shown};
 use crate::base::files::{self, open_at};
-use crate::base::text;
 use crate::policy::packages::{Ecosystem, Package};
 use crate::policy::versions;
 use nix::fcntl::OFlag;
@@ -25,11 +24,9 @@ pub struct Vendored {
     pub path: String,
 }
 
-impl Vendored {
-    pub fn package(&self) -> Package {
-        Package { name: self.name.clone(), version: self.version.clone(), hashes: Vec::new() }
-    }
-}
+/// What says that it is a package: the place of the lock where it lies (`None`: where no installer puts one), its name
+/// and its version.
+type Distribution = (Option<String>, String, String);
 
 /// Compares the tree with the lock, `site` being the folder of packages in it: at each place of a package lies what the
 /// lock has for that place. Returns the copies of packages that lie elsewhere.
@@ -47,43 +44,20 @@ pub fn compare(
             Ecosystem::Python => python(root, item, below)?,
             Ecosystem::Node => node(root, item, below)?,
         };
-        let Some(Distribution { place, name, version }) = found else { continue };
+        let Some((place, name, version)) = found else { continue };
         let Some(place) = place else {
             vendored.push(Vendored { name, version, path: item.path.clone() });
             continue;
         };
-        let is_approved = approved
-            .get(&place)
-            .is_some_and(|package| package.name == name && versions::are_same(ecosystem, &package.version, &version));
-        let is_first = met.insert(place);
-        if !is_approved || !is_first {
-            let why =
-                if is_approved { "is installed twice" } else { "was installed, and is not in the lock at this place" };
-            return hostile(&item.path, &format!("`{} {}` {why}", shown(&name), shown(&version)));
-        }
-    }
-    if ecosystem == Ecosystem::Python {
-        let tops = items.iter().filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
-        tops.filter(|(_, name)| !name.contains('/') && info(name).is_some())
-            .try_for_each(|(item, name)| of_one_archive(root, item, name))?;
+        let is_same = |it: &Package| it.name == name && versions::are_same(ecosystem, &it.version, &version);
+        let why = match (approved.get(&place).is_some_and(is_same), met.insert(place)) {
+            (false, _) => "was installed, and is not in the lock at this place",
+            (true, false) => "is installed twice",
+            (true, true) => continue,
+        };
+        return hostile(&item.path, &format!("`{} {}` {why}", shown(&name), shown(&version)));
     }
     Ok(vendored)
-}
-
-fn hostile<T>(path: &str, why: &str) -> Result<T, TreeError> {
-    Err(TreeError::Hostile(format!("{}: {why}", shown(path))))
-}
-
-fn shown(part: &str) -> String {
-    text::printable(&text::head(part, 200))
-}
-
-/// What says that it is a package.
-struct Distribution {
-    /// The place of the lock where it lies; `None`: where no installer puts one.
-    place: Option<String>,
-    name: String,
-    version: String,
 }
 
 /// A folder `*.dist-info` or `*.egg-info` (of which the latter may be a file).
@@ -95,7 +69,7 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
         (false, "dist-info") => format!("{}/METADATA", item.path),
         (false, _) => format!("{}/PKG-INFO", item.path),
     };
-    let text = read(root, &file, LARGEST)?.unwrap_or_default();
+    let text = read(root, &file, LARGEST)?;
     let text = String::from_utf8_lossy(&text);
     let header = |key: &str| {
         let mut fields = text.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':'));
@@ -103,18 +77,21 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
     };
     let name = header("Name").and_then(|name| versions::name(Ecosystem::Python, name));
     let version = header("Version").and_then(|version| versions::version(Ecosystem::Python, version));
+    let Some((name, version)) = name.zip(version) else {
+        return if is_position { hostile(&item.path, "its name and version cannot be read") } else { Ok(None) };
+    };
     // Python finds a distribution by the name of its folder, too: both must say the same.
     let (folder_name, folder_version) = stem.split_once('-').unwrap_or((stem, ""));
     let folder_version = folder_version.split("-py").next().unwrap_or_default();
-    let agrees = versions::name(Ecosystem::Python, folder_name) == name
-        && (ending == "egg-info"
-            || version.as_ref().is_some_and(|version| versions::are_same(Ecosystem::Python, folder_version, version)));
-    match (name, version) {
-        (Some(name), Some(version)) if !is_position => Ok(Some(Distribution { place: None, name, version })),
-        _ if !is_position => Ok(None),
-        (Some(name), Some(version)) if agrees => Ok(Some(Distribution { place: Some(name.clone()), name, version })),
-        _ => hostile(&item.path, "its name and version cannot be read, or differ"),
+    let agrees = versions::name(Ecosystem::Python, folder_name).as_ref() == Some(&name)
+        && (ending == "egg-info" || versions::are_same(Ecosystem::Python, folder_version, &version));
+    if is_position && !agrees {
+        return hostile(&item.path, "its name and version differ from those of its folder");
     }
+    if is_position {
+        check_record(root, item, below)?;
+    }
+    Ok(Some((is_position.then(|| name.clone()), name, version)))
 }
 
 /// The name and the ending of what describes a distribution. Python reads the ending in any case.
@@ -125,16 +102,14 @@ fn info(name: &str) -> Option<(&str, String)> {
 }
 
 /// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
-fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
-    let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?.unwrap_or_default();
+fn check_record(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
+    let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?;
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
         let top = parts.find(|part| !matches!(*part, "" | ".")).unwrap_or_default();
         if top != own && info(top).is_some() {
-            return hostile(
-                &item.path,
-                &format!("its archive brings `{}`, which describes another package", shown(top)),
-            );
+            let why = format!("its archive brings `{}`, which describes another package", shown(top));
+            return hostile(&item.path, &why);
         }
     }
     Ok(())
@@ -143,43 +118,35 @@ fn of_one_archive(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeEr
 /// A folder below `node_modules`, or below a scope there; and a `package.json` anywhere else.
 fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
     let is_folder = item.sha256.is_none();
-    if is_folder && is_position(below) {
-        let (name, version) = name_and_version(read(root, &format!("{}/package.json", item.path), LARGEST)?.as_deref());
-        let name = name.unwrap_or_else(|| below.to_owned());
-        let version = version.unwrap_or_else(|| "(no version)".to_owned());
-        return Ok(Some(Distribution { place: Some(format!("node_modules/{below}")), name, version }));
-    }
-    let folder = below.strip_suffix("/package.json").filter(|_| !is_folder);
-    if folder.is_none_or(is_position) {
+    let place = is_folder && is_position(below);
+    let copy = !is_folder && below.strip_suffix("/package.json").is_some_and(|folder| !is_position(folder));
+    if !place && !copy {
         return Ok(None);
     }
-    let (name, version) = name_and_version(read(root, &item.path, LARGEST)?.as_deref());
-    Ok(name.zip(version).map(|(name, version)| Distribution { place: None, name, version }))
+    let file = if place { format!("{}/package.json", item.path) } else { item.path.clone() };
+    let text = read(root, &file, LARGEST)?;
+    // npm reads a manifest with a mark of its byte order.
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+    let said: Value = serde_json::from_slice(text).unwrap_or_default();
+    let part = |key: &str| said[key].as_str().map(str::to_owned);
+    let version = part("version")
+        .map(|text| versions::version(Ecosystem::Node, text.trim().trim_start_matches(['v', '='])).unwrap_or(text));
+    let name = part("name").or(place.then(|| below.to_owned()));
+    let version = version.or(place.then(|| "(no version)".to_owned()));
+    Ok(name.zip(version).map(|(name, version)| (place.then(|| format!("node_modules/{below}")), name, version)))
 }
 
 /// `a`, `@scope/a`, `a/node_modules/b`: where Node's installers put packages. What begins with a dot is theirs.
 fn is_position(below: &str) -> bool {
     below.split("/node_modules/").all(|name| {
-        let parts: Vec<&str> = name.split('/').collect();
-        let scoped = name.starts_with('@');
-        parts.len() == if scoped { 2 } else { 1 } && !name.starts_with('.') && name != "node_modules"
+        let is_whole = name.matches('/').count() == usize::from(name.starts_with('@'));
+        is_whole && !name.starts_with('.') && name != "node_modules"
     })
 }
 
-fn name_and_version(manifest: Option<&[u8]>) -> (Option<String>, Option<String>) {
-    // npm reads a manifest with a mark of its byte order.
-    let text = manifest.map(|text| text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text));
-    let said: Value = text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
-    let part = |key: &str| said[key].as_str().map(str::to_owned);
-    let version = part("version")
-        .map(|text| versions::version(Ecosystem::Node, text.trim().trim_start_matches(['v', '='])).unwrap_or(text));
-    (part("name"), version)
-}
-
-fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Option<Vec<u8>>, TreeError> {
-    let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(None) };
-    match files::whole(File::from(file), most)? {
-        None => hostile(path, &format!("is larger than {most} bytes")),
-        text => Ok(text),
-    }
+/// A file of the tree; one that is not there is empty.
+fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Vec<u8>, TreeError> {
+    let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else { return Ok(Vec::new()) };
+    let bytes = files::whole(File::from(file), most)?;
+    bytes.map_or_else(|| hostile(path, &format!("is larger than {most} bytes")), Ok)
 }

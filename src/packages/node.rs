@@ -17,12 +17,10 @@ const SHRINKWRAP: &str = "npm-shrinkwrap.json";
 const LOCK: &str = "package-lock.json";
 /// A lock that is only translated, by the installer.
 const FOREIGN: &str = "bun.lock";
-const SETTINGS: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
 /// Most packages below each other.
 const DEEPEST: usize = 32;
-/// Fields of a place that lead to other packages, and those that say where it is for.
+/// Fields of a place that lead to other packages.
 const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
-const ONLY: [&str; 3] = ["os", "cpu", "libc"];
 /// Fields of package.json that change what its names and ranges mean.
 #[rustfmt::skip]
 const REFUSED: [&str; 10] = [
@@ -56,14 +54,14 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
     if asked.is_empty() {
         return Ok(None);
     }
-    folder.without(&SETTINGS)?;
-    let requires = asked.iter().map(|(name, (versions, _))| Required {
+    folder.without(&[".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"])?;
+    let required = |(name, (versions, _)): (&String, &(String, bool))| Required {
         name: name.clone(),
         versions: versions.clone(),
         pinned: versions::pins(Ecosystem::Node, versions),
         place: file.name(),
-    });
-    let requires: Vec<Required> = requires.collect();
+    };
+    let requires: Vec<Required> = asked.iter().map(required).collect();
     // The first that is there wins, as npm has it.
     for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(anew && *name == LOCK)) {
         if let Some(lock) = folder.read(name)? {
@@ -74,7 +72,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
                     file.problem(line(&document, wanted), words)
                 })?;
             }
-            return Ok(Some(from_tree(vec![file.source(), lock.source()], requires, &tree)));
+            return Ok(Some(locked(vec![file.source(), lock.source()], requires, &tree)));
         }
     }
     let foreign = folder.read(FOREIGN)?;
@@ -90,7 +88,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
 }
 
 /// A lock that nothing beside it speaks for: the places at the top are what is required.
-pub(super) fn of_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
+pub(super) fn read_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
     let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
     let requires = top.map(|(place, entry)| Required {
@@ -99,10 +97,10 @@ pub(super) fn of_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
         pinned: true,
         place: lock.name(),
     });
-    Ok(from_tree(vec![lock.source()], requires.collect(), &tree))
+    Ok(locked(vec![lock.source()], requires.collect(), &tree))
 }
 
-fn from_tree(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
+fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
     let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
     packages.sort();
     packages.dedup();
@@ -142,32 +140,24 @@ fn read_requirements(file: &Text, document: &Document<'_>) -> Result<Dependencie
             _ => return Err(file.problem(0, format!("`{field}` is not an object of at most {MOST} packages"))),
         };
         for (name, range) in listed {
-            let bad = |why: String| Err(file.problem(line(document, name), format!("`{}`: {why}", shown(name))));
-            let Some(read) = versions::name(Ecosystem::Node, name) else {
-                return bad("this is not the name of a package".to_owned());
-            };
+            let bad = |why: &str| file.problem(line(document, name), format!("`{}`: {why}", shown(name)));
+            let read = versions::name(Ecosystem::Node, name).ok_or_else(|| bad("this is not the name of a package"))?;
             let range = range.as_str().unwrap_or_default();
             if !versions::is_range(Ecosystem::Node, range) {
-                return bad(no_range(range));
+                return Err(bad(&no_range(range)));
             }
             // What stands in both is optional, as npm has it.
             asked.insert(read, (range.to_owned(), optional));
         }
     }
-    if asked.is_empty() {
-        return Ok(asked);
+    let empty = [Value::Null, json!(false), json!([]), json!({})];
+    let refused = REFUSED.iter().find(|field| !empty.contains(&document.value[**field]));
+    if let Some(field) = refused.filter(|_| !asked.is_empty()) {
+        let line = document.place_of_key(&format!("/{field}")).0;
+        let why = "changes what is installed, and only names and versions count here: take it out";
+        return Err(file.problem(line, format!("`{field}` {why}")));
     }
-    let is_filled = |value: &Value| {
-        !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]) && *value != json!({})
-    };
-    match REFUSED.iter().find(|field| is_filled(&document.value[**field])) {
-        None => Ok(asked),
-        Some(field) => {
-            let line = document.place_of_key(&format!("/{field}")).0;
-            let why = "changes what is installed, and only names and versions count here: take it out";
-            Err(file.problem(line, format!("`{field}` {why}")))
-        }
-    }
+    Ok(asked)
 }
 
 /// The lock holds it under its own name, at a version that fits.
@@ -189,10 +179,10 @@ fn names(place: &str) -> Option<Vec<&str>> {
 fn tree(file: &Text) -> Result<Tree, FileProblem> {
     let document = parse(file)?;
     let version = document.value["lockfileVersion"].as_u64();
-    let places = document.value["packages"].as_object().filter(|_| matches!(version, Some(2 | 3)));
-    let places = places.ok_or_else(|| {
-        file.problem(0, "its lockfileVersion is not read: `npm install --package-lock-only` of npm 7 or later writes 3")
-    })?;
+    let Some(places) = document.value["packages"].as_object().filter(|_| matches!(version, Some(2 | 3))) else {
+        let fix = "`npm install --package-lock-only` of npm 7 or later writes 3";
+        return Err(file.problem(0, format!("its lockfileVersion is not read: {fix}")));
+    };
     if places.len() > MOST {
         return Err(file.problem(0, format!("more than {MOST} packages")));
     }
@@ -234,23 +224,21 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String
         .ok_or_else(|| format!("`{}` is not the name of a package", shown(name)))?;
     let version = said["version"].as_str().unwrap_or_default();
     let version = versions::version(Ecosystem::Node, version).ok_or_else(|| no_range(version))?;
-    let lists = ONLY.iter().map(|field| (*field, &said[*field])).filter(|(_, words)| !words.is_null());
-    let only = lists.map(|(field, words)| match words {
-        Value::Array(_) => (field, words.clone()),
-        word => (field, json!([word])),
-    });
-    let only = only.collect();
+    let lists = ["os", "cpu", "libc"]
+        .map(|field| (field, said[field].clone()))
+        .into_iter()
+        .filter(|(_, words)| !words.is_null());
+    let only = lists.map(|(field, words)| (field, if words.is_array() { words } else { json!([words]) })).collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
     Ok(Some(Entry { package: Package { name, version, hashes }, bundled, optional, only }))
 }
 
 /// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.
 fn edges(said: &Value) -> Result<(), String> {
-    let members = match said {
-        Value::Null => return Ok(()),
-        Value::Object(members) => members,
-        _ => return Err("what it requires is not an object".to_owned()),
-    };
+    if said.is_null() {
+        return Ok(());
+    }
+    let members = said.as_object().ok_or("what it requires is not an object")?;
     let is_tag = |text: &str| {
         !text.is_empty() && text.len() < 40 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     };
@@ -275,17 +263,14 @@ fn integrity(text: &str) -> Result<Vec<String>, String> {
         length && digits.trim_end_matches('=').bytes().all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
     };
     let found: Vec<String> = text.split_ascii_whitespace().filter(is_strong).map(str::to_owned).collect();
-    match found.is_empty() {
-        true => Err(format!("`{}`: unsupported hash; use sha512, sha384 or sha256", shown(text))),
-        false => Ok(found),
-    }
+    let bad = || format!("`{}`: unsupported hash; use sha512, sha384 or sha256", shown(text));
+    Some(found).filter(|found| !found.is_empty()).ok_or_else(bad)
 }
 
 fn no_range(text: &str) -> String {
-    let what = if text.starts_with("npm:") {
-        "an alias"
-    } else {
-        "not a version or a range (a tag, a URL, a git or file reference)"
+    let what = match text.starts_with("npm:") {
+        true => "an alias",
+        false => "not a version or a range (a tag, a URL, a git or file reference)",
     };
     let how = "packages come from the policy's index by name and version alone: write for example `^1.2.0`";
     format!("`{}` is {what}, and {how}", shown(text))

@@ -17,10 +17,8 @@ use toml::{Spanned, Value};
 pub(super) const NAMES: [&str; 6] = ["requirements.txt", "pyproject.toml", FOREIGN, LOCK, "pip.conf", "uv.toml"];
 /// The lock of a folder.
 const LOCK: &str = "pylock.toml";
-/// A lock that is only translated, by the installer; and the project that it locks, among the inputs.
+/// A lock that is only translated, by the installer.
 const FOREIGN: &str = "uv.lock";
-const PROJECT: &str = "project";
-const SETTINGS: [&str; 2] = ["pip.conf", "uv.toml"];
 
 struct Asks {
     file: Text,
@@ -37,15 +35,15 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
     let environment = Environment::new(place.python);
     let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (own, is_python) = (own_lock(name), place.language == Language::Python);
+    let pylock = |name: &str| folder.read(name)?.map(|file| Lock::read(file, &environment)).transpose();
     let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
-    let block = script.map(|file| Ok(block(&file, &environment)?.map(|requirements| Asks { file, requirements })));
-    match block.transpose()?.flatten() {
+    match script.map(|file| block(file, &environment)).transpose()?.flatten() {
         // The script says it itself: what the folder's project requires is for others.
         Some(block) => {
             asks.push(block);
             if !place.anew {
-                lock = pylock(folder, &own, &environment)?;
+                lock = pylock(&own)?;
             }
             if lock.is_none() {
                 foreign = folder.read(&format!("{name}.lock"))?.map(|file| (file, None));
@@ -55,15 +53,15 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
         None if place.alone => return Ok(None),
         None => {
             if is_python {
-                lock = pylock(folder, &own, &environment)?;
+                lock = pylock(&own)?;
             }
             if lock.is_none() && !place.anew {
-                lock = pylock(folder, LOCK, &environment)?;
+                lock = pylock(LOCK)?;
             }
             if let Some(file) = folder.read("pyproject.toml")?
-                && let Some((name, requirements)) = project(&file, &environment)?
+                && let Some((name, project)) = project(file, &environment)?
             {
-                asks.push(Asks { file, requirements });
+                asks.push(project);
                 if lock.is_none() {
                     foreign = folder.read(FOREIGN)?.map(|file| (file, Some(name)));
                 }
@@ -81,7 +79,7 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
     if asks.is_empty() && lock.is_none() {
         return Ok(None);
     }
-    folder.without(&SETTINGS)?;
+    folder.without(&["pip.conf", "uv.toml"])?;
     let Some(lock) = lock else { return Ok(Some(unlocked(&asks, foreign, writes))) };
     asks.iter().try_for_each(|asks| is_met(asks, &lock))?;
     from_lock(&asks, &lock, writes).map(Some)
@@ -93,19 +91,18 @@ pub(super) fn own_lock(script: &str) -> String {
     format!("pylock.{}.toml", name.replace('.', "-"))
 }
 
-fn pylock(folder: &Folder<'_>, name: &str, environment: &Environment) -> Result<Option<Lock>, FileProblem> {
-    folder.read(name)?.map(|file| Ok(Lock { packages: read_pylock(&file, environment)?, file })).transpose()
-}
-
 /// What a lock of PEP 751 holds.
-pub(super) fn of_lock(file: &Text, environment: &Environment) -> Result<PackageRequirements, FileProblem> {
-    from_lock(&[], &Lock { file: file.clone(), packages: read_pylock(file, environment)? }, file.name())
+pub(super) fn read_lock(file: Text, python: &str) -> Result<PackageRequirements, FileProblem> {
+    let name = file.name();
+    from_lock(&[], &Lock::read(file, &Environment::new(Some(python)))?, name)
 }
 
-/// Requirements that lie in no file.
-pub(super) fn from_names(requirements: Vec<Requirement>, lock_file: String) -> PackageRequirements {
-    let asks = Asks { file: Text::new("(the command line)", ""), requirements };
-    PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) }
+/// Requirements that a person names, for a lock of this name.
+pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
+    let environment = Environment::new(None);
+    let requirements = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<_, _>>()?;
+    let asks = Asks { file: Text::new("(the command line)".into(), b""), requirements };
+    Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) })
 }
 
 /// Everything that is required here stands in the lock, at a version that fits.
@@ -140,7 +137,7 @@ fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: S
     let mut inputs = vec![("requirements.txt".to_owned(), lines.concat())];
     if let Some((file, project)) = foreign {
         inputs.push((FOREIGN.to_owned(), file.text));
-        inputs.extend(project.map(|project| (PROJECT.to_owned(), project)));
+        inputs.extend(project.map(|project| ("project".to_owned(), project)));
     }
     let (ecosystem, packages) = (Ecosystem::Python, Vec::new());
     PackageRequirements { ecosystem, sources, packages, locked: false, lock_file, inputs, requires }
@@ -172,15 +169,8 @@ fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageReq
         }));
     }
     let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(Text::source).collect();
-    Ok(PackageRequirements {
-        ecosystem: Ecosystem::Python,
-        sources,
-        packages,
-        locked: true,
-        lock_file,
-        inputs,
-        requires,
-    })
+    let ecosystem = Ecosystem::Python;
+    Ok(PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
 }
 
 fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result<Package, String> {
@@ -232,30 +222,32 @@ struct Hashed {
     hashes: BTreeMap<String, String>,
 }
 
-/// What a lock of PEP 751 holds for this interpreter; the rest is checked as well.
-fn read_pylock(file: &Text, environment: &Environment) -> Result<Vec<Package>, FileProblem> {
-    let lock: Pylock = file.toml(&file.text, 0)?;
-    if lock.version != "1.0" && !lock.version.starts_with("1.") {
-        return Err(file.problem(0, format!("lock-version `{}` is not known here: 1.0 is", shown(&lock.version))));
-    }
-    if lock.packages.len() > MOST {
-        return Err(file.problem(0, format!("more than {MOST} packages")));
-    }
-    let mut found = Vec::new();
-    for Locked { name, version, marker, vcs, directory, archive, sdist, wheels } in &lock.packages {
-        let bad = |why: String| file.problem(0, format!("`{}`: {why}", shown(name)));
-        let is_here = environment.marker(marker.as_deref()).map_err(bad)?;
-        if vcs.is_some() || directory.is_some() || archive.is_some() {
-            let why = "it is a `vcs`, a `directory` or an `archive`, and packages come from the policy's index alone";
-            return Err(bad(why.to_owned()));
+impl Lock {
+    /// A lock of PEP 751: what is for other interpreters is checked as well.
+    fn read(file: Text, environment: &Environment) -> Result<Lock, FileProblem> {
+        let lock: Pylock = file.toml(&file.text, 0)?;
+        if !lock.version.starts_with("1.") {
+            return Err(file.problem(0, format!("lock-version `{}` is not known here: 1.0 is", shown(&lock.version))));
         }
-        let all = sdist.iter().chain(wheels).flat_map(|file| &file.hashes);
-        let known = all.filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
-        let hashes = known.map(|(kind, digits)| hash(&format!("{kind}:{digits}"))).collect::<Result<_, _>>();
-        let package = package(name, version.as_deref(), hashes.map_err(bad)?).map_err(bad)?;
-        found.extend(is_here.then_some(package));
+        if lock.packages.len() > MOST {
+            return Err(file.problem(0, format!("more than {MOST} packages")));
+        }
+        let mut packages = Vec::new();
+        for Locked { name, version, marker, vcs, directory, archive, sdist, wheels } in &lock.packages {
+            let bad = |why: String| file.problem(0, format!("`{}`: {why}", shown(name)));
+            let is_here = environment.marker(marker.as_deref()).map_err(bad)?;
+            if vcs.is_some() || directory.is_some() || archive.is_some() {
+                let what = "a `vcs`, a `directory` or an `archive`";
+                return Err(bad(format!("it is {what}, and packages come from the policy's index alone")));
+            }
+            let all = sdist.iter().chain(wheels).flat_map(|file| &file.hashes);
+            let known = all.filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
+            let hashes = known.map(|(kind, digits)| hash(&format!("{kind}:{digits}"))).collect::<Result<_, _>>();
+            let package = package(name, version.as_deref(), hashes.map_err(bad)?).map_err(bad)?;
+            packages.extend(is_here.then_some(package));
+        }
+        Ok(Lock { file, packages })
     }
-    Ok(found)
 }
 
 /// `requirements.txt`: its requirements, and what it locks where its entries have hashes; half of a lock is refused.
@@ -363,7 +355,7 @@ const HARMLESS: [&str; 17] = [
 ];
 
 /// The name of the project of a pyproject.toml, and what it requires; `None`: nothing.
-fn project(file: &Text, environment: &Environment) -> Result<Option<(String, Vec<Requirement>)>, FileProblem> {
+fn project(file: Text, environment: &Environment) -> Result<Option<(String, Asks)>, FileProblem> {
     let Document { project, tool, .. } = file.toml(&file.text, 0)?;
     let Project { name, dependencies, dynamic } = project.unwrap_or_default();
     if dynamic.iter().any(|word| word == "dependencies") {
@@ -371,18 +363,14 @@ fn project(file: &Text, environment: &Environment) -> Result<Option<(String, Vec
         return Err(file.problem(0, why));
     }
     let listed = dependencies.unwrap_or_default();
-    match tool.poetry.get("dependencies").filter(|_| listed.is_empty()) {
-        Some(value) => {
-            let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
-            Err(file.problem(file.line(value.span().start), why))
-        }
-        None if listed.is_empty() => Ok(None),
-        None => {
-            let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
-            let line = |offset| file.line(offset);
-            Ok(Some((name, parse_requirements(file, &listed, &tool, line, environment)?)))
-        }
+    if listed.is_empty() {
+        let why = "[tool.poetry] is not read: list the requirements in [project] dependencies";
+        let refused = tool.poetry.get("dependencies").map(|at| Err(file.problem(file.line(at.span().start), why)));
+        return refused.unwrap_or(Ok(None));
     }
+    let name = name.and_then(|name| versions::name(Ecosystem::Python, &name)).unwrap_or_default();
+    let requirements = parse_requirements(&file, &listed, &tool, |offset| file.line(offset), environment)?;
+    Ok(Some((name, Asks { file, requirements })))
 }
 
 fn parse_requirements<'t>(
@@ -412,31 +400,27 @@ fn parse_requirements<'t>(
 }
 
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
-fn block(script: &Text, environment: &Environment) -> Result<Option<Vec<Requirement>>, FileProblem> {
-    let lines: Vec<&str> = script.text.lines().collect();
-    let (mut found, mut number): (Option<(usize, String)>, usize) = (None, 0);
-    while number < lines.len() {
-        if lines[number].trim_end() != "# /// script" {
-            number += 1;
-            continue;
-        }
-        let rest = lines[number + 1..].iter();
-        let body: Vec<&str> = rest.take_while(|line| **line == "#" || line.starts_with("# ")).copied().collect();
+fn block(script: Text, environment: &Environment) -> Result<Option<Asks>, FileProblem> {
+    let (mut lines, mut found) = (script.text.lines().enumerate(), None);
+    while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
+        let rest = lines.clone().map(|(_, line)| line);
+        let body: Vec<&str> = rest.take_while(|line| *line == "#" || line.starts_with("# ")).collect();
         // The last closing line of the comment counts (PEP 723).
         let Some(end) = body.iter().rposition(|line| line.trim_end() == "# ///") else {
-            return Err(script.problem(number + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
+            return Err(script.problem(at + 1, "the block `# /// script` has no end: close it with a line `# ///`"));
         };
         if found.is_some() {
-            return Err(script.problem(number + 1, "a second block `# /// script`: keep one"));
+            return Err(script.problem(at + 1, "a second block `# /// script`: keep one"));
         }
         let text: Vec<&str> = body[..end].iter().map(|line| line.strip_prefix("# ").unwrap_or_default()).collect();
-        found = Some((number + 1, text.join("\n")));
-        number += end + 2;
+        found = Some((at + 1, text.join("\n")));
+        lines.nth(end);
     }
     let Some((line, text)) = found else { return Ok(None) };
     let document: Document = script.toml(&text, line)?;
     let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
-    parse_requirements(script, &listed, &document.tool, |_| line, environment).map(Some)
+    let requirements = parse_requirements(&script, &listed, &document.tool, |_| line, environment)?;
+    Ok(Some(Asks { file: script, requirements }))
 }
 
 /// Longest requirement or marker, bytes; most comparisons of a marker, most of them with `in`, and most markers of one
@@ -447,7 +431,7 @@ const MOST_IN: usize = 4;
 const MOST_MARKERS: usize = 200;
 
 #[derive(Clone, Debug)]
-pub(super) struct Requirement {
+struct Requirement {
     pub name: String,
     /// Empty: any version.
     pub versions: String,
@@ -468,7 +452,7 @@ impl Requirement {
 }
 
 /// What markers are compared with: an interpreter of this machine.
-pub(super) struct Environment {
+struct Environment {
     here: Option<MarkerEnvironment>,
     /// The markers that were read.
     markers: RefCell<HashSet<String>>,
@@ -477,29 +461,8 @@ pub(super) struct Environment {
 impl Environment {
     /// `version`: of the interpreter; without one every marker is taken to hold.
     pub fn new(version: Option<&str>) -> Environment {
-        let uname = nix::sys::utsname::uname().ok();
-        let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
-        let release = part(uname.as_ref().map(|uname| uname.release()));
-        let build = part(uname.as_ref().map(|uname| uname.version()));
         let version = version.and_then(|version| version.split_whitespace().next());
-        let minor = version.map(|version| version.split('.').take(2).collect::<Vec<_>>().join("."));
-        let here = version.zip(minor.as_deref()).and_then(|(full, minor)| {
-            let environment = MarkerEnvironmentBuilder {
-                implementation_name: "cpython",
-                implementation_version: full,
-                os_name: "posix",
-                platform_machine: std::env::consts::ARCH,
-                platform_python_implementation: "CPython",
-                platform_release: &release,
-                platform_system: "Linux",
-                platform_version: &build,
-                python_full_version: full,
-                python_version: minor,
-                sys_platform: "linux",
-            };
-            MarkerEnvironment::try_from(environment).ok()
-        });
-        Environment { here, markers: RefCell::default() }
+        Environment { here: version.and_then(here), markers: RefCell::default() }
     }
 
     /// Whether a marker holds; `None`, there is none.
@@ -534,14 +497,14 @@ impl Environment {
         let read = pep508_rs::Requirement::<pep508_rs::VerbatimUrl>::from_str(text)
             .map_err(|error| bad(&shown(&error.message.to_string())))?;
         let name = read.name.to_string();
-        let range: Vec<String> = match &read.version_or_url {
-            Some(VersionOrUrl::VersionSpecifier(range)) => range.iter().map(ToString::to_string).collect(),
+        let versions = match &read.version_or_url {
+            Some(VersionOrUrl::VersionSpecifier(range)) => range.iter().map(ToString::to_string).collect::<Vec<_>>(),
             Some(VersionOrUrl::Url(_)) => return Err(bad("it is a URL")),
             None => Vec::new(),
         };
+        let versions = versions.join(",");
         let extras: Vec<&str> = read.extras.iter().map(AsRef::as_ref).collect();
         let extras = if extras.is_empty() { String::new() } else { format!("[{}]", extras.join(",")) };
-        let versions = range.join(",");
         let marker = read.marker.try_to_string().map_or_else(String::new, |marker| format!(" ; {marker}"));
         let text = format!("{name}{extras}{versions}{marker}");
         Ok(Requirement { name, versions, text, here: self.holds(&read.marker), line })
@@ -552,9 +515,8 @@ impl Environment {
         let inside = marker.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| *word == "in").count();
         let is_plain = marker.bytes().all(|b| (b' '..=b'~').contains(&b));
         if marker.len() > LONGEST || texts > MOST_COMPARISONS || inside > MOST_IN || !is_plain {
-            return Err(format!(
-                "its marker is too long: at most {MOST_COMPARISONS} comparisons, {MOST_IN} of them with `in`"
-            ));
+            let most = format!("at most {MOST_COMPARISONS} comparisons, {MOST_IN} of them with `in`");
+            return Err(format!("its marker is too long: {most}"));
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());
@@ -563,4 +525,23 @@ impl Environment {
             false => Err(format!("more than {MOST_MARKERS} different markers: lock for fewer environments")),
         }
     }
+}
+
+/// An interpreter of this version on this machine.
+fn here(version: &str) -> Option<MarkerEnvironment> {
+    let uname = nix::sys::utsname::uname().ok()?;
+    let environment = MarkerEnvironmentBuilder {
+        implementation_name: "cpython",
+        implementation_version: version,
+        os_name: "posix",
+        platform_machine: std::env::consts::ARCH,
+        platform_python_implementation: "CPython",
+        platform_release: &uname.release().to_string_lossy(),
+        platform_system: "Linux",
+        platform_version: &uname.version().to_string_lossy(),
+        python_full_version: version,
+        python_version: &version.split('.').take(2).collect::<Vec<_>>().join("."),
+        sys_platform: "linux",
+    };
+    MarkerEnvironment::try_from(environment).ok()
 }

@@ -4,7 +4,7 @@
 //! were resolved to.
 
 use super::installed::{self, Vendored};
-use super::tree::{self, Item, Stamp, TreeError, TreeLimits};
+use super::tree::{self, Item, Stamp, TreeError};
 use crate::base::files::{self, Lock};
 use crate::base::lock;
 use crate::base::store::{ContentStore, Kind, Limits, Tree, Work};
@@ -25,11 +25,9 @@ const RESOLVED: Kind = Kind { mark: b"thlock1\n", ending: ".resolved", max_bytes
 static KINDS: [Kind; 2] = [ENTRY, RESOLVED];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
 /// Most of one entry.
-const MOST: TreeLimits = TreeLimits { files: 100_000, bytes: 4 << 30 };
+const MOST: Limits = Limits { files: 100_000, bytes: 4 << 30 };
 /// Files of all lists that stay in memory.
 const MAX_LISTED: usize = 300_000;
-/// Characters of a key.
-const KEY: usize = 32;
 
 /// What an entry was built from, and how: for people, and for the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,13 +81,11 @@ pub struct LockedEntry {
     _root: Arc<File>,
 }
 
-/// A key, and the digest that its record states.
-type RecordId = (String, [u8; 32]);
-
 #[derive(Debug)]
 pub struct Store {
     content: ContentStore,
-    known: Mutex<HashMap<RecordId, Arc<Entry>>>,
+    /// By key, and the digest that the record states.
+    known: Mutex<HashMap<(String, [u8; 32]), Arc<Entry>>>,
 }
 
 impl Store {
@@ -104,8 +100,7 @@ impl Store {
 
     /// The entry of a key, if it is as it was built. What was changed is removed, and `report` gets its path.
     pub fn hold(&self, key: &str, report: impl FnOnce(&str)) -> io::Result<Option<LockedEntry>> {
-        let refused = |why| io::Error::new(io::ErrorKind::PermissionDenied, why);
-        self.content.check_private().map_err(refused)?;
+        self.content.check_private().map_err(io::Error::other)?;
         let Some(entry) = self.entry(key) else { return Ok(None) };
         let root = self.content.hold_tree(&entry.name)?;
         let changed = root.as_ref().map_or(Some("its folder"), |root| first_changed(root, &entry));
@@ -148,26 +143,17 @@ impl Store {
         self.content.lock(key)
     }
 
-    /// Folders for a build. The caller holds the key's lock.
+    /// A folder for a build. The caller holds the key's lock.
     pub fn begin(&self, key: &str) -> io::Result<Work> {
-        let work = self.content.begin_tree(key)?;
-        ["fetched", "built"].iter().try_for_each(|folder| std::fs::create_dir(work.path.join(folder)))?;
-        Ok(work)
+        self.content.begin_tree(key)
     }
 
-    /// Where the tree of a build will lie.
-    pub fn place(&self, work: &Work) -> PathBuf {
-        self.path().join(&work.tree)
-    }
-
-    /// Looks at what a build left in `from`, a folder of its work, as `site` of a new entry: only what is in the list
-    /// of the approved may be there.
+    /// Looks at what a build left in its work, as `layout` has it: only what is in the list of the approved may be there.
     pub fn examine(
-        &self,
-        work: &Work,
+        work: Work,
+        layout: Layout,
         ecosystem: Ecosystem,
         approved: &BTreeMap<String, Package>,
-        layout: &Layout,
     ) -> Result<Examined, TreeError> {
         let made = work.path.join("entry");
         let site = made.join(&layout.site);
@@ -176,31 +162,23 @@ impl Store {
         let root = files::without_links(&made, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         let built = tree::read_tree(root.as_fd(), MOST)?;
         let vendored = installed::compare(root.as_fd(), &built, &layout.site, ecosystem, approved)?;
-        Ok(Examined { made, root, built, vendored })
+        Ok(Examined { work, layout, root, built, vendored })
     }
 
     /// Takes over what was examined as an entry.
-    pub fn keep(
-        &self,
-        work: &Work,
-        key: &str,
-        about: BuildInfo,
-        layout: &Layout,
-        from: Examined,
-    ) -> Result<(), TreeError> {
-        let Examined { made, root, built, .. } = from;
-        for (path, text) in &layout.files {
-            std::fs::write(made.join(path), text)?;
+    pub fn keep(&self, key: &str, about: BuildInfo, examined: Examined) -> Result<(), TreeError> {
+        let Examined { work, layout, root, built, .. } = examined;
+        let made = work.path.join("entry");
+        let mut own = Vec::new();
+        if let Some((settings, program)) = &layout.environment {
+            let bin = made.join("bin");
+            std::fs::write(made.join("pyvenv.cfg"), settings)?;
+            std::fs::create_dir(&bin)?;
+            std::fs::set_permissions(&bin, Permissions::from_mode(0o755))?;
+            symlink(program, bin.join("python"))?;
+            own.extend(["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
         }
-        let mut own: Vec<Item> = layout.files.iter().map(|(path, _)| Item::own(path)).collect();
-        for (path, target) in &layout.links {
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            std::fs::create_dir_all(made.join(folder))?;
-            std::fs::set_permissions(made.join(folder), Permissions::from_mode(0o755))?;
-            symlink(target, made.join(path))?;
-            own.extend([Item::own(folder), Item::own(path)]);
-        }
-        self.content.keep_tree(work, "entry")?;
+        self.content.keep_tree(&work, "entry")?;
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::starts(&built, &layout.site);
         let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
@@ -271,7 +249,8 @@ fn first_changed<'e>(root: &impl AsFd, entry: &'e Entry) -> Option<&'e str> {
 
 /// What a build left, read whole.
 pub struct Examined {
-    made: PathBuf,
+    work: Work,
+    layout: Layout,
     root: OwnedFd,
     built: Vec<Item>,
     /// Copies of packages inside others.
@@ -284,11 +263,11 @@ pub struct Layout {
     pub from: PathBuf,
     /// Below the entry, with `/` between.
     pub site: String,
-    pub files: Vec<(String, String)>,
-    pub links: Vec<(String, PathBuf)>,
+    /// Of Python: the text of `pyvenv.cfg`, and the interpreter.
+    pub environment: Option<(String, PathBuf)>,
 }
 
 /// The key for a text: the first half of its SHA-256, in hex.
 pub fn key_of(text: &[u8]) -> String {
-    crate::base::sha256_hex(text)[..KEY].to_owned()
+    crate::base::sha256_hex(text)[..32].to_owned()
 }

@@ -84,5 +84,5 @@ impl DecisionCache {
 
 /// Taken before the files are read.
 fn seen(tool: &Tool) -> FileStamps {
-    tool.site.script.as_deref().map_or_else(FileStamps::nothing, FileStamps::read)
+    tool.site.script.as_deref().map(FileStamps::read).unwrap_or_default()
 }

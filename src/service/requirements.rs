@@ -83,7 +83,7 @@ fn of_policy(
     let path = decision.package_rules.get(&ecosystem)?.as_ref().ok()?.lock_file.as_ref()?;
     let version = decision.runtime.as_ref().map_or("", |runtime| runtime.version.as_str());
     let text = crate::policy::lock_file(path);
-    Some(text.and_then(|text| packages::of_policy(path, &text, ecosystem, version)).map(Some))
+    Some(text.and_then(|text| packages::read_lock(path, &text, ecosystem, version)).map(Some))
 }
 
 /// What the files beside a script ask for. `anew`: without the lock that toolhost writes.

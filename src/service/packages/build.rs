@@ -1,7 +1,7 @@
 //! Builds environments: behind the walls, under limits of their own, one build for everybody who needs the same. A
 //! build goes on when its callers leave.
 
-use super::installer::{Installer, Need, Recorder, Report, program, unusable};
+use super::installer::{Installer, Need, Report, program, unusable};
 use crate::base::files::{self, Lock};
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
@@ -14,6 +14,7 @@ use crate::packages::tree::TreeError;
 use crate::packages::{self, Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, Package};
 use crate::policy::{self, Built, Program, Runtime, Shape};
+use crate::service::audit;
 use jiff::Timestamp;
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
@@ -42,16 +43,14 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
-/// Finds what runs npm, and where that lies; or why there is none.
-pub type FindNpm = Arc<dyn Fn() -> Result<(Runtime, PathBuf), String> + Send + Sync>;
-
 /// What a host needs to build packages. Nothing of it is looked for or made before a tool requires some.
 #[derive(Clone)]
 pub struct Parts {
     /// The folder of the store; `Err`: why there is none, for the person.
     pub store: Result<PathBuf, String>,
     pub indexes: Vec<Index>,
-    pub npm: FindNpm,
+    /// Finds what runs npm, and where that lies; or why there is none.
+    pub npm: Arc<dyn Fn() -> Result<(Runtime, PathBuf), String> + Send + Sync>,
     /// A call waits for its build however long that takes.
     pub waits: bool,
 }
@@ -59,16 +58,17 @@ pub struct Parts {
 impl Parts {
     /// For a host without packages.
     pub fn none(why: &'static str) -> Parts {
-        let npm: FindNpm = Arc::new(|| Err("a host without packages".to_owned()));
-        Parts { store: Err(why.to_owned()), indexes: Vec::new(), npm, waits: false }
+        let store = Err(why.to_owned());
+        Parts { store, indexes: Vec::new(), npm: Arc::new(|| Err("a host without packages".to_owned())), waits: false }
     }
 }
 
 pub struct Packages {
     pub(super) parts: Parts,
+    pub(super) process: Option<Arc<dyn Executor>>,
+    pub(super) audit: audit::Log,
     store: Mutex<Option<Arc<Store>>>,
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
-    recorder: Recorder,
     building: Arc<Shared<Result<(), Fault>>>,
     fetchers: Arc<Places>,
     /// Without build steps, and with them.
@@ -91,12 +91,13 @@ pub struct Ready {
 }
 
 impl Packages {
-    pub fn new(parts: Parts, process: Option<Arc<dyn Executor>>, audit: crate::service::audit::Log) -> Arc<Packages> {
+    pub fn new(parts: Parts, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
         Arc::new(Packages {
             parts,
+            process,
+            audit,
             store: Mutex::default(),
             npm: OnceLock::new(),
-            recorder: Recorder { process, audit },
             building: Shared::new(UNDER_WAY),
             fetchers: Places::new(FETCHERS, FETCHERS_OF_ONE),
             builders: [Places::new(BUILDERS, 1), Places::new(BUILDERS, 1)],
@@ -116,24 +117,16 @@ impl Packages {
     /// The store, opened when it is first needed.
     pub fn store(&self) -> Result<Arc<Store>, Fault> {
         let mut opened = lock(&self.store);
-        if let Some(store) = opened.as_ref() {
+        if let Some(store) = &*opened {
             return Ok(Arc::clone(store));
         }
         let store = self.parts.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
         let store = store.map_err(|why| {
             let message = "this host has no place for packages, so nothing was run";
-            Fault::new(Kind::CapabilityError, message)
-                .person(format!("the store of packages: {}", text::printable(&why)))
-        })?;
-        *opened = Some(Arc::clone(&store));
-        Ok(store)
-    }
-
-    fn npm(&self) -> Result<&(Runtime, PathBuf), Fault> {
-        self.npm.get_or_init(|| (self.parts.npm)()).as_ref().map_err(|why| {
-            let message = "this host has no npm, by which this tool's packages are installed";
-            Fault::new(Kind::CapabilityError, message).person(text::printable(why))
-        })
+            let person = format!("the store of packages: {}", text::printable(&why));
+            Fault::new(Kind::CapabilityError, message).person(person)
+        });
+        Ok(Arc::clone(opened.insert(store?)))
     }
 
     /// The environment of a script. Waits for its build: as long as that takes, or `within` this time. `report` gets
@@ -142,34 +135,57 @@ impl Packages {
         self: &Arc<Self>,
         need: Need,
         within: Duration,
-        mut report: impl FnMut(String),
+        report: impl FnMut(String),
     ) -> Result<Ready, Fault> {
-        if need.rules.lock_required && !need.wanted.locked {
-            return Err(no_lock(&need));
+        if need.wanted.lacks_lock(&need.rules) {
+            let message = "this tool's packages are not locked, so nothing was run";
+            let fix = format!("`toolhost deps lock {}` writes the lock, and shows what it holds", need.id());
+            return Err(Fault::new(Kind::DependencyError, message).details(fix));
         }
         let key = self.key(&need)?;
-        if let Some(held) = self.hold(&key).await? {
-            // The policy may be another than when it was built.
-            check_built(&need, &held.entry.about)?;
-            return Ok(Ready { held, built: false });
+        let found = self.hold(&key).await?;
+        let built = found.is_none();
+        let held = match found {
+            Some(held) => held,
+            None => {
+                self.join_build(&need, &key, within, report).await?;
+                self.hold(&key).await?.ok_or_else(|| {
+                    let message = "this tool's packages were built, and are gone already; try again";
+                    Fault::new(Kind::ServiceError, message).retryable()
+                })?
+            }
+        };
+        // The policy may be another than when it was built.
+        check_built(&need, &held.entry.about)?;
+        Ok(Ready { held, built })
+    }
+
+    /// Waits for the build of a key, and begins it where it is not under way. Keeps a failure that another try will not
+    /// fix.
+    async fn join_build(
+        self: &Arc<Self>,
+        need: &Need,
+        key: &str,
+        within: Duration,
+        mut report: impl FnMut(String),
+    ) -> Result<(), Fault> {
+        // Tools with other rules for the same packages do not share what those rules refuse.
+        let name = format!("{key} {:?}", need.rules);
+        if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILED) {
+            return Err(fault.clone());
         }
-        let mut progress = self.progress_of(&key);
         let work = || {
-            let (this, key, need) = (Arc::clone(self), key.clone(), need.clone());
+            let (this, key, need) = (Arc::clone(self), key.to_owned(), need.clone());
             async move {
                 let built = this.build(&need, &key).await;
                 this.ended[usize::from(built.is_err())].fetch_add(1, Ordering::Relaxed);
                 built
             }
         };
-        // Tools with other rules for the same packages do not share what those rules refuse.
-        let name = format!("{key} {:?}", need.rules);
-        if let Some((_, fault)) = lock(&self.failed).get(&name).filter(|(when, _)| when.elapsed() < FAILED) {
-            return Err(fault.clone());
-        }
+        let line = || watch::channel(String::new()).0;
+        let mut progress = lock(&self.progress).entry(key.to_owned()).or_insert_with(line).subscribe();
         let within = if self.parts.waits { Duration::MAX } else { within };
-        let building = tokio::time::timeout(within, self.building.join(&name, work));
-        tokio::pin!(building);
+        let mut building = std::pin::pin!(tokio::time::timeout(within, self.building.join(&name, work)));
         let built = loop {
             tokio::select! {
                 built = &mut building => break built,
@@ -178,34 +194,20 @@ impl Packages {
         };
         drop(progress);
         lock(&self.progress).retain(|_, told| told.receiver_count() > 0);
-        match built {
-            Err(_) => Err(under_way()),
-            Ok(Err(missed)) => Err(missing(missed)),
-            Ok(Ok(built)) => {
-                built.inspect_err(|fault| self.remember(&name, fault))?;
-                let held = self.hold(&key).await?.ok_or_else(|| {
-                    let message = "this tool's packages were built, and are gone already; try again";
-                    Fault::new(Kind::ServiceError, message).retryable()
-                })?;
-                check_built(&need, &held.entry.about)?;
-                Ok(Ready { held, built: true })
+        let built = built.map_err(|_| under_way())?.map_err(|missed| {
+            let (kind, message) = match missed {
+                NoResult::Full => (Kind::RateLimitError, "too many packages wait to be built in this host; try again"),
+                NoResult::Broken => (Kind::InternalError, "this tool's packages could not be built"),
+            };
+            Fault::new(kind, message).retryable()
+        })?;
+        built.inspect_err(|fault| {
+            let mut failed = lock(&self.failed);
+            failed.retain(|_, (when, _)| when.elapsed() < FAILED);
+            if !fault.retryable && failed.len() < MOST_FAILED {
+                failed.entry(name.clone()).or_insert_with(|| (Instant::now(), fault.clone()));
             }
-        }
-    }
-
-    /// Keeps a failure that another try will not fix.
-    fn remember(&self, name: &str, fault: &Fault) {
-        let mut failed = lock(&self.failed);
-        failed.retain(|_, (when, _)| when.elapsed() < FAILED);
-        if !fault.retryable && failed.len() < MOST_FAILED {
-            failed.entry(name.to_owned()).or_insert_with(|| (Instant::now(), fault.clone()));
-        }
-    }
-
-    /// The lines of a build, from now on.
-    fn progress_of(&self, key: &str) -> watch::Receiver<String> {
-        let mut progress = lock(&self.progress);
-        progress.entry(key.to_owned()).or_insert_with(|| watch::channel(String::new()).0).subscribe()
+        })
     }
 
     fn report(&self, key: &str, line: &str) {
@@ -216,25 +218,18 @@ impl Packages {
 
     async fn hold(&self, key: &str) -> Result<Option<LockedEntry>, Fault> {
         let (store, key) = (self.store()?, key.to_owned());
-        let look = move || {
-            store.hold(&key, |what| {
-                let what = text::printable(what);
-                tracing::warn!(target: "toolhost::packages", "an environment was changed since it was built, and is built anew: {what}");
-            })
+        let changed = |what: &str| {
+            let what = text::printable(what);
+            tracing::warn!(target: "toolhost::packages", "an environment was changed since it was built, and is built anew: {what}");
         };
-        tokio::task::spawn_blocking(look).await.map_err(std::io::Error::other).flatten().map_err(|e| unusable(&e))
+        apart(move || Ok(store.hold(&key, changed)?)).await
     }
 
     /// The digest of everything that an environment is built from.
     pub fn key(&self, need: &Need) -> Result<String, Fault> {
-        let runtime = self.installs(need)?;
-        let file = program(&runtime)?;
-        let stamp = |file: &Path| files::Stamp::at(file).map(|stamp| format!("{stamp:?}")).map_err(|e| unusable(&e));
-        let platform = (std::env::consts::OS, std::env::consts::ARCH);
-        let installer = match need.wanted.ecosystem {
-            Ecosystem::Python => stamp(&file)?,
-            Ecosystem::Node => stamp(&self.npm()?.1)?,
-        };
+        let (runtime, npm) = self.tools(need)?;
+        let file = program(runtime)?;
+        let installer = files::Stamp::at(npm.unwrap_or(&file)).map_err(unusable)?;
         let parts = json!([
             FORMAT,
             need.wanted.ecosystem,
@@ -243,10 +238,10 @@ impl Packages {
             self.index(need)?.url,
             need.rules.builds,
             need.rules.min_age_days.is_some(),
-            (file, &runtime.version, installer),
+            (&file, &runtime.version, format!("{installer:?}")),
             // What is built for one version of Node, or by one, may not run in another.
             (need.runtime.language, &need.runtime.version),
-            platform
+            (std::env::consts::OS, std::env::consts::ARCH)
         ]);
         Ok(store::key_of(parts.to_string().as_bytes()))
     }
@@ -259,22 +254,25 @@ impl Packages {
         Ok(store::key_of(parts.to_string().as_bytes()))
     }
 
-    /// The interpreter that runs the installer.
-    fn installs(&self, need: &Need) -> Result<Runtime, Fault> {
-        match need.wanted.ecosystem {
-            Ecosystem::Python => Ok(need.runtime.clone()),
-            Ecosystem::Node => Ok(self.npm()?.0.clone()),
+    /// The interpreter that runs the installer, and npm where that is one.
+    pub(super) fn tools<'a>(&'a self, need: &'a Need) -> Result<(&'a Runtime, Option<&'a Path>), Fault> {
+        if need.wanted.ecosystem == Ecosystem::Python {
+            return Ok((&need.runtime, None));
         }
+        let npm = self.npm.get_or_init(|| (self.parts.npm)()).as_ref().map_err(|why| {
+            let message = "this host has no npm, by which this tool's packages are installed";
+            Fault::new(Kind::CapabilityError, message).person(text::printable(why))
+        })?;
+        Ok((&npm.0, Some(&npm.1)))
     }
 
-    fn index(&self, need: &Need) -> Result<&Index, Fault> {
-        let wanted = |index: &&Index| index.ecosystem == need.wanted.ecosystem && index.name == need.rules.index;
-        self.parts.indexes.iter().find(wanted).ok_or_else(|| {
+    pub(super) fn index(&self, need: &Need) -> Result<&Index, Fault> {
+        let (ecosystem, name) = (need.wanted.ecosystem, &need.rules.index);
+        Index::find(&self.parts.indexes, ecosystem, name).ok_or_else(|| {
             let message = "this host does not say where this tool's packages come from";
-            let name = text::printable(&need.rules.index);
-            let mend =
-                format!("[indexes.{name}] is missing in the configuration file for {}", need.wanted.ecosystem.name());
-            Fault::new(Kind::CapabilityError, message).person(mend)
+            let (name, ecosystem) = (text::printable(name), ecosystem.name());
+            let fix = format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
+            Fault::new(Kind::CapabilityError, message).person(fix)
         })
     }
 
@@ -282,7 +280,7 @@ impl Packages {
     async fn lock_key<'s>(&self, store: &'s Store, key: &str) -> Result<Lock<'s>, Fault> {
         let until = Instant::now() + LONGEST_WAIT;
         loop {
-            match store.lock(key).map_err(|e| unusable(&e))? {
+            match store.lock(key).map_err(unusable)? {
                 Some(lock) => return Ok(lock),
                 None if Instant::now() > until => return Err(under_way()),
                 None => {
@@ -304,58 +302,52 @@ impl Packages {
         let fetching = self.fetchers.enter(&need.rules.index).await;
         let began = Instant::now();
         let tidied = Arc::clone(&store);
-        let tidied = tokio::task::spawn_blocking(move || tidied.tidy()).await.map_err(std::io::Error::other).flatten();
-        tidied.map_err(|e| unusable(&e))?;
-        let work = Arc::new(store.begin(key).map_err(|e| unusable(&e))?);
+        apart(move || Ok(tidied.tidy()?)).await?;
+        let work = store.begin(key).map_err(unusable)?;
+        let (folder, tree) = (work.path.clone(), store.path().join(&work.tree));
         let report = |line: &str| self.report(key, line);
         let wanted = match need.wanted.locked {
             true => Arc::clone(&need.wanted),
-            false => Arc::new(self.resolve_once(need, &work.path, &report).await?.wanted),
+            false => Arc::new(self.resolve_once(need, &folder, &report).await?.wanted),
         };
         let need = Need { wanted, ..need.clone() };
         check_allowed(&need, &need.wanted.packages, None)?;
-        let installer = self.installer(&need, &work.path, &report)?;
-        let published = installer.fetch().await?;
+        let installer = Installer::new(self, &need, &folder, &report)?;
+        let mut published = installer.fetch().await?;
         check_allowed(&need, &need.wanted.packages, Some(&published))?;
         drop(fetching);
         let _alone = self.tools.enter(&need.tool).await;
         let building = self.builders[usize::from(need.rules.builds)].enter(&need.tool).await;
-        {
-            let place = store.place(&work);
-            let mut installing = std::pin::pin!(installer.install(&place));
-            let early = tokio::time::timeout(LONG_BUILD, &mut installing).await;
-            drop(building);
-            match early {
-                Ok(done) => done?,
-                Err(_) => installing.await?,
-            }
+        let layout = installer.layout()?;
+        let shown = tree.join(&layout.site);
+        let mut installing = Box::pin(installer.install(&shown));
+        let early = tokio::time::timeout(LONG_BUILD, &mut installing).await;
+        drop(building);
+        match early {
+            Ok(done) => done?,
+            Err(_) => installing.await?,
         }
-        let layout = Arc::new(installer.layout()?);
-        let mut about = BuildInfo {
-            ecosystem: need.wanted.ecosystem,
+        report("looking at what the build left");
+        let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
+        let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
+        let vendored = examined.vendored.clone();
+        if need.rules.min_age_days.is_some() && !vendored.is_empty() {
+            published.extend(installer.ages(&vendored).await?);
+        }
+        let about = BuildInfo {
+            ecosystem,
             tool: need.tool.clone(),
             index: need.rules.index.clone(),
-            runtime: format!("{} {}", program(&installer.runtime)?.display(), installer.runtime.version),
+            runtime: format!("{} {}", program(installer.runtime)?.display(), installer.runtime.version),
             builds: need.rules.builds,
             packages: need.wanted.packages.clone(),
-            vendored: Vec::new(),
+            vendored,
             published,
-            made: jiff::Timestamp::now().to_string(),
+            made: Timestamp::now().to_string(),
         };
-        report("looking at what the build left");
-        let look = {
-            let (store, work, layout) = (Arc::clone(&store), Arc::clone(&work), Arc::clone(&layout));
-            let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
-            move || store.examine(&work, ecosystem, &places, &layout)
-        };
-        let examined = apart(look).await?;
-        about.vendored.clone_from(&examined.vendored);
-        if need.rules.min_age_days.is_some() && !about.vendored.is_empty() {
-            about.published.extend(installer.ages(&about.vendored).await?);
-        }
         check_built(&need, &about)?;
         let (kept, key) = (Arc::clone(&store), key.to_owned());
-        apart(move || kept.keep(&work, &key, about, &layout, examined)).await?;
+        apart(move || kept.keep(&key, about, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
         tracing::info!(target: "toolhost::packages", "built {} packages for {tool} in {took:.1} s", need.wanted.packages.len());
         Ok(())
@@ -368,21 +360,12 @@ impl Packages {
             return read_lock(need, text);
         }
         let resolved = self.resolve(need, work, report).await?;
-        store.keep_resolved(&key, &resolved.text).map_err(|e| unusable(&e))?;
+        store.keep_resolved(&key, &resolved.text).map_err(unusable)?;
         Ok(resolved)
     }
 
     pub(super) async fn resolve(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
-        read_lock(need, self.installer(need, work, report)?.resolve(latest(need)).await?)
-    }
-
-    fn installer<'a>(&'a self, need: &'a Need, work: &'a Path, report: Report<'a>) -> Result<Installer<'a>, Fault> {
-        let npm = match need.wanted.ecosystem {
-            Ecosystem::Python => None,
-            Ecosystem::Node => Some(self.npm()?.1.as_path()),
-        };
-        let (index, runtime) = (self.index(need)?, self.installs(need)?);
-        Ok(Installer { need, index, runtime, npm, recorder: &self.recorder, work, report })
+        read_lock(need, Installer::new(self, need, work, report)?.resolve(latest(need)).await?)
     }
 }
 
@@ -390,8 +373,11 @@ impl Packages {
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, TreeError> + Send + 'static) -> Result<T, Fault> {
     let done = tokio::task::spawn_blocking(work).await.map_err(|e| TreeError::Io(std::io::Error::other(e))).flatten();
     done.map_err(|wrong| match wrong {
-        TreeError::Hostile(what) => hostile(&what),
-        TreeError::Io(e) => unusable(&e),
+        TreeError::Hostile(what) => {
+            let message = "this tool's packages left what this host does not take over, so nothing was run";
+            Fault::new(Kind::DependencyError, message).details(what)
+        }
+        TreeError::Io(e) => unusable(e),
     })
 }
 
@@ -409,29 +395,8 @@ pub fn furnish(shape: &mut Shape, environment: &LockedEntry) {
     shape.built = Some(Built { path, link });
 }
 
-fn no_lock(need: &Need) -> Fault {
-    let id = need.tool.split('@').next().unwrap_or(&need.tool);
-    let message = "this tool's packages are not locked, so nothing was run";
-    let mend = format!("`toolhost deps lock {id}` writes the lock, and shows what it holds");
-    Fault::new(Kind::DependencyError, message).details(text::printable(&mend))
-}
-
 pub(super) fn under_way() -> Fault {
     Fault::new(Kind::ServiceError, "this tool's packages are still being built; try again").retryable()
-}
-
-fn missing(missed: NoResult) -> Fault {
-    match missed {
-        NoResult::Full => {
-            Fault::new(Kind::RateLimitError, "too many packages wait to be built in this host; try again").retryable()
-        }
-        NoResult::Broken => Fault::new(Kind::InternalError, "this tool's packages could not be built").retryable(),
-    }
-}
-
-fn hostile(what: &str) -> Fault {
-    let message = "this tool's packages left what this host does not take over, so nothing was run";
-    Fault::new(Kind::DependencyError, message).details(what.to_owned())
 }
 
 const SECONDS_OF_A_DAY: i64 = 24 * 3600;
@@ -448,12 +413,11 @@ pub(super) fn check_allowed(
     packages: &[Package],
     published: Option<&BTreeMap<String, String>>,
 ) -> Result<(), Fault> {
-    let now = Timestamp::now();
+    let now = Timestamp::now().as_second();
     let ages = published.map(|published| {
         let age = |package: &Package| {
-            let time = published.get(&format!("{} {}", package.name, package.version))?;
-            let seconds = now.as_second().checked_sub(time.parse::<Timestamp>().ok()?.as_second())?;
-            let days = u64::try_from(seconds / SECONDS_OF_A_DAY).ok()?;
+            let time: Timestamp = published.get(&format!("{} {}", package.name, package.version))?.parse().ok()?;
+            let days = u64::try_from((now - time.as_second()) / SECONDS_OF_A_DAY).ok()?;
             Some(((package.name.clone(), package.version.clone()), days))
         };
         packages.iter().filter_map(age).collect()
@@ -464,9 +428,8 @@ pub(super) fn check_allowed(
     }
     let mut details = refused.join("\n");
     if !need.wanted.locked {
-        let id = text::printable(need.tool.split('@').next().unwrap_or_default());
-        details
-            .push_str(&format!("\n`toolhost deps clean {id}` forgets what was resolved, so that it is resolved anew"));
+        let forget = format!("`toolhost deps clean {}` forgets what was resolved", need.id());
+        details.push_str(&format!("\n{forget}, so that it is resolved anew"));
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))
@@ -475,14 +438,15 @@ pub(super) fn check_allowed(
 /// Whether policy lets in what was built: what was approved, and the copies inside it as far as their age is known.
 pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
     check_allowed(need, &about.packages, Some(&about.published))?;
-    let copies: Vec<Package> = about.vendored.iter().map(Vendored::package).collect();
+    let package = |Vendored { name, version, .. }| Package { name, version, hashes: Vec::new() };
+    let copies: Vec<Package> = about.vendored.iter().cloned().map(package).collect();
     check_allowed(need, &copies, None)?;
     let known = |package: &Package| about.published.contains_key(&format!("{} {}", package.name, package.version));
     check_allowed(need, &copies.into_iter().filter(known).collect::<Vec<_>>(), Some(&about.published))
 }
 
 /// The latest moment at which a version may have been published.
-pub(super) fn latest(need: &Need) -> Option<String> {
+fn latest(need: &Need) -> Option<String> {
     let days = i64::from(need.rules.min_age_days?);
     let second = Timestamp::now().as_second() - days * SECONDS_OF_A_DAY;
     Timestamp::from_second(second).ok().map(|time| time.to_string())
@@ -490,9 +454,12 @@ pub(super) fn latest(need: &Need) -> Option<String> {
 
 /// A lock that was resolved, read like one that lies beside a script.
 pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
-    let wanted = packages::of_lock(&need.wanted, &text, &need.runtime.version).map_err(|problem| {
+    let PackageRequirements { ecosystem, sources, requires, lock_file, .. } = (*need.wanted).clone();
+    let locked = packages::read_lock(Path::new(&lock_file), &text, ecosystem, &need.runtime.version);
+    let locked = locked.map_err(|problem| {
         let message = "what this tool's requirements resolve to cannot be used, so nothing was run";
         Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))
     })?;
+    let wanted = PackageRequirements { sources, requires, lock_file, ..locked };
     Ok(Resolved { wanted, text })
 }

@@ -24,15 +24,10 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         if tool.manifest.handler.is_ours() {
-            let of = |language| {
-                let machine = &decisions.rules.machine;
-                requirements::of_source(&tool, language, &decisions.snapshot, &decisions.policies, machine)
-            };
-            let found = [Language::Python, Language::Nodejs].into_iter().map(of);
-            return found
-                .map(|decision| Need::from_decision(&decision))
-                .find(|need| !matches!(need, Ok(None)))
-                .unwrap_or(Ok(None));
+            let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
+            let of = |language| requirements::of_source(&tool, language, &decisions.snapshot, policies, machine);
+            let mut needs = [Language::Python, Language::Nodejs].map(of).into_iter().map(|it| Need::from_decision(&it));
+            return needs.find(|need| !matches!(need, Ok(None))).unwrap_or(Ok(None));
         }
         Need::from_decision(&decisions.decided(&tool).decision)
     }
@@ -41,43 +36,34 @@ impl Service {
     pub fn need_named(&self, reference: &str, packages: &[String]) -> Result<(Need, PathBuf), Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        let bad = |kind, why: &str| Err(Fault::new(kind, text::printable(why)).by_caller());
+        let bad = |kind, why: &str| Fault::new(kind, text::printable(why)).by_caller();
         if !tool.manifest.handler.is_ours() {
-            return bad(Kind::ParameterValidationError, "this tool's packages are named in files beside its script");
+            let why = "this tool's packages are named in files beside its script";
+            return Err(bad(Kind::ParameterValidationError, why));
         }
         let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
         let decision = requirements::of_source(&tool, Language::Python, &decisions.snapshot, policies, machine);
         let allowed = decision.package_rules.get(&Ecosystem::Python).and_then(|allowed| allowed.as_ref().ok());
-        let Some((allowed, path)) = allowed.and_then(|allowed| Some((allowed, allowed.lock_file.clone()?))) else {
-            let why = format!(
-                "no policy for {reference} names a lock: write [packages] python = {{ index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }} into it"
-            );
-            return bad(Kind::CapabilityError, &why);
-        };
-        let Some(runtime) = decision.runtime.clone() else {
-            return bad(Kind::CapabilityError, "this host has no Python");
-        };
+        let allowed = allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
+        let (rules, path) = allowed.ok_or_else(|| {
+            let line = "python = { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
+            let why = format!("no policy for {reference} names a lock: write [packages] {line} into it");
+            bad(Kind::CapabilityError, &why)
+        })?;
+        let no_python = || bad(Kind::CapabilityError, "this host has no Python");
+        let runtime = decision.runtime.clone().ok_or_else(no_python)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match packages::named(packages, name) {
-            Err(why) => bad(Kind::ParameterValidationError, &why),
-            Ok(wanted) => {
-                let rules = allowed.rules.clone();
-                let tool = format!("{}@{}", tool.manifest.id, tool.manifest.version);
-                Ok((Need { tool, wanted: Arc::new(wanted), rules, runtime }, path))
-            }
-        }
+        let wanted = packages::from_command_line(packages, name);
+        let wanted = Arc::new(wanted.map_err(|why| bad(Kind::ParameterValidationError, &why))?);
+        Ok((Need { tool: tool.reference(), wanted, rules, runtime }, path))
     }
 
     /// The same, as if the lock that would be written were not there.
     pub fn need_anew(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        Need::from_decision(&requirements::anew(
-            &tool,
-            &decisions.snapshot,
-            &decisions.policies,
-            &decisions.rules.machine,
-        ))
+        let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
+        Need::from_decision(&requirements::anew(&tool, &decisions.snapshot, policies, machine))
     }
 }
 
@@ -135,8 +121,8 @@ impl Packages {
     /// Resolves what is required, whatever was resolved before.
     pub async fn lock(self: &Arc<Self>, need: &Need, report: Report<'_>) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
-        let _lock = store.lock(&key).map_err(|e| unusable(&e))?.ok_or_else(under_way)?;
-        let work = store.begin(&key).map_err(|e| unusable(&e))?;
+        let _lock = store.lock(&key).map_err(unusable)?.ok_or_else(under_way)?;
+        let work = store.begin(&key).map_err(unusable)?;
         let resolved = self.resolve(need, &work.path, report).await?;
         build::check_allowed(need, &resolved.wanted.packages, None)?;
         Ok(resolved)
@@ -156,6 +142,6 @@ impl Packages {
 
     /// Forgets what was resolved for requirements without a lock.
     pub fn forget(&self, need: &Need) -> Result<(), Fault> {
-        self.store()?.forget(&self.resolved_key(need)?).map_err(|e| unusable(&e))
+        self.store()?.forget(&self.resolved_key(need)?).map_err(unusable)
     }
 }

@@ -79,10 +79,6 @@ def index(order):
     return arguments
 
 
-def only_wheels(order):
-    return [] if order["builds"] else ["--only-binary", ":all:"]
-
-
 def requirements(order):
     """The files of the order in a folder of their own; the path of the requirements."""
     folder = os.path.join(order["into"], "order")

@@ -1,6 +1,7 @@
 //! Runs pip or npm in the sandbox, each run recorded like a call: once with only the index in reach and no package code
 //! running, once without a network. An installer gets no file of the tool and no setting of this machine's user.
 
+use super::build::Packages;
 use crate::base::mask::Mask;
 use crate::base::{lock, text};
 use crate::broker::Trace;
@@ -16,7 +17,7 @@ use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::RecordArguments;
 use crate::service::traces::CallSpan;
-use crate::service::{Arguments, CallRequest, Caller, audit, denials, output, secrets};
+use crate::service::{Arguments, CallRequest, Caller, denials, output, secrets};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,48 +48,55 @@ pub struct Need {
     pub runtime: Runtime,
 }
 
+impl Need {
+    /// The tool without its version, for people.
+    pub fn id(&self) -> String {
+        text::printable(self.tool.split('@').next().unwrap_or_default())
+    }
+}
+
 /// Gets the lines that an installer prints.
 pub(super) type Report<'a> = &'a (dyn Fn(&str) + Sync);
 /// When packages were published (`name version`), RFC 3339.
 type Published = BTreeMap<String, String>;
 
-/// What runs and records.
-pub(super) struct Recorder {
-    pub process: Option<Arc<dyn Executor>>,
-    pub audit: audit::Log,
-}
-
 pub(super) struct Installer<'a> {
-    pub need: &'a Need,
-    pub index: &'a Index,
-    pub runtime: Runtime,
-    pub npm: Option<&'a Path>,
-    pub recorder: &'a Recorder,
+    packages: &'a Packages,
+    need: &'a Need,
+    index: &'a Index,
+    pub runtime: &'a Runtime,
+    npm: Option<&'a Path>,
     /// The folder of the build, which no word of the installer names.
-    pub work: &'a Path,
-    pub report: Report<'a>,
+    work: &'a Path,
+    report: Report<'a>,
 }
 
-impl Installer<'_> {
+impl<'a> Installer<'a> {
+    pub fn new(
+        packages: &'a Packages,
+        need: &'a Need,
+        work: &'a Path,
+        report: Report<'a>,
+    ) -> Result<Installer<'a>, Fault> {
+        let ((runtime, npm), index) = (packages.tools(need)?, packages.index(need)?);
+        Ok(Installer { packages, need, index, runtime, npm, work, report })
+    }
+
     /// Fetches what the lock names. Answers when each was published, as far as that was asked for and is known.
     pub async fn fetch(&self) -> Result<Published, Fault> {
-        let answer = self.run("fetch", "fetched", None, true, json!({})).await?;
+        let ages = self.need.rules.min_age_days.is_some();
+        let answer = self.run("fetch", ("ages", json!(ages))).await?;
         Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
     }
 
-    /// Installs what was fetched into `built`. `place`: where the environment will lie.
-    pub async fn install(&self, place: &Path) -> Result<(), Fault> {
-        let shown = match self.need.wanted.ecosystem {
-            Ecosystem::Python => place.join(self.site()?),
-            Ecosystem::Node => place.to_path_buf(),
-        };
-        self.run("install", "built", Some("fetched"), false, json!({"shown": shown})).await.map(drop)
+    /// Installs what was fetched into `built`. `shown`: where the packages will lie.
+    pub async fn install(&self, shown: &Path) -> Result<(), Fault> {
+        self.run("install", ("shown", json!(shown))).await.map(drop)
     }
 
     /// When the copies of packages that lie inside others were published, as far as the index knows.
     pub async fn ages(&self, copies: &[Vendored]) -> Result<Published, Fault> {
-        let packages: Vec<_> = copies.iter().map(Vendored::package).collect();
-        let answer = self.run("ages", "resolving", None, true, json!({ "packages": packages })).await?;
+        let answer = self.run("ages", ("packages", json!(copies))).await?;
         Ok(serde_json::from_value(answer["published"].clone()).unwrap_or_default())
     }
 
@@ -96,38 +104,33 @@ impl Installer<'_> {
     /// latest moment at which a version may have been published.
     pub async fn resolve(&self, before: Option<String>) -> Result<String, Fault> {
         let what = if self.need.wanted.inputs.len() > 1 { "translate" } else { "resolve" };
-        let answer = self.run(what, "resolving", None, what == "resolve", json!({ "before": before })).await?;
+        let answer = self.run(what, ("before", json!(before))).await?;
         let lock = answer["lock"].as_str().ok_or_else(|| failed(what, "the installer named no lock"))?;
         Ok(self.index.with_own_addresses(lock))
     }
 
-    /// One run, which may write the folder `into` of the work.
-    async fn run(
-        &self,
-        what: &str,
-        into: &str,
-        from: Option<&str>,
-        network: bool,
-        more: Value,
-    ) -> Result<Value, Fault> {
+    /// One run, which may write one folder of the work. `more`: what its order has and others lack.
+    async fn run(&self, what: &str, more: (&str, Value)) -> Result<Value, Fault> {
         let wanted = &self.need.wanted;
-        let (into, from) = (self.work.join(into), from.map(|from| self.work.join(from)));
-        std::fs::create_dir_all(&into).map_err(|e| unusable(&e))?;
+        let (into, from) = match what {
+            "fetch" => ("fetched", None),
+            "install" => ("built", Some(self.work.join("fetched"))),
+            _ => ("resolving", None),
+        };
+        let (into, network) = (self.work.join(into), !["install", "translate"].contains(&what));
+        std::fs::create_dir_all(&into).map_err(unusable)?;
         let mut order = json!({
             "do": what,
             "inputs": wanted.inputs,
             "packages": wanted.packages,
             "builds": self.need.rules.builds,
-            "ages": self.need.rules.min_age_days.is_some(),
             "index": self.index.spoken(),
             "ca": self.index.ca.as_ref().map(|(_, text)| text),
             "into": into,
             "from": from,
             "npm": self.npm,
         });
-        if let (Value::Object(order), Value::Object(more)) = (&mut order, more) {
-            order.extend(more);
-        }
+        order[more.0] = more.1;
         let shape = self.shape(&into, from.as_deref(), network);
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
@@ -140,7 +143,8 @@ impl Installer<'_> {
     /// What a run may touch: its interpreter, one folder to write, one to read, and the index or nothing.
     fn shape(&self, into: &Path, from: Option<&Path>, network: bool) -> Shape {
         let mut runtime = self.runtime.clone();
-        runtime.roots.extend(self.npm.and_then(installation).filter(|_| self.need.wanted.ecosystem == Ecosystem::Node));
+        // The folder of npm, from its program in `bin`.
+        runtime.roots.extend(self.npm.and_then(|npm| Some(npm.parent()?.parent()?.to_path_buf())));
         let mut shape = Shape::bare("toolhost:packages@1.0.0", runtime);
         let grant = |access, path: &Path| Grant {
             access,
@@ -174,32 +178,21 @@ impl Installer<'_> {
         shape
     }
 
-    /// Where the packages lie in an entry.
-    fn site(&self) -> Result<String, Fault> {
-        match self.need.wanted.ecosystem {
-            Ecosystem::Python => Ok(format!("lib/python{}/site-packages", minor(&self.runtime)?)),
-            Ecosystem::Node => Ok("node_modules".to_owned()),
-        }
-    }
-
     /// What an entry is made of: a virtual environment of which the host makes all but the packages, or a folder.
     pub fn layout(&self) -> Result<Layout, Fault> {
-        let site = self.site()?;
-        match self.need.wanted.ecosystem {
-            Ecosystem::Python => {
-                let program = program(&self.runtime)?;
-                let home = program.parent().unwrap_or(Path::new("/")).display();
-                let version = &self.runtime.version;
-                let text = format!("home = {home}\ninclude-system-site-packages = false\nversion = {version}\n");
-                let files = vec![("pyvenv.cfg".to_owned(), text)];
-                let links = vec![("bin/python".to_owned(), program)];
-                Ok(Layout { from: "built/site".into(), site, files, links })
-            }
-            Ecosystem::Node => {
-                let from = PathBuf::from("built/project/node_modules");
-                Ok(Layout { from, site, files: Vec::new(), links: Vec::new() })
-            }
+        if self.need.wanted.ecosystem == Ecosystem::Node {
+            let (from, site) = ("built/project/node_modules".into(), "node_modules".to_owned());
+            return Ok(Layout { from, site, environment: None });
         }
+        let (program, version) = (program(self.runtime)?, &self.runtime.version);
+        let [major, minor, ..] = version.split('.').collect::<Vec<_>>()[..] else {
+            let why = format!("its version is {}", text::printable(version));
+            return Err(Fault::new(Kind::DependencyError, "the interpreter does not tell its version").person(why));
+        };
+        let site = format!("lib/python{major}.{minor}/site-packages");
+        let home = program.parent().unwrap_or(Path::new("/")).display();
+        let text = format!("home = {home}\ninclude-system-site-packages = false\nversion = {version}\n");
+        Ok(Layout { from: "built/site".into(), site, environment: Some((text, program)) })
     }
 
     async fn run_recorded(
@@ -209,10 +202,10 @@ impl Installer<'_> {
         order: Value,
         record: &mut CallRecord,
     ) -> Result<Value, Fault> {
-        let audit = &self.recorder.audit;
+        let audit = &self.packages.audit;
         record.entry = Some(audit.open()?);
         record.given((Mask::default(), RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}))));
-        let process = self.recorder.process.as_ref().ok_or_else(|| {
+        let process = self.packages.process.as_ref().ok_or_else(|| {
             Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
         })?;
         let source = match self.need.wanted.ecosystem {
@@ -231,9 +224,8 @@ impl Installer<'_> {
         let confinement = Confinement { shape, per_call };
         record.confined(&confinement, digest, None);
         let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
-        let (input, confinement) = (order, Some(confinement));
-        let call =
-            executor::Call { manifest: no_manifest(), site, input, confinement, service: None, output_bytes: u64::MAX };
+        let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
+        let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
         let cancel = CancellationToken::new();
         let _cancels = cancel.clone().drop_guard();
         let context = executor::Context {
@@ -308,23 +300,6 @@ impl Installer<'_> {
     }
 }
 
-/// `3.11` of `3.11.7`.
-fn minor(runtime: &Runtime) -> Result<String, Fault> {
-    let mut parts = runtime.version.split('.');
-    match (parts.next(), parts.next()) {
-        (Some(major), Some(minor)) => Ok(format!("{major}.{minor}")),
-        _ => {
-            let why = format!("its version is {}", text::printable(&runtime.version));
-            Err(Fault::new(Kind::DependencyError, "the interpreter does not tell its version").person(why))
-        }
-    }
-}
-
-/// The folder of npm, from its program in `bin`.
-fn installation(npm: &Path) -> Option<PathBuf> {
-    npm.parent()?.parent().map(Path::to_path_buf)
-}
-
 /// The end of a log, bounded.
 fn last(logs: &[String]) -> String {
     let lines = logs.iter().skip(logs.len().saturating_sub(LAST_LINES));
@@ -341,15 +316,12 @@ fn failed(what: &str, why: &str) -> Fault {
 }
 
 /// The executor of scripts looks at no manifest.
-fn no_manifest() -> Arc<Manifest> {
-    static MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
-        let handler = json!({ "type": "definition-only" });
-        let words =
-            json!({ "toolId": TOOL, "displayName": TOOL, "description": TOOL, "version": "1.0.0", "handler": handler });
-        Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
-    });
-    Arc::clone(&MANIFEST)
-}
+static NO_MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
+    let (version, handler) = ("1.0.0", json!({ "type": "definition-only" }));
+    let words =
+        json!({ "toolId": TOOL, "displayName": TOOL, "description": TOOL, "version": version, "handler": handler });
+    Arc::new(manifest::read(words.to_string().as_bytes()).expect("a manifest").0)
+});
 
 /// The file of an interpreter, without links.
 pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
@@ -362,7 +334,7 @@ pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
     })
 }
 
-pub(super) fn unusable(error: &std::io::Error) -> Fault {
+pub(super) fn unusable(error: std::io::Error) -> Fault {
     Fault::new(Kind::InternalError, "this host's store of packages cannot be used, so nothing was run")
         .person(format!("the store of packages: {}", text::printable(&error.to_string())))
         .retryable()

@@ -69,7 +69,7 @@ pub struct Packages {
     store: Mutex<Option<Arc<Store>>>,
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
     recorder: Recorder,
-    building: Arc<Shared<Result<(), Fault>>>,
+    building: Shared<Result<(), Fault>>,
     fetchers: Arc<Places>,
     /// Without build steps, and with them.
     builders: [Arc<Places>; 2],

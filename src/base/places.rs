@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 pub struct Places {
     state: Mutex<PlacesState>,
     /// Most places of one key.
-    each: usize,
+    pub each: usize,
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use super::report::Report;
 use crate::base::places::Claim;
-use crate::base::shares::{IN_USE, Shares, now};
+use crate::base::shares::{self, IN_USE, Shares, now};
 use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use serde_json::Value;
@@ -83,8 +83,7 @@ pub fn check_key(key: &str) -> Result<(), Fault> {
 }
 
 fn claim(principal: &str) -> Claim {
-    let [all, own] = OUTCOMES;
-    vec![(String::new(), all), (format!("principal {principal}"), own)]
+    shares::claim(OUTCOMES[0], principal, OUTCOMES[1])
 }
 
 impl Keys {

@@ -137,7 +137,7 @@ impl CallRecord {
 
     fn state(&self, change: impl FnOnce(&mut CallState)) {
         if let Some(listed) = &self.listed {
-            listed.change(change);
+            listed.change(|call| change(&mut call.state));
         }
     }
 

@@ -187,20 +187,6 @@ mod tests {
     use std::pin::pin;
 
     #[test]
-    fn one_key_never_has_all_and_others_pass_its_queue() {
-        let places = Places::new(4, 3);
-        let enter = |key: &str| places.enter(key).now_or_never();
-        let mut held: Vec<_> = (0..3).map(|_| enter("a").expect("room")).collect();
-        assert!(enter("a").is_none(), "the fourth is not for a");
-        let other = enter("b").expect("it is for others");
-        assert!(enter("c").is_none(), "all are taken");
-        drop(other);
-        assert!(enter("c").is_some());
-        held.pop();
-        assert!(enter("a").is_some(), "one who stopped waiting took nothing");
-    }
-
-    #[test]
     fn equal_claims_take_turns_and_whoever_holds_the_fewest_goes_first() {
         let places = Places::new(2, 2);
         let claim = |who: &str, most: usize| vec![(who.to_owned(), most)];

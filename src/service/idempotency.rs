@@ -42,14 +42,12 @@ pub(super) enum KeyState {
     Ended(Arc<Report>),
 }
 
-/// The place of the first call under a key. Dropped before the tool ran, the key is free again.
+/// The place of the first call under a key. Dropped without an outcome, the key is free again.
 #[derive(Debug)]
 pub(super) struct KeyPlace {
     keys: Arc<Keys>,
     name: Name,
     principal: String,
-    /// The call's id and tool, once something runs.
-    pub ran: Option<(String, String)>,
     outcome: watch::Sender<Option<Arc<Report>>>,
 }
 
@@ -106,28 +104,22 @@ impl Keys {
             .put(name.clone(), (claim(principal), OUTCOME), IN_USE, Keyed { asked, outcome })
             .map_err(|_| Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT))?;
         let (keys, principal) = (self.clone(), principal.to_owned());
-        Ok(KeyState::First(KeyPlace { keys, name, principal, ran: None, outcome: sender }))
+        Ok(KeyState::First(KeyPlace { keys, name, principal, outcome: sender }))
     }
 }
 
 impl KeyPlace {
-    /// The call ended: its outcome is kept if the tool ran.
-    pub fn ended(mut self, report: &Report) {
-        if let Some((id, tool)) = self.ran.take() {
-            self.keep(&id, &tool, Report { turn: None, ..report.clone() });
-        }
-    }
-
-    fn keep(&self, id: &str, tool: &str, report: Report) {
+    /// Keeps the outcome of a call whose tool ran.
+    pub fn keep(self, report: &Report) {
         // As JSON, with the words for the person.
         let words = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws)).map(String::len);
-        let bytes = OUTCOME + serde_json::to_vec(&report).map_or(0, |json| json.len()) + words.sum::<usize>();
+        let bytes = OUTCOME + serde_json::to_vec(report).map_or(0, |json| json.len()) + words.sum::<usize>();
         let mut known = lock(&self.keys.0);
         let report = match known.charge(&self.name, (claim(&self.principal), bytes)) {
-            true => report,
+            true => Report { turn: None, ..report.clone() },
             false => {
                 let words = "This call ran under its idempotency key, and its outcome was too large to be kept.";
-                Report::of_fault(id.to_owned(), tool, Fault::new(Kind::ResourceLimitError, words))
+                Report::of_fault(report.id.clone(), &report.tool, Fault::new(Kind::ResourceLimitError, words))
             }
         };
         known.keep(&self.name, now() + KEPT);
@@ -137,11 +129,6 @@ impl KeyPlace {
 
 impl Drop for KeyPlace {
     fn drop(&mut self) {
-        if let Some((id, tool)) = self.ran.take() {
-            let words = "The call under this idempotency key was cancelled while it ran; how far it came is not known. \
-                         Make a new key to run it again.";
-            return self.keep(&id, &tool, Report::of_fault(id.clone(), &tool, Fault::new(Kind::CancelledError, words)));
-        }
         if self.outcome.borrow().is_none() {
             lock(&self.keys.0).remove(&self.name);
         }
@@ -164,9 +151,7 @@ mod tests {
             KeyState::First(place) => place,
             _ => panic!("{key} is not the first"),
         };
-        let mut place = first("large");
-        place.ran = Some(("1".to_owned(), "t".to_owned()));
-        place.ended(&Report { logs: vec!["x".repeat(OUTCOMES[1])], ..Report::default() });
+        first("large").keep(&Report { logs: vec!["x".repeat(OUTCOMES[1])], ..Report::default() });
         let Ok(KeyState::Ended(report)) = find("a", "large") else { panic!("it ran, and is not run again") };
         assert_eq!(report.error.as_ref().map(|fault| fault.kind), Some(Kind::ResourceLimitError));
         let held: Vec<_> = (0..).map(|n| find(&format!("label {n}"), "k")).map_while(Result::ok).collect();

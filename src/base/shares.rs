@@ -20,6 +20,11 @@ pub fn now() -> Duration {
     START.elapsed()
 }
 
+/// So much of all entries, and so much of those of one principal.
+pub fn claim(all: usize, principal: &str, own: usize) -> Claim {
+    vec![(String::new(), all), (format!("principal {principal}"), own)]
+}
+
 #[derive(Debug)]
 pub struct Shares<K, V> {
     entries: BTreeMap<K, Entry<V>>,

@@ -9,13 +9,11 @@ use super::record::CallRecord;
 use super::request::{Answer, Approver, Event, Question, Stream};
 use super::target::Target;
 use super::{Caller, Service};
+use crate::base::sha256_hex;
 use crate::base::text::{self, printable};
-use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Confirm};
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -24,61 +22,46 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 
-/// Questions that operators may answer, by call.
-#[derive(Debug, Default)]
-pub(super) struct Approvals(Mutex<BTreeMap<String, Open>>);
-
+/// A question that operators may answer: it stands with its call.
 #[derive(Debug)]
-struct Open {
-    question: Question,
+pub(super) struct OpenQuestion {
+    pub question: Question,
     but: Option<String>,
     answer: oneshot::Sender<Answer>,
     _kept: Reservation,
 }
 
-/// Takes the question away when its call is over.
-struct QuestionGuard<'a>(&'a Approvals, &'a str);
-
-impl Drop for QuestionGuard<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.0).remove(self.1);
-    }
-}
-
 impl Service {
     /// The calls that wait for an operator's answer, for operators; the oldest first.
     pub fn approvals(&self) -> Vec<Question> {
-        let mut open: Vec<_> = lock(&self.approvals.0).values().map(|open| open.question.clone()).collect();
+        let mut open = self.calls.questions();
         open.sort_by(|a, b| (&a.asked, &a.call).cmp(&(&b.asked, &b.call)));
         open
     }
 
     /// An operator's answer to one of them. `None`: it is not there any more.
     pub fn approve(&self, operator: &Caller, call: &str, approve: bool) -> Option<Result<(), Fault>> {
-        let mut open = lock(&self.approvals.0);
-        if open.get(call)?.but.as_ref() == Some(&operator.user) {
-            let message = "This is a call of your own: another operator must answer.";
-            return Some(Err(Fault::new(Kind::AuthorizationError, message)));
-        }
         let by = operator.user.clone();
         let answer = if approve { Answer::Approved { by } } else { Answer::Denied { by } };
-        // The call may have been cancelled a moment ago.
-        open.remove(call)?.answer.send(answer).ok().map(Ok)
+        let answered = self.calls.change(call, |call| {
+            if call.question.as_ref()?.but.as_ref() == Some(&operator.user) {
+                let message = "This is a call of your own: another operator must answer.";
+                return Some(Err(Fault::new(Kind::AuthorizationError, message)));
+            }
+            // The call may have been cancelled a moment ago.
+            call.question.take()?.answer.send(answer).ok().map(Ok)
+        });
+        answered.flatten()
     }
 
     async fn ask_operators(&self, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
+        let principal = question.through.as_ref().unwrap_or(&question.caller);
+        let kept = self.limiter.take(Resource::Questions, principal, 1).ok_or_else(|| {
+            Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.").retryable()
+        })?;
         let (answer, answered) = oneshot::channel();
-        {
-            let mut open = lock(&self.approvals.0);
-            let principal = question.through.as_ref().unwrap_or(&question.caller);
-            let kept = self.limiter.take(Resource::Questions, principal, 1);
-            let Some(_kept) = kept.filter(|_| !open.contains_key(&question.call)) else {
-                let fault = Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.");
-                return Err(fault.retryable());
-            };
-            open.insert(question.call.clone(), Open { question: question.clone(), but, answer, _kept });
-        }
-        let _listed = QuestionGuard(&self.approvals, &question.call);
+        let open = OpenQuestion { question: question.clone(), but, answer, _kept: kept };
+        self.calls.change(&question.call, |call| call.question = Some(open));
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 
@@ -118,6 +101,7 @@ impl Service {
                 }
             }
         };
+        self.calls.change(&record.id, |call| call.question = None);
         let not_agreed =
             |rest: &str| Fault::new(Kind::AuthorizationError, format!("A person was asked about this call{rest}"));
         let late = || not_agreed(&format!(", and did not answer within {} s.", patience.as_secs())).retryable();

@@ -5,7 +5,7 @@
 //! and what may be tried again count for nothing.
 
 use crate::base::lock;
-use crate::base::shares::{Shares, now};
+use crate::base::shares::{self, Shares, now};
 use crate::fault::{Fault, Kind};
 use crate::policy::Breaker;
 use serde::Serialize;
@@ -117,8 +117,7 @@ fn open(tool: &str, failures: u32, wait: Duration) -> Fault {
 impl Attempt {
     /// How the call ended; `None`: well. `crashed`: by a signal or a trap.
     pub fn ended(mut self, fault: Option<&Fault>, crashed: bool) {
-        let breakers = self.breakers.clone();
-        let mut rows = lock(&breakers.0);
+        let (mut rows, now, own) = (lock(&self.breakers.0), now(), self.keys.len() - 1);
         let Some(fault) = fault else {
             for (key, probe) in std::mem::take(&mut self.keys) {
                 // A call that began before the breaker opened does not close it.
@@ -131,24 +130,20 @@ impl Attempt {
         let counted = match fault.kind {
             _ if fault.by_caller || fault.retryable => None,
             Kind::ServiceError | Kind::DependencyError | Kind::InternalError => Some(0),
-            Kind::TimeoutError | Kind::ResourceLimitError => Some(self.keys.len() - 1),
-            _ => crashed.then_some(self.keys.len() - 1),
+            Kind::TimeoutError | Kind::ResourceLimitError => Some(own),
+            _ => crashed.then_some(own),
         };
-        if let Some(at) = counted {
-            let ((key, probe), now) = (self.keys.remove(at), now());
-            if rows.get(&key).is_none() {
-                let claim = vec![(String::new(), ROWS), (format!("principal {}", self.call.principal), ROWS / 2)];
-                let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
-                // Each row may go for another one.
-                let _ = rows.put(key.clone(), (claim, 1), now, row);
-            }
-            rows.keep(&key, now);
-            if let Some(row) = rows.get_mut(&key).filter(|row| row.until.is_none() || probe) {
-                row.failures = row.failures.saturating_add(1);
-                row.until = (row.failures >= self.call.rule.failures).then(|| now + self.call.rule.wait);
-            }
+        let Some((key, probe)) = counted.map(|at| self.keys.remove(at)) else { return };
+        if rows.get(&key).is_none() {
+            let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
+            // Each row may go for another one.
+            let _ = rows.put(key.clone(), (shares::claim(ROWS, &self.call.principal, ROWS / 2), 1), now, row);
         }
-        drop(rows);
+        rows.keep(&key, now);
+        if let Some(row) = rows.get_mut(&key).filter(|row| row.until.is_none() || probe) {
+            row.failures = row.failures.saturating_add(1);
+            row.until = (row.failures >= self.call.rule.failures).then(|| now + self.call.rule.wait);
+        }
     }
 }
 
@@ -178,44 +173,31 @@ mod tests {
         true
     }
 
+    /// What `tests/callers/often.rs` does not show: whose failures count for all, and that one call tries.
     #[tokio::test(start_paused = true)]
-    async fn five_failures_in_a_row_open_it_and_one_probe_decides() {
+    async fn failures_count_for_whoever_they_are_of_and_one_probe_decides() {
         let under = Arc::<Breakers>::default();
-        let failed = Some(Kind::TimeoutError);
-        assert!((0..4).all(|_| call(&under, "a", failed)) && call(&under, "a", None), "a success before the fifth");
-        for kind in [Kind::ScriptError, Kind::ParameterValidationError, Kind::SecurityError, Kind::CancelledError] {
-            assert!((0..6).all(|_| call(&under, "a", Some(kind))), "{kind} does not count");
-        }
-        assert!((0..5).all(|_| call(&under, "a", failed)));
-        let fault = enter(&under, "a", false).expect_err("open");
-        assert_eq!((fault.kind, fault.retryable, fault.retry_after_ms), (Kind::CircuitOpenError, true, Some(60_000)));
-        assert!(call(&under, "b", None), "another caller's timeouts are its own");
         assert!((0..5).all(|n| call(&under, &format!("c{n}"), Some(Kind::ServiceError))));
         assert!(!call(&under, "d", None) && enter(&under, "d", true).is_ok(), "for all, but never for source text");
-        tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(call(&under, "d", None));
-        assert!(call(&under, "a", failed));
-        for ends in [failed, None] {
+        (0..5)
+            .for_each(|_| enter(&under, "a", true).unwrap().ended(Some(&Fault::new(Kind::InternalError, "f")), false));
+        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "whose source text it is");
+        for ends in [Some(Kind::ServiceError), None] {
             tokio::time::advance(Duration::from_secs(60)).await;
-            let probe = enter(&under, "a", false).expect("one tries");
-            assert!((0..9).all(|_| enter(&under, "a", false).is_err()), "and no other meanwhile");
+            let probe = enter(&under, "d", false).expect("one tries");
+            let fault = enter(&under, "d", false).expect_err("and no other meanwhile");
+            assert_eq!((fault.kind, fault.retry_after_ms), (Kind::CircuitOpenError, Some(60_000)));
             drop(probe);
-            let probe = enter(&under, "a", false).expect("one that was cancelled decided nothing");
+            let probe = enter(&under, "d", false).expect("one that was cancelled decided nothing");
             probe.ended(ends.map(|kind| Fault::new(kind, "f")).as_ref(), false);
-            assert_eq!(call(&under, "a", None), ends.is_none());
+            assert_eq!(call(&under, "d", None), ends.is_none());
         }
-        assert!(under.states(None).is_empty(), "a success closes it");
-    }
-
-    #[tokio::test]
-    async fn source_text_has_a_breaker_of_its_own_and_many_names_push_out_no_other() {
-        let under = Arc::<Breakers>::default();
-        for _ in 0..5 {
-            enter(&under, "a", true).expect("closed").ended(Some(&Fault::new(Kind::InternalError, "f")), false);
-        }
-        assert!(enter(&under, "a", true).is_err() && enter(&under, "b", true).is_ok(), "the caller's own");
         call(&under, "b", Some(Kind::TimeoutError));
         (0..ROWS).for_each(|n| assert!(call(&under, &format!("gateway {n}"), Some(Kind::TimeoutError))));
-        assert_eq!((under.states(Some("b")).len(), under.states(None).len()), (1, ROWS / 2 + 2));
+        assert_eq!(
+            (under.states(Some("b")).len(), under.states(None).len()),
+            (1, ROWS / 2 + 2),
+            "b's is not pushed out"
+        );
     }
 }

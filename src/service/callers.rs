@@ -2,11 +2,10 @@
 //! only where the file says so; a tool that a caller may not call does not exist for it.
 
 use super::decision_cache::DecisionCache;
-use super::quota::{Charge, Limits};
 use super::{BreakerState, Caller, Service};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
-use crate::policy::{Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerRule, Callers, SecretSource};
+use crate::policy::{Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerRule, Callers, SecretSource, ToolLimit};
 use crate::registry::{Filter, Tool};
 use serde_json::Value;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use std::sync::Arc;
 /// What one caller may do, under the rules of one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Rights {
-    callers: Option<Arc<Callers>>,
+    pub callers: Option<Arc<Callers>>,
     /// The caller, and whether it is an operator.
     pub caller: Caller,
     pub principal: String,
@@ -70,25 +69,16 @@ impl Rights {
         Err(Fault::new(Kind::AuthorizationError, message).details(details).person(printable(&words)))
     }
 
-    /// What a call is charged to that belongs to these tools.
-    pub fn charge(&self, tools: &[String]) -> Charge {
-        let entry = |name: &String| {
-            let rule = self.callers.as_ref().and_then(|callers| callers.rule(name));
-            let (at_once, per_minute) = rule.map_or((None, None), |rule| (rule.at_once, rule.calls_per_minute));
-            Limits { name: name.clone(), at_once, per_minute }
-        };
-        let tool = |id: &String| {
-            let limit = self.callers.as_ref().and_then(|callers| callers.limit(id));
-            let (at_once, per_minute) = limit.map_or((None, None), |limit| (limit.at_once, limit.calls_per_minute));
-            Limits { name: id.clone(), at_once, per_minute }
-        };
+    /// The names that a call counts as, each with its entry: the principal, and whom it acts as.
+    pub fn entries(&self) -> impl Iterator<Item = (&String, Option<&CallerRule>)> {
         let other = Some(&self.caller.user).filter(|caller| **caller != self.principal);
-        Charge {
-            principal: self.principal.clone(),
-            operator: self.caller.operator,
-            entries: [&self.principal].into_iter().chain(other).map(entry).collect(),
-            tools: tools.iter().map(tool).collect(),
-        }
+        let names = [&self.principal].into_iter().chain(other);
+        names.map(|name| (name, self.callers.as_ref().and_then(|callers| callers.rule(name))))
+    }
+
+    /// The limit of a tool.
+    pub fn limit(&self, id: &str) -> Option<&ToolLimit> {
+        self.callers.as_ref()?.limit(id)
     }
 
     /// The entry by which the caller may have an end sent there, and the source of what that is signed with.
@@ -144,8 +134,7 @@ impl Service {
     pub fn arrives(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
-        let charge = rights.charge(&[]);
-        self.limiter.arrives(&charge, &charge.entries)?;
+        self.limiter.arrives(&rights, 0)?;
         let tool = tool.filter(|_| rights.rule().is_none_or(|rule| rule.act_as.is_empty()));
         tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
     }

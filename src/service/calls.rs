@@ -1,10 +1,11 @@
 //! Calls that wait or run, and those that ended lately: each is visible to whom it counts as, to its principal and to
 //! operators.
 
-use super::request::CallRequest;
+use super::approval::OpenQuestion;
+use super::request::{CallRequest, Question};
 use super::{Caller, Service, output};
 use crate::base::lock;
-use crate::base::shares::{IN_USE, Shares};
+use crate::base::shares::{self, IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use serde::Serialize;
@@ -44,17 +45,23 @@ pub struct CallState {
     pub ran: bool,
 }
 
-/// Open and ended calls, by number, and the last number.
+/// Open and ended calls, by id, which is the order of time.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<(Shares<u64, CallEntry>, u64)>);
+pub(super) struct Calls(Mutex<Shares<String, CallEntry>>);
 
-type CallEntry = (CallState, CancellationToken);
+#[derive(Debug)]
+pub(super) struct CallEntry {
+    pub state: CallState,
+    cancel: CancellationToken,
+    /// Operators may answer it.
+    pub question: Option<OpenQuestion>,
+}
 
 /// The place of one open call. Dropped without an end, the call was cancelled.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     calls: Arc<Calls>,
-    key: u64,
+    id: String,
     pub cancelled: CancellationToken,
 }
 
@@ -71,46 +78,37 @@ impl Calls {
             outcome: None,
             ran: false,
         };
-        let mut all = lock(&self.0);
-        all.1 += 1;
-        let key = all.1;
+        let entry = CallEntry { state, cancel: cancelled.clone(), question: None };
         // How many are open is bounded where they are admitted.
-        let _ = all.0.put(key, (Vec::new(), 0), IN_USE, (state, cancelled.clone()));
-        OpenCall { calls: self.clone(), key, cancelled }
+        let _ = lock(&self.0).put(id.to_owned(), (Vec::new(), 0), IN_USE, entry);
+        OpenCall { calls: self.clone(), id: id.to_owned(), cancelled }
     }
 
-    /// The calls that a caller sees: those that ended lately, then those that are open.
-    fn seen_by(&self, caller: &Caller) -> Vec<CallEntry> {
-        let own = |state: &CallState| caller.operator || [&state.caller, &state.principal].contains(&&caller.user);
-        let mut seen: Vec<_> =
-            lock(&self.0).0.iter().map(|(_, call)| call).filter(|(state, _)| own(state)).cloned().collect();
-        seen.sort_by_key(|(state, _)| state.phase != Phase::Ended);
-        seen
+    /// Changes an open call, or reads it.
+    pub fn change<T>(&self, id: &str, change: impl FnOnce(&mut CallEntry) -> T) -> Option<T> {
+        lock(&self.0).get_mut(&id.to_owned()).filter(|call| call.state.phase != Phase::Ended).map(change)
+    }
+
+    pub fn questions(&self) -> Vec<Question> {
+        lock(&self.0).iter().filter_map(|(_, call)| Some(call.question.as_ref()?.question.clone())).collect()
     }
 }
 
 impl OpenCall {
-    pub fn change(&self, change: impl FnOnce(&mut CallState)) {
-        if let Some((state, _)) = lock(&self.calls.0).0.get_mut(&self.key) {
-            change(state);
-        }
+    pub fn change(&self, change: impl FnOnce(&mut CallEntry)) {
+        self.calls.change(&self.id, change);
     }
 
     /// How the call ended. The first end counts.
     pub fn end(&self, fault: Option<Kind>) {
-        let calls = &mut lock(&self.calls.0).0;
-        if calls.get(&self.key).is_none_or(|(state, _)| state.phase == Phase::Ended) {
-            return;
-        }
-        let Some((state, cancel)) = calls.remove(&self.key) else { return };
-        let claim = vec![(String::new(), ENDED), (format!("principal {}", state.principal), ENDED)];
-        let outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
-        let _ = calls.put(
-            self.key,
-            (claim, 1),
-            Duration::ZERO,
-            (CallState { phase: Phase::Ended, outcome, ..state }, cancel),
-        );
+        let mut calls = lock(&self.calls.0);
+        let open = |call: &&mut CallEntry| call.state.phase != Phase::Ended;
+        let Some(call) = calls.get_mut(&self.id).filter(open) else { return };
+        (call.state.phase, call.question) = (Phase::Ended, None);
+        call.state.outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
+        let claim = shares::claim(ENDED, &call.state.principal, ENDED);
+        calls.keep(&self.id, Duration::ZERO);
+        calls.charge(&self.id, (claim, 1));
     }
 }
 
@@ -120,15 +118,26 @@ impl Drop for OpenCall {
     }
 }
 
+impl CallState {
+    fn is_for(&self, caller: &Caller) -> bool {
+        caller.sees(&self.caller, &self.principal)
+    }
+}
+
 impl Service {
     /// The calls of a caller (`who`) and those that it made as others, or everybody's for an operator: those that ended
     /// lately, then those that are open.
     pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
-        self.calls.seen_by(caller).into_iter().map(|(state, _)| state).collect()
+        let calls = lock(&self.calls.0);
+        let seen = calls.iter().map(|(_, call)| &call.state).filter(|state| state.is_for(caller));
+        let mut seen: Vec<_> = seen.cloned().collect();
+        seen.sort_by_key(|state| state.phase != Phase::Ended);
+        seen
     }
 
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
-        self.calls(caller).into_iter().rfind(|state| state.id == id)
+        let calls = lock(&self.calls.0);
+        calls.get(&id.to_owned()).map(|call| call.state.clone()).filter(|state| state.is_for(caller))
     }
 
     /// The fault of a call that was dropped because its host stops.
@@ -148,9 +157,7 @@ impl Service {
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
-        let open = |(state, _): &(CallState, _)| state.id == id && state.phase != Phase::Ended;
-        let found: Vec<_> = self.calls.seen_by(caller).into_iter().filter(open).collect();
-        found.iter().for_each(|(_, cancel)| cancel.cancel());
-        !found.is_empty()
+        let cancel = |call: &mut CallEntry| call.state.is_for(caller).then(|| call.cancel.cancel());
+        self.calls.change(id, cancel).flatten().is_some()
     }
 }

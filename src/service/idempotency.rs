@@ -3,7 +3,7 @@
 
 use super::report::Report;
 use crate::base::places::Claim;
-use crate::base::shares::{IN_USE, Shares, now};
+use crate::base::shares::{self, IN_USE, Shares, now};
 use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use serde_json::Value;
@@ -21,39 +21,34 @@ const OUTCOMES: [usize; 2] = [64 * 1024 * 1024, 16 * 1024 * 1024];
 
 /// The requests that came under a key, by their caller and that key.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Mutex<Shares<Name, KeySlot>>);
+pub(super) struct Keys(Mutex<Shares<Name, Keyed>>);
 
 type Name = (String, String);
 
+/// The outcome of the first call under a key, once it is over.
+type Outcome = watch::Receiver<Option<Arc<Report>>>;
+
 #[derive(Debug)]
-struct KeySlot {
+struct Keyed {
     /// Digest of what was asked.
     asked: String,
-    state: KeptState,
-}
-
-#[derive(Clone, Debug)]
-enum KeptState {
-    Open(watch::Receiver<()>),
-    Ended(Arc<Report>),
+    outcome: Outcome,
 }
 
 pub(super) enum KeyState {
     /// This call is the first, and owes the others its outcome.
     First(KeyPlace),
+    Open(Outcome),
     Ended(Arc<Report>),
-    Open(watch::Receiver<()>),
 }
 
-/// The place of the first call under a key. Dropped before the tool ran, the key is free again.
+/// The place of the first call under a key. Dropped without an outcome, the key is free again.
 #[derive(Debug)]
 pub(super) struct KeyPlace {
     keys: Arc<Keys>,
     name: Name,
     principal: String,
-    /// The call's id and tool, once something runs.
-    pub ran: Option<(String, String)>,
-    _open: watch::Sender<()>,
+    outcome: watch::Sender<Option<Arc<Report>>>,
 }
 
 /// Tool, version and arguments as one digest, whatever the order of members.
@@ -86,8 +81,7 @@ pub fn check_key(key: &str) -> Result<(), Fault> {
 }
 
 fn claim(principal: &str) -> Claim {
-    let [all, own] = OUTCOMES;
-    vec![(String::new(), all), (format!("principal {principal}"), own)]
+    shares::claim(OUTCOMES[0], principal, OUTCOMES[1])
 }
 
 impl Keys {
@@ -97,66 +91,46 @@ impl Keys {
         let name = (caller.to_owned(), key.to_owned());
         let mut known = lock(&self.0);
         let stands = known.until(&name).is_some_and(|until| until > now());
-        if let Some(slot) = known.get(&name).filter(|_| stands) {
-            if slot.asked != asked {
+        if let Some(earlier) = known.get(&name).filter(|_| stands) {
+            if earlier.asked != asked {
                 let message = "This idempotency key stands for another request: make a new key for a new request.";
                 return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
-            return Ok(match slot.state.clone() {
-                KeptState::Open(ends) => KeyState::Open(ends),
-                KeptState::Ended(report) => KeyState::Ended(report),
-            });
+            let ended = earlier.outcome.borrow().clone();
+            return Ok(ended.map_or_else(|| KeyState::Open(earlier.outcome.clone()), KeyState::Ended));
         }
-        let (open, ends) = watch::channel(());
-        let slot = KeySlot { asked, state: KeptState::Open(ends) };
+        let (sender, outcome) = watch::channel(None);
         known
-            .put(name.clone(), (claim(principal), OUTCOME), IN_USE, slot)
+            .put(name.clone(), (claim(principal), OUTCOME), IN_USE, Keyed { asked, outcome })
             .map_err(|_| Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT))?;
-        Ok(KeyState::First(KeyPlace {
-            keys: self.clone(),
-            name,
-            principal: principal.to_owned(),
-            ran: None,
-            _open: open,
-        }))
+        let (keys, principal) = (self.clone(), principal.to_owned());
+        Ok(KeyState::First(KeyPlace { keys, name, principal, outcome: sender }))
     }
 }
 
 impl KeyPlace {
-    /// The call ended: its outcome is kept if the tool ran.
-    pub fn ended(mut self, report: &Report) {
-        if let Some((id, tool)) = self.ran.take() {
-            self.keep(&id, &tool, Report { turn: None, ..report.clone() });
-        }
-    }
-
-    fn keep(&self, id: &str, tool: &str, report: Report) {
+    /// Keeps the outcome of a call whose tool ran.
+    pub fn keep(self, report: &Report) {
         // As JSON, with the words for the person.
         let words = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws)).map(String::len);
-        let bytes = OUTCOME + serde_json::to_vec(&report).map_or(0, |json| json.len()) + words.sum::<usize>();
+        let bytes = OUTCOME + serde_json::to_vec(report).map_or(0, |json| json.len()) + words.sum::<usize>();
         let mut known = lock(&self.keys.0);
         let report = match known.charge(&self.name, (claim(&self.principal), bytes)) {
-            true => report,
+            true => Report { turn: None, ..report.clone() },
             false => {
                 let words = "This call ran under its idempotency key, and its outcome was too large to be kept.";
-                Report::of_fault(id.to_owned(), tool, Fault::new(Kind::ResourceLimitError, words))
+                Report::of_fault(report.id.clone(), &report.tool, Fault::new(Kind::ResourceLimitError, words))
             }
         };
         known.keep(&self.name, now() + KEPT);
-        known.get_mut(&self.name).into_iter().for_each(|slot| slot.state = KeptState::Ended(Arc::new(report.clone())));
+        self.outcome.send_replace(Some(Arc::new(report)));
     }
 }
 
 impl Drop for KeyPlace {
     fn drop(&mut self) {
-        if let Some((id, tool)) = self.ran.take() {
-            let words = "The call under this idempotency key was cancelled while it ran; how far it came is not known. \
-                         Make a new key to run it again.";
-            return self.keep(&id, &tool, Report::of_fault(id.clone(), &tool, Fault::new(Kind::CancelledError, words)));
-        }
-        let mut known = lock(&self.keys.0);
-        if known.get(&self.name).is_some_and(|slot| matches!(slot.state, KeptState::Open(_))) {
-            known.remove(&self.name);
+        if self.outcome.borrow().is_none() {
+            lock(&self.keys.0).remove(&self.name);
         }
     }
 }
@@ -173,32 +147,17 @@ mod tests {
         assert_ne!(one, digest("t", &json!({"d": 4, "a": [{"c": 3, "b": 2}, 1]}), None));
         let keys = Arc::<Keys>::default();
         let find = |caller: &str, key: &str| keys.find(caller, "p", key, "x".to_owned());
-        let first = |key: &str, ran: bool| match find("a", key).expect("room") {
-            KeyState::First(mut place) => {
-                place.ran = ran.then(|| ("1".to_owned(), "t".to_owned()));
-                place
-            }
+        let first = |key: &str| match find("a", key).expect("room") {
+            KeyState::First(place) => place,
             _ => panic!("{key} is not the first"),
         };
-        let report = |bytes: usize| Report { logs: vec!["x".repeat(bytes)], ..Report::default() };
-        let kept = |key: &str| match find("a", key) {
-            Ok(KeyState::Ended(report)) => Some(report.error.as_ref().map(|fault| fault.kind)),
-            _ => None,
-        };
-        first("k", true).ended(&report(10));
-        assert_eq!(kept("k"), Some(None));
-        let other = keys.find("a", "p", "k", "y".to_owned());
-        assert!(other.is_err_and(|fault| fault.kind == Kind::ParameterValidationError));
-        drop(first("free", false));
-        drop(first("free", false));
-        first("large", true).ended(&report(OUTCOMES[1]));
-        assert_eq!(kept("large"), Some(Some(Kind::ResourceLimitError)), "it ran, and is not run again");
-        drop(first("left", true));
-        assert_eq!(kept("left"), Some(Some(Kind::CancelledError)));
+        first("large").keep(&Report { logs: vec!["x".repeat(OUTCOMES[1])], ..Report::default() });
+        let Ok(KeyState::Ended(report)) = find("a", "large") else { panic!("it ran, and is not run again") };
+        assert_eq!(report.error.as_ref().map(|fault| fault.kind), Some(Kind::ResourceLimitError));
         let held: Vec<_> = (0..).map(|n| find(&format!("label {n}"), "k")).map_while(Result::ok).collect();
         assert!(held.len() > 1000 && keys.find("a", "q", "other", String::new()).is_ok(), "whatever names it brings");
         drop(held);
         tokio::time::advance(KEPT).await;
-        drop(first("k", false));
+        drop(first("large"));
     }
 }

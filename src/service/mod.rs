@@ -103,7 +103,6 @@ pub struct Service {
     me: Weak<Service>,
     parts: Parts,
     limiter: Arc<quota::Limiter>,
-    approvals: approval::Approvals,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
     keys: Arc<idempotency::Keys>,
@@ -132,7 +131,6 @@ impl Service {
         Arc::new_cyclic(|me| Service {
             me: me.clone(),
             packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
-            approvals: approval::Approvals::default(),
             breakers: Arc::default(),
             calls: Arc::default(),
             keys: Arc::default(),

@@ -78,8 +78,7 @@ impl Service {
         // First what costs nothing: who calls, how often, and whether there is such a tool for that caller.
         let rights = self.decisions()?.rights(&request.caller, request.label.as_deref());
         record.calls_as(&rights.caller);
-        let charge = rights.charge(&[]);
-        self.limiter.arrives(&charge, charge.entries.get(request.counted..).unwrap_or_default())?;
+        self.limiter.arrives(&rights, request.counted)?;
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
             let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
@@ -87,11 +86,11 @@ impl Service {
             return Err(fault);
         }
         request.acts_as.get_or_insert_with(|| rights.caller.user.clone());
-        let charge = {
+        let slot = {
             let (_, rights, tool) = self.tool(&request, record)?;
-            rights.charge(std::slice::from_ref(&tool.manifest.id))
+            self.limiter.enter(&mut request, &rights, std::slice::from_ref(&tool.manifest.id)).await?
         };
-        record.report.turn = Some(Arc::new(self.limiter.enter(&mut request, &charge).await?));
+        record.report.turn = Some(Arc::new(slot));
         let arguments = Arc::new(std::mem::take(&mut request.arguments));
         let mut asked = PendingCall {
             request,
@@ -170,8 +169,8 @@ impl Service {
         stream: &mut Stream,
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
-        let charge = target.found.rights.charge(&target.tools);
-        if record.slot().is_some_and(|slot| !self.limiter.charge_also(slot, &charge)) {
+        let (rights, tools) = (&target.found.rights, &target.tools);
+        if record.slot().is_some_and(|slot| !self.limiter.charge_also(slot, rights, tools)) {
             // Another tool that owns what runs has no slot now.
             record.step_aside();
             self.comes_back(target, record).await?;
@@ -208,7 +207,7 @@ impl Service {
     /// Waits for a slot again, at most as long as the call may run. It then has that until its answer is delivered.
     pub(super) async fn comes_back(&self, target: &Target, record: &mut CallRecord) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else { return Ok(()) };
-        self.limiter.comes_back(slot, &found.rights.charge(&target.tools), found.until.limit).await
+        self.limiter.comes_back(slot, (&found.rights, &target.tools), found.until.limit).await
     }
 
     /// Takes the place of this request under its key, or waits for the first that took it.
@@ -283,7 +282,7 @@ impl Service {
     ) -> Result<Text, Fault> {
         let attempt = target.attempt(&self.breakers, true)?;
         let new: Vec<_> = target.tools.iter().filter(|tool| !asked.counted.contains(tool)).cloned().collect();
-        self.limiter.starts(&target.found.rights.charge(&new))?;
+        self.limiter.starts(&target.found.rights, &new)?;
         asked.counted.extend(new);
         let may_ask = target.may_ask();
         if let (Value::Object(input), true) = (&mut target.input, may_ask) {

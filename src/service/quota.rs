@@ -3,6 +3,7 @@
 //! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at most its share. A
 //! call is admitted, queued, or refused with a retryable `RateLimitError`.
 
+use super::callers::Rights;
 use super::{Arguments, CallRequest, blocking};
 use crate::base::places::{Claim, Place, Places};
 use crate::base::shares::{Shares, now};
@@ -67,10 +68,9 @@ pub type Reservation = Place;
 
 #[derive(Debug)]
 pub struct Limiter {
+    /// Slots of calls that run, and of those that run or wait.
     running: Arc<Places>,
     admitted: Arc<Places>,
-    /// Slots in all: of calls that run, and of those that run or wait.
-    sizes: [usize; 2],
     /// The work of reading large bodies; the other cores are left to quick calls.
     readers: Arc<Places>,
     resources: [Arc<Places>; BOUNDS.len()],
@@ -78,25 +78,6 @@ pub struct Limiter {
     rates: Mutex<Shares<String, ()>>,
     /// Refusals without a record, by principal, since the last with one.
     unrecorded: Mutex<HashMap<String, u64>>,
-}
-
-/// What one call is charged to.
-#[derive(Clone, Debug, Default)]
-pub struct Charge {
-    pub principal: String,
-    /// It runs this host: no slots are kept free of its calls.
-    pub operator: bool,
-    /// The principal's entry in the file of callers, and that of whom it acts as.
-    pub entries: Vec<Limits>,
-    /// Every tool that what runs belongs to.
-    pub tools: Vec<Limits>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Limits {
-    pub name: String,
-    pub at_once: Option<u32>,
-    pub per_minute: Option<u32>,
 }
 
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
@@ -112,15 +93,19 @@ fn full(message: impl Into<String>) -> Fault {
     Fault::new(Kind::RateLimitError, message).retry_after(FULL)
 }
 
+fn too_often(words: &str, wait: Duration) -> Fault {
+    let seconds = wait.as_millis().div_ceil(1000);
+    Fault::new(Kind::RateLimitError, format!("{words} Try again in {seconds} s.")).retry_after(wait)
+}
+
 impl Limiter {
     pub fn new(running: usize, waiting: usize) -> Limiter {
         let running = running.clamp(1, Semaphore::MAX_PERMITS / 4);
-        let sizes = [running, running + waiting.min(Semaphore::MAX_PERMITS / 4)];
-        let [running, admitted] = sizes.map(|all| Places::new(all, all));
+        let admitted = running + waiting.min(Semaphore::MAX_PERMITS / 4);
         let readers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
+        let [running, admitted, readers] = [running, admitted, readers].map(|all| Places::new(all, all));
         let resources = BOUNDS.map(|(all, share)| Places::new(all, share));
-        let (rates, unrecorded) = (Mutex::default(), Mutex::default());
-        Limiter { running, admitted, sizes, readers: Places::new(readers, readers), resources, rates, unrecorded }
+        Limiter { running, admitted, readers, resources, rates: Mutex::default(), unrecorded: Mutex::default() }
     }
 
     /// Takes an amount of a resource. `None`: the principal has its share, or too little is left.
@@ -133,7 +118,7 @@ impl Limiter {
     pub async fn answer(&self, principal: &str, bytes: usize) -> Reservation {
         let answers = &self.resources[Resource::Answers as usize];
         // What is larger than a share has all of it.
-        answers.enter_as(answers.claim(principal), bytes.min(BOUNDS[Resource::Answers as usize].1)).await
+        answers.enter_as(answers.claim(principal), bytes.min(answers.each)).await
     }
 
     /// Waits for a reader of bodies; principals take turns.
@@ -145,41 +130,35 @@ impl Limiter {
         self.running.waiting()
     }
 
-    /// Counts a call against the entries of its callers, before anything is looked at.
-    pub fn arrives(&self, charge: &Charge, entries: &[Limits]) -> Result<(), Fault> {
-        self.count("caller", charge, entries, |limit| format!("You may make {limit} calls a minute."))
+    /// Counts a call against the entries of its callers, without the first `counted`, before anything is looked at.
+    pub(super) fn arrives(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
+        let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
+            // Whoever authenticated chose any other name, and can bring any number of them.
+            let brought = if *name == rights.principal { String::new() } else { format!("by {}", rights.principal) };
+            Some((format!("caller {name}"), rule?.calls_per_minute?, brought))
+        });
+        let words = |limit| format!("You may make {limit} calls a minute.");
+        self.rate(rates.collect()).map_err(|(limit, wait)| too_often(&words(limit), wait))
     }
 
     /// Counts a call that is about to run against its tools: one that cannot run uses up nothing that others may have.
-    pub fn starts(&self, charge: &Charge) -> Result<(), Fault> {
-        self.count("tool", charge, &charge.tools, |limit| format!("This tool may be called {limit} times a minute."))
-    }
-
-    fn count(&self, kind: &str, by: &Charge, of: &[Limits], words: impl Fn(u32) -> String) -> Result<(), Fault> {
-        let rates = of.iter().filter_map(|of| {
-            // Whoever authenticated chose this name, and can bring any number of them.
-            let brought = kind == "caller" && of.name != by.principal;
-            let claim = if brought { format!("by {}", by.principal) } else { String::new() };
-            Some((format!("{kind} {}", of.name), of.per_minute?, claim))
-        });
-        self.rate(&rates.collect::<Vec<_>>()).map_err(|(limit, wait)| {
-            let seconds = wait.as_millis().div_ceil(1000);
-            let message = format!("{} Try again in {seconds} s.", words(limit));
-            Fault::new(Kind::RateLimitError, message).retry_after(wait)
-        })
+    pub(super) fn starts(&self, rights: &Rights, tools: &[String]) -> Result<(), Fault> {
+        let rate = |tool: &String| Some((format!("tool {tool}"), rights.limit(tool)?.calls_per_minute?, String::new()));
+        let words = |limit| format!("This tool may be called {limit} times a minute.");
+        self.rate(tools.iter().filter_map(rate).collect()).map_err(|(limit, wait)| too_often(&words(limit), wait))
     }
 
     /// Counts one against each of these names with a limit a minute, or against none where one of them is reached:
     /// which, and for how long. The third: what the name is charged to.
-    fn rate(&self, counted: &[(String, u32, String)]) -> Result<(), (u32, Duration)> {
+    fn rate(&self, counted: Vec<(String, u32, String)>) -> Result<(), (u32, Duration)> {
         let (now, mut rates, mut next) = (now(), lock(&self.rates), Vec::new());
         for (name, limit, claim) in counted {
             // A changed limit begins with a whole minute.
             let key = format!("{name} {limit}");
-            let step = MINUTE.checked_div(*limit).ok_or((*limit, MINUTE))?;
+            let step = MINUTE.checked_div(limit).ok_or((limit, MINUTE))?;
             let whole_at = rates.until(&key).map_or(now, |whole_at| whole_at.max(now)) + step;
             if whole_at > now + MINUTE {
-                return Err((*limit, whole_at - now - MINUTE));
+                return Err((limit, whole_at - now - MINUTE));
             }
             next.push((key, limit, claim, whole_at));
         }
@@ -189,13 +168,13 @@ impl Limiter {
                 continue;
             }
             let most = if claim.is_empty() { RATES } else { RATES_BROUGHT };
-            rates.put(key, (vec![(claim.clone(), most)], 1), whole_at, ()).map_err(|()| (*limit, MINUTE))?;
+            rates.put(key, (vec![(claim, most)], 1), whole_at, ()).map_err(|()| (limit, MINUTE))?;
         }
         Ok(())
     }
 
     fn own_rate(&self, what: &str, principal: &str, limit: u32) -> bool {
-        self.rate(&[(format!("{what} {principal}"), limit, String::new())]).is_ok()
+        self.rate(vec![(format!("{what} {principal}"), limit, String::new())]).is_ok()
     }
 
     /// Counts a refusal by policy; true where there are so many that somebody should look, once a minute.
@@ -225,11 +204,15 @@ impl Limiter {
 
     /// Waits for a slot, in order among equal calls and by turns with others; refuses at once where
     /// too many wait already, or too much.
-    pub async fn enter(&self, request: &mut CallRequest, charge: &Charge) -> Result<Slot, Fault> {
+    pub(super) async fn enter(
+        &self,
+        request: &mut CallRequest,
+        rights: &Rights,
+        tools: &[String],
+    ) -> Result<Slot, Fault> {
         let busy = || full("Too many calls are waiting in this host.");
-        let [running, admitted] = self.sizes;
         // However few of them run at once, more may wait.
-        let admitted = self.admitted.try_enter_as(&charge.claim(admitted, |_| None), 1).ok_or_else(busy)?;
+        let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
         let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
@@ -237,17 +220,17 @@ impl Limiter {
         request.arguments = arguments;
         // What is larger than a share has all of it.
         let kib = (bytes / 1024).min(BOUNDS[Resource::Arguments as usize].1);
-        let reserved = self.take(Resource::Arguments, &charge.principal, kib).ok_or_else(busy)?;
+        let reserved = self.take(Resource::Arguments, &rights.principal, kib).ok_or_else(busy)?;
         let running = loop {
             // Behind the answers that wait for room.
-            let answered = || self.answer(&charge.principal, 0);
+            let answered = || self.answer(&rights.principal, 0);
             tokio::time::timeout(UNREAD, answered()).await.map_err(|_| {
                 full(
                     "An earlier answer to you still waits for memory of this host: read the answers that are open, or \
                      make the call again later.",
                 )
             })?;
-            let slot = self.running.enter_as(charge.claim(running, |of| of.at_once), 1).await;
+            let slot = self.running.enter_as(claim(&self.running, rights, tools, true), 1).await;
             // An answer may have begun to wait meanwhile.
             if answered().now_or_never().is_some() {
                 break slot;
@@ -257,17 +240,22 @@ impl Limiter {
     }
 
     /// Charges a slot to more tools. False: one of them has no room now.
-    pub fn charge_also(&self, slot: &mut Slot, charge: &Charge) -> bool {
-        let claim = charge.claim(self.sizes[0], |of| of.at_once);
+    pub(super) fn charge_also(&self, slot: &mut Slot, rights: &Rights, tools: &[String]) -> bool {
+        let claim = claim(&self.running, rights, tools, true);
         slot.running.as_mut().is_none_or(|running| running.charge_also(&claim))
     }
 
     /// Waits for a slot again, for a call that stepped aside, at most this long.
-    pub async fn comes_back(&self, slot: &mut Slot, charge: &Charge, at_most: Duration) -> Result<(), Fault> {
-        let place = self.running.enter_as(charge.claim(self.sizes[0], |of| of.at_once), 1);
+    pub(super) async fn comes_back(
+        &self,
+        slot: &mut Slot,
+        (rights, tools): (&Rights, &[String]),
+        at_most: Duration,
+    ) -> Result<(), Fault> {
+        let place = self.running.enter_as(claim(&self.running, rights, tools, true), 1);
         let place = tokio::time::timeout(at_most, place).await;
-        slot.running =
-            Some(place.map_err(|_| full(format!("No slot for this call was free for {} s.", at_most.as_secs_f32())))?);
+        let late = |_| full(format!("No slot for this call was free for {} s.", at_most.as_secs_f32()));
+        slot.running = Some(place.map_err(late)?);
         Ok(())
     }
 }
@@ -279,15 +267,19 @@ impl Slot {
     }
 }
 
-impl Charge {
-    /// Of one principal at most seven eighths, of one tool three quarters: the rest is for others.
-    fn claim(&self, all: usize, at_once: impl Fn(&Limits) -> Option<u32>) -> Claim {
-        let own = if self.operator { all } else { all - all / 8 };
-        let limit = |of: &Limits| at_once(of).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-        let entries = self.entries.iter().map(|of| (format!("caller {}", of.name), limit(of)));
-        let tools = self.tools.iter().map(|of| (format!("tool {}", of.name), limit(of).min(all - all / 4)));
-        [(format!("principal {}", self.principal), own)].into_iter().chain(entries).chain(tools).collect()
-    }
+/// What a slot counts against. Of one principal at most seven eighths, of one tool three quarters: the rest is for
+/// others, except from whoever runs this host. `limited`: also to what the file of callers allows at once.
+fn claim(slots: &Places, rights: &Rights, tools: &[String], limited: bool) -> Claim {
+    let all = slots.each;
+    let most = |limit: Option<u32>| limit.filter(|_| limited).map_or(usize::MAX, |limit| limit as usize);
+    let own = if rights.caller.operator { all } else { all - all / 8 };
+    let entries =
+        rights.entries().map(|(name, rule)| (format!("caller {name}"), most(rule.and_then(|rule| rule.at_once))));
+    let tools = tools.iter().map(|tool| {
+        let limit = most(rights.limit(tool).and_then(|limit| limit.at_once));
+        (format!("tool {tool}"), limit.min(all - all / 4))
+    });
+    [(format!("principal {}", rights.principal), own)].into_iter().chain(entries).chain(tools).collect()
 }
 
 /// About how many bytes arguments take in memory as a tree. Texts that are read as JSON later count as what they hold.
@@ -315,52 +307,43 @@ mod tests {
     use super::super::Caller;
     use super::*;
 
-    fn charge(principal: &str, label: &str) -> Charge {
-        let of = |name: &str| vec![Limits { name: name.to_owned(), ..Limits::default() }];
-        let entries = [of(principal), of(label)].concat();
-        Charge { principal: principal.to_owned(), operator: false, entries, tools: of(&format!("t:{label}")) }
-    }
-
-    async fn entered(limiter: &Limiter, arguments: Arguments, charge: &Charge) -> Result<Slot, Fault> {
-        let mut request = CallRequest::new(Caller::named("u"), "t:x", arguments);
-        limiter.enter(&mut request, charge).await
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_principal_has_its_share_under_whatever_names() {
-        let limiter = Limiter::new(16, 0);
-        let small = |who: &str, n: usize| {
-            let charge = charge(who, &n.to_string());
-            let limiter = &limiter;
-            async move { entered(limiter, Arguments::default(), &charge).await }
+        let enter = async |limiter: &Limiter, principal: &str, label: usize, bytes: usize| {
+            let (callers, caller, principal) = (None, Caller::named(label.to_string()), principal.to_owned());
+            let rights = Rights { callers, caller, principal };
+            let arguments = Arguments::Text(format!("[{}{{}}]", "{},".repeat(bytes)));
+            let mut request = CallRequest::new(Caller::named("u"), "t:x", arguments);
+            limiter.enter(&mut request, &rights, &[format!("t:{label}")]).await
         };
+        let limiter = Limiter::new(16, 0);
         let mut slots = Vec::new();
         for n in 0..14 {
-            slots.push(small("u", n).await.expect("room"));
+            slots.push(enter(&limiter, "u", n, 0).await.expect("room"));
         }
-        assert!(small("u", 14).await.is_err_and(|fault| fault.kind == Kind::RateLimitError && fault.retryable));
-        assert!(small("w", 1).await.is_ok(), "what is left is for others");
+        let refused = enter(&limiter, "u", 14, 0).await.expect_err("its share");
+        assert!(refused.kind == Kind::RateLimitError && refused.retryable);
+        assert!(enter(&limiter, "w", 1, 0).await.is_ok(), "what is left is for others");
         let limiter = Limiter::new(64, 64);
-        let large = || Arguments::Text(format!("[{}{{}}]", "{},".repeat(500_000)));
-        let first = entered(&limiter, large(), &charge("u", "1")).await.unwrap();
-        assert!(entered(&limiter, large(), &charge("u", "2")).await.is_err(), "under another name it has no more");
-        assert!(entered(&limiter, Arguments::default(), &charge("u", "3")).await.is_ok(), "small ones go on");
+        let large = 500_000;
+        let first = enter(&limiter, "u", 1, large).await.expect("room");
+        assert!(enter(&limiter, "u", 2, large).await.is_err(), "under another name it has no more");
+        assert!(enter(&limiter, "u", 3, 0).await.is_ok(), "small ones go on");
         drop(first);
-        assert!(entered(&limiter, large(), &charge("u", "4")).await.is_ok());
+        assert!(enter(&limiter, "u", 4, large).await.is_ok());
         // Answers that are not read refuse calls of their principal.
         let _unread = limiter.answer("u", usize::MAX).await;
         let mut next = Box::pin(limiter.answer("u", 1));
-        assert!((&mut next).now_or_never().is_none());
-        assert!(entered(&limiter, Arguments::default(), &charge("u", "1")).await.is_err());
-        assert!(entered(&limiter, Arguments::default(), &charge("v", "1")).await.is_ok(), "control: another principal");
+        assert!((&mut next).now_or_never().is_none() && enter(&limiter, "u", 1, 0).await.is_err());
+        assert!(enter(&limiter, "v", 1, 0).await.is_ok(), "control: another principal");
     }
 
     #[tokio::test(start_paused = true)]
     async fn five_a_minute_are_five_and_then_one_each_twelve_seconds() {
         let limiter = Limiter::new(1, 1);
         let count = |by: &str, names: &[&str], limit: u32| {
-            let counted = names.iter().map(|name| ((*name).to_owned(), limit, by.to_owned())).collect::<Vec<_>>();
-            limiter.rate(&counted).map_err(|(_, wait)| wait.as_millis().div_ceil(1000))
+            let counted = names.iter().map(|name| ((*name).to_owned(), limit, by.to_owned())).collect();
+            limiter.rate(counted).map_err(|(_, wait)| wait.as_millis().div_ceil(1000))
         };
         assert!((0..5).all(|_| count("p", &["a"], 5).is_ok()));
         assert_eq!(count("p", &["b", "a"], 5), Err(12));

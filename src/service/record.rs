@@ -137,7 +137,7 @@ impl CallRecord {
 
     fn state(&self, change: impl FnOnce(&mut CallState)) {
         if let Some(listed) = &self.listed {
-            listed.change(change);
+            listed.change(|call| change(&mut call.state));
         }
     }
 
@@ -299,10 +299,6 @@ impl CallRecord {
         self.ran = ran;
         let phase = if ran { Phase::Running } else { Phase::Waiting };
         self.state(|state| (state.phase, state.ran) = (phase, ran));
-        let tool = self.tool.as_ref().map(|tool| tool.manifest.id.clone()).unwrap_or_default();
-        if let Some(place) = &mut self.place {
-            place.ran = ran.then(|| (self.id.clone(), tool));
-        }
     }
 
     /// A text of the tool as a reader may see it.
@@ -470,25 +466,22 @@ impl CallRecord {
         }
     }
 
-    /// The call is over. What it holds for others is handed on: its outcome under its key, its state.
+    /// The call is over: its caller gets this, or the outcome that was kept under its key.
     pub fn finish(mut self, result: Result<Text, Fault>) -> CallEnded {
-        let kept = self.kept.clone();
-        let mut ended = self.end(match kept.as_deref() {
-            Some(Report { error: Some(fault), .. }) => Err(fault.clone()),
-            Some(Report { output_data, .. }) => Ok(output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
-            None => result.map_err(|fault| self.decent(fault)),
+        let Some(kept) = self.kept.clone() else {
+            let result = result.map_err(|fault| self.decent(fault));
+            return self.end(result);
+        };
+        let mut ended = self.end(match &kept.error {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(kept.output_data.clone().unwrap_or_else(|| Text::from(&Value::Null))),
         });
-        if let Some(kept) = kept {
-            ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
-        }
-        self.place.take().into_iter().for_each(|place| place.ended(&ended.report));
-        if let Some(listed) = self.listed.take() {
-            listed.end(ended.report.error.as_ref().map(|fault| fault.kind));
-        }
+        ended.report = Report { turn: ended.report.turn.take(), ..Report::clone(&kept) };
         ended
     }
 
-    /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
+    /// Makes the one value that the call leaves, and has it recorded, logged, traced, counted and, where something ran,
+    /// kept under its key.
     fn end(&mut self, result: Result<Text, Fault>) -> CallEnded {
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
@@ -531,6 +524,11 @@ impl CallRecord {
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
         ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
+        self.place.take().filter(|_| self.ran).into_iter().for_each(|place| place.keep(&ended.report));
+        self.listed
+            .take()
+            .into_iter()
+            .for_each(|listed| listed.end(ended.report.error.as_ref().map(|fault| fault.kind)));
         ended
     }
 

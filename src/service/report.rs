@@ -7,53 +7,41 @@ use crate::base::json::Text;
 use crate::base::text::printable;
 use crate::egress::Traffic;
 use crate::{executor, fault, manifest};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// How one call ended. `success` is false exactly when there is an `error`.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     pub id: String,
     /// The tool's id; where no tool was found, what was asked for.
     pub tool: String,
     pub version: Option<String>,
     pub success: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_data: Option<Text>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<fault::Fault>,
     pub logs: Vec<String>,
     pub usage: executor::Usage,
-    #[serde(serialize_with = "as_list")]
     pub walls: executor::Walls,
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
     /// What a call that may reach hosts did with its network.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Traffic>,
     pub digests: Digests,
     /// Where the call got less than was asked.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// What was run, with what, and how long each stage took: where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub verbose: Option<Box<Verbose>>,
     /// What the tool asks of its client: with the answers the call is made again.
-    #[serde(skip)]
     pub asks: Option<Questions>,
     /// The tool's own definition, for faces that show more of it.
-    #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,
     /// True where the tool's answer is the envelope.
-    #[serde(skip)]
     pub speaks_envelope: bool,
     /// The answer is what its parts said: whoever has them has all of it.
-    #[serde(skip)]
     pub streamed: bool,
     /// Kept until the answer is delivered: no more answers wait for a slow reader than calls may run.
-    #[serde(skip)]
     pub turn: Option<Arc<quota::Slot>>,
 }
 
@@ -80,7 +68,7 @@ pub struct Envelope<'a> {
     logs: &'a [String],
 }
 
-/// What a caller reads of a report, and in what order.
+/// A report as JSON: its members and their order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReportView<'r> {
@@ -105,10 +93,15 @@ struct ReportView<'r> {
     digests: &'r Digests,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     notes: &'r [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verbose: Option<&'r Verbose>,
 }
 
-fn as_list<S: serde::Serializer>(walls: &executor::Walls, to: S) -> Result<S::Ok, S::Error> {
-    walls[..].serialize(to)
+/// As the person at the command line reads it.
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.view().serialize(to)
+    }
 }
 
 impl Report {
@@ -125,40 +118,41 @@ impl Report {
         Report { id, tool: printable(tool), error: Some(fault), ..Report::default() }
     }
 
-    /// As JSON for whoever called over a network. Only an operator reads what names paths of this host: the walls, the
-    /// network, the words for the person, the lines that would ask for more.
-    pub fn shown<'r>(&'r self, operator: bool, user: Option<&'r str>) -> impl Serialize + 'r {
-        let mut denials = self.denials.clone();
-        let mut artifacts = self.artifacts.clone();
-        if !operator {
-            denials.observed.iter_mut().for_each(|denial| denial.ask = None);
-            let names = artifacts.iter_mut().filter(|artifact| artifact.path.starts_with('/'));
-            names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
-        }
-        let error = self.error.as_ref().map(|fault| {
-            let mut shown = json!(fault);
-            if let Some(person) = fault.person.as_deref().filter(|_| operator) {
-                shown["person"] = json!(person);
-            }
-            shown
-        });
+    fn view(&self) -> ReportView<'_> {
         ReportView {
             id: &self.id,
-            user,
+            user: None,
             tool: &self.tool,
             version: self.version.as_deref(),
             success: self.success,
             output_data: self.output_data.as_ref(),
-            error,
+            error: self.error.as_ref().map(|fault| json!(fault)),
             logs: &self.logs,
             usage: &self.usage,
-            walls: operator.then_some(&self.walls[..]),
-            denials,
-            artifacts,
-            network: self.network.as_ref().filter(|_| operator),
+            walls: Some(&self.walls[..]),
+            denials: self.denials.clone(),
+            artifacts: self.artifacts.clone(),
+            network: self.network.as_ref(),
             digests: &self.digests,
             notes: &self.notes,
+            verbose: self.verbose.as_deref(),
         }
+    }
+
+    /// As JSON for whoever called over a network. Only an operator reads what names paths of this host: the walls, the
+    /// network, the words for the person, the lines that would ask for more.
+    pub fn shown<'r>(&'r self, operator: bool, user: Option<&'r str>) -> impl Serialize + 'r {
+        let mut view = ReportView { user, verbose: None, ..self.view() };
+        if operator {
+            let person = self.error.as_ref().and_then(|fault| fault.person.as_deref());
+            view.error.iter_mut().zip(person).for_each(|(error, person)| error["person"] = json!(person));
+            return view;
+        }
+        (view.walls, view.network) = (None, None);
+        view.denials.observed.iter_mut().for_each(|denial| denial.ask = None);
+        let names = view.artifacts.iter_mut().filter(|artifact| artifact.path.starts_with('/'));
+        names.for_each(|artifact| artifact.path = artifact.path.rsplit('/').next().unwrap_or_default().to_owned());
+        view
     }
 
     /// Without the lines that would ask for what was refused: they name files of this host, which are for the person.

@@ -34,6 +34,11 @@ impl Caller {
     pub fn operator(user: impl Into<String>) -> Caller {
         Caller { operator: true, ..Caller::named(user) }
     }
+
+    /// Whether a call is for this one's eyes: of this caller, or of this principal.
+    pub(super) fn sees(&self, caller: &str, principal: &str) -> bool {
+        self.operator || [caller, principal].contains(&self.user.as_str())
+    }
 }
 
 /// Longest name on whose behalf a request comes, characters: each call of it has its own copies.

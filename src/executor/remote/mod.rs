@@ -6,7 +6,7 @@ mod line;
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::base::{json, lock, millis, text};
-use crate::broker::{PublishError, State, Terms, ToolServiceRequest, Topic};
+use crate::broker::{PublishError, LinkState, Terms, ToolServiceRequest, Topic};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
@@ -192,7 +192,7 @@ struct RemoteRequest<'a> {
 }
 
 /// Where the reply comes, and the connection by which the request went.
-type Sent = (Waiter, State);
+type Sent = (Waiter, LinkState);
 
 /// Sends the request to the first instance that is there, and only then waits for one that is away: its broker may be
 /// starting, or was never spoken to. One that may have the request is not followed by another. `None`: it is too large.

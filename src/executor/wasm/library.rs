@@ -58,8 +58,8 @@ pub struct Library {
     opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
     refused: Mutex<HashMap<String, (Refusal, Instant)>>,
-    compiling: Arc<Shared<Result<Prepared, Fault>>>,
-    reading: Arc<Shared<Result<SourceModule, Fault>>>,
+    compiling: Shared<Result<Prepared, Fault>>,
+    reading: Shared<Result<SourceModule, Fault>>,
     /// Each tool has one module compiled at a time.
     compilers: Arc<Places>,
     slow_compilers: Arc<Places>,

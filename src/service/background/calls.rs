@@ -173,9 +173,8 @@ impl Background {
     fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        let charge = rights.charge(&[]);
-        let counted = std::mem::replace(&mut request.counted, charge.entries.len());
-        self.service.limiter.arrives(&charge, charge.entries.get(counted..).unwrap_or_default())?;
+        let counted = std::mem::replace(&mut request.counted, rights.entries().count());
+        self.service.limiter.arrives(&rights, counted)?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback.map(|url| new_callback(&rights, &url)).transpose()?;
@@ -388,7 +387,7 @@ fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
 }
 
 fn is_for(who: &Caller, job: &Job) -> bool {
-    who.operator || who.user == job.caller || who.user == job.through()
+    who.sees(&job.caller, job.through())
 }
 
 fn stopped() -> Fault {

@@ -2,7 +2,7 @@
 //! never forgotten; a principal that has many loses its own first.
 
 use crate::base::places::Claim;
-use crate::base::shares::{IN_USE, Shares};
+use crate::base::shares::{self, IN_USE, Shares};
 use crate::fault::{Fault, Kind};
 use crate::service::quota::{Limiter, Reservation, Resource};
 use jiff::{SignedDuration, Timestamp};
@@ -182,8 +182,7 @@ impl Jobs {
 }
 
 fn charge(job: &Job, bytes: usize) -> (Claim, usize) {
-    let [all, own] = KEPT_BYTES;
-    (vec![(String::new(), all), (format!("principal {}", job.through()), own)], CALL_BYTES + bytes)
+    (shares::claim(KEPT_BYTES[0], job.through(), KEPT_BYTES[1]), CALL_BYTES + bytes)
 }
 
 fn full() -> Fault {

@@ -69,7 +69,7 @@ pub struct Packages {
     pub(super) audit: audit::Log,
     store: Mutex<Option<Arc<Store>>>,
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
-    building: Arc<Shared<Result<(), Fault>>>,
+    building: Shared<Result<(), Fault>>,
     fetchers: Arc<Places>,
     /// Without build steps, and with them.
     builders: [Arc<Places>; 2],

@@ -12,12 +12,9 @@ use crate::base::lock;
 use crate::base::text::printable;
 use crate::broker::Trace;
 use http::HeaderMap;
-use opentelemetry::propagation::TextMapPropagator;
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceState};
-use opentelemetry::{Context, InstrumentationScope, KeyValue};
-use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -30,8 +27,6 @@ const WAITING: usize = 4096;
 const LONGEST: (usize, usize) = (128, 512);
 /// The lengths of the parts of a `traceparent`: version, trace, span, flags.
 const PARTS: [usize; 4] = [2, 32, 16, 2];
-/// The length of one of this version, 00; later ones may be longer.
-const WHOLE: usize = 55;
 
 /// What a request says of the trace that it is part of (W3C Trace Context).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,18 +37,18 @@ impl TraceContext {
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.trim_matches([' ', '\t']);
         let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let mut parts = parent.split('-');
-        let whole = PARTS.iter().all(|length| parts.next().is_some_and(|part| part.len() == *length && hex(part)));
-        let exact = !parent.starts_with("00") || parent.len() == WHOLE;
-        if parent.len() > LONGEST.0 || !whole || !exact {
+        let parts: Vec<&str> = parent.splitn(PARTS.len() + 1, '-').collect();
+        let whole = parts.iter().zip(PARTS).all(|(part, length)| part.len() == length && hex(part));
+        let [version, trace, span, flags, more @ ..] = &parts[..] else { return None };
+        // A later version may say more (W3C Trace Context, section 4.3).
+        if parent.len() > LONGEST.0 || !whole || *version == "ff" || *version == "00" && !more.is_empty() {
             return None;
         }
+        let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
+        let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?) & TraceFlags::SAMPLED;
         let state = state.filter(|state| state.len() <= LONGEST.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b)));
-        let texts = [("traceparent", Some(parent)), ("tracestate", state)];
-        let carrier = texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?.to_owned())));
-        let carrier: HashMap<String, String> = carrier.collect();
-        let read = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
-        let context = read.span().span_context().clone();
+        let state = state.and_then(|state| state.parse().ok()).unwrap_or_default();
+        let context = SpanContext::new(trace, span, flags, true, state);
         context.is_valid().then_some(TraceContext(context))
     }
 

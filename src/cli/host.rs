@@ -54,7 +54,7 @@ pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
 
 /// The stricter schema of the settings. If it cannot be used the host does not start: its rules would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
-    let Some(file) = &settings.manifest_schema else { return Ok(None) };
+    let Some(file) = &settings.config.manifest_schema else { return Ok(None) };
     let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
     let text = super::settings::guarded_text(file).map_err(refuse)?;
     let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict);
@@ -88,7 +88,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .configs
         .clone()
         .into_iter()
-        .chain(settings.manifest_schema.clone())
+        .chain(settings.config.manifest_schema.clone())
         .chain(records)
         .chain(log.clone())
         .chain(caches)
@@ -97,7 +97,7 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(settings.tool_services.iter().flat_map(|called| called.files.clone()))
         .chain(settings.brokers.iter().flat_map(|broker| broker.files.clone()))
         .chain(policies)
-        .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
+        .chain(settings.config.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
         .chain([PathBuf::from(identity::LOCKS)]);
     found.chain(std::env::current_exe()).flat_map(|path| {
         let real = Some(files::resolved(&path)).filter(|real| *real != path);
@@ -194,8 +194,8 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         runtimes: found.runtimes,
         relied_on: found.relied_on,
         homes: homes(),
-        environment: offered(&settings.capabilities),
-        declared: settings.capabilities.clone(),
+        environment: offered(&settings.config.capabilities),
+        declared: settings.config.capabilities.clone(),
         indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
         brokers: brokers(settings),
         cgroup,
@@ -329,7 +329,7 @@ pub fn launchers_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Launcher
 fn made_launchers(settings: &Settings) -> anyhow::Result<Launchers> {
     let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
-    launchers.proxy.clone_from(&settings.proxy);
+    launchers.proxy.clone_from(&settings.config.proxy);
     Ok(launchers)
 }
 
@@ -375,7 +375,7 @@ pub fn service(
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();
-    calls.running = settings.running_calls.unwrap_or(calls.running);
+    calls.running = settings.config.running_calls.unwrap_or(calls.running);
     let packages = packages(settings, &rules.machine, waits.is_some());
     let service = Service::new(Parts {
         packages,

@@ -3,7 +3,7 @@
 //! Nothing is overwritten, and which function of a script is meant is never guessed.
 
 use super::refusal::{Exit, Refusal};
-use super::settings::{self, Origin, Settings};
+use super::settings::{self, FLAG, Settings};
 use super::{host, words};
 use crate::base::{files, suggest, text};
 use crate::manifest::{self, Language};
@@ -52,7 +52,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // The first folder is the one named, or the usual one, which is made if it is missing.
     let folder = settings.scripts.first().cloned().unwrap_or_default();
     let usual = settings.root.join("user_scripts");
-    if usual.is_symlink() && settings.origins.get("scripts") != Some(&Origin::Flag) {
+    if usual.is_symlink() && settings.said_by["scripts"] != FLAG {
         let words = format!("{} is a link: name the folder itself (--scripts DIR)", text::path(&usual));
         return Err(Refusal::new(Exit::Caller, words).into());
     }
@@ -95,7 +95,7 @@ fn again(settings: &Settings) -> String {
         ("scripts", &settings.scripts),
         ("policies", settings.policies.as_slice()),
     ] {
-        for path in paths.iter().filter(|_| settings.origins.get(name) == Some(&Origin::Flag)) {
+        for path in paths.iter().filter(|_| settings.said_by[name] == FLAG) {
             words.push_str(&format!(" --{name} {}", words::quoted(&path.to_string_lossy())));
         }
     }

@@ -73,7 +73,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         return Err(why.into());
     }
     host::start_server_log(&settings, Level::Warn);
-    let http = &mut settings.http;
+    let http = &mut settings.config.http;
     for (flag, setting) in [
         (args.token_file, &mut http.token_file),
         (args.tls_cert, &mut http.tls_cert),
@@ -107,7 +107,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
         listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.child_token()));
+        let served =
+            over_http(listening, service.clone(), settings.config.proxy.clone(), (stop.clone(), kill.child_token()));
         tokio::pin!(spoken, served);
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
@@ -218,7 +219,7 @@ async fn listening(
     insecure: bool,
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     let refuse = |why: String| Refusal::new(Exit::Host, why);
-    let told = &settings.http;
+    let told = &settings.config.http;
     let tokens = told.token_file.as_deref().map(http::Tokens::open).transpose().map_err(refuse)?;
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());

@@ -6,7 +6,6 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, process, words};
 use crate::base::text::printable;
-use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller};
 use crate::transport::action::{self, Answer};
 use std::process::ExitCode;
@@ -25,8 +24,7 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
-    host::start_log(settings, Level::Off);
+    host::start_verb(settings);
     let runtime = process::runtime()?;
     // On another thread than the one that hears signals: the text may never end.
     let from = args.text.clone();
@@ -54,7 +52,7 @@ fn interrupted(signal: ExitCode) -> ExitCode {
 
 async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {
     let made = host::launchers(settings)
-        .and_then(|launchers| host::service_of_one_call(settings, &launchers, Some(words::complain)));
+        .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::complain)));
     let service = match made {
         Ok(service) => service,
         // The model reads it too, in words for an agent.

@@ -18,7 +18,6 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -181,11 +180,7 @@ fn written(file: &Path, text: &str) -> anyhow::Result<String> {
         return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
     }
     let failed = |e: io::Error| Refusal::new(Exit::Caller, format!("{}: {e}; nothing was written", text::path(file)));
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut temporary = tempfile::Builder::new().prefix(".toolhost-").tempfile_in(folder).map_err(failed)?;
-    temporary.write_all(text.as_bytes()).map_err(failed)?;
-    temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(failed)?;
-    temporary.persist_noclobber(file).map_err(|e| failed(e.error))?;
+    words::write_file(file, text, false).map_err(failed)?;
     Ok(format!("{}: written; read each line, and delete what the tool should not have\n", text::path(file)))
 }
 
@@ -210,11 +205,10 @@ fn summary(report: &Value) -> String {
         _ => vec!["inside toolhost, without walls of its own; a script that it starts has them".to_owned()],
     };
     let uses = secrets.chain(capabilities).chain(["env", "package", "service"].into_iter().flat_map(granted));
+    let (policy, mode, file) = (word(&report["policy"]), word(&report["mode"]), word(&report["policyFile"]));
+    let policy = format!("{policy} (mode {mode}) {file}");
     let lines: [(&str, Vec<String>); 10] = [
-        (
-            "policy",
-            vec![word(&report["policy"]), word(&report["policyFile"]), format!("mode {}", word(&report["mode"]))],
-        ),
+        ("policy", vec![policy.trim_end().to_owned()]),
         ("runs", runs),
         ("read", granted("read").collect()),
         ("write", granted("write").collect()),
@@ -385,10 +379,6 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
     let recalled = host::audit_log(settings)?.recall(id);
     let recalled = recalled.map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
     let (record, confinement) = (recalled.record, recalled.confinement);
-    if json {
-        words::show_json(&json!({ "record": record, "confinement": confinement }));
-        return Ok(Exit::Ok.into());
-    }
     let touched = match &confinement {
         Some(confinement) => format!("what it could touch\n{}", words::render(confinement, &[])),
         None if record["service"].is_string() => {
@@ -399,7 +389,8 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
     };
     let version = record["version"].as_str().map_or_else(String::new, |version| format!("@{version}"));
     let of = format!("call {id} of {}{version}", record["tool"].as_str().unwrap_or_default());
-    words::show(format!("{}\n{}\n{touched}", text::printable(&of), words::render(&record, &[])).as_bytes());
+    let text = || format!("{}\n{}\n{touched}", text::printable(&of), words::render(&record, &[]));
+    words::answer(&json!({ "record": record, "confinement": confinement }), json, text);
     Ok(Exit::Ok.into())
 }
 
@@ -437,13 +428,8 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     settle(process::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probed(&shape, &examined);
-    match json {
-        true => words::show_json(&report),
-        false => {
-            let (verdict, tables) = (verdict(&examined.tried), words::render(&report, &PROBED));
-            words::show(format!("{verdict}\n{tables}").as_bytes());
-        }
-    }
+    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&report, &PROBED));
+    words::answer(&report, json, text);
     Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
 }
 

@@ -8,7 +8,7 @@ use super::{host, process, words};
 use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
-use crate::service::runlog::Level;
+use crate::registry;
 use crate::service::{
     self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report, Service, Sink, Verbose,
 };
@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -63,8 +64,7 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
-    host::start_log(settings, Level::Off);
+    host::start_verb(settings);
     let runtime = process::runtime_of_one_call()?;
     let given = runtime.block_on(process::unless_stopped(read_input_apart(args.clone())));
     let given = match given {
@@ -92,8 +92,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         ..CallRequest::new(caller, &args.tool, given.arguments)
     };
     let ended = runtime.block_on(async {
-        let launchers = host::launchers_of_one_call(settings)?;
-        let service = host::service_of_one_call(settings, &launchers, Some(words::complain))?;
+        let mut launchers = host::launchers(settings)?;
+        // A launcher, and what else takes time, starts while the host is made.
+        launchers.begin(std::fs::metadata(&settings.root).ok().map(|facts| (facts.uid(), facts.gid())));
+        registry::Builtin::begin();
+        let service = host::service_of_one_call(settings, launchers, Some(words::complain))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
             signal = process::stopped() => Err((signal, service.interrupted(&id))),

@@ -40,7 +40,7 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
-    let launchers = host::launchers(settings)?;
+    let launchers = Arc::new(host::launchers(settings)?);
     let runtime = process::runtime()?;
     let (report, exit) = runtime.block_on(report(settings, &launchers));
     drop(runtime);
@@ -50,10 +50,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         true => "Nothing runs on this machine until this is fixed.",
         false => "Every sandbox layer is active.",
     };
-    match args.json {
-        true => words::show_json(&report),
-        false => words::say(&format!("{head}\n{}", words::render(&report, &TABLES))),
-    }
+    words::answer(&report, args.json, || format!("{head}\n{}", words::render(&report, &TABLES)));
     Ok(exit.into())
 }
 

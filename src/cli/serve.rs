@@ -9,7 +9,7 @@ use super::watch::{Mode, Watch};
 use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::runlog::Level;
+use crate::service::runlog::{self, Level};
 use crate::service::{Caller, Service, background};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{Brokers, Entry};
@@ -72,7 +72,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = unusable(&settings, &args) {
         return Err(why.into());
     }
-    host::start_server_log(&settings, Level::Warn);
+    runlog::init(settings.log_style(Level::Warn), true);
     let http = &mut settings.config.http;
     for (flag, setting) in [
         (args.token_file, &mut http.token_file),
@@ -94,7 +94,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         let entries: Vec<Entry> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
         let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
-        let service = host::service(&settings, &host::launchers(&settings)?, None)?;
+        let service = host::service(&settings, host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
             say_where(&service, listener, options)?;
         }

@@ -5,7 +5,6 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, process, words};
-use crate::base::text::printable;
 use crate::service::{Arguments, CallRequest, Caller};
 use crate::transport::action::{self, Answer};
 use std::process::ExitCode;
@@ -80,9 +79,7 @@ fn read(from: &str) -> anyhow::Result<String> {
         words::waits_for("a model's text");
         return call::text(std::io::stdin().lock(), "standard input");
     }
-    let shown = printable(from);
-    let opened = std::fs::File::open(from).map_err(|e| call::caller(format!("{shown}: {e}")))?;
-    call::text(opened, &shown)
+    call::file_text(from)
 }
 
 fn show(args: &Args, answer: Answer) -> ExitCode {

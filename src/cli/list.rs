@@ -64,8 +64,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
     }
     host.snapshot.nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
-    withheld(&host, &args).iter().for_each(|words| words::complain(words));
-    settings.unheard().iter().for_each(|words| words::complain(words));
+    withheld(&host, &args).iter().chain(&settings.unheard()).for_each(|words| words::complain(words));
     Ok(Exit::Ok.into())
 }
 

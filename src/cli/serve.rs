@@ -55,17 +55,18 @@ pub struct Args {
 
 /// Why a server with these arguments could not be called.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
-    if settings.root_is_assumed() {
+    let (exit, words) = if settings.root_is_assumed() {
         let words =
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
-        return Some(Refusal::new(Exit::Caller, words));
-    }
-    if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
-        let words = "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call";
-        return Some(Refusal::new(Exit::Caller, words));
-    }
-    let deaf = args.stdio && sandbox::output_was_closed();
-    deaf.then(|| Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer"))
+        (Exit::Caller, words)
+    } else if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
+        (Exit::Caller, "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call")
+    } else if args.stdio && sandbox::output_was_closed() {
+        (Exit::Host, "standard output is closed: no client could hear an answer")
+    } else {
+        return None;
+    };
+    Some(Refusal::new(exit, words))
 }
 
 pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
@@ -196,20 +197,16 @@ async fn over_http(
     proxy: Option<String>,
     (stop, kill): (CancellationToken, CancellationToken),
 ) -> anyhow::Result<()> {
-    match listening {
-        Some((listener, options)) => {
-            let (background, opened) = background::open(service, proxy).await;
-            if let Err(why) = opened {
-                let why = text::printable(&why);
-                words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
-            }
-            Ok(http::serve(listener, options, background, stop, kill).await?)
-        }
-        None => {
-            stop.cancelled().await;
-            Ok(())
-        }
+    let Some((listener, options)) = listening else {
+        stop.cancelled().await;
+        return Ok(());
+    };
+    let (background, opened) = background::open(service, proxy).await;
+    if let Err(why) = opened {
+        let why = text::printable(&why);
+        words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
     }
+    Ok(http::serve(listener, options, background, stop, kill).await?)
 }
 
 /// The socket, and who may call over it.
@@ -250,13 +247,9 @@ async fn listening(
 /// Where it serves and whom; and who is not an operator, though the arguments say so.
 fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
     let no_operator = |caller: &Caller| !service.who(caller, None).operator;
-    let told: Vec<String> =
-        options.callers.operators().into_iter().filter(no_operator).map(|it| text::printable(&it.user)).collect();
-    if !told.is_empty() {
-        let names = told.join(", ");
-        words::complain(&format!(
-            "toolhost: no operator is {names}: callers.policy.toml says who is one, and no token, JWT or login does"
-        ));
+    for caller in options.callers.operators().into_iter().filter(no_operator) {
+        let words = "callers.policy.toml says who is one, and no token, JWT or login does";
+        words::complain(&format!("toolhost: no operator is {}: {words}", text::printable(&caller.user)));
     }
     let address = listener.address()?;
     if let http::Address::Unix(socket) = &address
@@ -274,10 +267,8 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
 fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     let who = service.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
-        words::complain(&format!(
-            "toolhost: {}, who speaks on standard input, may call nothing: callers.policy.toml grants no tool",
-            text::printable(&who.user)
-        ));
+        let words = "who speaks on standard input, may call nothing: callers.policy.toml grants no tool";
+        words::complain(&format!("toolhost: {}, {words}", text::printable(&who.user)));
     }
 }
 
@@ -290,8 +281,7 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
             let (shown, caller) = (text::printable(tool), text::printable(&caller.user));
             match found {
                 None => {
-                    let words = format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names");
-                    words::fail(&words);
+                    words::fail(&format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names"))
                 }
                 Some(tool) if entry.idempotent.contains(&tool.manifest.id) && !tool.manifest.idempotent => {
                     let words = "which [[broker]] lists, does not say so in its manifest: it is not run again";

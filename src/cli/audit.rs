@@ -93,27 +93,24 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     }
     let known = host::Tools::load(settings)?;
     let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
-    let answer = match (&args.who_can, &args.tool) {
-        (Some(question), _) => {
-            unheard();
-            whoever(settings, &known, question, args.json)?
+    let Some(reference) = &args.tool else {
+        unheard();
+        match &args.who_can {
+            Some(question) => words::show(whoever(settings, &known, question, args.json)?.as_bytes()),
+            None => words::stream(|out| all(&known, args.json, out)),
         }
-        (None, Some(reference)) => {
-            let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
-            let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
-            match (args.probe, args.suggest_policy) {
-                (true, _) => return probe(settings, &known, &tool, args.json),
-                (_, true) => suggested(settings, &known, &tool, args.out.as_deref())?,
-                _ => shown(&with_records(settings, &known, &tool), &args),
-            }
-        }
-        (None, None) => {
-            unheard();
-            words::stream(|out| all(&known, args.json, out));
-            return Ok(Exit::Ok.into());
-        }
+        return Ok(Exit::Ok.into());
     };
-    words::show(answer.as_bytes());
+    let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
+    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
+    if args.probe {
+        return probe(settings, &known, &tool, args.json);
+    }
+    let text = match args.suggest_policy {
+        true => suggested(settings, &known, &tool, args.out.as_deref())?,
+        false => shown(&with_records(settings, &known, &tool), &args),
+    };
+    words::show(text.as_bytes());
     Ok(Exit::Ok.into())
 }
 
@@ -166,21 +163,13 @@ fn suggested(
     let root = settings.root.canonicalize().unwrap_or_else(|_| settings.root.clone());
     let decision = known.decide(tool);
     let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &root);
-    match file {
-        None => Ok(text),
-        // A second policy that names the exact id would stop everything.
-        Some(_) if decision.exact => Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into()),
-        Some(file) => written(file, &text),
-    }
-}
-
-/// Writes a suggested policy to a new file, whole or not at all; says so.
-fn written(file: &Path, text: &str) -> anyhow::Result<String> {
-    if !text.lines().any(|line| line.starts_with("tools = ")) {
+    let Some(file) = file else { return Ok(text) };
+    // A second policy that names the exact id would stop everything.
+    if decision.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
         return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
     }
     let failed = |e: io::Error| Refusal::new(Exit::Caller, format!("{}: {e}; nothing was written", text::path(file)));
-    words::write_file(file, text, false).map_err(failed)?;
+    words::write_file(file, &text, false).map_err(failed)?;
     Ok(format!("{}: written; read each line, and delete what the tool should not have\n", text::path(file)))
 }
 
@@ -303,19 +292,16 @@ fn whole(report: &Value) -> String {
 /// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
 fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     let tools = known.tools();
-    let (head, between, end) = match (json, tools.is_empty()) {
-        (true, _) => ("{\"tools\": [\n", ",\n", "]}\n"),
-        (false, true) => ("No tools are loaded.\n", "", ""),
-        (false, false) => ("", "\n", ""),
-    };
-    out.write_all(head.as_bytes())?;
+    if tools.is_empty() && !json {
+        return writeln!(out, "No tools are loaded.");
+    }
+    let (head, between, end) = if json { ("{\"tools\": [\n", ",\n", "\n]}\n") } else { ("", "\n\n", "\n") };
+    write!(out, "{head}")?;
     for (at, tool) in tools.iter().enumerate() {
         let text = one(&known.foreseen(tool, &known.policies, &known.machine), &tool.manifest, json);
-        out.write_all(if at > 0 { between.as_bytes() } else { b"" })?;
-        out.write_all(text.strip_suffix('\n').filter(|_| json).unwrap_or(&text).as_bytes())?;
+        write!(out, "{}{}", if at > 0 { between } else { "" }, text.trim_end())?;
     }
-    out.write_all(if json && !tools.is_empty() { b"\n" } else { b"" })?;
-    out.write_all(end.as_bytes())
+    write!(out, "{end}")
 }
 
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.

@@ -295,7 +295,7 @@ fn denied(denial: &Denial) -> String {
 /// `said`: what the failure says already.
 fn explained(report: &Report, said: &str) -> String {
     let all = report.denials.observed.len();
-    let mut lines = vec![format!("{}: {all} denied access(es) observed", report.tool)];
+    let mut lines = vec![format!("{}: {all} accesses were denied", report.tool)];
     let (absent, told): (Vec<_>, Vec<_>) =
         report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);
     for denial in told {

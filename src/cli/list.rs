@@ -123,18 +123,12 @@ pub fn show(
 
 /// One tool as JSON: also what only the person at this machine reads.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
-    let mut entry = export::described(tool);
-    let script = tool.site.script.as_deref().map(|path| path.to_string_lossy());
-    let manifest = Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty());
-    for (name, value) in [
-        ("available", json!(needs.is_empty())),
-        ("needs", needs.iter().map(|obstacle| json!(obstacle.need.words)).collect()),
-        ("manifest", json!(manifest)),
-        ("script", json!(script)),
-    ] {
-        entry.insert(name.to_owned(), value);
-    }
-    Value::Object(entry)
+    let mut entry = Value::Object(export::described(tool));
+    entry["available"] = json!(needs.is_empty());
+    entry["needs"] = needs.iter().map(|obstacle| obstacle.need.words.as_str()).collect();
+    entry["manifest"] = json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));
+    entry["script"] = json!(tool.site.script.as_deref().map(|path| path.to_string_lossy()));
+    entry
 }
 
 /// One tool as a row of the table.

@@ -25,28 +25,19 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::start_verb(settings);
     let runtime = process::runtime()?;
-    // On another thread than the one that hears signals: the text may never end.
     let from = args.text.clone();
-    let text = async { tokio::task::spawn_blocking(move || read(&from)).await };
-    let text = runtime.block_on(process::unless_stopped(text));
-    let text = match text {
-        Ok(text) => text??,
-        Err(signal) => {
-            runtime.shutdown_background();
-            return Ok(interrupted(signal));
-        }
-    };
-    let acted = runtime.block_on(process::unless_stopped(acted(settings, &args, &text)));
+    let acted = runtime.block_on(process::unless_stopped(async {
+        let text = process::apart(move || read(&from)).await?;
+        acted(settings, &args, &text).await
+    }));
     runtime.shutdown_timeout(process::FAREWELL);
     Ok(match acted {
         Ok(answer) => show(&args, answer?),
-        Err(signal) => interrupted(signal),
+        Err(signal) => {
+            words::complain("toolhost: interrupted; a call that was begun is cancelled");
+            signal
+        }
     })
-}
-
-fn interrupted(signal: ExitCode) -> ExitCode {
-    words::complain("toolhost: interrupted; a call that was begun is cancelled");
-    signal
 }
 
 async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {

@@ -159,17 +159,12 @@ pub fn not_begun(tool: &str, fault: Fault) -> Report {
     report
 }
 
-/// Read in a thread of its own: the input may never end, and signals are heard meanwhile.
 async fn read_input_apart(args: Args) -> anyhow::Result<Arguments> {
     let text = args.input.as_deref().is_some_and(|input| input != "-" && !input.starts_with('@'));
     if text || !args.pairs.is_empty() {
         return given(&args);
     }
-    let (tell, told) = tokio::sync::oneshot::channel();
-    std::thread::Builder::new()
-        .spawn(move || tell.send(given(&args)).map_err(drop))
-        .map_err(|e| Refusal::new(Exit::Host, format!("no thread to read the input: {e}; raise `ulimit -u`")))?;
-    told.await?
+    process::apart(move || given(&args)).await
 }
 
 fn given(args: &Args) -> anyhow::Result<Arguments> {

@@ -187,16 +187,22 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     if json {
         return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
     }
+    let state = |file: &File| match (file.status, file.has_errors()) {
+        (registry::Status::Skipped, _) => "skipped",
+        (registry::Status::Loaded, true) => "REFUSED",
+        (registry::Status::Loaded, false) => "ok",
+    };
     for file in files.iter().filter(|file| !file.problems.is_empty()) {
         let tool = file.tool.iter().map(|tool| format!(", {}", printable(tool))).collect::<String>();
-        writeln!(out, "{}: {}{tool}", text::path(&file.path), word(file.status))?;
+        writeln!(out, "{}: {}{tool}", text::path(&file.path), state(file))?;
         file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
     }
-    let is_good = |file: &&File| file.status == registry::Status::Loaded && !file.has_errors();
+    let all = |wanted| files.iter().filter(|file| state(file) == wanted).count();
     let count = |severity| files.iter().flat_map(|file| &file.problems).filter(|p| p.severity == severity).count();
-    let (good, errors, warnings) =
-        (files.iter().filter(is_good).count(), count(Severity::Error), count(Severity::Warning));
-    writeln!(out, "{good} of {} files good, {errors} error(s), {warnings} warning(s)", files.len())
+    let (good, skipped, refused) = (all("ok"), all("skipped"), all("REFUSED"));
+    let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    writeln!(out, "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
 }
 
 fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Result<()> {

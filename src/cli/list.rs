@@ -104,8 +104,8 @@ pub fn show(
         let all = export::offered(all, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
         let offered: Vec<_> = all.iter().filter(|tool| filter.takes(tool)).cloned().collect();
         return match export::tools(&offered, &all, format) {
-            export::ExportDocument::Json(value) => writeln!(out, "{}", json_text(&value, true)),
-            export::ExportDocument::Text(text) => write!(out, "{text}"),
+            Value::String(text) => write!(out, "{text}"),
+            value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
     let tools = snapshot.list(&filter).into_iter().filter(|tool| known(&tool.manifest.id));
@@ -123,7 +123,7 @@ pub fn show(
 
 /// One tool as JSON: also what only the person at this machine reads.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
-    let mut entry = Value::Object(export::described(tool));
+    let mut entry = export::described(tool);
     entry["available"] = json!(needs.is_empty());
     entry["needs"] = needs.iter().map(|obstacle| obstacle.need.words.as_str()).collect();
     entry["manifest"] = json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));

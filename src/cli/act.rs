@@ -5,8 +5,6 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, process, words};
-use crate::base::text::printable;
-use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller};
 use crate::transport::action::{self, Answer};
 use std::process::ExitCode;
@@ -25,36 +23,26 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
-    host::start_log(settings, Level::Off);
+    host::start_verb(settings);
     let runtime = process::runtime()?;
-    // On another thread than the one that hears signals: the text may never end.
     let from = args.text.clone();
-    let text = async { tokio::task::spawn_blocking(move || read(&from)).await };
-    let text = runtime.block_on(process::unless_stopped(text));
-    let text = match text {
-        Ok(text) => text??,
-        Err(signal) => {
-            runtime.shutdown_background();
-            return Ok(interrupted(signal));
-        }
-    };
-    let acted = runtime.block_on(process::unless_stopped(acted(settings, &args, &text)));
+    let acted = runtime.block_on(process::unless_stopped(async {
+        let text = process::apart(move || read(&from)).await?;
+        acted(settings, &args, &text).await
+    }));
     runtime.shutdown_timeout(process::FAREWELL);
     Ok(match acted {
         Ok(answer) => show(&args, answer?),
-        Err(signal) => interrupted(signal),
+        Err(signal) => {
+            words::complain("toolhost: interrupted; a call that was begun is cancelled");
+            signal
+        }
     })
-}
-
-fn interrupted(signal: ExitCode) -> ExitCode {
-    words::complain("toolhost: interrupted; a call that was begun is cancelled");
-    signal
 }
 
 async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {
     let made = host::launchers(settings)
-        .and_then(|launchers| host::service_of_one_call(settings, &launchers, Some(words::complain)));
+        .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::complain)));
     let service = match made {
         Ok(service) => service,
         // The model reads it too, in words for an agent.
@@ -82,9 +70,7 @@ fn read(from: &str) -> anyhow::Result<String> {
         words::waits_for("a model's text");
         return call::text(std::io::stdin().lock(), "standard input");
     }
-    let shown = printable(from);
-    let opened = std::fs::File::open(from).map_err(|e| call::caller(format!("{shown}: {e}")))?;
-    call::text(opened, &shown)
+    call::file_text(from)
 }
 
 fn show(args: &Args, answer: Answer) -> ExitCode {

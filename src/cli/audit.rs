@@ -18,13 +18,10 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Texts of a list in a summary.
-const SHOWN: usize = 6;
 /// What the summary of a report says already, and what is only for programs.
 const NOT_SHOWN: [&str; 11] = [
     "tool",
@@ -96,27 +93,24 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     }
     let known = host::Tools::load(settings)?;
     let unheard = || settings.unheard().iter().for_each(|words| words::complain(words));
-    let answer = match (&args.who_can, &args.tool) {
-        (Some(question), _) => {
-            unheard();
-            whoever(settings, &known, question, args.json)?
+    let Some(reference) = &args.tool else {
+        unheard();
+        match &args.who_can {
+            Some(question) => words::show(whoever(settings, &known, question, args.json)?.as_bytes()),
+            None => words::stream(|out| all(&known, args.json, out)),
         }
-        (None, Some(reference)) => {
-            let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
-            let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
-            match (args.probe, args.suggest_policy) {
-                (true, _) => return probe(settings, &known, &tool, args.json),
-                (_, true) => suggested(settings, &known, &tool, args.out.as_deref())?,
-                _ => shown(&with_records(settings, &known, &tool), &args),
-            }
-        }
-        (None, None) => {
-            unheard();
-            words::stream(|out| all(&known, args.json, out));
-            return Ok(Exit::Ok.into());
-        }
+        return Ok(Exit::Ok.into());
     };
-    words::show(answer.as_bytes());
+    let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
+    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
+    if args.probe {
+        return probe(settings, &known, &tool, args.json);
+    }
+    let text = match args.suggest_policy {
+        true => suggested(settings, &known, &tool, args.out.as_deref())?,
+        false => shown(&with_records(settings, &known, &tool), &args),
+    };
+    words::show(text.as_bytes());
     Ok(Exit::Ok.into())
 }
 
@@ -169,81 +163,59 @@ fn suggested(
     let root = settings.root.canonicalize().unwrap_or_else(|_| settings.root.clone());
     let decision = known.decide(tool);
     let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &root);
-    match file {
-        None => Ok(text),
-        // A second policy that names the exact id would stop everything.
-        Some(_) if decision.exact => Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into()),
-        Some(file) => written(file, &text),
-    }
-}
-
-/// Writes a suggested policy to a new file, whole or not at all; says so.
-fn written(file: &Path, text: &str) -> anyhow::Result<String> {
-    if !text.lines().any(|line| line.starts_with("tools = ")) {
+    let Some(file) = file else { return Ok(text) };
+    // A second policy that names the exact id would stop everything.
+    if decision.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
         return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
     }
     let failed = |e: io::Error| Refusal::new(Exit::Caller, format!("{}: {e}; nothing was written", text::path(file)));
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut temporary = tempfile::Builder::new().prefix(".toolhost-").tempfile_in(folder).map_err(failed)?;
-    temporary.write_all(text.as_bytes()).map_err(failed)?;
-    temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(failed)?;
-    temporary.persist_noclobber(file).map_err(|e| failed(e.error))?;
+    words::write_file(file, &text, false).map_err(failed)?;
     Ok(format!("{}: written; read each line, and delete what the tool should not have\n", text::path(file)))
 }
 
-/// Ten lines: whether a call runs, under which policy, and what it may touch.
+/// A few lines: whether a call runs, under which policy, and what it may touch. Where there is nothing it says `none`.
 fn summary(report: &Value) -> String {
-    let text = |name: &str| report[name].as_str().unwrap_or_default();
     let asks = list(&report["asks"]);
-    let granted = |kinds: &[&str]| -> Vec<String> {
-        let of = asks.iter().filter(|ask| kinds.iter().any(|kind| ask["what"] == *kind));
-        let shown = |ask: &Value| match (ask["what"].as_str()?, ask["effective"].as_str()?) {
-            ("host" | "runtime" | "env", effective) => Some(effective.to_owned()),
-            ("capability", effective) => {
-                let asked = word(&ask["asked"]);
-                (!asked.starts_with("secret:")).then(|| format!("{asked}: {effective}"))
-            }
-            (what, effective) => Some(format!("{what} {effective}")),
-        };
-        of.filter_map(shown).collect()
+    let effective = |ask: &Value| ask["effective"].as_str().map(str::to_owned);
+    let granted = |kind: &'static str| asks.iter().filter(move |ask| ask["what"] == kind).filter_map(effective);
+    let has_name = |ask: &&Value| ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:");
+    let capabilities = asks.iter().filter(has_name);
+    let capabilities = capabilities.filter_map(|ask| Some(format!("{}: {}", word(&ask["asked"]), effective(ask)?)));
+    let secrets = list(&report["secrets"]).iter();
+    let secrets = secrets.map(|it| format!("{}: {}, from {}", word(&it["name"]), word(&it["use"]), word(&it["from"])));
+    let risks = list(&report["highRisks"]).iter();
+    let risks = risks.map(|risk| format!("high risk: `{}`: {}", word(&risk["host"]), word(&risk["why"])));
+    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
+    let denied = denied.map(|ask| format!("{} {}: {}", word(&ask["what"]), word(&ask["asked"]), word(&ask["reason"])));
+    let fault = report["refused"]["person"].as_str().into_iter().flat_map(str::lines).map(str::to_owned);
+    let runs = match (&report["script"], report["service"].is_null()) {
+        (Value::String(script), _) => [script.clone()].into_iter().chain(granted("runtime")).collect(),
+        (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
+        _ => vec!["inside toolhost, without walls of its own; a script that it starts has them".to_owned()],
     };
+    let uses = secrets.chain(capabilities).chain(["env", "package", "service"].into_iter().flat_map(granted));
+    let (policy, mode, file) = (word(&report["policy"]), word(&report["mode"]), word(&report["policyFile"]));
+    let policy = format!("{policy} (mode {mode}) {file}");
+    let lines: [(&str, Vec<String>); 10] = [
+        ("policy", vec![policy.trim_end().to_owned()]),
+        ("runs", runs),
+        ("read", granted("read").collect()),
+        ("write", granted("write").collect()),
+        ("hosts", granted("host").chain(risks).collect()),
+        ("uses", uses.collect()),
+        ("limits", limits(effective_limits(report))),
+        ("callers", callers(report)),
+        ("denied", denied.chain(last_denials(&report[policy::audit::LAST_DENIALS])).collect()),
+        ("notes", fault.chain(list(&report["notes"]).iter().map(word)).collect()),
+    ];
     let verdict = match &report["refused"] {
         Value::Null => "can be called (--all shows every request, limit and wall)".to_owned(),
         fault => format!("a call is refused: {}: {}", word(&fault["type"]), word(&fault["message"])),
     };
-    let mut out = format!("{}: {}\n", text::printable(text("tool")), text::printable(&verdict));
-    let mut line = |name: &str, mut parts: Vec<String>, none: &str| {
-        let more = parts.len().saturating_sub(SHOWN);
-        parts.truncate(SHOWN);
-        parts.extend((more > 0).then(|| format!("and {more} more")));
-        words::line(&mut out, name, if parts.is_empty() { none.to_owned() } else { parts.join("; ") }.as_str());
-    };
-    let built_in = text("policyFile").is_empty();
-    let file = if built_in { String::new() } else { format!(" ({})", text("policyFile")) };
-    line("policy", vec![format!("{}{file}, mode {}", text("policy"), text("mode"))], "");
-    let program = granted(&["runtime"]).pop();
-    line(
-        "runs",
-        match (&report["script"], report["service"].is_null()) {
-            (Value::String(script), _) => [script.clone()].into_iter().chain(program).collect(),
-            (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
-            _ => Vec::new(),
-        },
-        "inside toolhost, without walls of its own; a script that it starts has them",
-    );
-    line("files", granted(&["read", "write"]), "none but its own script");
-    line("hosts", [granted(&["host"]), named(&report["highRisks"], "high risk", "host")].concat(), "none");
-    let secrets = list(&report["secrets"]).iter();
-    let secrets = secrets.map(|it| format!("{}: {}, from {}", word(&it["name"]), word(&it["use"]), word(&it["from"])));
-    line("uses", secrets.chain(granted(&["capability", "env", "package", "service"])).collect(), "nothing else");
-    line("limits", limits(effective_limits(report)), "none");
-    line("callers", callers(report), "nobody: no entry of callers.policy.toml names it");
-    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
-    let denied = denied.map(|ask| format!("{} {}: {}", word(&ask["what"]), word(&ask["asked"]), word(&ask["reason"])));
-    line("denied", denied.chain(last_denials(&report[policy::audit::LAST_DENIALS])).collect(), "nothing");
-    let fault = report["refused"]["person"].as_str().map(|words| words.replace('\n', "; "));
-    let notes = list(&report["notes"]).iter().map(word);
-    line("notes", fault.into_iter().chain(notes).collect(), "none");
+    let mut out = text::printable(&format!("{}: {verdict}", word(&report["tool"]))) + "\n";
+    for (name, parts) in lines {
+        words::field(name, &if parts.is_empty() { Value::Null } else { json!(parts) }, &mut out);
+    }
     out
 }
 
@@ -255,11 +227,6 @@ fn word(value: &Value) -> String {
     value.as_str().unwrap_or("none").to_owned()
 }
 
-/// Each of a list with its reason.
-fn named(all: &Value, lead: &str, member: &str) -> Vec<String> {
-    list(all).iter().map(|one| format!("{lead}: `{}`: {}", word(&one[member]), word(&one["why"]))).collect()
-}
-
 /// Whether a process of this host does the work, so that there is something to confine.
 fn has_process(report: &Value) -> bool {
     report["inProcess"] != true || report["startsScripts"] == true
@@ -267,20 +234,18 @@ fn has_process(report: &Value) -> bool {
 
 /// The limits that a call is held to: without a process there is only its time and its answer, without a network no
 /// traffic.
-fn effective_limits(report: &Value) -> Vec<&Value> {
-    let holds = |limit: &&Value| match has_process(report) {
+fn effective_limits(report: &Value) -> impl Iterator<Item = &Value> {
+    list(&report["limits"]).iter().filter(|limit| match has_process(report) {
         true => report["network"] != "none" || limit["enforcedBy"] != "network",
-        false => ["timeoutMs", "outputBytes"].iter().any(|name| limit["limit"] == *name),
-    };
-    list(&report["limits"]).iter().filter(holds).collect()
+        false => limit["limit"] == "timeoutMs" || limit["limit"] == "outputBytes",
+    })
 }
 
 /// The limits that people look for, and those that the manifest names.
-fn limits(all: Vec<&Value>) -> Vec<String> {
-    let is_shown = |limit: &&Value| {
-        !limit["asked"].is_null() || ["timeoutMs", "memoryBytes"].iter().any(|name| limit["limit"] == *name)
-    };
-    let shown = all.into_iter().filter(is_shown).map(|limit| {
+fn limits<'r>(all: impl Iterator<Item = &'r Value>) -> Vec<String> {
+    let is_shown =
+        |limit: &&Value| !limit["asked"].is_null() || limit["limit"] == "timeoutMs" || limit["limit"] == "memoryBytes";
+    let shown = all.filter(is_shown).map(|limit| {
         let clamped = if limit["clamped"] == true { " (clamped)" } else { "" };
         format!("{} {}{clamped}", word(&limit["limit"]), limit["effective"])
     });
@@ -291,12 +256,13 @@ fn limits(all: Vec<&Value>) -> Vec<String> {
 fn callers(report: &Value) -> Vec<String> {
     let named = report["callers"].as_array().map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
     let mut parts: Vec<String> = named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
-    parts.extend(list(&report["confirm"]).iter().map(|confirm| {
-        let by_client =
-            confirm["byClient"].as_str().map(|why| format!("; the MCP client that calls may ask its person: {why}"));
+    for confirm in list(&report["confirm"]) {
+        let by_client = confirm["byClient"].as_str();
+        let by_client = by_client.map(|why| format!("; the MCP client that calls may ask its person: {why}"));
         let (policy, why) = (word(&confirm["policy"]), word(&confirm["why"]));
-        format!("a person is asked before each call (policy {policy}: {why}{})", by_client.unwrap_or_default())
-    }));
+        let by_client = by_client.unwrap_or_default();
+        parts.push(format!("a person is asked before each call (policy {policy}: {why}{by_client})"));
+    }
     parts
 }
 
@@ -306,16 +272,13 @@ fn last_denials(last: &Value) -> Option<String> {
         return Some(format!("the audit log cannot be read: {why}"));
     }
     let newest = list(&last["denials"]).first()?;
-    let (operation, target) = (word(&newest["operation"]), word(&newest["target"]));
-    let more = last["more"].as_u64().unwrap_or_default() + list(&last["denials"]).len() as u64 - 1;
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Some(format!("refused lately: {operation} {target}{more}"))
+    Some(format!("refused lately: {} {} (--all shows all)", word(&newest["operation"]), word(&newest["target"])))
 }
 
 /// The summary, then all of the report.
 fn whole(report: &Value) -> String {
     let mut rest = report.clone();
-    rest["limits"] = effective_limits(report).into_iter().cloned().collect();
+    rest["limits"] = effective_limits(report).cloned().collect();
     let unseen = |name: &str| !has_process(report) && ["folder", "system", "everywhere", "network"].contains(&name);
     let last = rest.as_object_mut().map(|fields| {
         fields.retain(|name, value| !NOT_SHOWN.contains(&name.as_str()) && !unseen(name) && !words::is_empty(value));
@@ -329,19 +292,16 @@ fn whole(report: &Value) -> String {
 /// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
 fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     let tools = known.tools();
-    let (head, between, end) = match (json, tools.is_empty()) {
-        (true, _) => ("{\"tools\": [\n", ",\n", "]}\n"),
-        (false, true) => ("No tools are loaded.\n", "", ""),
-        (false, false) => ("", "\n", ""),
-    };
-    out.write_all(head.as_bytes())?;
+    if tools.is_empty() && !json {
+        return writeln!(out, "No tools are loaded.");
+    }
+    let (head, between, end) = if json { ("{\"tools\": [\n", ",\n", "\n]}\n") } else { ("", "\n\n", "\n") };
+    write!(out, "{head}")?;
     for (at, tool) in tools.iter().enumerate() {
         let text = one(&known.foreseen(tool, &known.policies, &known.machine), &tool.manifest, json);
-        out.write_all(if at > 0 { between.as_bytes() } else { b"" })?;
-        out.write_all(text.strip_suffix('\n').filter(|_| json).unwrap_or(&text).as_bytes())?;
+        write!(out, "{}{}", if at > 0 { between } else { "" }, text.trim_end())?;
     }
-    out.write_all(if json && !tools.is_empty() { b"\n" } else { b"" })?;
-    out.write_all(end.as_bytes())
+    write!(out, "{end}")
 }
 
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it does for a shell.
@@ -405,10 +365,6 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
     let recalled = host::audit_log(settings)?.recall(id);
     let recalled = recalled.map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
     let (record, confinement) = (recalled.record, recalled.confinement);
-    if json {
-        words::show_json(&json!({ "record": record, "confinement": confinement }));
-        return Ok(Exit::Ok.into());
-    }
     let touched = match &confinement {
         Some(confinement) => format!("what it could touch\n{}", words::render(confinement, &[])),
         None if record["service"].is_string() => {
@@ -419,7 +375,8 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
     };
     let version = record["version"].as_str().map_or_else(String::new, |version| format!("@{version}"));
     let of = format!("call {id} of {}{version}", record["tool"].as_str().unwrap_or_default());
-    words::show(format!("{}\n{}\n{touched}", text::printable(&of), words::render(&record, &[])).as_bytes());
+    let text = || format!("{}\n{}\n{touched}", text::printable(&of), words::render(&record, &[]));
+    words::answer(&json!({ "record": record, "confinement": confinement }), json, text);
     Ok(Exit::Ok.into())
 }
 
@@ -457,13 +414,8 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     settle(process::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probed(&shape, &examined);
-    match json {
-        true => words::show_json(&report),
-        false => {
-            let (verdict, tables) = (verdict(&examined.tried), words::render(&report, &PROBED));
-            words::show(format!("{verdict}\n{tables}").as_bytes());
-        }
-    }
+    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&report, &PROBED));
+    words::answer(&report, json, text);
     Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
 }
 

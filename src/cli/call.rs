@@ -8,7 +8,7 @@ use super::{host, process, words};
 use crate::base::text::printable;
 use crate::executor::Denial;
 use crate::fault::{Fault, Kind};
-use crate::service::runlog::Level;
+use crate::registry;
 use crate::service::{
     self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report, Service, Sink, Verbose,
 };
@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -63,8 +64,7 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
-    host::start_log(settings, Level::Off);
+    host::start_verb(settings);
     let runtime = process::runtime_of_one_call()?;
     let given = runtime.block_on(process::unless_stopped(read_input_apart(args.clone())));
     let given = match given {
@@ -73,11 +73,6 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             return Ok(interrupted(&args, &not_begun(&args.tool, service::output::cancelled()), signal));
         }
     };
-    if given.silent {
-        words::complain(
-            "toolhost: standard input is an open pipe, and nothing came for a second: called with {} (--input - waits)",
-        );
-    }
     let id = service::new_id();
     let caller = Caller::operator(host::login());
     let request = CallRequest {
@@ -89,11 +84,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         approver: approver(),
         trace: host::trace(),
         verbose: args.verbose,
-        ..CallRequest::new(caller, &args.tool, given.arguments)
+        ..CallRequest::new(caller, &args.tool, given)
     };
     let ended = runtime.block_on(async {
-        let launchers = host::launchers_of_one_call(settings)?;
-        let service = host::service_of_one_call(settings, &launchers, Some(words::complain))?;
+        let mut launchers = host::launchers(settings)?;
+        // A launcher, and what else takes time, starts while the host is made.
+        launchers.begin(std::fs::metadata(&settings.root).ok().map(|facts| (facts.uid(), facts.gid())));
+        registry::Builtin::begin();
+        let service = host::service_of_one_call(settings, launchers, Some(words::complain))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
             signal = process::stopped() => Err((signal, service.interrupted(&id))),
@@ -161,27 +159,16 @@ pub fn not_begun(tool: &str, fault: Fault) -> Report {
     report
 }
 
-/// The arguments, and whether standard input was an open pipe with nothing in it.
-struct Input {
-    arguments: Arguments,
-    silent: bool,
-}
-
-/// Read in a thread of its own: the input may never end, and signals are heard meanwhile.
-async fn read_input_apart(args: Args) -> anyhow::Result<Input> {
+async fn read_input_apart(args: Args) -> anyhow::Result<Arguments> {
     let text = args.input.as_deref().is_some_and(|input| input != "-" && !input.starts_with('@'));
     if text || !args.pairs.is_empty() {
         return given(&args);
     }
-    let (tell, told) = tokio::sync::oneshot::channel();
-    std::thread::Builder::new()
-        .spawn(move || tell.send(given(&args)).map_err(drop))
-        .map_err(|e| Refusal::new(Exit::Host, format!("no thread to read the input: {e}; raise `ulimit -u`")))?;
-    told.await?
+    process::apart(move || given(&args)).await
 }
 
-fn given(args: &Args) -> anyhow::Result<Input> {
-    let arguments = match (&args.input, args.pairs.is_empty()) {
+fn given(args: &Args) -> anyhow::Result<Arguments> {
+    Ok(match (&args.input, args.pairs.is_empty()) {
         (Some(_), false) => {
             return Err(caller("give the arguments either as name=value or with --input, not both").into());
         }
@@ -192,35 +179,38 @@ fn given(args: &Args) -> anyhow::Result<Input> {
                 Arguments::Text(text(io::stdin().lock(), "standard input")?)
             }
             (_, Some("")) => return Err(caller("--input @ names no file: write --input @FILE").into()),
-            (_, Some(file)) => {
-                let shown = printable(file);
-                let opened = std::fs::File::open(file).map_err(|e| caller(format!("{shown}: {e}")))?;
-                Arguments::Text(text(opened, &shown)?)
-            }
+            (_, Some(file)) => Arguments::Text(file_text(file)?),
             (json, None) if json.trim().is_empty() => {
                 return Err(caller("--input is empty; {} is an empty input").into());
             }
             (json, None) => Arguments::Text(json.to_owned()),
         },
-        (None, true) => return piped(),
-    };
-    Ok(Input { arguments, silent: false })
+        (None, true) => Arguments::Text(piped()?),
+    })
 }
 
 /// Standard input, if somebody gave us one: not a terminal, and not an open pipe that stays silent.
-fn piped() -> anyhow::Result<Input> {
+fn piped() -> anyhow::Result<String> {
     let stdin = io::stdin();
-    let nothing = |silent| Ok(Input { arguments: Arguments::Text(String::new()), silent });
     if stdin.is_terminal() {
-        return nothing(false);
+        return Ok(String::new());
     }
     let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let ready = poll(&mut watched, PollTimeout::from(SILENCE_MS));
     match (ready, watched[0].revents()) {
-        (Ok(0), _) => nothing(true),
-        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => nothing(false),
-        _ => Ok(Input { arguments: Arguments::Text(text(stdin.lock(), "standard input")?), silent: false }),
+        (Ok(0), _) => {
+            let what = "standard input is an open pipe, and nothing came for a second";
+            words::complain(&format!("toolhost: {what}: called with {{}} (--input - waits)"));
+            Ok(String::new())
+        }
+        (Ok(_), Some(events)) if events.intersects(PollFlags::POLLNVAL | PollFlags::POLLERR) => Ok(String::new()),
+        _ => text(stdin.lock(), "standard input"),
     }
+}
+
+pub(super) fn file_text(file: &str) -> anyhow::Result<String> {
+    let shown = printable(file);
+    text(std::fs::File::open(file).map_err(|e| caller(format!("{shown}: {e}")))?, &shown)
 }
 
 pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
@@ -248,7 +238,7 @@ fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(pairs)
 }
 
-pub(super) fn caller(words: impl Into<String>) -> Refusal {
+fn caller(words: impl Into<String>) -> Refusal {
     Refusal::from_fault(&Fault::new(Kind::ParameterValidationError, words))
 }
 
@@ -299,11 +289,8 @@ fn denied(denial: &Denial) -> String {
 /// What `--explain` adds: everything that was refused, with the line that would ask for it, and what was not observed.
 /// `said`: what the failure says already.
 fn explained(report: &Report, said: &str) -> String {
-    let mut lines = vec![match report.denials.observed.len() {
-        0 => format!("{}: no denied access was observed", report.tool),
-        1 => format!("{}: 1 access was denied", report.tool),
-        all => format!("{}: {all} accesses were denied", report.tool),
-    }];
+    let all = report.denials.observed.len();
+    let mut lines = vec![format!("{}: {all} accesses were denied", report.tool)];
     let (absent, told): (Vec<_>, Vec<_>) =
         report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);
     for denial in told {

@@ -11,6 +11,7 @@ use crate::executor::process::Launchers;
 use crate::manifest::schema::Schema;
 use crate::manifest::{Code, Problem, Severity};
 use crate::{policy, registry};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -186,27 +187,19 @@ pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> 
     if json {
         return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
     }
-    // Good, skipped, refused.
-    let mut counts = [0; 3];
-    for file in files {
-        let (kind, status) = match (file.status, file.has_errors()) {
-            (registry::Status::Loaded, false) => (0, "ok"),
-            (registry::Status::Skipped, _) => (1, "skipped"),
-            (registry::Status::Loaded, true) => (2, "REFUSED"),
-        };
-        counts[kind] += 1;
-        if !file.problems.is_empty() {
-            let tool = file
-                .tool
-                .as_ref()
-                .filter(|_| kind != 1)
-                .map_or_else(String::new, |tool| format!(", {}", printable(tool)));
-            writeln!(out, "{}: {status}{tool}", text::path(&file.path))?;
-            file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
-        }
+    let state = |file: &File| match (file.status, file.has_errors()) {
+        (registry::Status::Skipped, _) => "skipped",
+        (registry::Status::Loaded, true) => "REFUSED",
+        (registry::Status::Loaded, false) => "ok",
+    };
+    for file in files.iter().filter(|file| !file.problems.is_empty()) {
+        let tool = file.tool.iter().map(|tool| format!(", {}", printable(tool))).collect::<String>();
+        writeln!(out, "{}: {}{tool}", text::path(&file.path), state(file))?;
+        file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
     }
+    let all = |wanted| files.iter().filter(|file| state(file) == wanted).count();
     let count = |severity| files.iter().flat_map(|file| &file.problems).filter(|p| p.severity == severity).count();
-    let [good, skipped, refused] = counts;
+    let (good, skipped, refused) = (all("ok"), all("skipped"), all("REFUSED"));
     let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     writeln!(out, "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
@@ -216,25 +209,22 @@ fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Res
     let Problem { severity, code, pointer, line, column, message } = problem;
     let place = if *line == 0 { String::new() } else { format!("{}:{line}:{column}: ", text::path(path)) };
     let pointer = if pointer.is_empty() { String::new() } else { format!("{}: ", printable(pointer)) };
-    // By the names that the JSON has.
-    let (severity, code) = (json!(severity), json!(code));
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    writeln!(out, "  {place}{}[{}]: {pointer}{}", word(&severity), word(&code), printable(message))
+    writeln!(out, "  {place}{}[{}]: {pointer}{}", word(severity), word(code), printable(message))
+}
+
+/// A word by the name that it has in JSON.
+fn word(value: impl Serialize) -> String {
+    json!(value).as_str().unwrap_or_default().to_owned()
 }
 
 /// One file as JSON. The fields of the worst problem stand beside the path; `problems` has all of them.
 fn entry(file: &File) -> Value {
     // The first of the worst; `max_by_key` alone would take the last.
-    let worst = file.problems.iter().rev().max_by_key(|problem| problem.severity);
-    json!({
-        "path": file.path.to_string_lossy(),
-        "status": file.status,
-        "tool": file.tool,
-        "code": worst.map(|problem| problem.code),
-        "pointer": worst.map(|problem| &problem.pointer),
-        "line": worst.map(|problem| problem.line),
-        "column": worst.map(|problem| problem.column),
-        "message": worst.map(|problem| &problem.message),
-        "problems": file.problems,
-    })
+    let worst = json!(file.problems.iter().rev().max_by_key(|problem| problem.severity));
+    let mut entry = json!({ "path": file.path.to_string_lossy(), "status": file.status, "tool": file.tool });
+    for name in ["code", "pointer", "line", "column", "message"] {
+        entry[name] = worst[name].clone();
+    }
+    entry["problems"] = json!(file.problems);
+    entry
 }

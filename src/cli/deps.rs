@@ -4,15 +4,14 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, process, words};
+use super::{host, words};
 use crate::base::text::{self, printable};
 use crate::fault::Kind;
 use crate::packages::store::Entry;
 use crate::service::Service;
 use crate::service::packages::{Need, Resolved};
-use crate::service::runlog::Level;
 use serde_json::{Value, json};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -64,31 +63,16 @@ struct Report {
     exit: Exit,
 }
 
-impl Report {
-    /// `name`: the member that holds the list of a program.
-    fn new(name: &str, list: Vec<Value>, lines: Vec<String>, exit: Exit) -> Report {
-        Report { json: json!({ name: list }), lines, exit }
-    }
-}
-
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
-    host::start_log(settings, Level::Off);
-    let runtime = process::runtime()?;
-    let done = runtime.block_on(async {
-        let service = host::service(settings, &host::launchers(settings)?, Some(words::complain))?;
-        anyhow::Ok(process::unless_stopped(perform(&service, args.verb)).await)
-    });
-    runtime.shutdown_timeout(process::FAREWELL);
-    let report = match done? {
+    let work = async |service: &Arc<Service>| perform(service, args.verb).await;
+    let report = match host::with_service(settings, Some(words::complain), work)? {
         Ok(report) => report?,
         Err(signal) => return Ok(signal),
     };
-    match (args.json, report.lines.is_empty()) {
-        (true, _) => words::show_json(&report.json),
-        (false, true) => words::say("Nothing was built."),
-        (false, false) => words::say(&report.lines.join("\n")),
-    }
+    words::answer(&report.json, args.json, || match report.lines.is_empty() {
+        true => "Nothing was built.".to_owned(),
+        false => report.lines.join("\n"),
+    });
     Ok(report.exit.into())
 }
 
@@ -185,35 +169,22 @@ async fn lock(
     Ok(Report { json, lines, exit: Exit::Ok })
 }
 
-/// Writes the lock whole or not at all, as a file of the person who asked for it.
+/// Writes the lock, as a file of the person who asked for it.
 fn written(path: &Path, resolved: &Resolved, replace: bool) -> Result<(), Refusal> {
-    let failed = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path)));
     // A pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
-        let why = format!("{} is no regular file", text::path(path));
-        return Err(Refusal::new(Exit::Caller, why));
+        return Err(Refusal::new(Exit::Caller, format!("{} is not a regular file", text::path(path))));
     }
     match std::fs::read_to_string(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         Ok(there) if replace || there.contains(MARK) => {}
         _ => {
-            let why = format!(
-                "{} is there already, and toolhost did not write it: --replace writes over it",
-                text::path(path)
-            );
-            return Err(Refusal::new(Exit::Caller, why));
+            let why = "is there already, and toolhost did not write it: --replace writes over it";
+            return Err(Refusal::new(Exit::Caller, format!("{} {why}", text::path(path))));
         }
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().permissions(mode()).tempfile_in(folder).map_err(failed)?;
-    file.write_all(resolved.text.as_bytes()).map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
-    Ok(())
-}
-
-/// Nobody else may write it: a lock beside a policy is held to that.
-fn mode() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o644)
+    let failed = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path)));
+    words::write_file(path, &resolved.text, true).map_err(failed)
 }
 
 async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
@@ -241,12 +212,26 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal>
     if built.is_empty() {
         lines.push("No tool requires packages.".to_owned());
     }
-    Ok(Report::new("tools", built, lines, worst))
+    Ok(Report { json: json!({ "tools": built }), lines, exit: worst })
+}
+
+/// What a verb did with each entry of a tool, or of all: a row for a program, and a line for a person.
+fn entries(
+    service: &Service,
+    tool: Option<&str>,
+    mut each: impl FnMut(&Entry, SystemTime) -> Result<(Value, String), Refusal>,
+) -> Result<Report, Refusal> {
+    let (mut rows, mut lines) = (Vec::new(), Vec::new());
+    for (entry, used) in of_tool(service, tool)? {
+        let (row, line) = each(&entry, used)?;
+        rows.push(row);
+        lines.push(line);
+    }
+    Ok(Report { json: json!({ "entries": rows }), lines, exit: Exit::Ok })
 }
 
 fn list(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
-    let (mut rows, mut lines) = (Vec::new(), Vec::new());
-    for (entry, used) in of_tool(service, tool)? {
+    entries(service, tool, |entry, used| {
         let (about, used, starts) = (&entry.about, stamp(used), &entry.starts);
         let (packages, files) = (about.packages.len(), entry.files());
         let shown = json!({
@@ -257,12 +242,11 @@ fn list(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
             "made": format!("{}, used {used}", about.made),
             "runs before the script": starts,
         });
-        lines.push(words::render(&shown, &[]));
-        rows.push(json!({
+        let row = json!({
             "key": entry.key, "about": about, "bytes": entry.bytes, "files": files, "starts": starts, "used": used,
-        }));
-    }
-    Ok(Report::new("entries", rows, lines, Exit::Ok))
+        });
+        Ok((row, words::render(&shown, &[])))
+    })
 }
 
 fn stamp(time: SystemTime) -> String {
@@ -287,36 +271,32 @@ fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, Sys
 }
 
 fn verify(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
-    let store = service.packages().store()?;
-    let (mut rows, mut lines, mut worst) = (Vec::new(), Vec::new(), Exit::Ok);
-    for (entry, _) in of_tool(service, tool)? {
-        let altered = store.altered(&entry);
+    let (store, mut worst) = (service.packages().store()?, Exit::Ok);
+    let report = entries(service, tool, |entry, _| {
+        let altered = store.altered(entry);
         let state = match &altered {
             None => "as it was built".to_owned(),
             Some(path) => {
                 worst = Exit::Host;
-                format!("CHANGED: {}; the next call builds it anew", printable(path))
+                format!("CHANGED: {}; the next call builds it again", printable(path))
             }
         };
-        lines.push(format!("{}  {}: {state}", entry.key, entry.about.tool));
-        rows.push(json!({"key": entry.key, "tool": entry.about.tool, "changed": altered}));
-    }
-    Ok(Report::new("entries", rows, lines, worst))
+        let row = json!({"key": entry.key, "tool": entry.about.tool, "changed": altered});
+        Ok((row, format!("{}  {}: {state}", entry.key, entry.about.tool)))
+    })?;
+    Ok(Report { exit: worst, ..report })
 }
 
 fn clean(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
     let packages = service.packages();
     let store = packages.store()?;
     let broken = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
-    let (mut rows, mut lines, mut count, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
-    for (entry, _) in of_tool(service, tool)? {
+    let report = entries(service, tool, |entry, _| {
         let removed = store.remove(&entry.key).map_err(broken)?;
-        match removed {
-            true => (count, bytes) = (count + 1, bytes + entry.bytes),
-            false => lines.push(format!("{}  {}: a call uses it", entry.key, entry.about.tool)),
-        }
-        rows.push(json!({"key": entry.key, "tool": entry.about.tool, "removed": removed}));
-    }
+        let state = if removed { format!("removed, {}", size(entry.bytes)) } else { "a call uses it".to_owned() };
+        let row = json!({"key": entry.key, "tool": entry.about.tool, "removed": removed});
+        Ok((row, format!("{}  {}: {state}", entry.key, entry.about.tool)))
+    })?;
     match tool {
         None => store.forget_resolved().map_err(broken)?,
         Some(tool) => {
@@ -326,10 +306,9 @@ fn clean(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
         }
     }
     store.tidy().map_err(broken)?;
-    lines.push(format!("{count} removed, {}", size(bytes)));
-    Ok(Report::new("entries", rows, lines, Exit::Ok))
+    Ok(report)
 }
 
-pub(super) fn size(bytes: u64) -> String {
+fn size(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -40,10 +40,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         (old, new) => (host.powers(old).map_err(refuse)?, host.powers(new).map_err(refuse)?),
     };
     let diff = policy::diff::between(&before, &after);
-    match args.json {
-        true => words::show_json(&serde_json::to_value(&diff)?),
-        false => words::show(text(&diff).as_bytes()),
-    }
+    words::answer(&serde_json::to_value(&diff)?, args.json, || text(&diff));
     Ok(Exit::Ok.into())
 }
 

@@ -40,7 +40,7 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
-    let launchers = host::launchers(settings)?;
+    let launchers = Arc::new(host::launchers(settings)?);
     let runtime = process::runtime()?;
     let (report, exit) = runtime.block_on(report(settings, &launchers));
     drop(runtime);
@@ -50,10 +50,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         true => "Nothing runs on this machine until this is fixed.",
         false => "Every sandbox layer is active.",
     };
-    match args.json {
-        true => words::show_json(&report),
-        false => words::say(&format!("{head}\n{}", words::render(&report, &TABLES))),
-    }
+    words::answer(&report, args.json, || format!("{head}\n{}", words::render(&report, &TABLES)));
     Ok(exit.into())
 }
 
@@ -214,7 +211,7 @@ fn where_from(settings: &Settings) -> Vec<Value> {
     ];
     let from = |name: &str| match name {
         "root" if settings.root_is_assumed() => "the current folder, since nobody named one".to_owned(),
-        _ => settings.origins.get(name).map_or_else(|| "built in".to_owned(), ToString::to_string),
+        _ => settings.said_by[name].clone(),
     };
     let shown = |(name, value)| json!({ "name": name, "value": value, "from": from(name) });
     values.into_iter().map(shown).collect()
@@ -337,26 +334,19 @@ fn why_sampled() -> String {
     format!("{why}: memory and CPU are summed every {} ms", crate::quantity::SAMPLE_MS)
 }
 
-/// A cause, and the command that removes it. No command weakens the machine for other programs where a narrower one
-/// exists.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Hint {
-    why: String,
-    command: String,
-}
-
-fn hint(why: impl Into<String>, command: impl Into<String>) -> Hint {
-    Hint { why: why.into(), command: command.into() }
+/// A cause, and the command that removes it.
+fn hint(why: &str, command: &str) -> Value {
+    json!({ "why": why, "command": command })
 }
 
 const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost /etc/apparmor.d/toolhost && \
                         sudo apparmor_parser -r /etc/apparmor.d/toolhost";
 const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccomp.json \
                       --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
-const DELEGATE: &str = "systemd-run --user --scope -p Delegate=yes toolhost …";
 
-/// `refused`: the layer that could not be set up.
-fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Hint> {
+/// What keeps `refused`, a layer, from being set up, and limits from being counted. No command weakens the machine for
+/// other programs where a narrower one exists.
+fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
     let mut hints = match refused {
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
         Some("landlock") => vec![landlock(facts)],
@@ -368,61 +358,54 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Hint> {
         }
         None | Some(_) => Vec::new(),
     };
-    hints.extend((!facts.counted).then(|| exact(facts)));
+    if !facts.counted {
+        let (why, command) = exact(facts);
+        hints.push(hint(&format!("limits are sampled; {why}"), command));
+    }
     hints
 }
 
-/// How to have memory and CPU counted exactly where they are sampled.
-fn exact(facts: &Facts) -> Hint {
-    let container = format!("{} gives this process no control group to use", facts.container.unwrap_or_default());
-    let (why, command) = match (facts.container, facts.cgroup_v1, facts.cgroup_v2) {
-        (None, ..) if facts.delegable => ("a delegated control group makes them exact", DELEGATE),
-        // Which command fits depends on the container's own manager.
-        (Some(_), ..) => (
-            container.as_str(),
-            "run toolhost outside of the container, or give the container a writable cgroup v2 of its own (docs/SETUP.md)",
-        ),
-        (None, true, _) if !facts.real_root => (
-            "only root may use control groups of version 1; cgroup v2 can be delegated",
-            "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, restart the machine, then \
-             systemd-run --user --scope -p Delegate=yes toolhost …",
-        ),
-        (None, true, _) => (
-            "toolhost may not make groups where memory, pids and cpuacct are mounted",
-            "mount them writable for root, or use cgroup v2 (docs/SETUP.md)",
-        ),
-        (None, false, true) => {
-            ("toolhost may not make groups below its own", "sudo systemd-run --scope -p Delegate=yes toolhost …")
-        }
-        (None, false, false) => (
-            "no control groups are mounted",
-            "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in a group that is its user's)",
-        ),
-    };
-    hint(format!("limits are sampled; {why}"), command)
+/// How to have memory and CPU counted exactly where they are sampled. A container's own manager says which command
+/// fits.
+fn exact(facts: &Facts) -> (&'static str, &'static str) {
+    if facts.container.is_some() {
+        let fix = "run toolhost outside of the container, or give it a writable cgroup v2 of its own (docs/SETUP.md)";
+        ("this container has no control group to use", fix)
+    } else if facts.delegable {
+        ("a delegated control group makes them exact", "systemd-run --user --scope -p Delegate=yes toolhost …")
+    } else if facts.cgroup_v1 && !facts.real_root {
+        let fix = "add `systemd.unified_cgroup_hierarchy=1` to the kernel's command line, restart the machine, then \
+                   systemd-run --user --scope -p Delegate=yes toolhost …";
+        ("only root may use control groups of version 1; cgroup v2 can be delegated", fix)
+    } else if facts.cgroup_v1 {
+        let why = "toolhost may not make groups where memory, pids and cpuacct are mounted";
+        (why, "mount them writable for root, or use cgroup v2 (docs/SETUP.md)")
+    } else if facts.cgroup_v2 {
+        let fix = "sudo systemd-run --scope -p Delegate=yes toolhost …";
+        ("toolhost may not make groups below its own", fix)
+    } else {
+        let fix = "sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup (and run toolhost as root, or in its user's own group)";
+        ("no control groups are mounted", fix)
+    }
 }
 
-fn namespaces(facts: &Facts) -> Vec<Hint> {
-    let apparmor = "AppArmor lets only programs with a profile make user namespaces \
-                    (kernel.apparmor_restrict_unprivileged_userns is 1); ours names /usr/local/bin/toolhost";
-    let causes = [
-        (
-            facts.max_user_namespaces == Some(0),
-            "user.max_user_namespaces is 0",
-            "sudo sysctl -w user.max_user_namespaces=15000",
-        ),
-        (
-            facts.unprivileged_userns_off && !facts.real_root,
-            "kernel.unprivileged_userns_clone is 0",
-            "sudo sysctl -w kernel.unprivileged_userns_clone=1",
-        ),
-        (facts.apparmor_restricts_userns && !facts.real_root, apparmor, APPARMOR),
-    ];
-    let mut hints: Vec<Hint> =
-        causes.into_iter().filter(|(holds, ..)| *holds).map(|(_, why, command)| hint(why, command)).collect();
+fn namespaces(facts: &Facts) -> Vec<Value> {
+    let mut hints = Vec::new();
+    if facts.max_user_namespaces == Some(0) {
+        hints.push(hint("user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000"));
+    }
+    if facts.unprivileged_userns_off && !facts.real_root {
+        let fix = "sudo sysctl -w kernel.unprivileged_userns_clone=1";
+        hints.push(hint("kernel.unprivileged_userns_clone is 0", fix));
+    }
+    if facts.apparmor_restricts_userns && !facts.real_root {
+        let why = "AppArmor lets only programs with a profile make user namespaces; ours names /usr/local/bin/toolhost";
+        hints.push(hint(why, APPARMOR));
+    }
     if facts.already_filtered || (facts.container.is_some() && hints.is_empty()) {
         let name = facts.container.unwrap_or("a container or service manager");
-        hints.push(hint(format!("{name} filters the system calls that set up the layers, or masks /proc"), DOCKER));
+        let why = format!("{name} filters the system calls that set up the layers, or masks /proc");
+        hints.push(hint(&why, DOCKER));
     }
     if hints.is_empty() {
         let fix = "see docs/SETUP.md; Linux 5.13 or later with user, mount, pid and network namespaces";
@@ -431,14 +414,10 @@ fn namespaces(facts: &Facts) -> Vec<Hint> {
     hints
 }
 
-fn landlock(facts: &Facts) -> Hint {
-    let listed = facts.security_modules.as_deref().filter(|list| !list.is_empty());
-    let why = match listed {
-        Some(list) if !list.split(',').any(|name| name == "landlock") => "Landlock is not among the security modules",
-        _ => "Landlock is off, missing (Linux < 5.13), or filtered by a container",
-    };
-    let order = listed.unwrap_or("capability");
-    hint(why, format!("add `lsm=landlock,{order}` to the kernel's command line and restart the machine"))
+fn landlock(facts: &Facts) -> Value {
+    let order = facts.security_modules.as_deref().filter(|list| !list.is_empty()).unwrap_or("capability");
+    let why = "Landlock is off, missing (Linux < 5.13), or filtered by a container";
+    hint(why, &format!("add `lsm=landlock,{order}` to the kernel's command line and restart the machine"))
 }
 
 #[cfg(test)]
@@ -474,11 +453,11 @@ mod tests {
         for (facts, wall, command) in cases {
             let fixes = hints(&facts, wall);
             assert_eq!(fixes.len(), 1, "{fixes:?}");
-            assert!(fixes[0].command.contains(command), "{fixes:?}");
+            assert!(fixes[0]["command"].as_str().unwrap().contains(command), "{fixes:?}");
         }
-        assert_eq!(hints(&facts(|_| ()), None), []);
+        assert!(hints(&facts(|_| ()), None).is_empty());
         // AppArmor's restriction is not for real root.
         let root = facts(|f| (f.real_root, f.apparmor_restricts_userns) = (true, true));
-        assert!(!hints(&root, Some("namespaces"))[0].command.contains("apparmor"));
+        assert!(!hints(&root, Some("namespaces"))[0].to_string().contains("apparmor"));
     }
 }

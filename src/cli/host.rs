@@ -2,7 +2,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{BrokerServices, Settings};
-use super::words;
+use super::{process, words};
 use crate::base::files;
 use crate::base::text;
 use crate::executor::method::Methods;
@@ -16,8 +16,8 @@ use crate::service::runlog::{self, Level};
 use crate::service::{self, Collector, Executors, Parts, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 /// The builtin tools and everything below the folders of the settings.
@@ -54,7 +54,7 @@ pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
 
 /// The stricter schema of the settings. If it cannot be used the host does not start: its rules would be missing.
 pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::schema::Schema>> {
-    let Some(file) = &settings.manifest_schema else { return Ok(None) };
+    let Some(file) = &settings.config.manifest_schema else { return Ok(None) };
     let refuse = |why: String| Refusal::new(Exit::Host, format!("manifest_schema {}: {why}", text::path(file)));
     let text = super::settings::guarded_text(file).map_err(refuse)?;
     let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict);
@@ -84,22 +84,15 @@ fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     // Compiled modules, and what was found out about interpreters.
     let caches = files::cache_folder(|name| std::env::var_os(name));
     let policies = settings.policies.is_none().then(|| settings.root.join(super::settings::POLICIES));
-    let found = settings
-        .configs
-        .clone()
-        .into_iter()
-        .chain(settings.manifest_schema.clone())
-        .chain(records)
-        .chain(log.clone())
-        .chain(caches)
-        .chain(settings.packages.clone())
-        .chain(settings.indexes.iter().flat_map(|index| index.files()))
-        .chain(settings.tool_services.iter().flat_map(|called| called.files.clone()))
-        .chain(settings.brokers.iter().flat_map(|broker| broker.files.clone()))
-        .chain(policies)
-        .chain(settings.http.clone().files().map(|path| path.clone()).collect::<Vec<_>>())
-        .chain([PathBuf::from(identity::LOCKS)]);
-    found.chain(std::env::current_exe()).flat_map(|path| {
+    let one = [settings.config.manifest_schema.clone(), log.clone(), caches, settings.packages.clone(), policies];
+    let mut found: Vec<PathBuf> = records.chain(one.into_iter().flatten()).chain(std::env::current_exe()).collect();
+    found.extend(settings.configs.clone());
+    found.extend(settings.indexes.iter().flat_map(|index| index.files()));
+    found.extend(settings.tool_services.iter().flat_map(|called| called.files.clone()));
+    found.extend(settings.brokers.iter().flat_map(|broker| broker.files.clone()));
+    found.extend(settings.config.http.clone().files().map(|path| path.clone()));
+    found.push(PathBuf::from(identity::LOCKS));
+    found.into_iter().flat_map(|path| {
         let real = Some(files::resolved(&path)).filter(|real| *real != path);
         std::iter::once(path).chain(real)
     })
@@ -148,7 +141,7 @@ impl Tools {
         say_root(settings);
         let policies = policies(settings)?;
         say_faults(&policies);
-        let launchers = launchers(settings)?;
+        let launchers = Arc::new(launchers(settings)?);
         let machine = Arc::new(machine(settings, &policies, launchers.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
@@ -194,8 +187,8 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         runtimes: found.runtimes,
         relied_on: found.relied_on,
         homes: homes(),
-        environment: offered(&settings.capabilities),
-        declared: settings.capabilities.clone(),
+        environment: offered(&settings.config.capabilities),
+        declared: settings.config.capabilities.clone(),
         indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
         brokers: brokers(settings),
         cgroup,
@@ -296,9 +289,7 @@ fn wasm_executor(_: &Arc<Launchers>, _: Option<fn(&str)>) -> Option<Arc<dyn exec
 fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<Arc<dyn executor::Executor>> {
     match wasm::Cache::usual(|name| std::env::var_os(name)) {
         Ok((cache, note)) => {
-            if let Some(note) = note {
-                tracing::info!(target: "toolhost::host", "{}", text::printable(&note));
-            }
+            note.iter().for_each(|note| tracing::info!(target: "toolhost::host", "{}", text::printable(note)));
             let executor = wasm::Wasm::new(launchers.clone(), cache);
             Some(Arc::new(match waits {
                 Some(tell) => executor.waiting(tell),
@@ -313,23 +304,10 @@ fn wasm_executor(launchers: &Arc<Launchers>, waits: Option<fn(&str)>) -> Option<
 }
 
 /// What starts launchers, from this very binary.
-pub fn launchers(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
-    made_launchers(settings).map(Arc::new)
-}
-
-/// The same, for one call: its launcher, and what else takes time, starts now.
-pub fn launchers_of_one_call(settings: &Settings) -> anyhow::Result<Arc<Launchers>> {
-    let mut launchers = made_launchers(settings)?;
-    let owner = std::fs::metadata(&settings.root).ok().map(|facts| (facts.uid(), facts.gid()));
-    launchers.begin(owner);
-    registry::Builtin::begin();
-    Ok(Arc::new(launchers))
-}
-
-fn made_launchers(settings: &Settings) -> anyhow::Result<Launchers> {
+pub fn launchers(settings: &Settings) -> anyhow::Result<Launchers> {
     let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone())
         .map_err(|e| Refusal::new(Exit::Host, format!("this binary cannot be opened to start launchers: {e}")))?;
-    launchers.proxy.clone_from(&settings.proxy);
+    launchers.proxy.clone_from(&settings.config.proxy);
     Ok(launchers)
 }
 
@@ -360,12 +338,27 @@ pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> 
     service::packages::Parts { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
 }
 
-/// Everything, ready for calls. `waits` hears that a call waits for a compiler.
-pub fn service(
+/// Does a verb's work with a service of its own, until that ends or a signal comes, whose exit code is returned then.
+pub fn with_service<T>(
     settings: &Settings,
-    launchers: &Arc<Launchers>,
     waits: Option<fn(&str)>,
-) -> anyhow::Result<Arc<Service>> {
+    work: impl AsyncFnOnce(&Arc<Service>) -> T,
+) -> anyhow::Result<Result<T, ExitCode>> {
+    start_verb(settings);
+    let runtime = process::runtime()?;
+    let done = runtime.block_on(async {
+        let service = service_of_one_call(settings, launchers(settings)?, waits)?;
+        let done = process::unless_stopped(work(&service)).await;
+        service.traces_sent(process::LAST_SPANS).await;
+        anyhow::Ok(done)
+    });
+    runtime.shutdown_timeout(process::FAREWELL);
+    done
+}
+
+/// Everything, ready for calls. `waits` hears that a call waits for a compiler.
+pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)>) -> anyhow::Result<Arc<Service>> {
+    let launchers = &Arc::new(launchers);
     let (least, now) = limits::open_files();
     if now < least {
         let words =
@@ -375,7 +368,7 @@ pub fn service(
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.counted())?;
     let mut calls = service::Settings::default();
-    calls.running = settings.running_calls.unwrap_or(calls.running);
+    calls.running = settings.config.running_calls.unwrap_or(calls.running);
     let packages = packages(settings, &rules.machine, waits.is_some());
     let service = Service::new(Parts {
         packages,
@@ -393,11 +386,10 @@ pub fn service(
 /// The same for a host of one call, which reads its files again after each wait.
 pub fn service_of_one_call(
     settings: &Settings,
-    launchers: &Arc<Launchers>,
+    launchers: Launchers,
     waits: Option<fn(&str)>,
 ) -> anyhow::Result<Arc<Service>> {
-    let service = service(settings, launchers, waits)?;
-    let (settings, cgroup) = (settings.clone(), launchers.counted());
+    let (settings, cgroup, service) = (settings.clone(), launchers.counted(), service(settings, launchers, waits)?);
     let read = move || -> anyhow::Result<_> {
         let rules = rules(&settings.again(), cgroup)?;
         let registry = registry(&settings, &rules.policies, &rules.machine)?;
@@ -459,20 +451,17 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     }
 }
 
+/// Begins a verb that calls tools: says which root it uses, and logs only what the settings ask for.
+pub fn start_verb(settings: &Settings) {
+    say_root(settings);
+    runlog::init(settings.log_style(Level::Off), false);
+}
+
 /// Says that the current folder is used as the root, if none was named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
         words::complain(&format!("toolhost: using the current folder as root: {}", text::path(&settings.root)));
     }
-}
-
-pub fn start_log(settings: &Settings, usual: Level) {
-    runlog::init(settings.log_style(usual), false);
-}
-
-/// The log of a server, which never waits for whoever reads it.
-pub fn start_server_log(settings: &Settings, usual: Level) {
-    runlog::init(settings.log_style(usual), true);
 }
 
 /// Tells the spans of calls to the collector, where one is named. What keeps it from that keeps no call from running.

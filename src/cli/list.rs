@@ -64,8 +64,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         words::complain(&format!("{skipped} file(s) were skipped: `toolhost check` says why."));
     }
     host.snapshot.nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
-    withheld(&host, &args).iter().for_each(|words| words::complain(words));
-    settings.unheard().iter().for_each(|words| words::complain(words));
+    withheld(&host, &args).iter().chain(&settings.unheard()).for_each(|words| words::complain(words));
     Ok(Exit::Ok.into())
 }
 
@@ -105,8 +104,8 @@ pub fn show(
         let all = export::offered(all, |id| snapshot.find(id).ok(), |tool| needs(tool).is_empty());
         let offered: Vec<_> = all.iter().filter(|tool| filter.takes(tool)).cloned().collect();
         return match export::tools(&offered, &all, format) {
-            export::ExportDocument::Json(value) => writeln!(out, "{}", json_text(&value, true)),
-            export::ExportDocument::Text(text) => write!(out, "{text}"),
+            Value::String(text) => write!(out, "{text}"),
+            value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
     let tools = snapshot.list(&filter).into_iter().filter(|tool| known(&tool.manifest.id));
@@ -125,17 +124,11 @@ pub fn show(
 /// One tool as JSON: also what only the person at this machine reads.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
     let mut entry = export::described(tool);
-    let script = tool.site.script.as_deref().map(|path| path.to_string_lossy());
-    let manifest = Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty());
-    for (name, value) in [
-        ("available", json!(needs.is_empty())),
-        ("needs", needs.iter().map(|obstacle| json!(obstacle.need.words)).collect()),
-        ("manifest", json!(manifest)),
-        ("script", json!(script)),
-    ] {
-        entry.insert(name.to_owned(), value);
-    }
-    Value::Object(entry)
+    entry["available"] = json!(needs.is_empty());
+    entry["needs"] = needs.iter().map(|obstacle| obstacle.need.words.as_str()).collect();
+    entry["manifest"] = json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));
+    entry["script"] = json!(tool.site.script.as_deref().map(|path| path.to_string_lossy()));
+    entry
 }
 
 /// One tool as a row of the table.

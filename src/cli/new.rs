@@ -3,7 +3,7 @@
 //! Nothing is overwritten, and which function of a script is meant is never guessed.
 
 use super::refusal::{Exit, Refusal};
-use super::settings::{self, Origin, Settings};
+use super::settings::{self, FLAG, Settings};
 use super::{host, words};
 use crate::base::{files, suggest, text};
 use crate::manifest::{self, Language};
@@ -52,7 +52,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // The first folder is the one named, or the usual one, which is made if it is missing.
     let folder = settings.scripts.first().cloned().unwrap_or_default();
     let usual = settings.root.join("user_scripts");
-    if usual.is_symlink() && settings.origins.get("scripts") != Some(&Origin::Flag) {
+    if usual.is_symlink() && settings.said_by["scripts"] != FLAG {
         let words = format!("{} is a link: name the folder itself (--scripts DIR)", text::path(&usual));
         return Err(Refusal::new(Exit::Caller, words).into());
     }
@@ -95,7 +95,7 @@ fn again(settings: &Settings) -> String {
         ("scripts", &settings.scripts),
         ("policies", settings.policies.as_slice()),
     ] {
-        for path in paths.iter().filter(|_| settings.origins.get(name) == Some(&Origin::Flag)) {
+        for path in paths.iter().filter(|_| settings.said_by[name] == FLAG) {
             words.push_str(&format!(" --{name} {}", words::quoted(&path.to_string_lossy())));
         }
     }
@@ -168,15 +168,27 @@ fn from_template(
         Language::Wasm => ("wat", include_str!("new/hello.wat"), include_str!("new/hello.wat")),
     };
     let file = format!("{name}.{ending}");
+    let is_wasm = language == Language::Wasm;
+    let input = json!({ "text": "hello world" });
+    let (description, output, answer) = match is_wasm || !parameters.is_empty() {
+        true => ("Gives back its input.", json!({ "type": "object" }), input.clone()),
+        false => {
+            let integer = json!({ "type": "integer" });
+            let output = json!({
+                "type": "object",
+                "properties": { "characters": integer, "words": integer },
+                "required": ["characters", "words"],
+            });
+            ("Counts the characters and words of a text.", output, json!({ "characters": 11, "words": 2 }))
+        }
+    };
     let mut document = document(id, name, &file, language);
-    if language != Language::Wasm {
+    if !is_wasm {
         document["handler"]["entryPoint"] = json!("run");
     }
+    document["description"] = json!(description);
     document["tags"] = json!([language.name()]);
-    if !parameters.is_empty() || language == Language::Wasm {
-        document["description"] = json!("Gives back its input.");
-        document["output"] = json!({ "type": "object" });
-    }
+    document["output"] = output;
     if !parameters.is_empty() {
         document["parameters"] = schema(parameters);
         return Ok((file, echo.into(), document));
@@ -186,18 +198,6 @@ fn from_template(
         "properties": { "text": { "type": "string", "description": "The text to look at." } },
         "required": ["text"],
     });
-    let input = json!({ "text": "hello world" });
-    let mut answer = input.clone();
-    if language != Language::Wasm {
-        let integer = json!({ "type": "integer" });
-        document["description"] = json!("Counts the characters and words of a text.");
-        document["output"] = json!({
-            "type": "object",
-            "properties": { "characters": integer, "words": integer },
-            "required": ["characters", "words"],
-        });
-        answer = json!({ "characters": 11, "words": 2 });
-    }
     document["examples"] = json!([{ "description": "Two words.", "input": input, "expectedOutput": answer }]);
     Ok((file, source.into(), document))
 }

@@ -59,10 +59,7 @@ pub struct StatusArgs {
 
 /// Prints an answer: JSON for a program, else its text.
 fn show(answer: &Value, json: bool, text: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
-    match json {
-        true => words::show_json(answer),
-        false => words::say(text().trim_end()),
-    }
+    words::answer(answer, json, text);
     Ok(Exit::Ok.into())
 }
 

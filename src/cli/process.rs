@@ -43,6 +43,15 @@ pub async fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, ExitC
     }
 }
 
+/// Reads input in a thread of its own: it may never end, and signals are heard meanwhile.
+pub async fn apart<T: Send + 'static>(read: impl FnOnce() -> anyhow::Result<T> + Send + 'static) -> anyhow::Result<T> {
+    let (sender, input) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .spawn(move || sender.send(read()).map_err(drop))
+        .map_err(|e| Refusal::new(Exit::Host, format!("no thread to read the input: {e}; raise `ulimit -u`")))?;
+    input.await?
+}
+
 /// Waits for INT or TERM; the exit code says which.
 pub async fn told_to_stop() -> ExitCode {
     tokio::select! {

@@ -101,47 +101,43 @@ impl Server {
                 }
                 let stream = TcpStream::connect(address).await.map_err(words)?;
                 trusted(holder(&stream).await.map_err(words)?)?;
-                self.spoken(stream, method, path, body).await
+                spoken(stream, &address.to_string(), method, path, body).await
             }
             At::Plain(Address::Unix(socket)) => {
                 let stream = UnixStream::connect(socket).await.map_err(words)?;
                 trusted(unix_peer(&stream).map_err(words)?)?;
-                self.spoken(stream, method, path, body).await
+                spoken(stream, "localhost", method, path, body).await
             }
             At::Tls(authority, port) => {
                 let name = authority.host().trim_start_matches('[').trim_end_matches(']');
                 let stream = TcpStream::connect((name, *port)).await.map_err(words)?;
                 let stream = tls::connect(&tls::of_machine(), name, stream).await.map_err(words)?;
-                self.spoken(stream, method, path, body).await
+                spoken(stream, authority.as_str(), method, path, body).await
             }
         }
     }
+}
 
-    async fn spoken<S>(&self, stream: S, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        tokio::spawn(connection);
-        let host = match &self.http {
-            At::Plain(Address::Tcp(address)) => address.to_string(),
-            At::Plain(Address::Unix(_)) => "localhost".to_owned(),
-            At::Tls(authority, _) => authority.to_string(),
-        };
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
-        // Other users of this machine read command lines, and not the variables of a process.
-        if let Ok(token) = std::env::var(TOKEN) {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        if !body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
-        }
-        let request = request.body(Full::new(Bytes::from(body))).map_err(|e| e.to_string())?;
-        let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
-        let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?;
-        Ok((status, body.to_bytes()))
+/// One request to `host`, and its answer.
+async fn spoken<S>(stream: S, host: &str, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    tokio::spawn(connection);
+    let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+    // Other users of this machine read command lines, and not the variables of a process.
+    if let Ok(token) = std::env::var(TOKEN) {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
+    if !body.is_empty() {
+        request = request.header(header::CONTENT_TYPE, "application/json");
+    }
+    let request = request.body(Full::new(Bytes::from(body))).map_err(|e| e.to_string())?;
+    let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let status = answer.status().as_u16();
+    let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?;
+    Ok((status, body.to_bytes()))
 }
 
 /// Who holds the server's end of a connection over loopback: none before it accepted.

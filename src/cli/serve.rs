@@ -9,7 +9,7 @@ use super::watch::{Mode, Watch};
 use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::runlog::Level;
+use crate::service::runlog::{self, Level};
 use crate::service::{Caller, Service, background};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{Brokers, Entry};
@@ -55,25 +55,26 @@ pub struct Args {
 
 /// Why a server with these arguments could not be called.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
-    if settings.root_is_assumed() {
+    let (exit, words) = if settings.root_is_assumed() {
         let words =
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
-        return Some(Refusal::new(Exit::Caller, words));
-    }
-    if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
-        let words = "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call";
-        return Some(Refusal::new(Exit::Caller, words));
-    }
-    let deaf = args.stdio && sandbox::output_was_closed();
-    deaf.then(|| Refusal::new(Exit::Host, "standard output is closed: no client could hear an answer"))
+        (Exit::Caller, words)
+    } else if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
+        (Exit::Caller, "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call")
+    } else if args.stdio && sandbox::output_was_closed() {
+        (Exit::Host, "standard output is closed: no client could hear an answer")
+    } else {
+        return None;
+    };
+    Some(Refusal::new(exit, words))
 }
 
 pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = unusable(&settings, &args) {
         return Err(why.into());
     }
-    host::start_server_log(&settings, Level::Warn);
-    let http = &mut settings.http;
+    runlog::init(settings.log_style(Level::Warn), true);
+    let http = &mut settings.config.http;
     for (flag, setting) in [
         (args.token_file, &mut http.token_file),
         (args.tls_cert, &mut http.tls_cert),
@@ -94,7 +95,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         let entries: Vec<Entry> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
         let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
-        let service = host::service(&settings, &host::launchers(&settings)?, None)?;
+        let service = host::service(&settings, host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
             say_where(&service, listener, options)?;
         }
@@ -107,7 +108,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
         listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-        let served = over_http(listening, service.clone(), settings.proxy.clone(), (stop.clone(), kill.child_token()));
+        let served =
+            over_http(listening, service.clone(), settings.config.proxy.clone(), (stop.clone(), kill.child_token()));
         tokio::pin!(spoken, served);
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
@@ -195,20 +197,16 @@ async fn over_http(
     proxy: Option<String>,
     (stop, kill): (CancellationToken, CancellationToken),
 ) -> anyhow::Result<()> {
-    match listening {
-        Some((listener, options)) => {
-            let (background, opened) = background::open(service, proxy).await;
-            if let Err(why) = opened {
-                let why = text::printable(&why);
-                words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
-            }
-            Ok(http::serve(listener, options, background, stop, kill).await?)
-        }
-        None => {
-            stop.cancelled().await;
-            Ok(())
-        }
+    let Some((listener, options)) = listening else {
+        stop.cancelled().await;
+        return Ok(());
+    };
+    let (background, opened) = background::open(service, proxy).await;
+    if let Err(why) = opened {
+        let why = text::printable(&why);
+        words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
     }
+    Ok(http::serve(listener, options, background, stop, kill).await?)
 }
 
 /// The socket, and who may call over it.
@@ -218,7 +216,7 @@ async fn listening(
     insecure: bool,
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     let refuse = |why: String| Refusal::new(Exit::Host, why);
-    let told = &settings.http;
+    let told = &settings.config.http;
     let tokens = told.token_file.as_deref().map(http::Tokens::open).transpose().map_err(refuse)?;
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
@@ -249,13 +247,9 @@ async fn listening(
 /// Where it serves and whom; and who is not an operator, though the arguments say so.
 fn say_where(service: &Service, listener: &http::Listener, options: &http::Options) -> anyhow::Result<()> {
     let no_operator = |caller: &Caller| !service.who(caller, None).operator;
-    let told: Vec<String> =
-        options.callers.operators().into_iter().filter(no_operator).map(|it| text::printable(&it.user)).collect();
-    if !told.is_empty() {
-        let names = told.join(", ");
-        words::complain(&format!(
-            "toolhost: no operator is {names}: callers.policy.toml says who is one, and no token, JWT or login does"
-        ));
+    for caller in options.callers.operators().into_iter().filter(no_operator) {
+        let words = "callers.policy.toml says who is one, and no token, JWT or login does";
+        words::complain(&format!("toolhost: no operator is {}: {words}", text::printable(&caller.user)));
     }
     let address = listener.address()?;
     if let http::Address::Unix(socket) = &address
@@ -273,10 +267,8 @@ fn say_where(service: &Service, listener: &http::Listener, options: &http::Optio
 fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
     let who = service.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
-        words::complain(&format!(
-            "toolhost: {}, who speaks on standard input, may call nothing: callers.policy.toml grants no tool",
-            text::printable(&who.user)
-        ));
+        let words = "who speaks on standard input, may call nothing: callers.policy.toml grants no tool";
+        words::complain(&format!("toolhost: {}, {words}", text::printable(&who.user)));
     }
 }
 
@@ -289,8 +281,7 @@ fn say_brokers(service: &Service, entries: &[Entry]) {
             let (shown, caller) = (text::printable(tool), text::printable(&caller.user));
             match found {
                 None => {
-                    let words = format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names");
-                    words::fail(&words);
+                    words::fail(&format!("toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names"))
                 }
                 Some(tool) if entry.idempotent.contains(&tool.manifest.id) && !tool.manifest.idempotent => {
                     let words = "which [[broker]] lists, does not say so in its manifest: it is not run again";

@@ -15,7 +15,6 @@ use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::Metadata;
 use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
@@ -56,28 +55,10 @@ pub struct Flags {
     pub log: Option<String>,
 }
 
-/// Who said it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    Flag,
-    Environment(String),
-    Config(PathBuf),
-    /// Under the root, by its usual name.
-    Root,
-    BuiltIn,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Flag => f.write_str("flag"),
-            Origin::Environment(name) => f.write_str(name),
-            Origin::Config(path) => f.write_str(&text::path(path)),
-            Origin::Root => f.write_str("under the root"),
-            Origin::BuiltIn => f.write_str("built in"),
-        }
-    }
-}
+/// What `said_by` holds of a setting that a flag set, that nothing set, or that has its usual place.
+pub const FLAG: &str = "flag";
+const BUILT_IN: &str = "built in";
+const UNDER_ROOT: &str = "under the root";
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -95,19 +76,12 @@ pub struct Settings {
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_keeping: Keeping,
     pub log: Option<(Level, bool)>,
-    /// Capabilities the operator says this host offers: `env:NAME`.
-    pub capabilities: BTreeSet<String>,
     /// Config files that are obeyed, and those that would be if they were there.
     pub configs: Vec<PathBuf>,
-    /// A JSON Schema that every manifest must fit too.
-    pub manifest_schema: Option<PathBuf>,
-    pub running_calls: Option<usize>,
+    /// What only the config file says; its paths are absolute.
+    pub config: Config,
     /// Ids that tools get where this process is real root.
     pub tool_ids: std::ops::Range<u32>,
-    /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by
-    /// CONNECT.
-    pub proxy: Option<String>,
-    pub http: Http,
     /// Where spans of calls are sent.
     pub traces: Option<String>,
     /// What the indexes that policies name mean here.
@@ -118,14 +92,14 @@ pub struct Settings {
     pub brokers: Vec<Broker>,
     /// Colour on standard output.
     pub colour: bool,
-    /// Setting → who said it.
-    pub origins: BTreeMap<&'static str, Origin>,
+    /// Setting → who said it: a flag, a variable, a file, or the place under the root.
+    pub said_by: BTreeMap<&'static str, String>,
 }
 
 /// What a config file may say.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Config {
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
     root: Option<PathBuf>,
     tools: Option<Vec<PathBuf>>,
     scripts: Option<Vec<PathBuf>>,
@@ -134,19 +108,19 @@ struct Config {
     audit_segment_bytes: Option<u64>,
     audit_segments: Option<usize>,
     log: Option<String>,
-    capabilities: Option<BTreeSet<String>>,
-    manifest_schema: Option<PathBuf>,
-    running_calls: Option<usize>,
+    /// Capabilities the operator says this host offers: `env:NAME`.
+    pub capabilities: BTreeSet<String>,
+    /// A JSON Schema that every manifest must fit too.
+    pub manifest_schema: Option<PathBuf>,
+    pub running_calls: Option<usize>,
     tool_ids: Option<ToolIds>,
-    proxy: Option<String>,
-    indexes: Option<indexes::IndexesConfig>,
-    #[serde(default)]
+    /// `host:port` of the proxy by which this machine reaches the world: the hosts of tools are then reached by
+    /// CONNECT.
+    pub proxy: Option<String>,
+    indexes: indexes::IndexesConfig,
     tool_services: Vec<brokers::ToolServicesConfig>,
-    #[serde(default)]
-    http: Http,
-    #[serde(default)]
+    pub http: Http,
     traces: Traces,
-    #[serde(default)]
     broker: Vec<brokers::BrokerConfig>,
 }
 
@@ -170,7 +144,7 @@ impl Http {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ToolIds {
     first: u32,
@@ -198,46 +172,43 @@ impl Settings {
 
     pub fn from(flags: &Flags, variables: Variables<'_>) -> anyhow::Result<Settings> {
         let variable = |name: &str| variables(name).filter(|value| !value.is_empty());
-        let (config, config_file) = config(flags, &variable)?;
+        let (mut config, config_file) = config(flags, &variable)?;
         let in_config = |why: String| {
             let file = config_file.as_deref().map_or_else(String::new, text::path);
             Refusal::new(Exit::Host, format!("config file {file}: {why}"))
         };
-        let mut sources = Sources { variables: &variable, config_file: config_file.clone(), origins: BTreeMap::new() };
-        let root = match sources.one("root", &flags.root, config.root)? {
+        let mut sources = Sources { variables: &variable, config_file: config_file.clone(), said_by: BTreeMap::new() };
+        let root = match sources.one("root", flags.root.as_ref(), config.root.take())? {
             Some(root) => root,
             None => std::env::current_dir().map_err(|e| {
                 let words = format!("the current folder cannot be used as root ({e}); name one with --root");
                 Refusal::new(Exit::Host, words)
             })?,
         };
-        let tools = sources.many("tools", &flags.tools, config.tools, &root.join("tool-defs"))?;
-        let scripts = sources.many("scripts", &flags.scripts, config.scripts, &root.join("user_scripts"))?;
-        let policies = sources.one("policies", &flags.policies, config.policies)?.or_else(|| {
-            let usual = root.join(POLICIES);
+        let tools = sources.many("tools", &flags.tools, config.tools.take(), &root.join("tool-defs"))?;
+        let scripts = sources.many("scripts", &flags.scripts, config.scripts.take(), &root.join("user_scripts"))?;
+        let policies = sources.one("policies", flags.policies.as_ref(), config.policies.take())?.or_else(|| {
             // A link counts as found, also one that leads nowhere: loading it fails and says why.
-            let found = usual.symlink_metadata().is_ok();
-            sources.origins.insert("policies", if found { Origin::Root } else { Origin::BuiltIn });
-            found.then_some(usual)
+            let usual = Some(root.join(POLICIES)).filter(|usual| usual.symlink_metadata().is_ok())?;
+            sources.said_by.insert("policies", UNDER_ROOT.to_owned());
+            Some(usual)
         });
-        let (audit_log, packages) = kept(&mut sources, flags, config.audit_log)?;
-        let words: Vec<PathBuf> = flags.log.iter().map(PathBuf::from).collect();
-        let words = sources.values("log", &words, config.log.map(PathBuf::from)).pop();
+        let (audit_log, packages) = kept(&mut sources, flags, config.audit_log.take())?;
+        let (log_flag, log_config) = (flags.log.as_ref().map(PathBuf::from), config.log.take().map(PathBuf::from));
+        let words = sources.values("log", log_flag.as_slice(), log_config.as_slice()).pop();
         let log = words.map(|words| log_words(&words.to_string_lossy())).transpose()?;
-        let tool_ids = config.tool_ids.map(|ids| identity::pool(ids.first, ids.count)).transpose();
+        let tool_ids = config.tool_ids.as_ref().map(|ids| identity::pool(ids.first, ids.count)).transpose();
         let tool_ids = tool_ids.map_err(|why| in_config(format!("[tool_ids]: {why}")))?.unwrap_or(identity::POOL);
         let audit_keeping = Keeping::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
-        let manifest_schema = config.manifest_schema.map(|path| sources.beside_config(&path));
-        let capabilities = config.capabilities.unwrap_or_default();
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();
-        let proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
-        let mut http = config.http;
-        http.files().for_each(|path| *path = sources.beside_config(path));
+        config.proxy = proxy.map_err(|why| in_config(format!("proxy: {why}")))?;
         let folder = config_file.as_deref().and_then(Path::parent).unwrap_or(Path::new("/"));
-        let indexes = indexes::all(config.indexes.unwrap_or_default(), folder, &variable).map_err(in_config)?;
-        let tool_services = brokers::services(config.tool_services, folder).map_err(in_config)?;
-        let brokers = brokers::all(config.broker, folder).map_err(in_config)?;
-        for word in &capabilities {
+        config.http.files().chain(&mut config.manifest_schema).for_each(|path| *path = folder.join(&path));
+        let indexes = indexes::all(std::mem::take(&mut config.indexes), folder, &variable).map_err(in_config)?;
+        let services = std::mem::take(&mut config.tool_services);
+        let tool_services = brokers::services(services, folder).map_err(in_config)?;
+        let brokers = brokers::all(std::mem::take(&mut config.broker), folder).map_err(in_config)?;
+        for word in &config.capabilities {
             crate::policy::offerable(word).map_err(|why| in_config(format!("capabilities: {why}")))?;
         }
         Ok(Settings {
@@ -249,21 +220,17 @@ impl Settings {
             packages,
             audit_keeping,
             log,
-            capabilities,
+            traces: collector(config.traces.endpoint.take(), &variable),
+            config,
             configs: usual_configs(&variable).into_iter().chain(config_file).collect(),
-            manifest_schema,
-            running_calls: config.running_calls,
             tool_ids,
-            proxy,
-            http,
-            traces: collector(config.traces, &variable),
             indexes,
             tool_services,
             brokers,
             colour: std::io::stdout().is_terminal()
                 && variable("NO_COLOR").is_none()
                 && variable("TERM").is_none_or(|term| term != "dumb"),
-            origins: sources.origins,
+            said_by: sources.said_by,
         })
     }
 
@@ -283,7 +250,7 @@ impl Settings {
 
     /// True where no root was named and the current folder stands in for it.
     pub fn root_is_assumed(&self) -> bool {
-        self.origins.get("root") == Some(&Origin::BuiltIn)
+        self.said_by["root"] == BUILT_IN
     }
 
     /// The same, with policies that have since appeared under their usual name.
@@ -325,35 +292,27 @@ fn union(first: &[PathBuf], second: &[PathBuf]) -> Vec<PathBuf> {
 struct Sources<'a> {
     variables: Variables<'a>,
     config_file: Option<PathBuf>,
-    origins: BTreeMap<&'static str, Origin>,
+    said_by: BTreeMap<&'static str, String>,
 }
 
 impl Sources<'_> {
-    /// The values, wherever they were set; none where it is not set.
-    fn values(
-        &mut self,
-        name: &'static str,
-        flags: &[PathBuf],
-        config: impl IntoIterator<Item = PathBuf>,
-    ) -> Vec<PathBuf> {
+    /// The values, wherever they were set; none where it is not set. Paths of the config file start at its folder.
+    fn values(&mut self, name: &'static str, flags: &[PathBuf], config: &[PathBuf]) -> Vec<PathBuf> {
         let variable = format!("TOOLHOST_{}", name.replace('-', "_").to_uppercase());
-        let configured: Vec<PathBuf> = config.into_iter().collect();
-        let (values, origin) = if !flags.is_empty() {
-            (flags.to_vec(), Origin::Flag)
-        } else if let Some(value) = (self.variables)(&variable) {
-            let values = match name {
-                "tools" | "scripts" => std::env::split_paths(&value).filter(|p| !p.as_os_str().is_empty()).collect(),
-                _ => vec![PathBuf::from(value)],
-            };
-            (values, Origin::Environment(variable))
-        } else if let (false, Some(file)) = (configured.is_empty(), &self.config_file) {
-            let origin = Origin::Config(file.clone());
-            let values = configured.into_iter();
-            (values.map(|path| if name == "log" { path } else { self.beside_config(&path) }).collect(), origin)
-        } else {
-            (Vec::new(), Origin::BuiltIn)
+        let (values, said_by) = match ((self.variables)(&variable), &self.config_file) {
+            _ if !flags.is_empty() => (flags.to_vec(), FLAG.to_owned()),
+            (Some(value), _) if ["tools", "scripts"].contains(&name) => {
+                let paths = std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty());
+                (paths.collect(), variable)
+            }
+            (Some(value), _) => (vec![PathBuf::from(value)], variable),
+            (None, Some(file)) if !config.is_empty() => {
+                let folder = file.parent().filter(|_| name != "log").unwrap_or(Path::new(""));
+                (config.iter().map(|path| folder.join(path)).collect(), text::path(file))
+            }
+            _ => (Vec::new(), BUILT_IN.to_owned()),
         };
-        self.origins.insert(name, origin);
+        self.said_by.insert(name, said_by);
         values
     }
 
@@ -361,10 +320,10 @@ impl Sources<'_> {
     fn one(
         &mut self,
         name: &'static str,
-        flag: &Option<PathBuf>,
+        flag: Option<&PathBuf>,
         config: Option<PathBuf>,
     ) -> anyhow::Result<Option<PathBuf>> {
-        let value = self.values(name, flag.as_slice(), config).pop();
+        let value = self.values(name, flag.cloned().as_slice(), config.as_slice()).pop();
         value.map(|path| self.existing(name, &path)).transpose()
     }
 
@@ -376,10 +335,10 @@ impl Sources<'_> {
         config: Option<Vec<PathBuf>>,
         usual: &Path,
     ) -> anyhow::Result<Vec<PathBuf>> {
-        let none_is_said = config.as_ref().is_some_and(Vec::is_empty);
-        let values = self.values(name, flags, config.into_iter().flatten());
-        if self.origins.get(name) == Some(&Origin::BuiltIn) && !none_is_said {
-            self.origins.insert(name, Origin::Root);
+        let values = self.values(name, flags, config.as_deref().unwrap_or_default());
+        // An empty list in the config file says that there are none.
+        if self.said_by[name] == BUILT_IN && config.is_none() {
+            self.said_by.insert(name, UNDER_ROOT.to_owned());
             return Ok(vec![usual.canonicalize().unwrap_or_else(|_| usual.to_path_buf())]);
         }
         let mut found: Vec<PathBuf> = Vec::new();
@@ -392,17 +351,10 @@ impl Sources<'_> {
         Ok(found)
     }
 
-    /// A path of the config file, which starts at that file's folder.
-    fn beside_config(&self, path: &Path) -> PathBuf {
-        let folder = self.config_file.as_deref().and_then(Path::parent);
-        folder.unwrap_or(Path::new("/")).join(path)
-    }
-
     /// An explicit path that is missing is an error, not an empty folder.
     fn existing(&self, name: &str, path: &Path) -> anyhow::Result<PathBuf> {
         let refuse = |why: String| {
-            let said = self.origins.get(name).map_or_else(String::new, |origin| format!(" ({origin})"));
-            Refusal::new(Exit::Caller, format!("{name}{said}: {}: {why}", text::path(path)))
+            Refusal::new(Exit::Caller, format!("{name} ({}): {}: {why}", self.said_by[name], text::path(path)))
         };
         let real = path.canonicalize().map_err(|e| refuse(e.to_string()))?;
         // Policies may be one file.
@@ -456,7 +408,7 @@ fn kept(
     flags: &Flags,
     config: Option<PathBuf>,
 ) -> anyhow::Result<(Option<PathBuf>, Option<PathBuf>)> {
-    let Some(path) = sources.values("audit-log", flags.audit_log.as_slice(), config).pop() else {
+    let Some(path) = sources.values("audit-log", flags.audit_log.as_slice(), config.as_slice()).pop() else {
         let usual = |system: &str, name: &str| usual_state(sources.variables, system, name);
         // Logs are often kept where nothing may be run, and packages hold native code.
         return Ok((usual("/var/log/toolhost", "audit.jsonl"), usual("/var/lib/toolhost", PACKAGES)));
@@ -499,14 +451,14 @@ fn usual_state(variable: Variables<'_>, system: &str, name: &str) -> Option<Path
 }
 
 /// `[traces]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Traces {
     endpoint: Option<String>,
 }
 
 /// Where spans are sent: as the standard variables say, else as the config file does. `None`: nowhere.
-fn collector(config: Traces, variable: Variables<'_>) -> Option<String> {
+fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> {
     let said = |name: &str| variable(name).and_then(|text| text.into_string().ok());
     let is = |name: &str, wanted: &str| said(name).is_some_and(|text| text.eq_ignore_ascii_case(wanted));
     if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
@@ -514,7 +466,7 @@ fn collector(config: Traces, variable: Variables<'_>) -> Option<String> {
     }
     let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
     let base = || said("OTEL_EXPORTER_OTLP_ENDPOINT").map(|base| format!("{}/v1/traces", base.trim_end_matches('/')));
-    whole.or_else(base).or(config.endpoint)
+    whole.or_else(base).or(config)
 }
 
 /// `debug`, `json`, `debug,json`.
@@ -576,18 +528,14 @@ mod tests {
         assert_eq!(plain.policies, Some(at("sandbox-policies")));
         assert_eq!(plain.scanned(), [at("tool-defs"), at("user_scripts")]);
         assert_eq!(plain.bases(), [at("user_scripts"), at("tool-defs")]);
-        assert_eq!(plain.origins["tools"], Origin::Root);
+        assert_eq!(plain.said_by["tools"], UNDER_ROOT);
 
         let flags = Flags { config: Some(config.clone()), ..base.clone() };
         let configured = settings(&flags, &[("HOME", &home)]).unwrap();
-        assert_eq!(configured.tools, [at("c")]);
-        assert_eq!(configured.log, Some((Level::Debug, true)));
-        assert!(configured.capabilities.contains("env:TOKEN"));
+        assert_eq!((configured.tools, configured.log), (vec![at("c")], Some((Level::Debug, true))));
+        assert!(configured.config.capabilities.contains("env:TOKEN"));
         let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
-        assert_eq!(
-            (varied.tools.clone(), varied.origins["tools"].clone()),
-            (vec![at("b")], Origin::Environment("TOOLHOST_TOOLS".into()))
-        );
+        assert_eq!((varied.tools.clone(), varied.said_by["tools"].as_str()), (vec![at("b")], "TOOLHOST_TOOLS"));
         let flagged = Flags { tools: vec![at("a")], ..flags };
         assert_eq!(settings(&flagged, &[("TOOLHOST_TOOLS", &at("b"))]).unwrap().tools, [at("a")]);
     }
@@ -603,35 +551,28 @@ mod tests {
             Flags { tools: vec![missing.clone()], ..Flags::default() },
             Flags { policies: Some(missing.clone()), ..Flags::default() },
             Flags { root: Some(file.clone()), ..Flags::default() },
-            Flags { tools: vec![file.clone()], ..Flags::default() },
             Flags { scripts: vec![file.clone()], ..Flags::default() },
             Flags { config: Some(missing.clone()), ..Flags::default() },
             Flags { log: Some("loud".into()), ..Flags::default() },
         ] {
             assert!(settings(&flags, &[]).is_err(), "{flags:?}");
         }
-        let config = folder.path().join("config.toml");
-        let flags = Flags { config: Some(config.clone()), ..Flags::default() };
-        std::fs::write(&config, "").unwrap();
-        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert!(settings(&flags, &[]).unwrap_err().to_string().contains("others can write it"));
-        std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(settings(&flags, &[]).is_ok());
-        std::fs::write(&config, "[tool_ids]\nfirst = 200000\ncount = 16\n").unwrap();
-        assert_eq!(settings(&flags, &[]).unwrap().tool_ids, 200_000..200_016);
-        std::fs::write(&config, "[tool_ids]\nfirst = 1000\ncount = 16\n").unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("[tool_ids]: first must be at least 65536"));
-        std::fs::write(&config, "capabilities = [\"long-running\"]\n").unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("`long-running` is not built yet"));
-        std::fs::write(&config, "rot = \"/\"\n").unwrap();
-        assert!(settings(&flags, &[]).unwrap_err().to_string().contains("rot"));
-    }
-
-    #[test]
-    fn the_audit_log_lies_in_the_state_folder() {
-        let folder = folders(&["state", "home"]);
-        let state = folder.path().join("state");
-        let found = settings(&Flags::default(), &[("XDG_STATE_HOME", &state)]).unwrap().audit_log;
-        assert_eq!(found, Some(state.join("toolhost/audit.jsonl")));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        for (text, wanted) in [
+            ("[tool_ids]\nfirst = 200000\ncount = 16\n", None),
+            ("[tool_ids]\nfirst = 1000\ncount = 16\n", Some("[tool_ids]: first must be at least 65536")),
+            ("capabilities = [\"long-running\"]\n", Some("`long-running` is not built yet")),
+            ("rot = \"/\"\n", Some("rot")),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            match (settings(&flags, &[]), wanted) {
+                (Ok(found), None) => assert_eq!(found.tool_ids, 200_000..200_016),
+                (Err(why), Some(wanted)) => assert!(why.to_string().contains(wanted), "{why}"),
+                (other, _) => panic!("{text}: {other:?}"),
+            }
+        }
     }
 }

@@ -2,11 +2,10 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{call, host, process, words};
+use super::{call, host, words};
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
-use crate::service::runlog::Level;
 use crate::service::{Arguments, CallRequest, Caller, Report, Service, Sink};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -34,21 +33,14 @@ struct Count {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
-    host::start_log(settings, Level::Off);
-    let runtime = process::runtime()?;
-    let ended = runtime.block_on(async {
-        let service = host::service_of_one_call(settings, &host::launchers(settings)?, None)?;
-        let tools = chosen(&service, &args)?;
+    let ended = host::with_service(settings, None, async |service| {
+        let tools = chosen(service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
-        let ended = process::unless_stopped(examples(&service, &tools, &args)).await;
-        service.traces_sent(process::LAST_SPANS).await;
-        anyhow::Ok(ended.map(|count| (count, unread)))
+        anyhow::Ok((examples(service, &tools, &args).await, unread))
     });
-    runtime.shutdown_timeout(process::FAREWELL);
     let (count, unread) = match ended? {
-        Ok(counted) => counted,
+        Ok(counted) => counted?,
         Err(signal) => return Ok(signal),
     };
     if unread > 0 {

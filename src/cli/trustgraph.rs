@@ -49,15 +49,11 @@ pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: 
     };
     let key = args.service.clone().unwrap_or_else(|| format!("toolhost-{}", request.name()));
     let told = broker::descriptors(&tool.manifest, &key, &request, &response);
-    if args.json {
-        let value = json!({
-            "tool-service": { "key": told.service_key, "value": told.service },
-            "tool": { "key": told.tool_key, "value": told.tool },
-        });
-        words::show_json(&value);
-        return Ok(Exit::Ok.into());
-    }
-    words::show(written(&told).as_bytes());
+    let report = json!({
+        "tool-service": { "key": told.service_key, "value": told.service },
+        "tool": { "key": told.tool_key, "value": told.tool },
+    });
+    words::answer(&report, args.json, || written(&told));
     Ok(Exit::Ok.into())
 }
 

@@ -11,6 +11,8 @@ use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest object, and longest line of words, in a report, bytes.
@@ -90,9 +92,20 @@ impl<W: Write> Write for Plain<W> {
     }
 }
 
-/// A report of ours as indented JSON on standard output.
-pub fn show_json(value: &Value) {
-    say(&text::json(value, true));
+/// A report on standard output: indented JSON for a program, else its text.
+pub fn answer(report: &Value, json: bool, text: impl FnOnce() -> String) {
+    say(if json { text::json(report, true) } else { text() }.trim_end());
+}
+
+/// Writes a new file whole or not at all; `replaces`: also in the place of another.
+pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Nobody else may write it: a policy, and a lock beside one, are held to that.
+    let mode = std::fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().prefix(".toolhost-").permissions(mode).tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    let written = if replaces { file.persist(path) } else { file.persist_noclobber(path) };
+    written.map(drop).map_err(|e| e.error)
 }
 
 /// A line of a report: a name, and what is said of it.

@@ -35,12 +35,6 @@ impl FromStr for Format {
     }
 }
 
-/// What is written: JSON, or text.
-pub enum ExportDocument {
-    Json(Value),
-    Text(String),
-}
-
 /// What is offered of these: one version of each id, the one that a call of the id gets, which is a tool that can be
 /// called here and is not hidden.
 pub fn offered(
@@ -56,19 +50,19 @@ pub fn offered(
 }
 
 /// These tools as a model API takes them in its `tools`. `all`: names are one to one among these, so that a tool has
-/// the same name alone and in a list. A tool whose name would be another's is left out.
-pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> ExportDocument {
+/// the same name alone and in a list. A tool whose name would be another's is left out. A prompt is one text.
+pub fn tools(tools: &[Arc<Tool>], all: &[Arc<Tool>], format: Format) -> Value {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
-        return ExportDocument::Text(texts.join("\n"));
+        return Value::String(texts.join("\n"));
     }
     let names = Names::new(all.iter().map(|tool| tool.manifest.named()));
     let entries = tools.iter().filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
     let entries: Vec<Value> = entries.collect();
-    ExportDocument::Json(match format {
+    match format {
         Format::Gemini => json!([{ "functionDeclarations": entries }]),
         _ => Value::Array(entries),
-    })
+    }
 }
 
 /// One tool in the shape of one model API. `strict` is off: it would refuse values that the tool's own schema takes.
@@ -134,12 +128,12 @@ fn prompt(tool: &Tool) -> String {
 }
 
 /// All of a tool that whoever may call it reads.
-pub fn described(tool: &Tool) -> Map<String, Value> {
+pub fn described(tool: &Tool) -> Value {
     let manifest = &tool.manifest;
     let examples = manifest.examples.iter().map(|Example { description, input, expected_output, .. }| {
         json!({"description": description, "input": input, "expectedOutput": expected_output})
     });
-    let described = json!({
+    json!({
         "toolId": manifest.id,
         "version": manifest.version.to_string(),
         "displayName": manifest.display_name,
@@ -156,11 +150,7 @@ pub fn described(tool: &Tool) -> Map<String, Value> {
         },
         "final": manifest.is_final,
         "hidden": manifest.hidden,
-    });
-    match described {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    }
+    })
 }
 
 /// Keywords that model APIs refuse at the root of an input schema, with the whole list of tools.

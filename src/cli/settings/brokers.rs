@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 const AT_ONCE: u16 = 8;
 const MOST_AT_ONCE: u16 = 1000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BrokerConfig {
     url: String,
@@ -37,7 +37,7 @@ pub(super) struct BrokerConfig {
     announce: Option<Announce>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Announce {
     announcer: String,
@@ -166,7 +166,7 @@ fn announcing(announce: Announce, folder: &Path, files: &mut Vec<PathBuf>) -> Re
 }
 
 /// An entry of `[[tool_services]]`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ToolServicesConfig {
     #[serde(default)]
@@ -181,14 +181,14 @@ pub(super) struct ToolServicesConfig {
 }
 
 /// What other hosts may announce there.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Announced {
     topic: Option<String>,
     from: Vec<AnnouncerConfig>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnnouncerConfig {
     announcer: String,

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// `[indexes]` of a config file.
 pub(super) type IndexesConfig = BTreeMap<String, Meanings>;
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Meanings {
     /// The word `machine`, or an `IndexConfig`.
@@ -22,7 +22,7 @@ pub(super) struct Meanings {
     node: Option<toml::Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexConfig {
     url: String,
@@ -34,7 +34,7 @@ struct IndexConfig {
     ca: Option<PathBuf>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CredentialConfig {
     from: String,

@@ -177,13 +177,9 @@ fn a_block_has_bounds() {
     assert!(read(&inputs(256)).action.is_some_and(|action| action.is_ok()));
     assert!(parsed(&inputs(257)).contains("there are more than 256 inputs"));
     assert!(parsed(&inputs(2000)).contains("more than 1024 elements"));
-    let long = |bytes: usize| value(&"x".repeat(bytes));
-    assert!(long((1 << 20) - 200).is_ok());
-    assert!(long(1 << 20).expect_err("long").contains("the block is longer than 1048576 bytes"));
+    assert!(value(&"x".repeat((1 << 20) - 200)).is_ok());
     let wide: String = (0..2000).map(|n| format!(" a{n}=''")).collect();
     assert!(value(&format!("<a{wide}/>")).expect_err("wide").contains("a tag of more than 4096 bytes"));
-    let text = "x".repeat(5 << 20);
-    assert!(parsed(&text).contains("The text is longer than 4194304 bytes"), "{}", text.len());
     // Many tags take one pass.
     let began = std::time::Instant::now();
     for piece in ["`<ACTION>` ", "`<ACTION><ACTION>", "<ACTION></ACTION>", "` ``", "</ACTION", "<ACTION "] {
@@ -196,11 +192,6 @@ fn a_block_has_bounds() {
 
 #[test]
 fn the_legacy_form_is_read_and_told() {
-    let text = "<ACTION>\n  <read_file>\n    <args><file><path>src/app.ts</path></file><file><path>src/utils.ts</path></file></args>\n  </read_file>\n</ACTION>";
-    assert_eq!(parsed(text), r#"| read_file {"args":{"file":[{"path":"src/app.ts"},{"path":"src/utils.ts"}]}}"#);
-    let reading = read(text);
-    assert_eq!(reading.action.expect("an action").expect("readable").dialect, Dialect::Legacy);
-    assert!(reading.warnings.join("").contains("this is the legacy form"));
     for (inside, wanted) in [
         ("<ns:tool><a>1</a><a>2</a><a>3</a></ns:tool>", r#"| ns:tool {"a":["1","2","3"]}"#),
         ("<tool/>", "| tool {}"),

@@ -10,7 +10,7 @@ use crate::base::json::Object;
 use crate::fault::{Fault, Kind};
 use crate::registry::{Filter, Tool};
 use crate::service::{Caller, Phase};
-use crate::transport::export::{self, ExportDocument, Format};
+use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
 use axum::body::Body;
 use axum::extract::Path;
@@ -33,7 +33,7 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     Ok(match format {
         Some(format) => exported(export::tools(&listed, &all, format)),
         None => {
-            let listed: Vec<Value> = listed.iter().map(|tool| Value::Object(export::described(tool))).collect();
+            let listed: Vec<Value> = listed.iter().map(|tool| export::described(tool)).collect();
             reply::json(StatusCode::OK, &json!({ "tools": listed }))
         }
     })
@@ -45,7 +45,7 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
     let id = ToolNames::new(&known).id(tool);
     let tool = known.server.service.find(&known.caller, &id).map_err(|fault| known.refusal(fault))?;
     let Some(format) = format else {
-        return Ok(reply::json(StatusCode::OK, &Value::Object(export::described(&tool))));
+        return Ok(reply::json(StatusCode::OK, &export::described(&tool)));
     };
     let mut all = offered(&known, &known.caller).map_err(|fault| known.refusal(fault))?;
     // A tool that is not listed keeps the name by which it would be.
@@ -114,10 +114,10 @@ fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {
     format.map_err(|why| Refusal::malformed(format!("format: {why}.")))
 }
 
-fn exported(exported: ExportDocument) -> Response {
+fn exported(exported: Value) -> Response {
     match exported {
-        ExportDocument::Json(value) => reply::json(StatusCode::OK, &value),
-        ExportDocument::Text(text) => reply::plain_text(text),
+        Value::String(text) => reply::plain_text(text),
+        value => reply::json(StatusCode::OK, &value),
     }
 }
 

@@ -1,6 +1,5 @@
 //! Interpreters: found only where nobody else can put one, and described by exactly what they need.
 
-use std::ffi::OsString;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use toolhost::manifest::Language;

@@ -306,6 +306,12 @@ impl PartialEq for Text {
     }
 }
 
+impl PartialEq<Value> for Text {
+    fn eq(&self, other: &Value) -> bool {
+        self.value() == *other
+    }
+}
+
 impl Serialize for Text {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(to)
@@ -560,7 +566,7 @@ mod tests {
             let ours = strict(text).expect(text);
             let theirs: Value = serde_json::from_str(text).expect(text);
             assert_eq!(ours.to_string(), theirs.to_string(), "{text}");
-            assert_eq!(compact(text.as_bytes()).expect(text).value(), theirs);
+            assert_eq!(compact(text.as_bytes()).expect(text), theirs);
         }
         let spelled = compact(br#" { "\u00e9\u0022\u0007" : [ 1e9 , -0, 1.50 ,"\/\t" ] } "#).unwrap();
         assert_eq!(spelled.as_str(), r#"{"é\"\u0007":[1e9,-0,1.50,"/\t"]}"#, "a number stays as it was written");

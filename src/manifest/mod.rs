@@ -11,7 +11,6 @@ pub mod host;
 pub mod pattern;
 pub mod reader;
 pub mod schema;
-pub mod shape;
 mod types;
 
 pub use crate::base::problem::{At, Code, Problem, Severity};

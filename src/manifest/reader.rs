@@ -1,11 +1,11 @@
 //! One file while it is read: what its JSON Schema refuses, what else is wrong with it, and where. Manifests (JSON) and
-//! policies (TOML) are read by the same rules.
+//! policies (TOML) are read by the same rules. No message repeats a value: it may be a secret.
 
-use super::shape::{self, Violation, Words};
 use crate::base::json::{Document, escape_segment};
 use crate::base::problem::{At, Code, Problem, Severity};
-use crate::base::text;
+use crate::base::{suggest, text};
 use jsonschema::ErrorIterator;
+use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -13,6 +13,30 @@ use serde_json::Value;
 pub const MAX_PROBLEMS: usize = 100;
 /// Most entries that are read of a list that has too many.
 const LONGEST_FAULTY: usize = 1000;
+
+/// Most unknown names that are reported of one table or object.
+const MAX_NAMES: usize = 100;
+
+/// What a language of files calls its values.
+pub struct Words {
+    null: &'static str,
+    object: &'static str,
+    assign: &'static str,
+    /// Values of a document beyond which its faults are not explained one by one.
+    most_explained: usize,
+    /// Whoever reads a text says better than its schema what is wrong with it.
+    defers: bool,
+}
+
+/// TOML has no null: dates and numbers without end become one.
+pub const TOML: Words = Words {
+    null: "a date or a number without end",
+    object: "a table",
+    assign: " =",
+    most_explained: usize::MAX,
+    defers: false,
+};
+const JSON: Words = Words { null: "null", object: "an object", assign: ":", most_explained: 20_000, defers: true };
 
 /// The text that a value was read from.
 pub trait Places {
@@ -32,8 +56,8 @@ pub struct Reader<'d> {
     places: &'d dyn Places,
     words: &'static Words,
     problems: Vec<Problem>,
-    /// What the schema says, and the reader of a text may say exactly.
-    rough: Vec<Violation>,
+    /// Pointers and messages of what the schema says, and the reader of a text may say exactly.
+    rough: Vec<(String, String)>,
 }
 
 impl<'d> Reader<'d> {
@@ -42,7 +66,7 @@ impl<'d> Reader<'d> {
     }
 
     pub fn from_json(document: &'d Document<'d>) -> Reader<'d> {
-        Reader { problems: document.notes.clone(), ..Reader::new(&document.value, document, &shape::JSON) }
+        Reader { problems: document.notes.clone(), ..Reader::new(&document.value, document, &JSON) }
     }
 
     /// Takes over what a schema says of the value at `pointer`. `errors` collects all of them, however many.
@@ -56,17 +80,60 @@ impl<'d> Reader<'d> {
             let message = "this is too large for what its schema says of it: `toolhost schema manifest` prints it";
             return self.error(Code::Schema, pointer, message);
         }
-        let found = errors(value).take(MAX_PROBLEMS).flat_map(|error| shape::explain(&error, schema, self.words));
-        for found in found.collect::<Vec<_>>() {
-            let found = Violation { pointer: format!("{pointer}{}", found.pointer), ..found };
-            if found.is_rough && self.words.defers {
-                self.rough.push(found);
-            } else if found.is_name {
-                let code = if found.pointer.starts_with("/securityContext") { Code::Security } else { Code::Schema };
-                self.add(Severity::Error, code, &found.pointer, true, &found.message);
-            } else {
-                self.error(Code::Schema, &found.pointer, found.message);
+        for error in errors(value).take(MAX_PROBLEMS) {
+            self.explain(&error, schema, pointer);
+        }
+    }
+
+    /// Reports one error of a schema. `around`: where the value lies that was held to it.
+    fn explain(&mut self, error: &ValidationError<'_>, schema: &Value, around: &str) {
+        let at = format!("{around}{}", error.instance_path().as_str());
+        let key = at.rsplit('/').next().unwrap_or_default();
+        let (key, entry) = match key.parse::<usize>() {
+            Ok(_) => (at.rsplit('/').nth(1).unwrap_or_default(), true),
+            Err(_) => (key, false),
+        };
+        let rule = rule(schema, error.schema_path().as_str());
+        if let Kind::AdditionalProperties { unexpected } = error.kind() {
+            return self.unknown_names(&at, unexpected, rule);
+        }
+        let about = |rule: &Value| match rule["description"].as_str().filter(|about| !about.is_empty()) {
+            Some(about) => format!(": {about}"),
+            None => String::new(),
+        };
+        let (is_rough, message) = match error.kind() {
+            Kind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                (false, format!("`{name}` is missing{}", about(&rule["properties"][name])))
             }
+            Kind::Type { kind } => (false, wrong_type(kind, key, entry, rule, error.instance(), self.words)),
+            Kind::Enum { options: listed } | Kind::Constant { expected_value: listed } => {
+                let listed: &Value = listed;
+                let listed = listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice);
+                let words: Vec<&str> = listed.iter().filter_map(Value::as_str).collect();
+                (false, one_of(key, &words, error.instance()))
+            }
+            Kind::Minimum { limit } => (false, format!("`{key}` is too small; the least is {limit}{}", about(rule))),
+            Kind::Maximum { limit } => (false, format!("`{key}` is too large; the most is {limit}{}", about(rule))),
+            Kind::MinItems { .. } => (false, format!("`{key}` is empty{}", about(rule))),
+            Kind::MaxItems { limit } => (false, format!("more than {limit} entries")),
+            Kind::MaxLength { limit } => (true, format!("`{key}` is longer than {limit} characters")),
+            Kind::Pattern { pattern } if pattern == r"\S" => (false, format!("`{key}` is blank{}", about(rule))),
+            _ => (true, format!("`{key}` is not written as it must be{}", about(rule))),
+        };
+        match is_rough && self.words.defers {
+            true => self.rough.push((at, message)),
+            false => self.error(Code::Schema, &at, message),
+        }
+    }
+
+    fn unknown_names(&mut self, at: &str, names: &[String], rule: &Value) {
+        let known: Vec<&str> = rule["properties"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
+        for name in names.iter().take(MAX_NAMES) {
+            let (pointer, near) = (below(at, name), did_you_mean(name, &known));
+            let code = if pointer.starts_with("/securityContext") { Code::Security } else { Code::Schema };
+            let message = format!("unknown key `{}`{near}; known here: {}", text::head(name, 80), known.join(", "));
+            self.add(Severity::Error, code, &pointer, true, &message);
         }
     }
 
@@ -83,7 +150,7 @@ impl<'d> Reader<'d> {
         let read = T::deserialize(value).ok();
         if read.is_none() {
             let message = "this cannot be read here; `toolhost schema` says what can".to_owned();
-            self.rough.push(Violation { pointer: pointer.to_owned(), is_name: false, is_rough: true, message });
+            self.rough.push((pointer.to_owned(), message));
         }
         read
     }
@@ -179,7 +246,7 @@ impl<'d> Reader<'d> {
 
     /// All problems, the worst first.
     pub fn problems(mut self) -> Vec<Problem> {
-        for Violation { pointer, message, .. } in std::mem::take(&mut self.rough) {
+        for (pointer, message) in std::mem::take(&mut self.rough) {
             self.fault(&pointer, message);
         }
         self.problems.sort_by_key(|problem| (std::cmp::Reverse(problem.severity), problem.line, problem.column));
@@ -210,4 +277,60 @@ fn has_at_most(value: &Value, left: &mut usize) -> bool {
         Value::Object(fields) => fields.values().all(|field| has_at_most(field, left)),
         _ => true,
     }
+}
+
+/// The part of the schema that holds the keyword which is broken, or the nearest around it that says something.
+fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
+    let mut path = path;
+    while let Some((around, _)) = path.rsplit_once('/') {
+        path = around;
+        if let Some(rule) = schema.pointer(path)
+            && (rule["description"].is_string() || rule["properties"].is_object())
+        {
+            return rule;
+        }
+    }
+    schema
+}
+
+fn one_of(key: &str, words: &[&str], written: &Value) -> String {
+    let listed: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    let near = did_you_mean(written.as_str().unwrap_or_default(), words);
+    format!("`{key}` must be {}{near}", listed.join(" or "))
+}
+
+fn wrong_type(kind: &TypeKind, key: &str, entry: bool, rule: &Value, written: &Value, words: &Words) -> String {
+    let is = match written {
+        Value::Null => words.null,
+        Value::Bool(_) => "a boolean",
+        Value::Number(number) if number.is_f64() => "a float",
+        Value::Number(_) => "an integer",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => words.object,
+    };
+    let wanted = match kind {
+        TypeKind::Multiple(_) => "a text, a number, true or false".to_owned(),
+        TypeKind::Single(kind) => match kind.to_string().as_str() {
+            "object" if entry && rule["required"].is_array() => {
+                let keys = rule["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                let keys: Vec<String> = keys.map(|key| format!("{key}{} \"…\"", words.assign)).collect();
+                return format!("each entry of `{key}` is written {{ {} }}", keys.join(", "));
+            }
+            "object" => words.object.to_owned(),
+            "array" => "a list in [ ]".to_owned(),
+            "string" => "text in quotes".to_owned(),
+            "boolean" => "true or false".to_owned(),
+            "integer" => "a whole number".to_owned(),
+            other => format!("a {other}"),
+        },
+    };
+    let whose = if entry { format!("each entry of `{key}`") } else { format!("`{key}`") };
+    format!("{whose} must be {wanted}, not {is}")
+}
+
+/// `; did you mean …?` for the nearest known word, or nothing.
+pub fn did_you_mean(word: &str, known: &[&str]) -> String {
+    let near = suggest::nearest(word, known.iter().copied());
+    near.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
 }

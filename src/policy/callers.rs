@@ -9,8 +9,8 @@ use super::files::plain_path;
 use super::grantable::{Grantable, Origin};
 use super::secrets;
 use crate::base::text::printable;
-use crate::manifest::reader::Reader;
-use crate::manifest::{At, Problem, shape};
+use crate::manifest::reader::{Reader, TOML};
+use crate::manifest::{At, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -324,7 +324,7 @@ struct ParameterLine {
 
 pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     let document = Document::parse(source)?;
-    let mut it = Reader::new(&document.value, &document, &shape::TOML);
+    let mut it = Reader::new(&document.value, &document, &TOML);
     it.hold_to((schema(), Shape::iter_errors), &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();
     for (pointer, entry) in it.list("/caller") {

@@ -6,7 +6,7 @@ use super::machine::{Machine, Need};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text::{self, printable};
 use crate::manifest::reader::Reader;
-use crate::manifest::shape::did_you_mean;
+use crate::manifest::reader::did_you_mean;
 use crate::manifest::{At, Handler, Language, Manifest, environment};
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -7,8 +7,7 @@ use crate::base::{files, text};
 use crate::manifest::{Code, Problem, Severity};
 use crate::quantity::MAX_DEFINITION_BYTES;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, SFlag, fstatat};
+use nix::fcntl::{AT_FDCWD, OFlag};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd};
@@ -105,17 +104,12 @@ fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts)
 
 /// Opens without following a link at the last component and without waiting.
 fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Problem> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let opened = openat(&folder, path, flags, Mode::empty()).map_err(|errno| {
-        let facts = fstatat(&folder, path, AtFlags::AT_SYMLINK_NOFOLLOW);
-        let is_link = facts.is_ok_and(|s| s.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits());
-        match errno {
-            _ if is_link => insecure("is a symbolic link; policies are read only from the real file"),
-            Errno::ENOENT => unreadable("does not exist"),
-            Errno::EACCES => unreadable("may not be read by this user"),
-            Errno::ENXIO => unreadable("is not a regular file"),
-            other => unreadable(format!("cannot be opened: {}", other.desc())),
-        }
+    let opened = files::open_at(folder, path, OFlag::O_RDONLY).map_err(|errno| match errno {
+        Errno::ELOOP => insecure("is a symbolic link; policies are read only from the real file"),
+        Errno::ENOENT => unreadable("does not exist"),
+        Errno::EACCES => unreadable("may not be read by this user"),
+        Errno::ENXIO => unreadable("is not a regular file"),
+        other => unreadable(format!("cannot be opened: {}", other.desc())),
     })?;
     let file = File::from(opened);
     let about = file.metadata().map_err(|e| unreadable(format!("cannot be looked at: {e}")))?;

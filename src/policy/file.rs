@@ -12,8 +12,8 @@ use super::services::{self, ServiceRule};
 use super::verdict::Narrower;
 use super::{hosts, secrets};
 use crate::base::text;
-use crate::manifest::reader::{MAX_PROBLEMS, Reader};
-use crate::manifest::{At, Code, Language, Problem, Severity, StderrRule, shape};
+use crate::manifest::reader::{MAX_PROBLEMS, Reader, TOML};
+use crate::manifest::{At, Code, Language, Problem, Severity, StderrRule};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,12 +44,6 @@ pub enum Mode {
     Reject,
     /// The call runs with less, and its notes say so.
     Narrow,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ceiling {
-    pub value: u64,
-    pub at: At,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +80,7 @@ pub struct Policy {
     /// Why the person may be one that the client which calls asks.
     pub confirm_by_client: Option<String>,
     pub files: FileRules,
-    pub limits: BTreeMap<Limit, Ceiling>,
+    pub limits: BTreeMap<Limit, Entry<u64>>,
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
     pub hosts: Vec<Entry<HostGrant>>,
@@ -124,7 +118,7 @@ impl Policy {
             || !self.packages.is_empty()
             || !self.services.is_empty()
             || !self.runtimes.is_empty()
-            || self.limits.iter().any(|(limit, ceiling)| ceiling.value > limit.house_default())
+            || self.limits.iter().any(|(limit, ceiling)| ceiling.grant > limit.house_default())
     }
 }
 
@@ -174,15 +168,14 @@ struct Shape;
 /// not known which those are, or the file is the cap of every tool.
 pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Policy>, Vec<Problem>) {
     if source.trim().is_empty() {
-        let (severity, pointer) = (Severity::Error, String::new());
-        let empty = Problem { severity, code: Code::Schema, pointer, line: 1, column: 1, message: EMPTY.to_owned() };
-        return (None, vec![empty]);
+        let empty = Problem::new(Severity::Error, Code::Schema, "", EMPTY);
+        return (None, vec![Problem { line: 1, column: 1, ..empty }]);
     }
     let document = match Document::parse(source) {
         Ok(document) => document,
         Err(problems) => return (None, problems),
     };
-    let mut reader = Reader::new(&document.value, &document, &shape::TOML);
+    let mut reader = Reader::new(&document.value, &document, &TOML);
     let it = &mut reader;
     it.hold_to((schema(), Shape::iter_errors), &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
@@ -293,11 +286,11 @@ fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
     (cgroup, permissions)
 }
 
-fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, Ceiling> {
+fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, Entry<u64>> {
     let mut read = |limit: Limit| {
         let pointer = format!("/limits/{}", limit.policy_name());
-        let value = document.get(&pointer)?;
-        Some((limit, Ceiling { value, at: document.at(&pointer) }))
+        let grant = document.get(&pointer)?;
+        Some((limit, Entry { grant, at: document.at(&pointer) }))
     };
     Limit::ALL.into_iter().filter_map(&mut read).collect()
 }

@@ -26,12 +26,8 @@ pub struct Rule {
 
 impl Rule {
     pub fn area_at(&self, folder: &Path) -> Area {
-        match (&self.area, self.relative) {
-            (Area::Tree(path), true) if path.as_os_str().is_empty() => Area::Tree(folder.to_path_buf()),
-            (Area::Tree(path), true) => Area::Tree(folder.join(path)),
-            (Area::File(path), true) => Area::File(folder.join(path)),
-            (area, _) => area.clone(),
-        }
+        let own = if self.relative { self.area.moved(Path::new(""), folder) } else { None };
+        own.unwrap_or_else(|| self.area.clone())
     }
 }
 

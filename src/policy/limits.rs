@@ -1,8 +1,7 @@
 //! Limits: the smallest of what the manifest, the policy and the host's cap say. None is left open.
 
 use super::confinement::Limits;
-use super::file::Ceiling;
-use super::grantable::Layer;
+use super::grantable::{Entry, Layer};
 use super::verdict::{LimitVerdict, Notes, wall};
 use crate::manifest::Manifest;
 use crate::quantity::Limit;
@@ -11,7 +10,7 @@ use std::collections::BTreeMap;
 /// All limits; `notes` says which are less than was requested.
 pub(super) fn limits(
     manifest: &Manifest,
-    layers: &[Layer<'_, BTreeMap<Limit, Ceiling>>],
+    layers: &[Layer<'_, BTreeMap<Limit, Entry<u64>>>],
     cgroup: bool,
     notes: &mut Notes,
 ) -> Vec<LimitVerdict> {
@@ -49,10 +48,10 @@ pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
     Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
 }
 
-fn ceiling(limit: Limit, layer: &Layer<'_, BTreeMap<Limit, Ceiling>>) -> (u64, String) {
+fn ceiling(limit: Limit, layer: &Layer<'_, BTreeMap<Limit, Entry<u64>>>) -> (u64, String) {
     match layer.entries.get(&limit) {
-        Some(ceiling) if ceiling.value > limit.most() => (limit.most(), "the largest response".to_owned()),
-        Some(ceiling) => (ceiling.value, layer.origin.place(ceiling.at)),
+        Some(ceiling) if ceiling.grant > limit.most() => (limit.most(), "the largest response".to_owned()),
+        Some(ceiling) => (ceiling.grant, layer.origin.place(ceiling.at)),
         None => (limit.house_default(), "house default".to_owned()),
     }
 }

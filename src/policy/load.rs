@@ -240,7 +240,7 @@ fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProbl
 }
 
 fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
-    let beyond = policy.limits.iter().filter(|(limit, ceiling)| ceiling.value > limit.most());
+    let beyond = policy.limits.iter().filter(|(limit, ceiling)| ceiling.grant > limit.most());
     beyond.map(|(limit, ceiling)| {
         let (name, most) = (limit.policy_name(), limit.most());
         let message = format!("`{name}` is clamped to {most}, the largest response");

@@ -273,7 +273,7 @@ impl ContentStore {
         self.discard(key, &names, &|| false)
     }
 
-    /// Removes parts of a key, unless it is being built, one of them is a tree in use, or they are needed; false: they stay.
+    /// Removes parts of a key. They stay (false) while it is being built, a tree among them is used, or all are needed.
     fn discard(&self, key: &str, names: &[String], are_needed: &dyn Fn() -> bool) -> io::Result<bool> {
         let Some(_lock) = self.lock(key)? else { return Ok(false) };
         let trees: Vec<_> = names.iter().filter_map(|name| self.open_tree(name).map(File::from).ok()).collect();
@@ -358,7 +358,7 @@ impl ContentStore {
             Part::Tree => tree_of(key).is_some_and(|tree| tree.name == name),
             Part::Unfinished => {
                 let now = jiff::Timestamp::now().as_second();
-                self.folder.stat(name).is_none_or(|stat| now - stat.st_mtime < ABANDONED)
+                self.folder.stat(name).is_none_or(|stat| now.saturating_sub(stat.st_mtime) < ABANDONED)
             }
             Part::Leftover => false,
         }

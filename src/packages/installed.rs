@@ -7,7 +7,7 @@ use crate::policy::versions;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 
@@ -37,7 +37,7 @@ pub fn compare(
     ecosystem: Ecosystem,
     approved: &BTreeMap<String, Package>,
 ) -> Result<Vec<Vendored>, TreeError> {
-    let (mut vendored, mut met) = (Vec::new(), BTreeSet::new());
+    let (mut vendored, mut met) = (Vec::new(), BTreeMap::new());
     for item in items {
         let Some(below) = item.path.strip_prefix(site).and_then(|rest| rest.strip_prefix('/')) else { continue };
         let found = match ecosystem {
@@ -50,12 +50,15 @@ pub fn compare(
             continue;
         };
         let is_same = |it: &Package| it.name == name && versions::are_same(ecosystem, &it.version, &version);
-        let why = match (approved.get(&place).is_some_and(is_same), met.insert(place)) {
+        let why = match (approved.get(&place).is_some_and(is_same), met.insert(place, item)) {
             (false, _) => "was installed, and is not in the lock at this place",
-            (true, false) => "is installed twice",
-            (true, true) => continue,
+            (true, Some(_)) => "is installed twice",
+            (true, None) => continue,
         };
         return hostile(&item.path, &format!("`{} {}` {why}", shown(&name), shown(&version)));
+    }
+    if ecosystem == Ecosystem::Python {
+        met.values().try_for_each(|item| check_record(root, item))?;
     }
     Ok(vendored)
 }
@@ -88,9 +91,6 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
     if is_position && !agrees {
         return hostile(&item.path, "its name and version differ from those of its folder");
     }
-    if is_position {
-        check_record(root, item, below)?;
-    }
     Ok(Some((is_position.then(|| name.clone()), name, version)))
 }
 
@@ -102,12 +102,12 @@ fn info(name: &str) -> Option<(&str, String)> {
 }
 
 /// Refuses a distribution whose archive brought the description of another one: its RECORD lists what it brought.
-fn check_record(root: BorrowedFd, item: &Item, own: &str) -> Result<(), TreeError> {
+fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
     let record = read(root, &format!("{}/RECORD", item.path), LARGEST_RECORD)?;
     for line in String::from_utf8_lossy(&record).lines() {
         let mut parts = line.trim_start_matches('"').split(['/', ',']);
         let top = parts.find(|part| !matches!(*part, "" | ".")).unwrap_or_default();
-        if top != own && info(top).is_some() {
+        if item.path.rsplit('/').next() != Some(top) && info(top).is_some() {
             let why = format!("its archive brings `{}`, which describes another package", shown(top));
             return hostile(&item.path, &why);
         }

@@ -77,8 +77,7 @@ impl FileStamps {
         let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).collect();
         let now = jiff::Timestamp::now();
         let second_ago = (now.as_second() - 1, i64::from(now.subsec_nanosecond()));
-        let is_young = |stamp: Stamp| stamp.changed >= second_ago;
-        let are_young = stamps.iter().any(|(stamp, _)| stamp.is_none_or(is_young));
+        let are_young = stamps.iter().any(|(stamp, _)| stamp.is_none_or(|stamp| stamp.changed >= second_ago));
         FileStamps { stamps, are_young }
     }
 

@@ -148,7 +148,7 @@ impl Store {
         self.content.begin_tree(key)
     }
 
-    /// Looks at what a build left in its work, as `layout` has it: only what is in the list of the approved may be there.
+    /// Looks at what a build left in its work, as `layout` has it: only what is in the approved list may be there.
     pub fn examine(
         work: Work,
         layout: Layout,

@@ -5,7 +5,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, process, words};
-use crate::service::{Arguments, CallRequest, Caller};
+use crate::service::{Arguments, CallRequest};
 use crate::transport::action::{self, Answer};
 use std::process::ExitCode;
 
@@ -54,12 +54,8 @@ async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<A
             return Ok(reading.answered(report));
         }
     };
-    let from = CallRequest {
-        label: args.user.clone(),
-        approver: call::approver(),
-        trace: host::trace(),
-        ..CallRequest::new(Caller::operator(host::login()), "", Arguments::Text(String::new()))
-    };
+    let empty = call::request("", Arguments::Text(String::new()));
+    let from = CallRequest { label: args.user.clone(), ..empty };
     let answer = action::act(&service, &[], from, action::read(text)).await;
     service.traces_sent(process::LAST_SPANS).await;
     Ok(answer)

@@ -74,17 +74,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let id = service::new_id();
-    let caller = Caller::operator(host::login());
     let request = CallRequest {
         id: Some(id.clone()),
         label: args.user.clone(),
         timeout_ms: args.timeout_ms,
         idempotency_key: args.idempotency_key.clone(),
         explain: args.explain,
-        approver: approver(),
-        trace: host::trace(),
         verbose: args.verbose,
-        ..CallRequest::new(caller, &args.tool, given)
+        ..request(&args.tool, given)
     };
     let ended = runtime.block_on(async {
         let mut launchers = host::launchers(settings)?;
@@ -107,6 +104,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         Err((signal, fault)) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, fault), signal)),
     }
+}
+
+/// A call by the person at this machine.
+pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
+    let request = CallRequest::new(Caller::operator(host::login()), tool, arguments);
+    CallRequest { approver: approver(), trace: host::trace(), ..request }
 }
 
 /// One call. `verbose`: lines of the tool's log are shown as they are written; returns those that were.
@@ -342,7 +345,7 @@ fn beside(verbose: &Verbose, out: &mut String) {
 const LOOK_MS: u16 = 200;
 
 /// Whom the command line can ask.
-pub fn approver() -> Approver {
+fn approver() -> Approver {
     match io::stdin().is_terminal() && io::stderr().is_terminal() {
         true => Approver::Face(Arc::new(Terminal)),
         false => Approver::Nobody,

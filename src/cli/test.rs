@@ -6,7 +6,7 @@ use super::{call, host, words};
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
-use crate::service::{Arguments, CallRequest, Caller, Report, Service, Sink};
+use crate::service::{Arguments, CallRequest, Report, Service, Sink};
 use serde_json::Value;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -95,13 +95,8 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
 async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example, verbose: bool) -> Result<(), String> {
     service.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
-    let caller = Caller::operator(host::login());
-    let request = CallRequest {
-        approver: call::approver(),
-        trace: host::trace(),
-        verbose,
-        ..CallRequest::new(caller, exactly, Arguments::Value(example.input.clone()))
-    };
+    let request = call::request(&exactly, Arguments::Value(example.input.clone()));
+    let request = CallRequest { verbose, ..request };
     let report = service.call(request, Sink::none()).await;
     if verbose {
         let what = text::printable(&format!("{}: {}", tool.reference(), example.description));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use toolhost::manifest::Language;
-use toolhost::packages::store::{BuildInfo, Layout};
+use toolhost::packages::store::{BuildInfo, Layout, Store};
 use toolhost::packages::{DEFAULT, Index};
 use toolhost::policy::packages::{Ecosystem, Package};
 use toolhost::service::{self, Arguments, CallRequest, Caller, Executors, Parts, Service, Sink, audit};
@@ -104,8 +104,7 @@ impl Shop {
         let layout = |site: PathBuf| Layout {
             from: site,
             site: format!("lib/python{short}/site-packages"),
-            files: vec![("pyvenv.cfg".to_owned(), venv(&python))],
-            links: vec![("bin/python".to_owned(), python.clone())],
+            environment: Some((venv(&python), python.clone())),
         };
         write_policies(&root, &environments)?;
         for (size, site) in &environments {
@@ -150,12 +149,10 @@ fn venv(python: &Path) -> String {
 fn make_by_hand(place: &Path, site: &Path, layout: &Layout, python: &Path) -> anyhow::Result<()> {
     let into = place.join(&layout.site);
     copy(site, &into)?;
-    for (path, text) in &layout.files {
-        fs::write(place.join(path), text)?;
-    }
-    for (path, target) in &layout.links {
-        fs::create_dir_all(place.join(path).parent().context("a folder")?)?;
-        std::os::unix::fs::symlink(target, place.join(path))?;
+    if let Some((settings, program)) = &layout.environment {
+        fs::write(place.join("pyvenv.cfg"), settings)?;
+        fs::create_dir_all(place.join("bin"))?;
+        std::os::unix::fs::symlink(program, place.join("bin/python"))?;
     }
     compile(python, &into, "timestamp", &into)
 }
@@ -250,7 +247,7 @@ fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, py
     let work = store.begin(&key)?;
     let into = work.path.join(&layout.from);
     copy(site, &into)?;
-    compile(python, &into, "unchecked-hash", &store.place(&work).join(&layout.site))?;
+    compile(python, &into, "unchecked-hash", &store.path().join(&work.tree).join(&layout.site))?;
     let package = Package { name: size.to_owned(), version: "1".to_owned(), hashes: vec![HASH.to_owned()] };
     let places = [(size.to_owned(), package.clone())].into();
     let about = BuildInfo {
@@ -265,6 +262,6 @@ fn put_into_store(service: &Service, size: &str, site: &Path, layout: Layout, py
         made: String::new(),
     };
     let wrong = |wrong| anyhow::anyhow!("{wrong:?}");
-    let examined = store.examine(&work, Ecosystem::Python, &places, &layout).map_err(wrong)?;
-    store.keep(&work, &key, about, &layout, examined).map_err(wrong)
+    let examined = Store::examine(work, layout, Ecosystem::Python, &places).map_err(wrong)?;
+    store.keep(&key, about, examined).map_err(wrong)
 }

@@ -11,6 +11,7 @@ use aho_corasick::nfa::contiguous::NFA;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -22,7 +23,6 @@ pub const HIDDEN: &str = "***";
 pub const SHORTEST: usize = 8;
 /// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
-const ELLIPSIS: char = '…';
 /// Most bytes of all patterns of secrets: beyond it, whole texts are hidden.
 const MOST_BYTES: usize = 1 << 20;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
@@ -31,8 +31,9 @@ const LONGEST_CODE: usize = 12;
 const SPREAD: usize = 2 * LONGEST_CODE;
 /// Bytes that are decoded at a time.
 const STEP: usize = 4096;
-const NAMED: [(&[u8], u8); 5] =
-    [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
+/// Characters that are encoded by name: in HTML, where the semicolon may be missing, and behind a backslash.
+const NAMED: [(&str, u8); 5] = [("&amp", b'&'), ("&lt", b'<'), ("&gt", b'>'), ("&quot", b'"'), ("&apos", b'\'')];
+const ESCAPED: [(&str, u8); 5] = [("\\n", b'\n'), ("\\r", b'\r'), ("\\t", b'\t'), ("\\b", 8), ("\\f", 12)];
 
 /// Some secrets, and what finds them.
 #[derive(Clone, Default)]
@@ -84,11 +85,12 @@ impl Mask {
 
     /// Texts that follow each other with this between them: what is hidden stands where it begins.
     fn pieces<T: AsRef<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
-        if self.secrets.is_empty() || texts.iter().all(|text| text.as_ref().is_empty()) {
-            return texts.iter().map(|text| text.as_ref().to_owned()).collect();
+        let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
+        if self.secrets.is_empty() || texts.iter().all(|text| text.is_empty()) {
+            return texts.into_iter().map(str::to_owned).collect();
         }
         let Some(finder) = self.finder() else { return vec![HIDDEN.to_owned(); texts.len()] };
-        let whole = texts.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(between);
+        let whole = texts.join(between);
         let mut places = finder.all(whole.as_bytes());
         if cut {
             places.extend(beside_cuts(&whole, finder.reach()));
@@ -97,12 +99,12 @@ impl Mask {
         let mut found = Vec::new();
         places.into_iter().for_each(|place| add(&mut found, place));
         let mut next = 0;
-        let mut shown = |text: &T| {
-            let piece = next..next + text.as_ref().len();
-            next = piece.end + between.len();
-            text_of(&mask(whole.as_bytes(), 0, &found, piece, false))
+        let shown = |text: &str| {
+            let from = next;
+            next += text.len() + between.len();
+            text_of(&mask(text.as_bytes(), from, &found, false))
         };
-        texts.iter().map(&mut shown).collect()
+        texts.into_iter().map(shown).collect()
     }
 
     /// The answer of a tool with the secrets hidden that stand in its texts and numbers; of the names of members those
@@ -117,58 +119,43 @@ impl Mask {
 
     fn tokens(&self, json: &str, names: &Mask) -> Option<String> {
         let (mut shown, mut rest, mut changed) = (String::with_capacity(json.len()), json, 0);
-        while let Some(c) = rest.chars().next() {
-            let (length, text) = match c {
-                '"' => {
-                    let mut texts = serde_json::Deserializer::from_str(rest).into_iter::<String>();
-                    let text = texts.next()?.ok()?;
-                    (texts.byte_offset(), text)
-                }
-                '-' | '0'..='9' => {
-                    let after = |c: char| !matches!(c, '0'..='9' | '.' | '-' | '+' | 'e' | 'E');
-                    let length = rest.find(after).unwrap_or(rest.len());
-                    (length, rest[..length].to_owned())
-                }
-                _ => (c.len_utf8(), String::new()),
-            };
-            let (token, after) = rest.split_at(length);
-            rest = after;
-            let name = rest.starts_with(':');
-            let mut hidden = if name { names.whole(&text) } else { self.whole(&text) };
+        while let Some(start) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
+            let (before, after) = rest.split_at(start);
+            let mut tokens = serde_json::Deserializer::from_str(after).into_iter::<&RawValue>();
+            let token = tokens.next()?.ok()?.get();
+            rest = &after[token.len()..];
+            let text = if token.starts_with('"') { serde_json::from_str(token).ok()? } else { token.to_owned() };
+            let is_name = rest.starts_with(':');
+            let mut hidden = if is_name { names } else { self }.whole(&text);
+            shown.push_str(before);
             if hidden == text {
                 shown.push_str(token);
                 continue;
             }
-            if name {
+            if is_name {
                 // The number of changed names keeps them apart.
                 changed += 1;
                 hidden += &if changed > 1 { format!(" ({changed})") } else { String::new() };
             }
             shown.push_str(&serde_json::to_string(&hidden).ok()?);
         }
-        Some(shown)
+        Some(shown + rest)
     }
 
     /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
-        let shown = match (piece, &mut stream.search) {
-            (None, search) => search.take().map_or(Vec::new(), |mut search| {
-                let rest = search.finish();
-                stream.hid |= search.hid;
-                rest
-            }),
-            (Some(piece), None) if self.secrets.is_empty() => return piece.to_owned(),
-            (Some(piece), search) => {
-                let Some(finder) = self.finder() else {
-                    stream.hid = true;
-                    return HIDDEN.to_owned();
-                };
-                let search = search.get_or_insert_with(|| Search::new(finder, false));
-                let shown = search.push(piece.as_bytes());
-                stream.hid |= search.hid;
-                shown
-            }
+        let text = piece.unwrap_or_default();
+        if self.secrets.is_empty() {
+            return text.to_owned();
+        }
+        let Some(finder) = self.finder() else {
+            stream.hid |= piece.is_some();
+            return piece.map_or("", |_| HIDDEN).to_owned();
         };
+        let mut search = stream.search.take().unwrap_or_else(|| Search::new(finder, false));
+        let shown = if piece.is_some() { search.push(text.as_bytes()) } else { search.finish() };
+        stream.hid |= search.hid;
+        stream.search = piece.map(|_| search);
         text_of(&shown)
     }
 }
@@ -187,15 +174,13 @@ pub fn head(text: &str, most: usize) -> String {
 }
 
 /// The places beside cuts that may be parts of a secret, which reaches so far.
-fn beside_cuts(text: &str, reach: usize) -> Vec<Range<usize>> {
-    let before = |at: usize| at.saturating_sub(reach)..at;
-    let after = |at: usize| at..text.len().min(at + reach);
-    let mut edges: Vec<_> = text.match_indices("[…").map(|(at, _)| before(at)).collect();
-    edges.extend(text.match_indices("…]\n").map(|(at, mark)| after(at + mark.len())));
-    edges.extend(text.starts_with(ELLIPSIS).then(|| after(ELLIPSIS.len_utf8())));
-    edges.extend(text.ends_with(ELLIPSIS).then(|| before(text.len() - ELLIPSIS.len_utf8())));
-    edges.retain(|edge| !edge.is_empty());
-    edges
+fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts =
+        text.match_indices("[…").map(|(at, _)| at).chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
+    let ends = text.match_indices("…]\n").map(|(at, mark)| at + mark.len());
+    let ends = ends.chain(text.starts_with('…').then_some('…'.len_utf8()));
+    let before = starts.map(move |at| at.saturating_sub(reach)..at);
+    before.chain(ends.map(move |at| at..text.len().min(at + reach))).filter(|place| !place.is_empty())
 }
 
 /// A match can begin or end within a character.
@@ -213,14 +198,10 @@ pub struct Finder {
 
 impl Finder {
     fn new(secrets: &BTreeSet<String>) -> Option<Finder> {
-        let (mut all, mut bytes) = (BTreeSet::new(), 0);
-        for pattern in secrets.iter().flat_map(|secret| patterns(secret)) {
-            bytes += pattern.len();
-            if bytes > MOST_BYTES {
-                return None;
-            }
-            all.insert(pattern);
-        }
+        let fit = |bytes: usize| (bytes <= MOST_BYTES).then_some(());
+        fit(secrets.iter().map(String::len).sum())?;
+        let all: BTreeSet<Vec<u8>> = secrets.iter().flat_map(|secret| patterns(secret)).collect();
+        fit(all.iter().map(Vec::len).sum())?;
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
         let patterns = NFA::builder().prefilter(false).build(&all).ok()?;
         let start = patterns.start_state(Anchored::No).ok()?;
@@ -279,11 +260,8 @@ pub struct Search {
     found: Vec<Range<usize>>,
     /// Bytes that were read.
     read: usize,
-    /// The end of the text, and the place where it starts.
-    text: Vec<u8>,
-    start: usize,
-    /// The place of the first byte that was not given out.
-    from: usize,
+    /// The last of them, which were not given out.
+    text: VecDeque<u8>,
     /// Something was hidden.
     pub hid: bool,
 }
@@ -292,38 +270,33 @@ impl Search {
     pub fn new(finder: Arc<Finder>, equal_length: bool) -> Search {
         let readings = [(); 3].map(|()| Reading { state: finder.start, places: VecDeque::new() });
         let (decoders, found, text) = Default::default();
-        Search { finder, equal_length, readings, decoders, found, read: 0, text, start: 0, from: 0, hid: false }
+        Search { finder, equal_length, readings, decoders, found, read: 0, text, hid: false }
     }
 
     /// Takes bytes in, and gives out those that are settled.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.read(bytes);
-        self.text.extend_from_slice(bytes);
-        let mut to = self.read.saturating_sub(self.finder.reach()).max(self.from);
+        self.text.extend(bytes);
+        let mut length = self.text.len().saturating_sub(self.finder.reach());
         // Characters stay whole.
-        let is_inside = |at: usize| self.text.get(at - self.start).is_some_and(|byte| byte & 0xC0 == 0x80);
         for _ in 0..3 {
-            to -= usize::from(to > self.from && is_inside(to));
+            length -= usize::from(length > 0 && self.text.get(length).is_some_and(|byte| byte & 0xC0 == 0x80));
         }
-        self.release(to)
+        self.release(length)
     }
 
     /// The rest: nothing more comes.
     pub fn finish(&mut self) -> Vec<u8> {
         self.take(Vec::new(), true);
-        self.release(self.start + self.text.len())
+        self.release(self.text.len())
     }
 
-    fn release(&mut self, to: usize) -> Vec<u8> {
-        let shown = mask(&self.text, self.start, &self.found, self.from..to, self.equal_length);
-        self.hid |= self.found.iter().any(|secret| secret.start < to);
-        self.found.retain(|secret| secret.end > to);
-        self.from = to;
-        // Moving what stays costs as much as was given out since.
-        if self.from - self.start > self.text.len() / 2 {
-            self.text.drain(..self.from - self.start);
-            self.start = self.from;
-        }
+    fn release(&mut self, length: usize) -> Vec<u8> {
+        let from = self.read - self.text.len();
+        let piece: Vec<u8> = self.text.drain(..length).collect();
+        let shown = mask(&piece, from, &self.found, self.equal_length);
+        self.hid |= self.found.first().is_some_and(|secret| secret.start < from + length);
+        self.found.retain(|secret| secret.end > from + length);
         shown
     }
 
@@ -335,6 +308,7 @@ impl Search {
         }
     }
 
+    /// Looks for secrets in what comes next; `last`: nothing more comes.
     fn take(&mut self, mut units: Vec<Unit>, last: bool) {
         for (number, reading) in self.readings.iter_mut().enumerate() {
             units.iter().for_each(|unit| reading.read(&self.finder, *unit, &mut self.found));
@@ -387,21 +361,21 @@ fn add(found: &mut Vec<Range<usize>>, place: Range<usize>) {
     found.splice(first..after, std::iter::once(start..end));
 }
 
-/// A piece of a text that begins at `from`, with the secrets hidden.
-fn mask(text: &[u8], from: usize, found: &[Range<usize>], piece: Range<usize>, equal_length: bool) -> Vec<u8> {
-    let (mut shown, mut done) = (Vec::with_capacity(piece.len()), piece.start);
-    let first = found.partition_point(|secret| secret.end <= piece.start);
-    for secret in found[first..].iter().take_while(|secret| secret.start < piece.end) {
-        let (start, end) = (secret.start.max(piece.start), secret.end.min(piece.end));
-        shown.extend_from_slice(&text[done - from..start - from]);
+/// A piece of a text, which begins at `from`, with the secrets hidden.
+fn mask(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -> Vec<u8> {
+    let (mut shown, mut done) = (Vec::with_capacity(piece.len()), 0);
+    let first = found.partition_point(|secret| secret.end <= from);
+    for secret in found[first..].iter().take_while(|secret| secret.start < from + piece.len()) {
+        let (start, end) = (secret.start.saturating_sub(from), piece.len().min(secret.end - from));
+        shown.extend_from_slice(&piece[done..start]);
         if equal_length {
             shown.resize(shown.len() + end - start, b'*');
-        } else if secret.start >= piece.start {
+        } else if secret.start >= from {
             shown.extend_from_slice(HIDDEN.as_bytes());
         }
         done = end;
     }
-    shown.extend_from_slice(&text[done - from..piece.end - from]);
+    shown.extend_from_slice(&piece[done..]);
     shown
 }
 
@@ -425,7 +399,7 @@ impl Decoder {
             let mut code = None;
             if matches!(byte, b'%' | b'\\' | b'&') {
                 let ahead: Vec<u8> = self.waiting.iter().take(LONGEST_CODE).map(|unit| unit.byte).collect();
-                code = character(&ahead);
+                code = character(&ahead, last);
                 if code.is_none() && !last && ahead.len() < LONGEST_CODE {
                     break;
                 }
@@ -450,8 +424,9 @@ fn decode(text: &[u8], last: bool) -> Vec<u8> {
     Decoder::default().decode(units(text, 0), last).iter().map(|unit| unit.byte).collect()
 }
 
-/// How many of these bytes stand for the encoded character that they begin with, and its bytes.
-fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
+/// How many of these bytes stand for the encoded character that they begin with, and its bytes. `None`: they begin with
+/// none, or that depends on what follows; `last`: nothing does.
+fn character(bytes: &[u8], last: bool) -> Option<(usize, Vec<u8>)> {
     let hex = |digits: Range<usize>| number(bytes.get(digits)?, 16);
     let byte = |length: usize, value: u32| Some((length, vec![u8::try_from(value).ok()?]));
     let char = |length: usize, value: u32| Some((length, char::from_u32(value)?.to_string().into_bytes()));
@@ -460,6 +435,7 @@ fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
         let digits = bytes[from..].iter().position(|b| *b == end)?;
         char(from + digits + 1, number(&bytes[from..from + digits], radix).filter(|value| *value > 0)?)
     };
+    let is = |name: &str| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()));
     match *bytes {
         [b'%' | b'\\', b'u', b'{', ..] => until(3, b'}', 16),
         [mark @ (b'%' | b'\\'), b'u', ..] => match hex(2..6)? {
@@ -472,20 +448,16 @@ fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
         [b'%', ..] => byte(3, hex(1..3)?),
         [b'\\', b'x', ..] => byte(4, hex(2..4)?),
         [b'\\', b'U', ..] => char(10, hex(2..10)?),
-        [b'\\', b'n', ..] => byte(2, 10),
-        [b'\\', b'r', ..] => byte(2, 13),
-        [b'\\', b't', ..] => byte(2, 9),
-        [b'\\', b'b', ..] => byte(2, 8),
-        [b'\\', b'f', ..] => byte(2, 12),
         // A sign stands for itself behind a backslash, unless it may begin another encoded character.
         [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => byte(2, sign.into()),
         [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
         [b'&', b'#', ..] => until(2, b';', 10),
         [b'&', ..] => {
-            let is = |name: &[u8]| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-            NAMED.iter().find(|(name, _)| is(name)).map(|(name, byte)| (name.len(), vec![*byte]))
+            let (name, sign) = NAMED.iter().find(|(name, _)| is(name))?;
+            let next = bytes.get(name.len());
+            (last || next.is_some()).then(|| (name.len() + usize::from(next == Some(&b';')), vec![*sign]))
         }
-        _ => None,
+        _ => ESCAPED.iter().find(|(name, _)| is(name)).map(|(_, sign)| (2, vec![*sign])),
     }
 }
 

@@ -139,15 +139,7 @@ impl Lease {
                 };
                 self.answer(id, &target, Err(refusal), traffic).await.map(|()| false)
             }
-            FromRelay::Saw(event) => {
-                lock(traffic).told(event);
-                Ok(false)
-            }
-            FromRelay::Over { limit } if LIMITS.contains(&limit) => {
-                lock(traffic).over = Some(limit);
-                Ok(true)
-            }
-            FromRelay::Ready | FromRelay::Ended(_) | FromRelay::Over { .. } => Err(io::ErrorKind::InvalidData.into()),
+            other => lock(traffic).told(other),
         }
     }
 
@@ -192,10 +184,8 @@ impl Lease {
             loop {
                 match self.hear().await? {
                     FromRelay::Ended(totals) => return Ok(totals),
-                    FromRelay::Saw(event) => lock(traffic).told(event),
-                    FromRelay::Over { limit } if LIMITS.contains(&limit) => lock(traffic).over = Some(limit),
                     FromRelay::Dial { .. } => {}
-                    FromRelay::Ready | FromRelay::Over { .. } => return Err(io::ErrorKind::InvalidData.into()),
+                    other => _ = lock(traffic).told(other)?,
                 }
             }
         };
@@ -251,12 +241,15 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// An event that the relay tells.
-    fn told(&mut self, event: Event) {
-        let known = event.refused.as_ref().is_none_or(|refusal| refusal.is_of_the_relay());
-        if known {
-            self.saw(event);
+    /// What the relay tells of a call that runs; whether it passed a limit.
+    fn told(&mut self, message: FromRelay) -> io::Result<bool> {
+        match message {
+            FromRelay::Saw(event) if event.refused.as_ref().is_none_or(Refusal::is_of_the_relay) => self.saw(event),
+            FromRelay::Saw(_) => {}
+            FromRelay::Over { limit } if LIMITS.contains(&limit) => self.over = Some(limit),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         }
+        Ok(self.over.is_some())
     }
 
     /// What was refused before it came to a relay, or where there is none.

@@ -190,30 +190,10 @@ impl CallRecord {
     }
 
     /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
-    /// Hides the environment for a script that the call names, and its input until the script is found.
-    pub fn given(&mut self, (mask, shown): redact::Masked) {
+    pub fn given(&mut self, given: redact::Masked) {
         // What was hidden before stays hidden, whatever is decided now.
-        self.arguments.mask.join(mask);
-        (self.arguments.shown, self.arguments.withheld) = (shown, None);
-        let Some(Handler::ServiceMethod { service, parameter_map, .. }) =
-            self.tool.as_ref().map(|tool| &tool.manifest.handler)
-        else {
-            return;
-        };
-        let RecordArguments::Tree(Value::Object(arguments)) = &mut self.arguments.shown else { return };
-        if service != policy::SCRIPT_SERVICE {
-            return;
-        }
-        for (name, value) in arguments {
-            match (parameter_map.get(name).unwrap_or(name).as_str(), value) {
-                ("env", Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
-                ("env", other) => *other = HIDDEN.into(),
-                ("inputData", value) => {
-                    self.arguments.withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into())));
-                }
-                _ => {}
-            }
-        }
+        self.arguments.mask.join(given.mask);
+        (self.arguments.shown, self.arguments.withheld) = (given.shown, given.withheld);
     }
 
     /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.

@@ -16,8 +16,14 @@ const LOOKS: u32 = 20_000;
 /// Bytes of a schema that are searched in one look.
 const BYTES_A_LOOK: usize = 512;
 
-/// The secrets among arguments, and the arguments with the secrets hidden.
-pub type Masked = (Mask, RecordArguments);
+/// The arguments of a call as records show them, and what finds their secrets elsewhere.
+#[derive(Default)]
+pub struct Masked {
+    pub mask: Mask,
+    pub shown: RecordArguments,
+    /// The argument with the input of a script that the call names: shown once its secrets are known.
+    pub withheld: Option<(String, Value)>,
+}
 
 /// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
 #[derive(Clone, PartialEq)]
@@ -41,24 +47,36 @@ impl Display for RecordArguments {
     }
 }
 
-/// Arguments, masked as the parameters of their tool say.
+/// Arguments, masked as the parameters of their tool say. Of a script that the call names the environment is hidden, and
+/// its input until the script is found.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
-    // Input for a script is masked again, by the schemas of that script: it must be a tree.
-    let script =
-        matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == policy::SCRIPT_SERVICE);
-    let Some(schema) = manifest.parameters.as_ref().filter(|schema| schema.may_hide) else {
-        let tree = || RecordArguments::Tree(arguments.clone());
-        return (Mask::default(), if script { tree() } else { RecordArguments::Text(arguments.to_string()) });
+    let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide).map(|schema| &schema.raw);
+    let names = match &manifest.handler {
+        Handler::ServiceMethod { service, parameter_map, .. } if service == policy::SCRIPT_SERVICE => {
+            Some(parameter_map)
+        }
+        _ if schema.is_none() => {
+            return Masked { shown: RecordArguments::Text(arguments.to_string()), ..Masked::default() };
+        }
+        _ => None,
     };
-    let (mut mask, mut shown) = hide(&schema.raw, arguments);
-    if let Value::Object(fields) = &mut shown {
+    let (mut mask, mut shown) =
+        schema.map_or_else(|| (Mask::default(), arguments.clone()), |schema| hide(schema, arguments));
+    let mut withheld = None;
+    for (name, value) in shown.as_object_mut().into_iter().flatten() {
         // A name that the schema does not know may be a secret's, misspelt.
-        for (name, value) in fields.iter_mut().filter(|(name, _)| !declares(&schema.raw, name)) {
+        if schema.is_some_and(|schema| !declares(schema, name)) {
             collect(&arguments[name.as_str()], &mut mask);
             *value = HIDDEN.into();
         }
+        match (names.map(|names| names.get(name).unwrap_or(name).as_str()), value) {
+            (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
+            (Some("env"), other) => *other = HIDDEN.into(),
+            (Some("inputData"), value) => withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into()))),
+            _ => {}
+        }
     }
-    (mask, RecordArguments::Tree(shown))
+    Masked { mask, shown: RecordArguments::Tree(shown), withheld }
 }
 
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too

@@ -2,7 +2,6 @@
 //! running, once without a network. An installer gets no file of the tool and no setting of this machine's user.
 
 use super::build::Packages;
-use crate::base::mask::Mask;
 use crate::base::{lock, text};
 use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
@@ -15,7 +14,7 @@ use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
-use crate::service::redact::RecordArguments;
+use crate::service::redact::{Masked, RecordArguments};
 use crate::service::traces::CallSpan;
 use crate::service::{Arguments, CallRequest, Caller, denials, output, secrets};
 use serde_json::{Value, json};
@@ -204,7 +203,8 @@ impl<'a> Installer<'a> {
     ) -> Result<Value, Fault> {
         let audit = &self.packages.audit;
         record.entry = Some(audit.open()?);
-        record.given((Mask::default(), RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}))));
+        let shown = RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}));
+        record.given(Masked { shown, ..Masked::default() });
         let process = self.packages.process.as_ref().ok_or_else(|| {
             Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")
         })?;

@@ -193,7 +193,10 @@ async fn nothing_is_sent_to_a_host_with_another_certificate() {
 #[tokio::test]
 async fn an_answer_shows_no_secret() {
     let rig = guarded(bearer());
-    let header = format!("X-Echo: Bearer {SECRET}\r\nx-s3cret%2Fvalue%2b1: 2");
+    let header = format!(
+        "X-Echo: Bearer {SECRET}\r\nx-s3cret%2Fvalue%2b1: 2\r\nContent-Encoding: Identity\r\n\
+         Content-Type: text/html;charset=\"iso-8859-1\""
+    );
     let body = format!("<{SECRET}> s3cret%2FValue%2B1 s3cret\\/Value+1 end");
     let chunks: String = body.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
     let chunked = format!("HTTP/1.1 200 {SECRET}\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
@@ -214,6 +217,14 @@ async fn an_answer_shows_no_secret() {
     for (answer, why) in [
         ("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok", "compressed"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "compressed"),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset = utf-16\r\nContent-Length: 2\r\n\r\nok",
+            "without ASCII",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: multipart/byteranges; boundary=x\r\nContent-Length: 2\r\n\r\nok",
+            "searched",
+        ),
         ("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nx", "switched"),
     ] {
         let _kept = rig.secure(&world().a, answer).await;

@@ -23,8 +23,6 @@ pub(super) struct Refused {
     pub code: Code,
     /// JSON pointer of the part of the file that is at fault.
     pub pointer: Cow<'static, str>,
-    /// Line and column of that part; (0, 0) = not known.
-    pub at: (usize, usize),
     /// A copy of a builtin's own file: reported as a note, not as a fault.
     pub harmless: bool,
 }
@@ -32,7 +30,7 @@ pub(super) struct Refused {
 impl Refused {
     pub fn new(tool: Tool, code: Code, message: String) -> Refused {
         let pointer = if code == Code::Conflict { "/toolId" } else { "" };
-        Refused { tool, summary: message.clone(), message, code, pointer: pointer.into(), at: (0, 0), harmless: false }
+        Refused { tool, summary: message.clone(), message, code, pointer: pointer.into(), harmless: false }
     }
 }
 
@@ -75,8 +73,7 @@ pub(super) fn settle_ids(candidates: Vec<Tool>, held: &Incumbents) -> (Vec<Tool>
         } else {
             let message =
                 "the namespace 'core' is compiled into toolhost: choose another, for example custom".to_owned();
-            let at = position(&tool.site.manifest, "/toolId");
-            refused.push(Refused { at, ..Refused::new(tool, Code::Conflict, message) });
+            refused.push(Refused::new(tool, Code::Conflict, message));
         }
     }
     for group in groups.into_values() {
@@ -125,8 +122,7 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
     let claims: Vec<String> = go.iter().chain(stay).zip(&places).map(claim).collect();
     let end = if stay.is_empty() { "all of them are disabled" } else { "the one that was loaded before stays" };
     let message = format!("{what}: claimed by {}; {end}. Change one id or take one file away", claims.join(", "));
-    let new = |(tool, at)| Refused { at, ..Refused::new(tool, Code::Conflict, message.clone()) };
-    refused.extend(go.into_iter().zip(places).map(new));
+    refused.extend(go.into_iter().map(|tool| Refused::new(tool, Code::Conflict, message.clone())));
 }
 
 /// Why a file that a tool may write is not loaded.
@@ -177,8 +173,8 @@ pub(super) fn settle_services(
                 "the service '{id}' is described more than once ({}); {end}. Change one id or take one file away",
                 files.join(", ")
             );
-            let problem = Problem::new(Severity::Error, Code::Conflict, format!("{}/id", descriptor.at), message);
-            problems.push(located(&file, problem));
+            let pointer = format!("{}/id", descriptor.at);
+            problems.push((file, Problem::new(Severity::Error, Code::Conflict, pointer, message)));
         }
     }
     for mut tool in std::mem::take(tools) {
@@ -197,18 +193,12 @@ pub(super) fn settle_services(
                 tools.push(tool);
             }
             Err((pointer, message)) => {
-                let at = position(&tool.site.manifest, &pointer);
                 let pointer = pointer.into();
-                refused.push(Refused { pointer, at, ..Refused::new(tool, Code::Dependency, message) });
+                refused.push(Refused { pointer, ..Refused::new(tool, Code::Dependency, message) });
             }
         }
     }
     (services, problems)
-}
-
-fn located(file: &std::path::Path, mut problem: Problem) -> (PathBuf, Problem) {
-    (problem.line, problem.column) = position(file, &problem.pointer);
-    (file.to_path_buf(), problem)
 }
 
 /// The descriptor of a tool's service. `Err`: where the fault lies, and which.
@@ -242,7 +232,7 @@ fn undeclared(tool: &Tool, remote: &Remote, service: &ServiceDescriptor) -> Vec<
         let (name, id) = (text::head(name, 80), &service.id);
         let message = format!("'{name}' is not a parameter of the service '{id}', and is not sent{near}");
         let pointer = format!("{}/{}", remote.at.1, escape_segment(&name));
-        located(&tool.site.manifest, Problem::new(Severity::Warning, Code::Schema, pointer, message))
+        (tool.site.manifest.clone(), Problem::new(Severity::Warning, Code::Schema, pointer, message))
     };
     unknown.map(warning).collect()
 }

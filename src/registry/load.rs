@@ -134,7 +134,7 @@ impl DirectToolLoader {
             }
         };
         let skipped = |tool, mut problems: Vec<Problem>| {
-            locate_in(&mut problems, &bytes);
+            locate_in(&mut problems, || &bytes);
             let claims = spelt(&bytes, "toolId").into_iter().next();
             let report = FileReport { path: path.clone(), status: Status::Skipped, tool, claims, problems };
             Read { report, found: Err(claim(&path, &bytes, bases)) }
@@ -163,7 +163,7 @@ impl DirectToolLoader {
             }
         };
         problems.extend(without_connect(&manifest, &site));
-        locate_in(&mut problems, &bytes);
+        locate_in(&mut problems, || &bytes);
         problems.extend(scan::writable_by_others(&site));
         let tool = Tool::new(Arc::new(manifest), site, self.id());
         Read { report: FileReport::loaded(path, reference, problems), found: Ok((vec![tool], Vec::new())) }
@@ -311,24 +311,18 @@ pub fn position(manifest: &Path, pointer: &str) -> (usize, usize) {
 
 /// Adds line and column to the problems that have only a pointer, from the file as it is now.
 pub fn locate(problems: &mut [Problem], manifest: &Path) {
-    if problems.iter().any(is_lost) {
-        locate_in(problems, &manifest_text(manifest));
-    }
+    locate_in(problems, || manifest_text(manifest));
 }
 
 /// The same, from the text that the problems are about.
-fn locate_in(problems: &mut [Problem], text: &[u8]) {
-    if !problems.iter().any(is_lost) {
-        return;
-    }
-    if let Ok(document) = json::parse(text, json::Dialect::Commented) {
-        let lost = problems.iter_mut().filter(|problem| is_lost(problem));
+fn locate_in<T: AsRef<[u8]>>(problems: &mut [Problem], text: impl FnOnce() -> T) {
+    let lost = problems.iter_mut().filter(|problem| problem.line == 0 && !problem.pointer.is_empty());
+    let mut lost = lost.peekable();
+    if lost.peek().is_some()
+        && let Ok(document) = json::parse(text().as_ref(), json::Dialect::Commented)
+    {
         lost.for_each(|problem| (problem.line, problem.column) = document.place(&problem.pointer));
     }
-}
-
-fn is_lost(problem: &Problem) -> bool {
-    problem.line == 0 && !problem.pointer.is_empty()
 }
 
 fn manifest_text(manifest: &Path) -> Vec<u8> {

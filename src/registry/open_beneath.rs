@@ -7,7 +7,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenError {
@@ -46,8 +46,22 @@ impl OpenError {
     }
 }
 
-/// A handle on a folder; the path to it may hold links, since the operator named it.
-pub(super) fn folder(path: &Path) -> Result<OwnedFd, Errno> {
+/// A base folder, open.
+pub(super) struct Base {
+    /// Without symbolic links.
+    pub path: PathBuf,
+    pub folder: OwnedFd,
+}
+
+impl Base {
+    /// The path may hold links, since the operator named it.
+    pub(super) fn open(path: &Path) -> std::io::Result<Base> {
+        let path = path.canonicalize()?;
+        Ok(Base { folder: folder(&path)?, path })
+    }
+}
+
+fn folder(path: &Path) -> Result<OwnedFd, Errno> {
     open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
 }
 

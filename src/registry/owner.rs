@@ -6,7 +6,6 @@
 //! tools.
 
 use super::conflicts::{Incumbents, Refused, written_by};
-use super::load::position;
 use super::tool::{Claim, Tool};
 use crate::base::text;
 use crate::manifest::{Code, Site};
@@ -192,8 +191,7 @@ fn mirrors(folder: &Path, script: &Path, base: &Path) -> bool {
 
 fn foreigner(tool: &Tool, message: String) -> Refused {
     let summary = format!("{}: {message}", text::path(&tool.site.manifest));
-    let at = position(&tool.site.manifest, POINTER);
-    Refused { at, summary, pointer: POINTER.into(), ..Refused::new(tool.clone(), Code::Security, message) }
+    Refused { summary, pointer: POINTER.into(), ..Refused::new(tool.clone(), Code::Security, message) }
 }
 
 fn list(manifests: &BTreeSet<&Path>) -> String {

@@ -296,19 +296,22 @@ fn report_refused(
     }
     let by_path: HashMap<PathBuf, usize> =
         reports.iter().enumerate().rev().map(|(index, report)| (report.path.clone(), index)).collect();
-    for Refused { tool, message, summary, code, pointer, at, harmless } in refused {
-        if let Some(index) = by_path.get(&tool.site.manifest) {
-            let severity = if harmless { Severity::Note } else { Severity::Error };
-            let mut why = Problem::new(severity, code, &*pointer, message);
-            (why.line, why.column) = at;
-            reports[*index].add(why);
-            reports[*index].status = Status::Skipped;
-        }
+    let refused = refused.into_iter().map(|refused| {
+        let Refused { tool, message, summary, code, pointer, harmless } = refused;
         disabled.insert(conflicts::folded(&tool.manifest.id), summary);
-    }
-    for (path, problem) in problems {
-        if let Some(index) = by_path.get(&path) {
-            reports[*index].add(problem);
+        let severity = if harmless { Severity::Note } else { Severity::Error };
+        (tool.site.manifest, Problem::new(severity, code, &*pointer, message), true)
+    });
+    let problems = problems.into_iter().map(|(path, problem)| (path, problem, false));
+    for (path, mut problem, is_refused) in refused.chain(problems) {
+        let Some(report) = by_path.get(&path).map(|index| &mut reports[*index]) else { continue };
+        // A copy of a builtin's file is meant as a whole.
+        if problem.severity != Severity::Note {
+            load::locate(std::slice::from_mut(&mut problem), &path);
+        }
+        report.add(problem);
+        if is_refused {
+            report.status = Status::Skipped;
         }
     }
     tools.iter().for_each(|tool| drop(disabled.remove(&conflicts::folded(&tool.manifest.id))));

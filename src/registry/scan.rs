@@ -4,14 +4,13 @@
 //! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its folder must not hide
 //! the manifest which says that it may write there.
 
-use super::open_beneath;
+use super::open_beneath::Base;
 use super::tool::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file};
 use crate::base::{files, text};
 use crate::manifest::{Code, Problem, Severity, Site};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::HashSet;
 use std::fs::{DirEntry, read_dir};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,11 +24,6 @@ pub(super) struct Candidate {
     pub relative: PathBuf,
 }
 
-pub(super) struct Base {
-    pub path: PathBuf,
-    pub folder: OwnedFd,
-}
-
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
 pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut Discovery) -> Vec<Candidate> {
     scan_at_most(MAX_SCAN_ENTRIES, bases, discovery)
@@ -37,9 +31,8 @@ pub(super) fn scan<'a>(bases: impl Iterator<Item = &'a PathBuf>, discovery: &mut
 
 /// One file, without a look at what lies beside it.
 pub(super) fn single(file: &Path) -> Option<Candidate> {
-    let (folder, name) = (file.parent()?.canonicalize().ok()?, file.file_name()?);
-    let opened = open_beneath::folder(&folder).ok()?;
-    Some(Candidate { base: Arc::new(Base { path: folder, folder: opened }), relative: PathBuf::from(name) })
+    let base = Arc::new(Base::open(file.parent()?).ok()?);
+    Some(Candidate { base, relative: file.file_name()?.into() })
 }
 
 fn scan_at_most<'a>(
@@ -69,14 +62,13 @@ struct Scan<'d> {
 
 impl Scan<'_> {
     fn open(&mut self, base: &Path) -> Option<Arc<Base>> {
-        let opened = base.canonicalize().and_then(|path| Ok((open_beneath::folder(&path)?, path)));
-        match opened {
-            Ok((folder, path)) => {
+        match Base::open(base) {
+            Ok(base) => {
                 // Whoever can rename in a folder above puts other tools in its place.
-                if let Some(warning) = path.ancestors().find_map(changeable) {
-                    self.discovery.reports.push(FileReport::loaded(path.clone(), None, vec![warning]));
+                if let Some(warning) = base.path.ancestors().find_map(changeable) {
+                    self.discovery.reports.push(FileReport::loaded(base.path.clone(), None, vec![warning]));
                 }
-                Some(Arc::new(Base { path, folder }))
+                Some(Arc::new(base))
             }
             Err(error) => {
                 // A project may have only one of the two folders; the other may come while a server runs.

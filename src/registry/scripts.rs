@@ -1,11 +1,10 @@
 //! From a script path as written to one regular file below a script base folder, never upwards, outwards or through a
 //! link.
 
-use super::open_beneath::{self, OpenError};
+use super::open_beneath::{self, Base, OpenError};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Severity, Site};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the manifest's folder.
@@ -21,21 +20,13 @@ pub(super) type Note = Option<(Severity, String)>;
 /// Script base folders, opened once for all manifests of a load.
 pub(super) struct Bases(Vec<Base>);
 
-struct Base {
-    /// Without symbolic links.
-    path: PathBuf,
-    folder: OwnedFd,
-}
-
 impl Bases {
     /// Bases that are not there hold no script; `doctor` and `check` tell about them.
     pub(super) fn open(bases: &[PathBuf]) -> Bases {
         let mut opened: Vec<Base> = Vec::new();
-        for path in bases.iter().filter_map(|base| base.canonicalize().ok()) {
-            if let Ok(folder) = open_beneath::folder(&path)
-                && opened.iter().all(|base| base.path != path)
-            {
-                opened.push(Base { path, folder });
+        for base in bases.iter().filter_map(|base| Base::open(base).ok()) {
+            if opened.iter().all(|known| known.path != base.path) {
+                opened.push(base);
             }
         }
         Bases(opened)

@@ -40,12 +40,7 @@ pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
         let candidates = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
         for candidate in candidates.filter(|c| c.symlink_metadata().is_ok()) {
             relies_on(&candidate, &mut found.relied_on);
-            let runtime = binary(language, &candidate, off_limits, Some(&asker)).and_then(|binary| {
-                let runtime = describe(language, &binary, "PATH", off_limits, Some(&asker))?;
-                outside(&runtime, off_limits)?;
-                Ok(runtime)
-            });
-            match runtime {
+            match resolve(language, &candidate, "PATH", off_limits, Some(&asker)) {
                 Ok(runtime) => {
                     found.runtimes.insert(language, runtime);
                     break;
@@ -60,25 +55,28 @@ pub fn discover(search_path: &OsStr, off_limits: &OffLimits) -> Discovered {
 /// Every folder of a search path, also one that is not there yet, and the links that lead to it.
 fn search_relies_on(search_path: &OsStr) -> BTreeMap<PathBuf, String> {
     let mut relied_on = BTreeMap::new();
-    for entry in std::env::split_paths(search_path).filter(|entry| entry.is_absolute()) {
+    for entry in std::env::split_paths(search_path) {
         let words = format!("{} is in PATH, and programs of that folder are run on the host", entry.display());
-        let (links, end) = files::way(&entry);
-        for step in links.into_iter().chain([end, entry]) {
-            relied_on.entry(step).or_insert_with(|| words.clone());
-        }
+        add_way(&entry, None, &words, &mut relied_on);
     }
     relied_on
 }
 
 /// Adds the paths that lead to a program of the search path, or to one that a policy names: its name, the links to its
-/// file, and the installation that tells a launcher what to start. (A relative path adds nothing.)
+/// file, and the installation that tells a launcher what to start.
 pub fn relies_on(candidate: &Path, relied_on: &mut BTreeMap<PathBuf, String>) {
     let words = format!("{} leads there, and tools or this host run it", candidate.display());
-    let (links, end) = files::way(candidate);
     let installation = candidate.parent().filter(|folder| folder.ends_with("shims")).and_then(Path::parent);
-    let steps = links.into_iter().chain([end, candidate.to_owned()]).chain(installation.map(Path::to_path_buf));
-    for step in steps.filter(|_| candidate.is_absolute()) {
-        relied_on.entry(step).or_insert_with(|| words.clone());
+    add_way(candidate, installation, &words, relied_on);
+}
+
+/// Adds the links that lead on from a path, the file at their end, the path itself, and one more. A relative path adds
+/// nothing.
+fn add_way(path: &Path, more: Option<&Path>, words: &str, relied_on: &mut BTreeMap<PathBuf, String>) {
+    let (links, end) = files::way(path);
+    let steps = links.into_iter().chain([end, path.to_owned()]).chain(more.map(Path::to_path_buf));
+    for step in steps.filter(|_| path.is_absolute()) {
+        relied_on.entry(step).or_insert_with(|| words.to_owned());
     }
 }
 
@@ -87,10 +85,7 @@ pub fn named(language: Language, path: &Path, off_limits: &OffLimits) -> Result<
     if !path.is_absolute() {
         return Err(format!("{} is not absolute; write the whole path of the interpreter", path.display()));
     }
-    let binary = binary(language, path, off_limits, None)?;
-    let runtime = describe(language, &binary, "policy", off_limits, None)?;
-    outside(&runtime, off_limits)?;
-    Ok(runtime)
+    resolve(language, path, "policy", off_limits, None)
 }
 
 /// The folders of a search path that may hold an interpreter, without symlinks, each once.
@@ -139,19 +134,22 @@ fn binary(
     }
 }
 
-fn describe(
+/// From a candidate to everything that the interpreter needs. `found`: where it was named.
+fn resolve(
     language: Language,
-    binary: &Binary,
+    candidate: &Path,
     found: &str,
     off_limits: &OffLimits,
     asker: Option<&Asker>,
 ) -> Result<policy::Runtime, String> {
+    let binary = binary(language, candidate, off_limits, asker)?;
     let runtime = match language {
-        Language::Python => python::runtime(binary, found)?,
-        Language::Nodejs | Language::Bun => javascript::runtime(language, binary, found, off_limits, asker)?,
+        Language::Python => python::runtime(&binary, found)?,
+        Language::Nodejs | Language::Bun => javascript::runtime(language, &binary, found, off_limits, asker)?,
         Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
     };
     runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
+    outside(&runtime, off_limits)?;
     Ok(runtime)
 }
 

@@ -2,12 +2,10 @@
 //!
 //! The tool's own script is not run, nothing is published, and no path is tried outside the walls.
 
-use super::launcher::{CallInput, LauncherError};
+use super::launcher::{CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
 use super::scripts::Scripts;
-use super::setup::RoleNeeds;
-use crate::executor::clock::Clock;
-use crate::executor::{Ending, Events, Outcome};
+use crate::executor::{Clock, Ending, Events, Outcome};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{

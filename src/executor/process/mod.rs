@@ -7,16 +7,13 @@ mod pool;
 mod publish;
 mod relay;
 mod scripts;
-mod setup;
 
 #[cfg(feature = "wasi")]
 pub(super) use call::Ready;
 #[cfg(feature = "wasi")]
-pub(super) use launcher::CallInput;
+pub(super) use launcher::{CallInput, RoleNeeds};
 pub use launcher::{LauncherError, settle};
 pub use pool::Launchers;
 #[cfg(feature = "wasi")]
 pub(super) use pool::resolve;
 pub use scripts::Scripts;
-#[cfg(feature = "wasi")]
-pub(super) use setup::RoleNeeds;

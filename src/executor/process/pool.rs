@@ -1,9 +1,8 @@
 //! The launchers, kept while they are idle. A launcher runs one call at a time, so simultaneous calls use several.
 
 use super::call::Ready;
-use super::launcher::{self, CallInput, Launcher, LauncherError, Process};
+use super::launcher::{self, CallInput, Launcher, LauncherError, Process, RoleNeeds, set_up};
 use super::relay::{self, Relay};
-use super::setup::{self, RoleNeeds};
 use crate::base::lock;
 use crate::base::places::Places;
 use crate::egress::protocol::Served;
@@ -94,7 +93,7 @@ impl Launchers {
             return Err(Fault::new(Kind::CapabilityError, message).person(person).into());
         }
         let before = resolved.before;
-        let setup = setup::build(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
+        let setup = set_up(shape, resolved, extra, self.groups.as_ref().map(cgroup::Cgroups::version));
         let mut wanted = (setup, relay::served(shape)?);
         while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
             // A launcher that somebody killed is passed over.
@@ -147,7 +146,7 @@ impl Launchers {
     async fn start_relay(&self, shape: &Shape) -> Result<(Launcher, OwnedFd), LauncherError> {
         let (bare, extra) = relay::confinement(shape);
         let version = self.groups.as_ref().map(cgroup::Cgroups::version);
-        let setup = setup::build(&bare, grants::Resolved::default(), &extra, version);
+        let setup = set_up(&bare, grants::Resolved::default(), &extra, version);
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
@@ -184,7 +183,7 @@ impl Launchers {
         if ready.launcher.last {
             return;
         }
-        let setup = Setup { identity: setup::ANY, ..ready.launcher.setup.clone() };
+        let setup = Setup { identity: launcher::ANY, ..ready.launcher.setup.clone() };
         let served = ready.relay.as_ref().map(|relay| relay.served.clone());
         self.idle.put((setup, served), ready);
     }

@@ -1,8 +1,7 @@
 //! The relay of a networked launcher: our own binary behind walls of its own. It gets no file, network or secret of
 //! another tool.
 
-use super::launcher::Launcher;
-use super::setup::RoleNeeds;
+use super::launcher::{Launcher, RoleNeeds};
 use crate::base::Counted;
 use crate::egress::{Dialler, Lease, protocol};
 use crate::fault::{Fault, Kind};

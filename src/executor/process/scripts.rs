@@ -1,13 +1,13 @@
 //! The executor of Python, Node and Bun scripts.
 
 use super::call::{Captured, Finished};
-use super::launcher::{CallInput, LauncherError};
+use super::launcher::{self, CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
-use super::setup::{self, RoleNeeds};
 use crate::base::{lock, messages, millis};
 use crate::egress::Traffic;
-use crate::executor::clock::Clock;
-use crate::executor::{Attempt, Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, output};
+use crate::executor::{
+    Attempt, Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running, output,
+};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
@@ -107,7 +107,7 @@ impl Scripts {
         let Confinement { shape, per_call } = confinement;
         let mut shape = Arc::clone(shape);
         let source = per_call.source.as_deref().map(|text| {
-            let name = setup::source_name(shape.runtime.language, text);
+            let name = launcher::source_name(shape.runtime.language, text);
             let script = shape.folder.join(name);
             Arc::make_mut(&mut shape).script = Some(script);
             (name, text)
@@ -357,7 +357,7 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = setup::build(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
+        let setup = launcher::set_up(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
         (Ready { launcher: Launcher::new(Process::held(control), setup), relay: None }, theirs)
     }
 

@@ -2,9 +2,8 @@
 //!
 //! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
-use super::cache::MAX_CODE_BYTES;
-use super::child::{Child, Role};
 use super::frame::{self, FilePart, FrameLimits, Order, Report, invalid};
+use super::session::{Child, Role};
 use super::{adapt, engine, guest, trusted_code};
 use crate::base::store::Writer;
 use crate::executor::process::Launchers;
@@ -21,6 +20,8 @@ use wasmtime::component::Component;
 
 /// Largest module that is read: the largest interpreter measured has 105 MB.
 pub const MAX_MODULE_BYTES: u64 = 256 << 20;
+/// Largest compiled module: the largest interpreter measured is 261 MB.
+pub const MAX_CODE_BYTES: u64 = 512 << 20;
 /// Largest module in text form.
 pub const MAX_TEXT_BYTES: u64 = 16 << 20;
 
@@ -216,7 +217,7 @@ fn confinement(tool: &policy::Shape, allowed: &Allowed) -> policy::Shape {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cache::{CODE, Cache};
+    use super::super::library::{CODE, Cache};
     use super::*;
 
     #[tokio::test]

@@ -1,25 +1,37 @@
-//! The state of one store, and what its guest may import.
+//! The state of one store: what its guest may import, the folders that it finds opened, and where its output goes.
 
 use super::adapt::EXITS;
-use super::denials::{Granted, Watch, below};
-use super::folders::Folders;
-use super::frame::Denied;
-use super::http::Http;
+use super::denials::{Granted, SCRATCH, Watch, below};
+use super::frame::{Denied, MAX_LOG_PIECE, Opening, Report, ToHost};
+use super::http::Hooks;
+use crate::base::lock;
+use crate::executor::output::MARK;
+use crate::sandbox;
+use bytes::Bytes;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::collections::HashMap;
+use std::fs::{File, FileTimes};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+use tokio::io::AsyncWrite;
 use wasmtime::component::{Linker, LinkerInstance, Resource, ResourceTable};
 use wasmtime::{Engine, ResourceLimiter, StoreContextMut};
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemView};
+use wasmtime_wasi::p2::bindings::filesystem::preopens;
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, ErrorCode, HostDescriptor, MetadataHashValue, NewTimestamp, OpenFlags, PathFlags,
 };
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode as NetworkError, IpAddressFamily, Network};
 use wasmtime_wasi::p2::bindings::sockets::{ip_name_lookup, tcp_create_socket, udp_create_socket};
-use wasmtime_wasi::p2::{FsResult, SocketResult};
+use wasmtime_wasi::p2::{FsResult, OutputStream, Pollable, SocketResult, StreamError, StreamResult};
 use wasmtime_wasi::sockets::WasiSocketsView;
-use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
-use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
+use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 /// Largest table of a guest, elements.
 const MAX_TABLE_ELEMENTS: usize = 1_000_000;
@@ -29,7 +41,8 @@ pub struct Guest {
     pub table: ResourceTable,
     pub meter: Meter,
     wasi: WasiCtx,
-    http: Http,
+    http: WasiHttpCtx,
+    hooks: Hooks,
     folders: Option<Folders>,
     /// The names of opened files and folders, by handle.
     names: HashMap<u32, String>,
@@ -49,9 +62,9 @@ impl Guest {
         watch: Watch,
     ) -> Guest {
         let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
-        let http = Http::new(networked, watch.clone());
+        let (http, hooks) = (WasiHttpCtx::default(), Hooks::new(networked, watch.clone()));
         let (table, names, salt) = (ResourceTable::new(), HashMap::new(), RandomState::new());
-        Guest { table, meter, wasi, http, folders, names, granted, watch, salt }
+        Guest { table, meter, wasi, http, hooks, folders, names, granted, watch, salt }
     }
 
     /// Passes the answer to a question about paths on, each below a handle; a refusal is reported. Of two paths the
@@ -127,7 +140,7 @@ impl WasiView for Guest {
 
 impl WasiHttpView for Guest {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
-        self.http.view(&mut self.table)
+        WasiHttpCtxView { hooks: &mut self.hooks, table: &mut self.table, ctx: &mut self.http }
     }
 }
 
@@ -308,4 +321,206 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
             })
         },
     )
+}
+
+/// The folders that guests find opened, opened once for all calls of a worker. Scratch is checked after each call.
+#[derive(Clone)]
+pub struct Folders(Arc<Mutex<Opened>>);
+
+struct Opened {
+    /// Holds the folders; a guest gets handles in a table of its own.
+    wasi: WasiCtx,
+    scratch: Scratch,
+    /// Whether the call under way asked for the folders.
+    asked: bool,
+}
+
+impl Folders {
+    /// `scratch`: the folder that is the guest's `/tmp`.
+    pub fn open(openings: &[Opening], scratch: &Path) -> io::Result<Folders> {
+        let mut wasi = WasiCtxBuilder::new();
+        // The worker has nothing else to do; should a file block for ever, the host ends the worker.
+        wasi.allow_blocking_current_thread(true);
+        for opening in openings {
+            let perms = if opening.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+            // A granted folder that is not there, or that this user may not enter, is simply not
+            // found: the same that a script sees.
+            let _ = wasi.preopened_dir(&opening.at, &opening.name, perms);
+        }
+        wasi.preopened_dir(scratch, SCRATCH, FsPerms::ReadWrite).map_err(io::Error::other)?;
+        let scratch = Scratch::open(scratch)?;
+        Ok(Folders(Arc::new(Mutex::new(Opened { wasi: wasi.build(), scratch, asked: false }))))
+    }
+
+    /// Handles of the folders, in the guest's own table.
+    pub fn give(&self, table: &mut ResourceTable) -> wasmtime::Result<Vec<(Resource<Descriptor>, String)>> {
+        struct View<'a>(WasiCtxView<'a>);
+        impl WasiView for View<'_> {
+            fn ctx(&mut self) -> WasiCtxView<'_> {
+                WasiCtxView { ctx: self.0.ctx, table: self.0.table }
+            }
+        }
+        let opened = &mut *lock(&self.0);
+        if !std::mem::replace(&mut opened.asked, true) {
+            opened.scratch.begin()?;
+        }
+        let mut view = View(WasiCtxView { ctx: &mut opened.wasi, table });
+        preopens::Host::get_directories(&mut view.filesystem())
+    }
+
+    pub fn were_asked_for(&self) -> bool {
+        lock(&self.0).asked
+    }
+
+    /// After a call, when its handles are closed: whether nothing is left that the next call could read; no, in doubt.
+    pub fn are_clean(&self) -> bool {
+        let mut opened = lock(&self.0);
+        !std::mem::take(&mut opened.asked) || opened.scratch.is_empty()
+    }
+}
+
+/// Scratch as every call finds it: empty, its times those of this call.
+struct Scratch {
+    path: PathBuf,
+    folder: File,
+    /// The size of the empty folder, where that tells whether anything is in it: on a tmpfs. Other file systems are not
+    /// ours alone, and only tests without walls have one here.
+    empty: Option<u64>,
+}
+
+impl Scratch {
+    fn open(path: &Path) -> io::Result<Scratch> {
+        let folder = File::open(path)?;
+        let tmpfs = fstatfs(&folder).map_err(io::Error::from)?.filesystem_type() == TMPFS_MAGIC;
+        let mut scratch = Scratch { path: path.to_owned(), folder, empty: None };
+        scratch.empty = if tmpfs && scratch.is_empty() { scratch.size() } else { None };
+        Ok(scratch)
+    }
+
+    fn begin(&self) -> io::Result<()> {
+        // A guest may set these times to anything. (The ctime, which cannot be set, becomes now.)
+        let now = SystemTime::now();
+        self.folder.set_times(FileTimes::new().set_accessed(now).set_modified(now))
+    }
+
+    fn is_empty(&self) -> bool {
+        match self.empty {
+            Some(size) => self.size() == Some(size),
+            None => std::fs::read_dir(&self.path).is_ok_and(|mut entries| entries.next().is_none()),
+        }
+    }
+
+    fn size(&self) -> Option<u64> {
+        sandbox::fstat(self.folder.as_fd()).ok().map(|facts| facts.size)
+    }
+}
+
+/// What a guest may hand over in one write.
+const CHUNK: usize = (MAX_LOG_PIECE / 2) as usize;
+
+/// A guest's stdout or stderr: it goes to the host, in frames, and reaches no descriptor of the worker. Clones are the
+/// same output.
+#[derive(Clone)]
+pub struct Sink(Arc<Mutex<SinkState>>);
+
+struct SinkState {
+    to: ToHost,
+    /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are
+    /// sent, and whatever lines follow them.
+    is_log: bool,
+    pending: Vec<u8>,
+    sent: u64,
+    max_bytes: u64,
+    is_over: bool,
+}
+
+impl Sink {
+    pub fn log(to: &ToHost) -> Sink {
+        Sink::new(to, true, u64::MAX)
+    }
+
+    /// The answer. More than `max_bytes` end the call.
+    pub fn answer(to: &ToHost, max_bytes: u64) -> Sink {
+        Sink::new(to, false, max_bytes)
+    }
+
+    fn new(to: &ToHost, is_log: bool, max_bytes: u64) -> Sink {
+        let (to, pending) = (to.clone(), Vec::new());
+        Sink(Arc::new(Mutex::new(SinkState { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
+    }
+
+    /// Takes bytes. An error ends the call.
+    pub fn take(&self, bytes: &[u8]) -> io::Result<()> {
+        let own = &mut *lock(&self.0);
+        own.is_over |= own.sent + (own.pending.len() + bytes.len()) as u64 > own.max_bytes;
+        if own.is_over {
+            return Err(io::Error::other("the output limit is reached"));
+        }
+        own.pending.extend_from_slice(bytes);
+        let has_line = bytes.contains(&b'\n');
+        let is_stream = own.sent > 0 || own.pending.starts_with(MARK);
+        let length = match own.is_log {
+            true if has_line || own.pending.len() >= CHUNK => own.pending.len(),
+            false if has_line && is_stream => {
+                own.pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
+            }
+            _ => 0,
+        };
+        own.send(length)
+    }
+
+    /// Sends what has no line break yet, too.
+    pub fn flush(&self) -> io::Result<()> {
+        let own = &mut *lock(&self.0);
+        own.send(own.pending.len())
+    }
+
+    /// What was not sent, and whether the limit was passed.
+    pub fn finish(&self) -> (Vec<u8>, bool) {
+        let own = &mut *lock(&self.0);
+        (std::mem::take(&mut own.pending), own.is_over)
+    }
+}
+
+impl SinkState {
+    fn send(&mut self, length: usize) -> io::Result<()> {
+        let report = if self.is_log { Report::Log } else { Report::Output };
+        self.pending[..length].chunks(CHUNK).try_for_each(|piece| self.to.send(&report, piece))?;
+        self.pending.drain(..length);
+        self.sent += length as u64;
+        Ok(())
+    }
+}
+
+impl IsTerminal for Sink {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Sink {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        unimplemented!("only WASI 0.3 asks for this, and its functions are not linked")
+    }
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.clone())
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Sink {
+    async fn ready(&mut self) {}
+}
+
+#[wasmtime_wasi::async_trait]
+impl OutputStream for Sink {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.take(&bytes).map_err(|e| StreamError::trap(&e.to_string()))
+    }
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(CHUNK)
+    }
 }

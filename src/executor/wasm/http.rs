@@ -14,22 +14,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use wasmtime::component::ResourceTable;
-use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks};
+use wasmtime_wasi_http::{Error, RequestOptions, Result, WasiBody, WasiHttpHooks};
 
 /// Longest wait for a connection or for the first byte of an answer, where the guest names none. The call's own time
 /// limit is usually shorter.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// What `wasi:http` keeps for a call: headers are values of the guest's own, so they work.
-#[derive(Default)]
-pub struct Http {
-    context: WasiHttpCtx,
-    hooks: Hooks,
-}
-
-#[derive(Default)]
-struct Hooks {
+/// Sends or refuses the requests of a call. (Headers are values of the guest's own, so they work without hosts.)
+pub struct Hooks {
     /// The tool may reach hosts.
     networked: bool,
     watch: Watch,
@@ -37,13 +29,9 @@ struct Hooks {
     trust: Arc<OnceLock<Trust>>,
 }
 
-impl Http {
-    pub fn new(networked: bool, watch: Watch) -> Http {
-        Http { context: WasiHttpCtx::default(), hooks: Hooks { networked, watch, trust: Arc::default() } }
-    }
-
-    pub fn view<'a>(&'a mut self, table: &'a mut ResourceTable) -> WasiHttpCtxView<'a> {
-        WasiHttpCtxView { hooks: &mut self.hooks, table, ctx: &mut self.context }
+impl Hooks {
+    pub fn new(networked: bool, watch: Watch) -> Hooks {
+        Hooks { networked, watch, trust: Arc::default() }
     }
 }
 

@@ -3,8 +3,7 @@
 //! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not
 //! tried again soon, and no tool keeps a compiler from all others.
 
-use super::cache::{CODE, Cache, REFUSAL};
-use super::compile::{self, Failure, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
+use super::compile::{self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
 use super::engine;
 use super::session::unable;
 use crate::base::files::{self, Stamp};
@@ -12,17 +11,18 @@ use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
-use crate::base::store::{self, Content};
+use crate::base::store::{self, Content, ContentStore, Kind as Record, Limits, Writer};
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use nix::fcntl::OFlag;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Most entries of each map; a full map is emptied, since all can be found again. Keeps the
 /// number of open cache entries below the usual limit of descriptors.
@@ -42,6 +42,73 @@ const TOO_MUCH_KEPT: Duration = Duration::from_secs(3600);
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for another process: no compilation takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(330);
+
+const LIMITS: Limits = Limits { bytes: 4 << 30, files: 1_000_000 };
+pub const CODE: Record = Record { mark: b"thwasm1\n", ending: "", max_bytes: MAX_CODE_BYTES, has_tree: false };
+const REFUSAL: Record = Record { mark: b"thwref1\n", ending: ".refused", max_bytes: 64 << 10, has_tree: false };
+static KINDS: [Record; 2] = [CODE, REFUSAL];
+
+/// Compiled code on disk, and why a module has none.
+#[derive(Debug)]
+pub struct Cache {
+    pub(super) store: ContentStore,
+    /// Kept so that a temporary cache goes with its owner.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Cache {
+    /// Opens (and makes) the cache folder. The error names what is wrong with it, for the person.
+    pub fn open(path: &Path) -> Result<Cache, String> {
+        let cache = Cache { store: ContentStore::open(path, &KINDS, LIMITS)?, _temporary: None };
+        let _ = cache.store.tidy(&|_| None);
+        Ok(cache)
+    }
+
+    /// A cache that lives as long as its owner, where no lasting one may be had.
+    pub fn temporary() -> Result<Cache, String> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::Builder::new()
+            .prefix("toolhost-wasm-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(|e| format!("no temporary folder: {e}"))?;
+        let cache = Cache::open(folder.path())?;
+        Ok(Cache { _temporary: Some(folder), ..cache })
+    }
+
+    /// `$XDG_CACHE_HOME/toolhost/wasm`, or `~/.cache/toolhost/wasm`; relative values do not count.
+    pub fn usual_folder(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+        files::cache_folder(environment).map(|folder| folder.join("wasm"))
+    }
+
+    /// The usual folder; where it cannot be had, a temporary one, and why, for `doctor` and the log.
+    pub fn usual(environment: impl Fn(&str) -> Option<OsString>) -> Result<(Cache, Option<String>), String> {
+        let lasting = match Cache::usual_folder(environment) {
+            Some(folder) => Cache::open(&folder),
+            None => Err("neither XDG_CACHE_HOME nor HOME is an absolute path".to_owned()),
+        };
+        match lasting {
+            Ok(cache) => Ok((cache, None)),
+            Err(why) => Ok((Cache::temporary()?, Some(format!("compiled wasm is not kept between runs: {why}")))),
+        }
+    }
+
+    /// Gives what was written its name.
+    pub fn finish(&self, key: &str, written: Writer) -> io::Result<Content> {
+        written.finish()?;
+        let code = self.store.get(key, &CODE).ok_or_else(|| io::Error::other("the entry does not read back"))?;
+        // An entry that is removed stays readable for those who have it open.
+        let _ = self.store.tidy(&|_| None);
+        Ok(code)
+    }
+
+    /// Why there is no code for a key, and how long ago that was stored.
+    pub fn refused(&self, key: &str) -> Option<(Vec<u8>, Duration)> {
+        let refusal = self.store.peek(key, &REFUSAL)?;
+        let stored = refusal.file.metadata().ok()?.modified().ok()?;
+        Some((refusal.read()?, SystemTime::now().duration_since(stored).unwrap_or_default()))
+    }
+}
 
 /// Compiled code, and the key it is known by.
 #[derive(Clone, Debug)]

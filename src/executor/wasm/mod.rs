@@ -1,36 +1,31 @@
 //! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind the same walls.
 //!
-//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child, `cache` on disk), an
+//! The path of one call: `library` finds or makes compiled code (`compile` in a limited child), an
 //! idle worker is taken or `session` starts one, and `session` talks to it in frames. In its process, `worker` runs
 //! each call in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit
 //! or a timeout, for another shape, or after a call that left anything in scratch.
 
 mod adapt;
-mod cache;
-mod child;
 mod compile;
 mod denials;
 mod engine;
-mod folders;
 mod frame;
 mod guest;
 mod http;
 mod library;
 pub mod rig;
 mod session;
-mod sinks;
 mod trusted_code;
 mod worker;
 
 pub use adapt::text_fault;
-pub use cache::Cache;
-pub use child::Role;
+pub use library::Cache;
+pub use session::Role;
 
-use super::clock::Clock;
 use super::idle::Idle;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
-use super::{Call, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
+use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
 use crate::base::places::Places;
 use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;

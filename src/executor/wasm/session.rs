@@ -1,6 +1,5 @@
-//! The host's end of one worker. What comes back is parsed as hostile.
+//! The host's end of one worker or compiler. What comes back is parsed as hostile.
 
-use super::child::{Child, Role};
 use super::denials::WorkerDenials;
 use super::frame::{self, Answer, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid};
 use super::worker::LOOKUPS;
@@ -9,13 +8,13 @@ use crate::base::mask::Hidden;
 use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
-use crate::executor::process::Launchers;
-use crate::executor::{WallState, Walls};
+use crate::executor::process::{CallInput, Launchers, Ready, RoleNeeds};
+use crate::executor::{Artifact, WallState, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use crate::sandbox::grants::Resolved;
-use crate::sandbox::protocol::Mount;
+use crate::sandbox::protocol::{Killed, Mount};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{Totals, limits};
 use std::collections::BTreeMap;
@@ -24,6 +23,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longest start of a worker, compiled code loaded.
@@ -37,6 +38,90 @@ const GRACE: Duration = Duration::from_millis(12);
 const WORKER_MEMORY: u64 = 48 * MIB;
 /// The one that runs calls, the ticker, and one to spare.
 const WORKER_THREADS: u64 = 3;
+
+/// Longest wait for the end of a child, or for what the walls say of it.
+const FAREWELL: Duration = Duration::from_millis(400);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS) and needs `memfd_create`, or an ENOSYS
+    /// for it. It counts time and CPU for each call itself, so the walls set no limit over its life; the host
+    /// ends it when a call's time is over.
+    Worker,
+    /// Compiles one module. Needs as many threads as there are CPUs.
+    Compile,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Worker => "wasm-worker",
+            Role::Compile => "wasm-compile",
+        }
+    }
+}
+
+/// Our own binary in a role of this module, behind the walls of a shape. Dropping it ends it.
+pub struct Child {
+    pub ready: Ready,
+    /// Its descriptors 0 and 1. (Its stderr is not read: a guest's log comes in frames.)
+    to: Option<Sender>,
+    pub from: BufReader<Receiver>,
+}
+
+impl Child {
+    /// `handed`: compiled code for a worker, a module for the compiler, open for reading. `own`: memory and threads
+    /// that the role needs beyond the limits of the shape.
+    pub async fn start(
+        launchers: &Launchers,
+        (shape, grants): (&Shape, Resolved),
+        role: Role,
+        handed: OwnedFd,
+        own: (u64, u64),
+    ) -> Result<Child, Fault> {
+        let extra = RoleNeeds {
+            memory: own.0,
+            processes: own.1,
+            own_source: false,
+            lasting: role == Role::Worker,
+            keeps_third: true,
+            role: Some(role.name()),
+        };
+        let ready = launchers.ready_for(shape, grants, &extra).await?;
+        let brings = CallInput { third: Some(&handed), ..CallInput::default() };
+        let pipes = ready.launcher.start(shape.limits.get(Limit::TimeoutMs), &brings)?;
+        Ok(Child { ready, to: Some(pipes.input), from: BufReader::new(pipes.output) })
+    }
+
+    pub async fn say(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
+        let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        to.write_all(&frame::encode(order, payload)?).await
+    }
+
+    pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(Report, Vec<u8>)>> {
+        frame::read_async(&mut self.from, most).await
+    }
+
+    /// After its pipes closed: the limit that the walls saw it pass.
+    pub async fn limit(&self) -> Option<Limit> {
+        let (exited, _) = tokio::time::timeout(FAREWELL, self.ready.launcher.ended()).await.ok()?.ok()?;
+        match exited.killed? {
+            Killed::Memory => Some(Limit::MemoryBytes),
+            Killed::Cpu => Some(Limit::CpuMs),
+            Killed::Deadline | Killed::Requested | Killed::Sessions | Killed::Written(_) => None,
+        }
+    }
+
+    /// Ends it after a good answer, and publishes its staged files.
+    pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
+        // A worker that may serve another call waits for its next order.
+        drop(self.to.take());
+        let failed = || Fault::new(Kind::InternalError, "the worker did not end after its answer");
+        let ended = tokio::time::timeout(FAREWELL, self.ready.launcher.ended()).await.map_err(|_| failed())?;
+        let (_, staged) = ended.map_err(|_| failed())?;
+        Ok(self.ready.publish(&staged, shape).await)
+    }
+}
 
 /// A worker that is ready; dropping it ends it.
 pub struct Session {

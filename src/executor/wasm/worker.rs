@@ -5,11 +5,9 @@
 
 use super::adapt::{self, Contract};
 use super::denials::{Granted, Watch};
-use super::folders::Folders;
 use super::frame::{self, Answer, Denied, End, FrameLimits, Init, Order, Report, ToHost};
-use super::guest::{self, Guest};
-use super::sinks::Sink;
-use super::{cache, engine, trusted_code};
+use super::guest::{self, Folders, Guest, Sink};
+use super::{compile, engine, trusted_code};
 use crate::quantity::{KIB, Limit, MIB};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -76,7 +74,7 @@ pub fn serve() -> io::Result<()> {
 fn load(init: Init) -> Result<Loaded, Report> {
     let refused = |message: String| Report::Refused { message: frame::short(&message) };
     let engine = engine::running().map_err(|e| Report::Unable { message: frame::short(&format!("{e:#}")) })?;
-    let compiled = trusted_code::read(&init.code, cache::MAX_CODE_BYTES)
+    let compiled = trusted_code::read(&init.code, compile::MAX_CODE_BYTES)
         .map_err(|e| refused(format!("the compiled code cannot be read: {e}")))?;
     let component =
         trusted_code::load(&engine, &compiled).map_err(|e| refused(format!("the compiled code is stale: {e:#}")))?;

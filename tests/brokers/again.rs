@@ -6,6 +6,7 @@ use crate::harness::Who;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_was_answered_is_known_by_its_id_and_its_body() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("known"));
@@ -31,6 +32,7 @@ async fn what_was_answered_is_known_by_its_id_and_its_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn a_tool_that_may_write_runs_again_where_its_author_and_the_operator_say_so() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("idempotent"));

@@ -77,6 +77,7 @@ pub fn served(playground: &Playground, broker: &str, service: &str) {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn clients_of_trustgraph_call_tools_over_rabbitmq() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("clients"));

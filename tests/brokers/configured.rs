@@ -14,6 +14,7 @@ fn told(playground: &Playground, entry: &str, arguments: &[&str]) -> Ended {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
     let playground = world(Who::ours());
     let good = "url = \"amqp://localhost\"\nservice = \"x\"\ntools = [\"esc:echo\"]\ncaller = \"tg\"\n";
@@ -50,6 +51,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn trustgraph_is_told_of_a_tool() {
     let playground = world(Who::ours());
     let number = json!({"type": "integer", "description": "how many"});

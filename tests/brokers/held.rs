@@ -22,6 +22,7 @@ pub fn running(playground: &Playground, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("killed"));
@@ -58,6 +59,7 @@ async fn what_a_killed_host_held_is_run_again_only_where_that_changes_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("shared"));
@@ -86,6 +88,7 @@ async fn hosts_share_a_queue_and_what_one_has_begun_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn a_queue_that_is_deleted_is_made_again() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("deleted"));
@@ -167,6 +170,7 @@ pub fn status(playground: &Playground, socket: &str) -> (Value, bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn a_call_outlives_its_connection_and_has_one_answer() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("cut"));
@@ -200,6 +204,7 @@ async fn a_call_outlives_its_connection_and_has_one_answer() {
 
 /// A broker that has much to do, or is far away: what was too short once is not tried for ever.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn a_broker_that_answers_slowly_is_served() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("slow"));
@@ -211,6 +216,7 @@ async fn a_broker_that_answers_slowly_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn an_answer_that_the_broker_does_not_take_is_told_and_others_go_on() {
     let Some(node) = Node::start() else { return };
     let (playground, service) = (world(Who::ours()), unique("limited"));

@@ -17,6 +17,7 @@ fn refusal(body: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn each_request_has_one_answer_of_its_own() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("messages"));
@@ -55,6 +56,7 @@ async fn each_request_has_one_answer_of_its_own() {
 
 /// The end of a stream is empty, or what the tool answers beside its parts.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn nothing_of_a_stream_is_left_out_or_said_twice() {
     let Some(node) = Node::shared() else { return };
     let who = Who::ours();
@@ -83,6 +85,7 @@ async fn nothing_of_a_stream_is_left_out_or_said_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_cannot_be_run_is_answered_and_recorded() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("refused"));
@@ -134,6 +137,7 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
 
 /// Whose call it is stands in the entry, never in the message.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn the_caller_is_the_entrys() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("callers"));
@@ -156,6 +160,7 @@ async fn the_caller_is_the_entrys() {
 
 /// An answer to a reply would be one more reply, and so on where two services listen to each other.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("circle"));

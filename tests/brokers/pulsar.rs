@@ -160,6 +160,7 @@ fn echo(arguments: Value) -> Value {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn clients_of_trustgraph_call_tools_over_pulsar() {
     let Some(pulsar) = Pulsar::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("clients"));
@@ -184,6 +185,7 @@ fn clients_of_trustgraph_call_tools_over_pulsar() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn what_is_missing_or_goes_away_is_served_once_it_is_there() {
     let Some(pulsar) = Pulsar::start() else { return };
     let (playground, service) = (world(Who::ours()), unique("away"));
@@ -229,6 +231,7 @@ fn token(key: &[u8]) -> String {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn tls_and_a_token_are_used_and_what_is_wrong_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let [authority, certificate, key] = certificates();

@@ -40,6 +40,7 @@ fn toolhost(folder: &Path) -> Command {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn every_config_file_is_taken_with_the_tools_that_are_shipped() {
     let (_kept, folder) = folder();
     let mut configs = vec![guide("scale/config.toml"), config_map(&guide("scale/kubernetes.yaml"))];
@@ -71,6 +72,7 @@ fn asked(socket: &Path, path: &str) -> Option<String> {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn what_the_image_starts_answers_where_the_probes_ask() {
     let (_kept, folder) = folder();
     let config = guide("scale/config.toml");

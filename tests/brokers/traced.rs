@@ -8,6 +8,7 @@ use serde_json::json;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn a_message_says_the_trace_of_its_call() {
     let Some(node) = Node::shared() else { return };
     let (playground, service) = (world(Who::ours()), unique("traced"));

@@ -41,6 +41,7 @@ fn adder(playground: &Playground) {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs client libraries"]
 fn the_conformance_suite_passes_in_both_eras() {
     let Some(folder) = installed() else { return };
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -76,6 +77,7 @@ fn the_conformance_suite_passes_in_both_eras() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs client libraries"]
 fn the_python_client_works_in_both_eras() {
     let Some(venv) = std::env::var_os("TOOLHOST_TEST_VENV").map(PathBuf::from) else {
         return skipped(1, "TOOLHOST_TEST_VENV names no environment with the package mcp");
@@ -98,6 +100,7 @@ fn the_python_client_works_in_both_eras() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs client libraries"]
 fn the_typescript_clients_work() {
     let Some(folder) = installed() else { return };
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -111,6 +114,7 @@ fn the_typescript_clients_work() {
 
 /// Every answer is one that the document tells of, and what it says is taken is taken.
 #[test]
+#[ignore = "second stage (.ci/full): needs client libraries"]
 fn the_openapi_document_is_true() {
     let Some(folder) = installed() else { return };
     let playground = Playground::new(Who::ours(), "/var/tmp");

@@ -208,6 +208,7 @@ fn playground(who: Who) -> Playground {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a soak"]
 fn after_many_calls_of_all_kinds_nothing_is_left() {
     let calls = std::env::var("TOOLHOST_TEST_SOAK").ok().map(|calls| calls.parse().expect("a number"));
     let who = Who::ours();

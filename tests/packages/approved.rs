@@ -16,6 +16,7 @@ fn loose(shop: &Shop, name: &str, requirements: &str) {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn nothing_of_a_package_runs_while_requirements_are_resolved() {
     as_everyone("resolving", |who| {
         let shop = Shop::new(who);
@@ -59,6 +60,7 @@ fn nothing_of_a_package_runs_while_requirements_are_resolved() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn the_deny_list_holds_for_whatever_is_installed() {
     as_everyone("the deny list", |who| {
         let shop = Shop::new(who);
@@ -92,6 +94,7 @@ fn the_deny_list_holds_for_whatever_is_installed() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn what_lies_in_the_tree_stands_in_the_lock() {
     as_everyone("the tree", |who| {
         let shop = Shop::new(who);
@@ -151,6 +154,7 @@ fn what_lies_in_the_tree_stands_in_the_lock() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {
     let shop = Shop::new(Who::ours());
     let folder =
@@ -221,6 +225,7 @@ fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_refused_connection_ends_an_installer_and_a_failure_is_remembered() {
     let shop = Shop::new(Who::ours());
     shop.python("one", &["plain==1.0"], "print(1)\n");
@@ -242,6 +247,7 @@ fn a_refused_connection_ends_an_installer_and_a_failure_is_remembered() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_bad_entry_of_the_store_stops_nobody_and_is_removed() {
     let shop = Shop::new(Who::ours());
     shop.python("one", &["plain==1.0"], "print(1)\n");
@@ -257,6 +263,7 @@ fn a_bad_entry_of_the_store_stops_nobody_and_is_removed() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
     let shop = Shop::new(Who::ours());
     let code = "import json, plain\nprint(json.dumps(plain.version))\n";
@@ -288,6 +295,7 @@ fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn builds_that_take_long_keep_nobody_waiting() {
     let shop = Shop::new(Who::ours());
     shop.policy("default", "required", true, "");
@@ -309,6 +317,7 @@ fn builds_that_take_long_keep_nobody_waiting() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn an_index_of_an_authority_of_its_own_is_trusted_where_the_configuration_says_so() {
     let [ca, host, key] = crate::harness::certificates();
     let shop = Shop::over_tls(Who::ours(), &(host + &key));
@@ -349,6 +358,7 @@ fn an_index_of_an_authority_of_its_own_is_trusted_where_the_configuration_says_s
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn what_was_resolved_is_counted_bounded_and_removed() {
     let shop = Shop::new(Who::ours());
     shop.policy("default", "relaxed", false, "");

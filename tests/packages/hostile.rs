@@ -5,6 +5,7 @@ use crate::harness::{Who, as_everyone, finish, fits};
 use std::fs;
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn code_that_starts_early_runs_inside_the_call_alone() {
     as_everyone("packages that start early", |who| {
         let shop = Shop::new(who);
@@ -27,6 +28,7 @@ fn code_that_starts_early_runs_inside_the_call_alone() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_build_step_runs_without_network_and_sees_nothing() {
     as_everyone("build steps", |who| {
         let shop = Shop::new(who);
@@ -91,6 +93,7 @@ print(" ".join(sorted(said)))
 "#;
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_package_reaches_no_place_outside_its_tree() {
     let shop = Shop::new(Who::ours());
     let script = |module: &str| {
@@ -144,6 +147,7 @@ fn a_package_reaches_no_place_outside_its_tree() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn what_a_build_leaves_beside_its_package_is_refused() {
     let shop = Shop::new(Who::ours());
     shop.policy("default", "required", true, "");
@@ -166,6 +170,7 @@ fn what_a_build_leaves_beside_its_package_is_refused() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn an_index_gives_what_the_lock_says_or_nothing() {
     let shop = Shop::new(Who::ours());
     shop.python("twin", &["twin==1.0"], "import twin, json\nprint(json.dumps(twin.whose))\n");

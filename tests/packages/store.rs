@@ -13,6 +13,7 @@ use std::time::Duration;
 const PLAIN: &str = "import json, plain\nprint(json.dumps(plain.version))\n";
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn what_somebody_changed_is_built_anew() {
     as_everyone("a changed entry", |who| {
         let shop = Shop::new(who);
@@ -50,6 +51,7 @@ fn what_somebody_changed_is_built_anew() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_tree_stays_as_long_as_a_call_uses_it() {
     let shop = Shop::new(Who::ours());
     // Imports late: what a call uses must be there to its end.
@@ -87,6 +89,7 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_killed_build_leaves_nothing_and_a_hanging_index_is_left() {
     let shop = Shop::new(Who::ours());
     shop.policy("hang", "required", false, "");
@@ -109,6 +112,7 @@ fn a_killed_build_leaves_nothing_and_a_hanging_index_is_left() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_full_disk_is_said_and_nothing_is_left() {
     let shop = Shop::new(Who::ours());
     if !crate::harness::is_root() {
@@ -133,6 +137,7 @@ fn a_full_disk_is_said_and_nothing_is_left() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn nothing_in_the_store_is_taken_for_a_tool_or_may_be_written_by_one() {
     let shop = Shop::new(Who::ours());
     shop.python("one", &["plain==1.0"], PLAIN);

@@ -42,6 +42,7 @@ fn call(web: &Web, tool: &str) -> String {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_host_that_announces_itself_is_there_until_it_goes() {
     let Some(mq) = Node::shared() else { return };
     let (topic, name) = (format!("notify:tg:{}", unique("announced")), unique("far"));
@@ -153,6 +154,7 @@ fn described(id: &str, tools: usize) -> Value {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     let Some(mq) = Node::shared() else { return };
     let topic = format!("notify:tg:{}", unique("refused"));
@@ -218,6 +220,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
     let Some(mq) = Node::shared() else { return };
     let (way, topic) = (Way::to(mq.port), format!("notify:tg:{}", unique("cut")));

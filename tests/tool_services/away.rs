@@ -27,6 +27,7 @@ fn link(web: &Web) -> Value {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_call_whose_broker_dies_ends_and_later_ones_are_served() {
     let Some(node) = Node::start() else { return };
     let host = playground(Who::ours(), "dying", &node.url());

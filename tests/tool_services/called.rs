@@ -18,6 +18,7 @@ fn output(ended: &crate::harness::Ended) -> String {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
     let Some(mq) = Node::shared() else { return };
     let who = Who::ours();
@@ -48,6 +49,7 @@ fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn the_cap_of_the_host_holds_calls_too() {
     let Some(mq) = Node::shared() else { return };
     let who = Who::ours();
@@ -83,6 +85,7 @@ fn the_cap_of_the_host_holds_calls_too() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_service_is_told_the_trace_of_its_call() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "traced", &mq.url());
@@ -101,6 +104,7 @@ fn a_service_is_told_the_trace_of_its_call() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "badly", &mq.url());
@@ -140,6 +144,7 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn instances_take_turns_and_one_that_is_away_is_skipped() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "turns", &mq.url());
@@ -185,6 +190,7 @@ fn a_broker_that_is_away_is_a_fault_of_its_own() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_manifest_holds_the_answers_of_a_service_to_its_schema() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "schema", &mq.url());

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use toolhost::broker::{Parts, ServiceRequest, ToolService, Topic, serve};
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn the_joke_service_is_short_and_answers() {
     assert!(include_str!("../../examples/joke.rs").lines().count() <= 30);
     let Some(mq) = Node::shared() else { return };
@@ -75,6 +76,7 @@ async fn ask(raw: &mut Raw, id: &str, long: usize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 async fn what_a_service_cannot_answer_does_not_come_again() {
     let Some(node) = Node::start() else { return };
     node.stop();

@@ -30,6 +30,7 @@ impl Drop for Joke {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn trustgraphs_own_service_is_called_over_pulsar() {
     let Some(pulsar) = Pulsar::shared() else { return };
     for release in ["2.7.13", "2.11.1"] {
@@ -61,6 +62,7 @@ fn trustgraphs_own_service_is_called_over_pulsar() {
 }
 
 #[test]
+#[ignore = "second stage (.ci/full): needs a message broker"]
 fn answers_over_pulsar_each_come_to_their_own_call() {
     let Some(pulsar) = Pulsar::shared() else { return };
     let name = unique("peer");

@@ -4,7 +4,7 @@
 //! its call.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, Source, LinkState, Terms, ToolServiceResponse, Topic};
+use crate::broker::{Delivery, Link, LinkState, Source, Terms, ToolServiceResponse, Topic};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,7 +6,7 @@ mod line;
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::base::{json, lock, millis, text};
-use crate::broker::{PublishError, LinkState, Terms, ToolServiceRequest, Topic};
+use crate::broker::{LinkState, PublishError, Terms, ToolServiceRequest, Topic};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};

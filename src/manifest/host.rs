@@ -93,7 +93,7 @@ pub fn pattern(written: &str) -> Result<HostPattern, String> {
         Some(pattern) => return Ok(pattern),
         None => {
             "is not a host: write a name (letters, digits and '-' between dots; in its xn-- form where it is not \
-             ASCII), *.name, * or a whole address, with :PORT or without, and nothing else of a URL"
+             ASCII), *.name (no '*' in the middle), * or a whole address, with :PORT or without, and no more of a URL"
         }
     };
     Err(format!("'{}' {why}", text::printable(&text::head(written, 120))))

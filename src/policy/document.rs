@@ -56,9 +56,12 @@ impl<'t> Document<'t> {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
         let (table, errors) = DeTable::parse_recoverable(text);
         let table = table.into_inner();
-        let document = Document { text, lines, value: table_value(&table), table };
+        let mut document = Document { text, lines, value: Value::Null, table };
         let first = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
-        let Some(error) = errors.iter().min_by_key(first) else { return Ok(document) };
+        let Some(error) = errors.iter().min_by_key(first) else {
+            document.value = table_value(&document.table);
+            return Ok(document);
+        };
         let At { line, column } = error.span().map(|span| document.place(span.start)).unwrap_or_default();
         let message = text::printable(error.message());
         let key = error.span().filter(|_| message == "duplicate key").and_then(|span| text.get(span));

@@ -56,7 +56,10 @@ impl<T: Clone + Send + Sync + 'static> Shared<T> {
                 }
             }
         };
-        result.await.ok_or(NoResult::Broken)
+        let result = result.await.ok_or(NoResult::Broken);
+        // A result can hold an open file.
+        lock(&self.begun).retain(|_, (task, _)| !task.is_finished());
+        result
     }
 }
 

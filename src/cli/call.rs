@@ -293,7 +293,8 @@ fn denied(denial: &Denial) -> String {
 /// `said`: what the failure says already.
 fn explained(report: &Report, said: &str) -> String {
     let all = report.denials.observed.len();
-    let mut lines = vec![format!("{}: {all} accesses were denied", report.tool)];
+    let denied_words = if all == 1 { "access was denied" } else { "accesses were denied" };
+    let mut lines = vec![format!("{}: {all} {denied_words}", report.tool)];
     let (absent, told): (Vec<_>, Vec<_>) =
         report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);
     for denial in told {

@@ -100,9 +100,9 @@ pub fn answer(report: &Value, json: bool, text: impl FnOnce() -> String) {
 /// Writes a new file whole or not at all; `replaces`: also in the place of another.
 pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Nobody else may write it: a policy, and a lock beside one, are held to that.
-    let mode = std::fs::Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().prefix(".toolhost-").permissions(mode).tempfile_in(folder)?;
+    // Only its owner may write a policy, or a lock beside one.
+    let mut file = tempfile::Builder::new().prefix(".toolhost-").tempfile_in(folder)?;
+    file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
     file.write_all(text.as_bytes())?;
     let written = if replaces { file.persist(path) } else { file.persist_noclobber(path) };
     written.map(drop).map_err(|e| e.error)

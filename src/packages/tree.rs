@@ -195,12 +195,14 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
     std::thread::scope(|scope| {
         let apart = |part| std::thread::Builder::new().spawn_scoped(scope, move || first(part)).map_err(|_| part);
         let others: Vec<_> = parts.map(apart).collect();
-        first(ours).or_else(|| {
-            others.into_iter().find_map(|other| match other {
-                Ok(other) => other.join().unwrap_or(Some("(not looked at)")),
-                Err(part) => first(part),
-            })
-        })
+        let ours = first(ours);
+        let others = others.into_iter().map(|other| match other {
+            Ok(other) => other.join().unwrap_or(Some("(not looked at)")),
+            Err(part) => first(part),
+        });
+        // All of them are waited for: a panic that is not joined would end the call.
+        let found: Vec<_> = others.collect();
+        ours.or_else(|| found.into_iter().flatten().next())
     })
 }
 

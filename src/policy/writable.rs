@@ -99,11 +99,15 @@ impl WritablePaths {
     }
 
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
-    pub fn by(&self, path: &Path) -> Option<String> {
+    pub fn by_place(&self, path: &Path) -> Option<String> {
         let near = path.ancestors().flat_map(|above| self.places.get(above)).flatten();
-        let place = near.filter(|place| place.holds(path)).max_by_key(|place| place.granted);
+        near.filter(|place| place.holds(path)).max_by_key(|place| place.granted).map(Place::writer)
+    }
+
+    /// As `by_place`, or what a builtin tool may write beside the scripts that it runs.
+    pub fn by(&self, path: &Path) -> Option<String> {
         let anywhere = || self.anywhere.iter().find(|(tree, _)| path.ancestors().any(|above| above.ends_with(tree)));
-        place.map(Place::writer).or_else(|| anywhere().map(|(_, writer)| writer.clone()))
+        self.by_place(path).or_else(|| anywhere().map(|(_, writer)| writer.clone()))
     }
 
     /// The trees above and below a folder, itself included. The cost grows with the number of places found.

@@ -100,7 +100,7 @@ pub fn look_back(
     written: &WritablePaths,
 ) -> Result<(), Fault> {
     let near = |all: &WritablePaths| -> (Option<String>, Vec<Place>) {
-        let writer = shape.script.as_deref().and_then(|script| all.by(script));
+        let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
         let folders = policy::writable::module_folders(shape).into_iter();
         (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
     };

@@ -499,12 +499,13 @@ impl CallRecord {
             line,
             report,
         };
+        ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
+        // First: whatever fails below, what ran does not run again under its key.
+        self.place.take().filter(|_| self.ran).into_iter().for_each(|place| place.keep(&ended.report));
         self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
         runlog::call(&ended);
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));
-        ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
-        self.place.take().filter(|_| self.ran).into_iter().for_each(|place| place.keep(&ended.report));
         self.listed
             .take()
             .into_iter()

@@ -85,7 +85,7 @@ pub struct LockedEntry {
 pub struct Store {
     content: ContentStore,
     /// By key, and the digest that the record states.
-    known: Mutex<HashMap<(String, [u8; 32]), Arc<Entry>>>,
+    known: Mutex<HashMap<String, Arc<Entry>>>,
 }
 
 impl Store {
@@ -123,7 +123,7 @@ impl Store {
     /// The entry of a key, as its record has it; one that cannot be read is as none.
     pub fn entry(&self, key: &str) -> Option<Arc<Entry>> {
         let record = self.content.peek(key, &ENTRY)?;
-        let stamp = (key.to_owned(), record.stated().ok()?);
+        let stamp = format!("{key} {}", crate::base::hex(&record.stated().ok()?));
         if let Some(entry) = lock(&self.known).get(&stamp) {
             return Some(entry.clone());
         }

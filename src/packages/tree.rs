@@ -242,7 +242,8 @@ mod tests {
     fn only_plain_files_and_folders_are_taken() {
         let file = |path: PathBuf| std::fs::write(path, "1").expect("made");
         let special = |path: PathBuf| std::fs::set_permissions(path, PermissionsExt::from_mode(0o4755)).expect("set");
-        let cases: [(&str, &dyn Fn(&Path)); 7] = [
+        type Change<'a> = &'a dyn Fn(&Path);
+        let cases: [(&str, Change<'_>); 7] = [
             ("is a link", &|at| symlink("good.py", at.join("link")).expect("made")),
             ("has more than one name", &|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")),
             ("neither a file nor a folder", &|at| nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")),

@@ -13,8 +13,8 @@ fn who_can_counts_every_folder_a_script_may_lie_in() {
     std::fs::create_dir_all(root.join("user_scripts/demo/.cache/deep")).unwrap();
     std::fs::write(root.join("user_scripts/demo/s.py"), "").unwrap();
     std::os::unix::fs::symlink(root.join("user_scripts"), root.join("link")).unwrap();
-    let whole = "if the script it is told to run lies in a folder above it";
-    let part = "a part of it, if the script it is told to run lies there or below";
+    let whole = "if the script that it runs lies in a folder above it";
+    let part = "a part of it, if the script that it runs lies there or below";
     for (question, how) in [
         ("write:user_scripts", Some(part)),
         ("write:user_scripts/demo", Some(part)),

@@ -171,7 +171,7 @@ fn a_secret_that_no_call_could_have_is_told_at_its_place() {
     let wanted = [
         (2, "(mode 0640): chmod 600"),
         (3, "fine.keys does not exist"),
-        (4, "no regular file"),
+        (4, "not a regular file"),
         (6, "/no/sh does not exist"),
     ];
     assert_eq!((code, told.len()), (0, wanted.len()), "{told:?}");

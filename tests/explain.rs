@@ -83,14 +83,14 @@ fn a_recorded_call_tells_all_that_it_was_refused() {
     assert_eq!(plain.out["success"], true, "{who:?}: {}", plain.stderr);
     assert_eq!(observed(&plain), Vec::<Value>::new(), "{who:?}");
     let said = plain.out["denials"]["notObserved"][0].to_string();
-    assert!(said.contains("nobody kept it") && said.contains("--explain"), "{said}");
+    assert!(said.contains("only the tool saw the error number") && said.contains("--explain"), "{said}");
 
     let recorded = playground.call_with("esc:asks", &input, &["--explain"]);
     assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: the verdicts are the same");
     let wanted = REFUSED.iter().map(|row| row.map(|part| part.replace('%', &beside))).collect::<BTreeSet<_>>();
     assert_eq!(rows(&observed(&recorded)), wanted, "{who:?}");
     let said = recorded.out["denials"]["notObserved"].to_string();
-    assert!(!said.contains("nobody kept it") && said.contains("stat, access"), "{said}");
+    assert!(!said.contains("only the tool saw the error number") && said.contains("stat, access"), "{said}");
     assert!(!said.contains("the recorder was lost"), "it ended by itself: {said}");
     assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
 

@@ -52,7 +52,7 @@ pub fn open(path: &Path, flags: OFlag) -> io::Result<File> {
 /// Why a file is not one that only this user or root may read: nothing of `facts` is secret otherwise.
 pub fn not_private(facts: &Metadata) -> Option<String> {
     if !facts.is_file() {
-        return Some("it is no regular file: name the file itself".to_owned());
+        return Some("it is not a regular file: name the file itself".to_owned());
     }
     if facts.mode() & 0o077 != 0 {
         return Some(format!("others may read it (mode {:04o}): chmod 600", facts.mode() & 0o7777));
@@ -309,7 +309,7 @@ fn guarded(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> io::R
     if stat.st_mode & STICKY == 0 && others_may_write(stat.st_mode, stat.st_uid, stat.st_gid) {
         let path = path.display();
         return Err(refused(format!(
-            "others may write {path} and replace what lies in it; `chmod go-w {path}` mends it"
+            "others may write {path} and replace what lies in it; `chmod go-w {path}` fixes it"
         )));
     }
     Ok(())

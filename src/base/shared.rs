@@ -19,7 +19,7 @@ pub struct Shared<T: Clone> {
 /// Gives `None` where the work panicked.
 type Work<T> = future::Shared<BoxFuture<'static, Option<T>>>;
 
-/// Why there is no result.
+/// Why a key has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResult {
     /// Too many pieces are under way, so this one was not begun.

@@ -56,7 +56,7 @@ impl<K, V> Default for Shares<K, V> {
 }
 
 impl<K: Ord + Clone, V> Shares<K, V> {
-    /// Puts an entry in the place of what has its key. `Err`: there is no room.
+    /// Puts an entry in the place of what has its key. `Err`: it has no room.
     pub fn put(&mut self, key: K, (claim, size): (Claim, usize), until: Duration, value: V) -> Result<(), V> {
         self.remove(&key);
         if !self.make_room(&claim, size) {
@@ -66,7 +66,7 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         Ok(())
     }
 
-    /// Charges an entry in another way. False: there is no room, and it stays as it was.
+    /// Charges an entry in another way. False: it has no room, and stays as it was.
     pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
         let Some(old) = self.take(key) else { return false };
         let fits = self.make_room(&claim, size);

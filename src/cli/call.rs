@@ -316,7 +316,7 @@ fn explained(report: &Report, said: &str) -> String {
 pub(super) fn background(report: &Report, live: &[String]) -> String {
     let mut out = String::new();
     if let Some(verbose) = &report.verbose {
-        beside(verbose, &mut out);
+        render_verbose(verbose, &mut out);
     }
     let known = json!({
         "log": if live == report.logs { &[] } else { &report.logs[..] },
@@ -331,7 +331,7 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
 }
 
 /// What was run, with what, and how long each stage took.
-fn beside(verbose: &Verbose, out: &mut String) {
+fn render_verbose(verbose: &Verbose, out: &mut String) {
     words::line(out, "command", &verbose.command);
     for (name, text) in [("stdin", &verbose.stdin), ("stdout", &verbose.stdout)] {
         let lines = text.lines().chain(text.is_empty().then_some("nothing"));

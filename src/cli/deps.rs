@@ -147,7 +147,7 @@ async fn lock(
     if need.wanted.locked {
         let files: Vec<String> = need.wanted.sources.iter().map(|source| text::path(&source.path)).collect();
         let why = format!(
-            "{} is locked already ({}); take its lock away to have it locked anew",
+            "{} is locked already ({}); take its lock away to have it locked again",
             need.tool,
             files.join(", ")
         );

@@ -210,7 +210,7 @@ fn where_from(settings: &Settings) -> Vec<Value> {
         ("log", log.unwrap_or_else(|| "usual".to_owned())),
     ];
     let from = |name: &str| match name {
-        "root" if settings.root_is_assumed() => "the current folder, since nobody named one".to_owned(),
+        "root" if settings.root_is_assumed() => "the current folder, since none was named".to_owned(),
         _ => settings.said_by[name].clone(),
     };
     let shown = |(name, value)| json!({ "name": name, "value": value, "from": from(name) });

@@ -46,9 +46,9 @@ pub fn tell_ledger(settings: &Settings, registry: &registry::Registry) -> anyhow
 
 pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
     let Some(log) = &settings.audit_log else { return Ok(policy::WritablePaths::default()) };
-    let mend = "mend that, or name another log with --audit-log (what tools wrote before is then not known to it)";
+    let fix = "correct that, or name another log with --audit-log (what tools wrote before is then not known to it)";
     let unknown =
-        |fault: Fault| format!("{}; {mend}", text::printable(fault.person.as_deref().unwrap_or(&fault.message)));
+        |fault: Fault| format!("{}; {fix}", text::printable(fault.person.as_deref().unwrap_or(&fault.message)));
     service::ledger::read(log).map_err(unknown)
 }
 
@@ -104,7 +104,7 @@ fn loaded_policies(settings: &Settings, path: &Path) -> anyhow::Result<policy::P
         return Ok(policies);
     }
     let lines: String = problems.iter().map(|problem| format!("\n  {problem}")).collect();
-    let words = "the policies cannot be used; nothing runs until this is mended";
+    let words = "the policies cannot be used; nothing runs until this is corrected";
     Err(Refusal::new(Exit::Policy, format!("{words}{lines}")).into())
 }
 
@@ -400,7 +400,7 @@ pub fn service_of_one_call(
 }
 
 fn unread(why: &anyhow::Error) -> Fault {
-    let message = "This host's policies cannot be read: no tool runs until the operator mends them.";
+    let message = "This host's policies cannot be read: no tool runs until the operator corrects them.";
     Fault::new(Kind::SecurityError, message).person(why.to_string())
 }
 

@@ -139,6 +139,6 @@ fn row(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
         "version": head(&tool.manifest.version.to_string(), 20),
         "source": head(&tool.source, 20),
         "description": head(first, WIDE),
-        "unavailable": needs.iter().map(Obstacle::said).collect::<Vec<_>>(),
+        "unavailable": needs.iter().map(Obstacle::words).collect::<Vec<_>>(),
     })
 }

@@ -68,7 +68,7 @@ impl Refusal {
                 Fault::new(Kind::ParameterValidationError, message)
             }
             Exit::Policy => {
-                let message = "The policies of this host cannot be used, so nothing runs until they are mended.";
+                let message = "The policies of this host cannot be used, so nothing runs until they are corrected.";
                 Fault::new(Kind::SecurityError, message)
             }
         }

@@ -83,7 +83,7 @@ impl Server {
         })?;
         let answer: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
-            let words = format!("what answers at {} is no toolhost server", self.http);
+            let words = format!("what answers at {} is not a toolhost server", self.http);
             return answer.get(member).map(|_| answer.clone()).ok_or_else(|| Refusal::new(Exit::Host, words).into());
         }
         let told = answer["error"]["message"].as_str().unwrap_or("no reason was given");

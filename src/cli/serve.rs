@@ -60,7 +60,7 @@ fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
             "serve needs --root DIR: agents start servers in folders of their own, which must not become a root";
         (Exit::Caller, words)
     } else if !args.stdio && args.http.is_none() && settings.brokers.is_empty() {
-        (Exit::Caller, "serve needs --stdio, --http or a [[broker]] in the config file: nobody could call")
+        (Exit::Caller, "serve needs --stdio, --http or a [[broker]] in the config file: without one no client can call")
     } else if args.stdio && sandbox::output_was_closed() {
         (Exit::Host, "standard output is closed: no client could hear an answer")
     } else {
@@ -204,7 +204,7 @@ async fn over_http(
     let (background, opened) = background::open(service, proxy).await;
     if let Err(why) = opened {
         let why = text::printable(&why);
-        words::fail(&format!("toolhost: calls in the background are refused until this is mended: {why}"));
+        words::fail(&format!("toolhost: calls in the background are refused until this is corrected: {why}"));
     }
     Ok(http::serve(listener, options, background, stop, kill).await?)
 }

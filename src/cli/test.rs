@@ -44,7 +44,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Err(signal) => return Ok(signal),
     };
     if unread > 0 {
-        words::complain(&format!("{unread} file(s) are no tool because of their faults: `toolhost check` says why"));
+        words::complain(&format!("{unread} file(s) could not be loaded: `toolhost check` says why"));
     }
     let skipped = if count.skipped > 0 { format!(", {} skipped", count.skipped) } else { String::new() };
     words::say(&format!("{} passed, {} failed{skipped}", count.passed, count.failed));

@@ -183,7 +183,7 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, Refusal> {
 const ROUTE: usize = 12;
 const ROUTE_KIND: usize = 7;
 
-/// Why packets for this address would not leave for one host elsewhere; `None`: they would, or there is no route at
+/// Why packets for this address would not leave for one host elsewhere; `None`: they would, or they have no route at
 /// all.
 fn inward(address: IpAddr) -> Option<&'static str> {
     match route_kind(address) {
@@ -212,7 +212,7 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
 /// Longest head of an answer, bytes.
 const HEAD: usize = 16 * 1024;
 
-/// Why there is no answer.
+/// Why a name has no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PostError {
     /// Refused before anything was sent.

@@ -139,7 +139,7 @@ impl Lease {
                 };
                 self.answer(id, &target, Err(refusal), traffic).await.map(|()| false)
             }
-            other => lock(traffic).told(other),
+            other => lock(traffic).receive(other),
         }
     }
 
@@ -185,7 +185,7 @@ impl Lease {
                 match self.hear().await? {
                     FromRelay::Ended(totals) => return Ok(totals),
                     FromRelay::Dial { .. } => {}
-                    other => _ = lock(traffic).told(other)?,
+                    other => _ = lock(traffic).receive(other)?,
                 }
             }
         };
@@ -242,7 +242,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// What the relay tells of a call that runs; whether it passed a limit.
-    fn told(&mut self, message: FromRelay) -> io::Result<bool> {
+    fn receive(&mut self, message: FromRelay) -> io::Result<bool> {
         match message {
             FromRelay::Saw(event) if event.refused.as_ref().is_none_or(Refusal::is_of_the_relay) => self.saw(event),
             FromRelay::Saw(_) => {}

@@ -97,7 +97,7 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, String> {
     // The final dot: this name and no other.
     match timeout(LOOKUP, resolver.lookup_ip(format!("{name}."))).await {
         Ok(Ok(found)) => Ok(found.iter().collect()),
-        Ok(Err(e)) if e.is_nx_domain() => Err("there is no such name".to_owned()),
+        Ok(Err(e)) if e.is_nx_domain() => Err("the name does not exist".to_owned()),
         Ok(Err(e)) if e.is_no_records_found() => Err("it has no address".to_owned()),
         Ok(Err(e)) => Err(e.to_string()),
         Err(_) => Err(format!("no answer in {} s", LOOKUP.as_secs())),

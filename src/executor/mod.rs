@@ -141,7 +141,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// The connections that it keeps, each as `status` shows it.
-    fn told(&self) -> Vec<Value> {
+    fn connections(&self) -> Vec<Value> {
         Vec::new()
     }
 }

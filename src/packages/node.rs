@@ -68,7 +68,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
             let tree = tree(&lock)?;
             for (wanted, (range, optional)) in &asked {
                 is_met(wanted, range, *optional, &tree).map_err(|why| {
-                    let words = format!("`{wanted} {range}` is required, and {} {why}: lock anew", lock.name());
+                    let words = format!("`{wanted} {range}` is required, and {} {why}: lock again", lock.name());
                     file.problem(line(&document, wanted), words)
                 })?;
             }

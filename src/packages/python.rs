@@ -111,7 +111,7 @@ fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
     for required in asks.requirements.iter().filter(|required| required.here) {
         let held = held.get(required.name.as_str()).copied();
         let Some(has) = misfit(Ecosystem::Python, &required.versions, held) else { continue };
-        let why = format!("`{}` is required, and {} {has}: lock anew", required.text, lock.file.name());
+        let why = format!("`{}` is required, and {} {has}: lock again", required.text, lock.file.name());
         return Err(asks.file.problem(required.line, why));
     }
     Ok(())
@@ -149,7 +149,7 @@ fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageReq
     for package in &lock.packages {
         let (name, version) = (&package.name, &package.version);
         if let Some(other) = packages.insert(name, package).filter(|other| other.version != *version) {
-            let why = format!("`{name}` is locked at {} and {version} for one interpreter: lock anew", other.version);
+            let why = format!("`{name}` is locked at {} and {version} for one interpreter: lock again", other.version);
             return Err(lock.file.problem(0, why));
         }
     }

@@ -248,7 +248,7 @@ fn is_below(path: &str, folder: &str) -> bool {
 }
 
 impl CallerGrant {
-    /// What holds where there is no file.
+    /// What holds without a file.
     pub fn anybody() -> CallerGrant {
         let (name, rule) = ("anybody whom this host serves".to_owned(), "house".to_owned());
         CallerGrant { name, rule, why: format!("there is no {CALLERS_FILE}"), ..CallerGrant::default() }

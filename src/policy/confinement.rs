@@ -337,7 +337,7 @@ pub struct Shape {
     /// The script as seen by the tool, absolute. `None` when the source comes with the call (run-code).
     pub script: Option<PathBuf>,
     pub entry_point: Option<String>,
-    /// Working folder, absolute; `/tmp` when there is no script.
+    /// Working folder, absolute; `/tmp` for what has no script.
     pub folder: PathBuf,
     pub grants: Vec<Grant>,
     pub network: Network,

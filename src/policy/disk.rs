@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path) -> PolicyTexts {
 
 /// A lock of packages that a policy names, held to what holds for the policy.
 pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
-    beside(path, |_| None).map_err(|mut bad| {
+    read_beside(path, |_| None).map_err(|mut bad| {
         bad.problem.code = Code::Dependency;
         let fix = if path.exists() { "" } else { "; `toolhost deps lock core:run-code NAME` writes it" };
         bad.problem.message.push_str(fix);
@@ -65,10 +65,10 @@ pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
 /// Certificates in PEM that a policy names, likewise.
 pub fn certificates(path: &Path) -> Result<String, FileProblem> {
     let is_pem = |text: &str| text.contains("-----BEGIN CERTIFICATE-----");
-    beside(path, |text| (!is_pem(text)).then_some("holds no certificate in PEM"))
+    read_beside(path, |text| (!is_pem(text)).then_some("holds no certificate in PEM"))
 }
 
-fn beside(path: &Path, check: impl Fn(&str) -> Option<&'static str>) -> Result<String, FileProblem> {
+fn read_beside(path: &Path, check: impl Fn(&str) -> Option<&'static str>) -> Result<String, FileProblem> {
     let text = open(AT_FDCWD, path).and_then(|(opened, about)| whole(opened, &about, path));
     let text = text.and_then(|text| match check(&text) {
         Some(why) => Err(unreadable(why)),

@@ -266,7 +266,7 @@ impl Judge<'_> {
         let Some(layer) = self.layers.iter().find(|layer| !allows(layer)).or(self.layers.last()) else {
             return (Narrower::Policy, String::new());
         };
-        let mut reason = layer.origin.lacks(&format!("[files] {}", kind(access).name()), &request.text());
+        let mut reason = layer.origin.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if self.is_shared(request) && layer.narrower == Narrower::Policy {
             reason.push_str("; scripts of other tools lie in that folder, so only an absolute path opens it: give the tool a folder of its own");
         }

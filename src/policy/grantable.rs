@@ -36,7 +36,7 @@ impl Origin<'_> {
         }
     }
 
-    pub fn lacks(self, table: &str, what: &str) -> String {
+    pub fn lacks_entry(self, table: &str, what: &str) -> String {
         format!("no entry of {table} in policy {} covers {what}", self.called())
     }
 }
@@ -58,7 +58,7 @@ pub fn granted<'p, E>(
 ) -> Result<(&'p E, Origin<'p>), (Narrower, String)> {
     let entry = |layer: &Layer<'p, Vec<E>>| {
         let entry = layer.entries.iter().find(&allows).map(|entry| (entry, layer.origin));
-        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks(table, what)))
+        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks_entry(table, what)))
     };
     let entries: Vec<_> = layers.iter().map(entry).collect::<Result<_, _>>()?;
     entries.into_iter().next().ok_or((Narrower::Policy, String::new()))

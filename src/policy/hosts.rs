@@ -169,7 +169,7 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[HostLayer<'_>])
     let refusing = layers.iter().find(|layer| !missing(layer).is_empty()).or(layers.last());
     let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
         let what = format!("{} at {}", host(request), ports(&missing(layer)));
-        (layer.narrower, layer.origin.lacks("[network] hosts", &what))
+        (layer.narrower, layer.origin.lacks_entry("[network] hosts", &what))
     });
     let (Some(first), Some(policy)) = (parts.first(), layers.first()) else {
         return Verdict::denied(RequestKind::Host, request.to_string(), narrower, reason, &WALLS);

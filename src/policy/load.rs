@@ -198,7 +198,7 @@ impl Policies {
         self.list.iter().any(|policy| names(policy) && lies_in(manifest, &policy.folders))
     }
 
-    /// Who may call what. `None`: there is no such file, and whoever this host serves may call everything.
+    /// Who may call what. `None`: without such a file, whoever this host serves may call everything.
     pub fn callers(&self) -> Option<&Arc<Callers>> {
         self.callers.as_ref()
     }

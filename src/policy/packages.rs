@@ -149,7 +149,7 @@ pub(super) fn allowed(
 ) -> Allowance {
     let entry = |layer: &Layer<'_, BTreeMap<_, Entry<PackagesAllowed>>>| {
         let entry = layer.entries.get(&ecosystem).map(|entry| entry.grant.clone());
-        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks("[packages]", ecosystem.name())))
+        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks_entry("[packages]", ecosystem.name())))
     };
     let both = |policy: Allowance, cap: Allowance| {
         let (policy, cap) = (policy?, cap?);

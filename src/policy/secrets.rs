@@ -299,8 +299,8 @@ pub(super) fn judge(
         let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
         let capped = words.get(1).filter(|cap| !cap.entries.iter().any(|capability| capability.name == *word));
         let refusal = match (entry, capped) {
-            (None, _) => Some((Narrower::Policy, policy.origin.lacks("[secrets] grant", word))),
-            (_, Some(cap)) => Some((Narrower::Host, cap.origin.lacks("[capabilities] grant", word))),
+            (None, _) => Some((Narrower::Policy, policy.origin.lacks_entry("[secrets] grant", word))),
+            (_, Some(cap)) => Some((Narrower::Host, cap.origin.lacks_entry("[capabilities] grant", word))),
             (Some(entry), None) => conflict(manifest, &entry.grant, hosts, files),
         };
         verdicts.push(match (entry, refusal) {

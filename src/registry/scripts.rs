@@ -112,7 +112,7 @@ fn note(kind: SearchKind, path: &Path, relative: &Path, candidates: &[(SearchKin
 pub fn not_found(script_path: &str, tried: &[PathBuf]) -> Fault {
     let tried: Vec<_> = tried.iter().map(|path| text::path(path)).collect();
     let place = if tried.is_empty() {
-        "there is no script base folder".to_owned()
+        "no script base folder exists".to_owned()
     } else {
         format!("tried {}", tried.join(", "))
     };

@@ -57,7 +57,7 @@ pub struct Snapshot {
     /// Trees that tools read by `base:`.
     pub(super) shared: Arc<BTreeSet<PathBuf>>,
     pub(super) ownership: Ownership,
-    /// Folders below which some manifests may not have been seen, and manifests that may not be read; none that a tool
+    /// Folders below which some manifests may not have been seen, and manifests that may not be read; without those that a tool
     /// could write.
     pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.

@@ -146,7 +146,7 @@ fn resolve(
     let runtime = match language {
         Language::Python => python::runtime(&binary, found)?,
         Language::Nodejs | Language::Bun => javascript::runtime(language, &binary, found, off_limits, asker)?,
-        Language::Wasm => return Err("wasm runs in this binary; there is no interpreter to name".to_owned()),
+        Language::Wasm => return Err("wasm runs in this binary and has no interpreter to name".to_owned()),
     };
     runtime.roots.iter().try_for_each(|root| trust::readable_by_tools(root))?;
     outside(&runtime, off_limits)?;

@@ -135,7 +135,7 @@ fn stood(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<WallSta
             format!("only the name server and the relay can be reached, at ports {:?}", ports.unwrap_or_default()),
         ),
         "landlock" => {
-            let lacks = landlock::lacks(landlock_abi);
+            let lacks = landlock::missing_features(landlock_abi);
             let rest = if lacks.is_empty() { String::new() } else { format!("; not covered: {}", lacks.join(", ")) };
             ("stood", format!("ABI {landlock_abi}{rest}"))
         }

@@ -248,7 +248,7 @@ impl Problem {
     }
 
     /// For `map_err`: what was tried, and the layer it belongs to.
-    pub fn of<E: Into<io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
+    pub fn from_wall<E: Into<io::Error>>(wall: &'static str, what: impl ToString) -> impl FnOnce(E) -> Problem {
         move |error| Problem::new(ProblemKind::Wall, wall, what, sys::errno(&error.into()))
     }
 

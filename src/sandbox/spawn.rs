@@ -51,11 +51,11 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     // SAFETY: the stacks are ours and large enough; `child` and they outlive the use of our memory by our child and its
     // child, because CLONE_VFORK suspends each parent until execve or _exit; the process has one thread.
     let pid = unsafe { libc::clone(run_child, own_top, flags, (&raw const child).cast_mut().cast(), &raw mut pidfd) };
-    let pid = check(pid.into()).map_err(Problem::of("namespaces", "clone(2)"))? as i32;
+    let pid = check(pid.into()).map_err(Problem::from_wall("namespaces", "clone(2)"))? as i32;
     let pidfd = adopt(pidfd);
     if let Some(((wall, step), errno)) = child.failed.get() {
         let _ = wait4(pid, true);
-        let problem = Problem::of(wall, step.name())(errno);
+        let problem = Problem::from_wall(wall, step.name())(errno);
         return Err(if child.started.get() { problem.while_it_ran() } else { problem });
     }
     Ok((pid, pidfd))

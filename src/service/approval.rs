@@ -157,7 +157,8 @@ pub fn changed() -> Fault {
 }
 
 fn nobody(why: &[Confirm]) -> Fault {
-    let message = "This tool runs only once a person has agreed, and nobody can be asked where this call comes from.";
+    let message =
+        "This tool runs only once a person has agreed, and no person can be asked where this call comes from.";
     let rules: Vec<String> = why.iter().map(|rule| format!("policy {}: {}", rule.policy, rule.why)).collect();
     let fix = "call it with `toolhost call` in a terminal, or over `serve --http`, where operators answer (`toolhost \
                approvals`); an MCP client that can show forms may ask its person where these policies say \

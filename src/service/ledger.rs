@@ -47,11 +47,11 @@ fn line(place: &Place) -> Line {
 
 /// All that the ledger beside a log holds.
 pub fn read(log: &Path) -> Result<WritablePaths, Fault> {
-    Ledger::beside(log).read(|known| known.places.clone())
+    Ledger::open_beside(log).read(|known| known.places.clone())
 }
 
 impl Ledger {
-    pub fn beside(log: &Path) -> Ledger {
+    pub fn open_beside(log: &Path) -> Ledger {
         Ledger { path: segments::folder(log).join(LEDGER), known: Mutex::default() }
     }
 
@@ -200,7 +200,7 @@ mod tests {
     fn what_cannot_be_read_whole_is_not_taken_for_nothing() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join(LEDGER);
-        let ledger = Ledger::beside(&folder.path().join("audit.jsonl"));
+        let ledger = Ledger::open_beside(&folder.path().join("audit.jsonl"));
         let known = || ledger.read(|known| known.places.places().map(|place| place.tree.clone()).collect::<Vec<_>>());
         let refused = |words: &str| known().is_err_and(|why| why.person.is_some_and(|why| why.contains(words)));
         assert_eq!(known(), Ok(Vec::new()), "nothing was written yet");

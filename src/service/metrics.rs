@@ -101,7 +101,11 @@ impl Service {
         }
         let lost = "Spans of calls that did not reach the collector.";
         text.counter("toolhost_trace_spans_lost_total", lost, self.traces.lost());
-        text.counter("toolhost_log_lines_lost_total", "Lines of the run log that nobody read in time.", runlog::lost());
+        text.counter(
+            "toolhost_log_lines_lost_total",
+            "Lines of the run log that were lost because its reader was too slow.",
+            runlog::lost(),
+        );
     }
 
     fn of_calls(&self, text: &mut Text) {

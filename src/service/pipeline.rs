@@ -538,8 +538,8 @@ impl Parts {
     /// Hands on an event of the executor as a transport may see it.
     fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
         stream.push(match event {
-            executor::Event::Log(line) => Event::Log(record.heard(&line)),
-            executor::Event::Message(level, text) => Event::Message(level, record.heard(&text)),
+            executor::Event::Log(line) => Event::Log(record.add_log(&line)),
+            executor::Event::Message(level, text) => Event::Message(level, record.add_log(&text)),
             executor::Event::Progress(progress) => {
                 let message = progress.message.as_ref().map(|message| record.shown(message));
                 Event::Progress(Progress { message, ..progress })

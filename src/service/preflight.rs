@@ -31,7 +31,7 @@ impl Obstacle {
     }
 
     /// As it follows on "unavailable: ".
-    pub fn said(&self) -> String {
+    pub fn words(&self) -> String {
         if self.sentence { self.need.words.clone() } else { format!("needs {}", self.need.words) }
     }
 }

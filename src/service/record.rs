@@ -296,7 +296,7 @@ impl CallRecord {
     }
 
     /// The same of a line that the tool wrote: the run log has it at once.
-    pub fn heard(&mut self, line: &str) -> String {
+    pub fn add_log(&mut self, line: &str) -> String {
         let line = self.log(line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
         runlog::line(&self.id, || self.line.trace.clone(), tool, &line);
@@ -307,7 +307,7 @@ impl CallRecord {
     /// where the executor knows it.
     pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64, digest: Option<&String>) {
         if lost > 0 {
-            self.heard(&format!("toolhost: {lost} more lines came too fast for this log"));
+            self.add_log(&format!("toolhost: {lost} more lines came too fast for this log"));
         }
         if let (Some(confined), Some(digest)) = (&mut self.confined, digest) {
             (self.report.digests.script, confined.script) = (Some(digest.clone()), None);

@@ -19,12 +19,12 @@ pub fn decide(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &M
 }
 
 /// What policy decides about a tool, as if the lock that toolhost writes were not there.
-pub(super) fn anew(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
+pub(super) fn decide_unlocked(tool: &Tool, snapshot: &Snapshot, policies: &Policies, machine: &Machine) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let (version, guest) =
             (decision.runtime.as_ref().map(|r| r.version.clone()), snapshot.is_guest(&tool.site.manifest));
-        if let Some(found) = beside(&tool.site, language, version.as_deref(), guest, true, snapshot) {
+        if let Some(found) = find_beside(&tool.site, language, version.as_deref(), guest, true, snapshot) {
             decision.wants(found, None, machine);
         }
     }
@@ -57,7 +57,7 @@ pub(super) fn add(
     machine: &Machine,
 ) {
     let version = decision.runtime.as_ref().map(|runtime| runtime.version.clone());
-    let found = beside(site, language, version.as_deref(), guest, false, snapshot);
+    let found = find_beside(site, language, version.as_deref(), guest, false, snapshot);
     // A lock beside the script wins; requirements without one are the script's own, too.
     let found = found.filter(|found| !matches!(found, Ok(None))).or_else(|| of_policy(decision, language, is_run));
     let Some(found) = found else { return };
@@ -87,7 +87,7 @@ fn of_policy(
 }
 
 /// What the files beside a script ask for. `anew`: without the lock that toolhost writes.
-fn beside(
+fn find_beside(
     site: &Site,
     language: Language,
     version: Option<&str>,

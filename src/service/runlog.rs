@@ -167,7 +167,7 @@ pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Has this written, with a line break; `level`: how grave it is, where lines are JSON. False: there is no queue.
+/// Has this written, with a line break; `level`: how grave it is, where lines are JSON. False: it has no queue.
 pub fn say(level: &str, line: &str) -> bool {
     if !is_queued() {
         return false;
@@ -199,9 +199,9 @@ fn write(lines: &Receiver<Vec<u8>>, mut to: File) {
         }
         WAITING.fetch_sub(line.len(), Ordering::Release);
         let lost = lost();
-        // Where nobody is left to read there is nobody to tell.
+        // Without a reader the count cannot be reported either.
         if written && lost > told && WAITING.load(Ordering::Acquire) < ROOM / 2 {
-            tracing::warn!(target: "toolhost::runlog", lost, "lines of this log were lost: nobody read them in time");
+            tracing::warn!(target: "toolhost::runlog", lost, "lines of this log were lost: its reader was too slow");
             told = lost;
         }
     }

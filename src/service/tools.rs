@@ -197,7 +197,7 @@ impl Service {
 
     /// The connections over which services elsewhere are called.
     pub fn tool_services(&self) -> Vec<Value> {
-        self.parts.executors.remote.as_ref().map(|remote| remote.told()).unwrap_or_default()
+        self.parts.executors.remote.as_ref().map(|remote| remote.connections()).unwrap_or_default()
     }
 
     pub fn ready(&self) -> Result<(), Fault> {

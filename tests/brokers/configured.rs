@@ -40,7 +40,7 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
             good.replace("[\"esc:echo\"]", "[\"esc:echo@1\", \"esc:write\", \"esc:echo@2\"]"),
             "tools: 'esc:echo' is named twice",
         ),
-        (format!("{good}idempotent = [\"esc:write\"]\n"), "idempotent: 'esc:write' is no id of a tool in `tools`"),
+        (format!("{good}idempotent = [\"esc:write\"]\n"), "idempotent: 'esc:write' is not the id of a tool in `tools`"),
         (format!("{good}colour = 1\n"), "unknown field `colour`"),
     ] {
         let ended = told(&playground, &entry, &["list"]);

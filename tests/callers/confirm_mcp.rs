@@ -353,7 +353,7 @@ fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
     line.send(&hello(json!({})));
     line.next();
     line.send(&call(2));
-    assert!(words(&line.next()).contains("nobody can be asked"));
+    assert!(words(&line.next()).contains("no person can be asked"));
     drop(line);
     server.wait().unwrap();
     assert_eq!(ran(&playground), 1);

@@ -111,7 +111,7 @@ fn a_token_goes_to_no_other_user_and_not_in_the_clear() {
         // The control: one's own listener is sent the token, and its answer is not taken for a server's.
         let (address, heard) = impostor(own, answer);
         let ended = verb(&[words, &["--http", &address]].concat());
-        assert!(ended.code == Some(4) && ended.stderr.contains("is no toolhost server"), "{ended:?}");
+        assert!(ended.code == Some(4) && ended.stderr.contains("is not a toolhost server"), "{ended:?}");
         assert!(String::from_utf8_lossy(&heard.join().unwrap()).contains(&made));
         let far = verb(&[words, &["--http", "192.0.2.1:8787"]].concat());
         assert!(far.code == Some(4) && far.stderr.contains("name it as https://NAME:PORT"), "{far:?}");

@@ -84,7 +84,7 @@ fn a_lock_is_asked_for_made_and_kept() {
     assert_eq!(fits("ok \"1.0\"", &shop.call("esc:loose")), Ok(()));
     // A requirement that changed is told, and the same command locks it anew.
     fs::write(folder.join("requirements.txt"), "plain>=2\n").unwrap();
-    let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml holds 1.0: lock anew";
+    let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml holds 1.0: lock again";
     assert_eq!(fits(stale, &shop.call("esc:loose")), Ok(()));
     let again = shop.deps(&["lock", "esc:loose"]);
     assert_eq!(again.code, Some(0), "{}", again.stderr);
@@ -151,7 +151,7 @@ fn scripts_of_one_folder_have_locks_of_their_own() {
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:also")), Ok(()), "one lock for what both of them require");
     // A lock of its own that does not hold what the script asks for is no lock of the other's.
     fs::copy(folder.join("pylock.two-v2.toml"), folder.join("pylock.one.toml")).unwrap();
-    let stale = "DependencyError: one.py:1: `plain==1.0` is required, and pylock.one.toml holds 2.0: lock anew";
+    let stale = "DependencyError: one.py:1: `plain==1.0` is required, and pylock.one.toml holds 2.0: lock again";
     assert_eq!(fits(stale, &shop.call("esc:one")), Ok(()));
     assert_eq!(fits("ok \"2.0\"", &shop.call("esc:two")), Ok(()));
     // Two tools of Node in one folder have its one package.json.

@@ -100,7 +100,7 @@ const REFUSED: &[Case] = &[
     ("alias", "nodejs", &[("package.json", "{\"dependencies\": {\n\"a\": \"npm:b@1\"}}")], BOTH, "DependencyError: package.json:2: `a`: `npm:b@1` is an alias"),
     ("npmrc", "nodejs", &[("package.json", PACKAGE), (".npmrc", "registry=https://h/\n")], BOTH, "DependencyError: .npmrc: the settings of an installer"),
     ("overrides", "nodejs", &[("package.json", "{\"dependencies\": {\"a\": \"1\"},\n\"overrides\": {\"b\": \"file:/\"}}")], BOTH, "DependencyError: package.json:2: `overrides`"),
-    ("stale", "nodejs", &[("package.json", PACKAGE), ("package-lock.json", "{\"lockfileVersion\": 3, \"packages\": {}}")], BOTH, "DependencyError: package-lock.json does not hold it: lock anew"),
+    ("stale", "nodejs", &[("package.json", PACKAGE), ("package-lock.json", "{\"lockfileVersion\": 3, \"packages\": {}}")], BOTH, "DependencyError: package-lock.json does not hold it: lock again"),
     ("elsewhere", "python", &[("requirements.txt", "six\n")], "python = { index = \"inner\", why = \"w\" }", "CapabilityError: the index `inner` for its python packages, which this host's configuration does not name"),
     ("other", "python", &[("requirements.txt", "six\n")], "node = { index = \"default\", why = \"w\" }", "CapabilityError: write [packages] python"),
     ("node", "nodejs", &[("package.json", PACKAGE)], PYTHON, "CapabilityError: its node packages (package.json), which no policy allows it"),

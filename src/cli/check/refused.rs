@@ -45,7 +45,7 @@ pub fn tell(
         let planted = decision.shape.as_mut().ok();
         let planted = planted.and_then(|shape| service::ledger::look_back(shape, None, &written).err());
         let mut found = asks(tool, &decision);
-        found.extend(lacks(tool, &decision));
+        found.extend(find_obstacles(tool, &decision));
         found.extend(planted.map(|fault| {
             let message = format!("every call is refused: {}", fault.person.unwrap_or(fault.message));
             Problem::new(Severity::Warning, Code::Security, SCRIPT, message)
@@ -85,13 +85,13 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
 }
 
 /// What keeps every call from being begun, apart from policy.
-fn lacks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
+fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let mut found = preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
     let problem = |obstacle: &Obstacle| {
         // A tool that another machine or a later version could run is not a fault of its file.
         let severity = if obstacle.need.mistake { Severity::Warning } else { Severity::Note };
-        let message = format!("unavailable here: {}", obstacle.said());
+        let message = format!("unavailable here: {}", obstacle.words());
         Problem::new(severity, Code::Dependency, &*obstacle.need.pointer, message)
     };
     found.iter().map(problem).collect()

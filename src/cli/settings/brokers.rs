@@ -133,7 +133,7 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
         ));
     }
     if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
-        return Err(format!("idempotent: '{}' is no id of a tool in `tools`", other.escape_debug()));
+        return Err(format!("idempotent: '{}' is not the id of a tool in `tools`", other.escape_debug()));
     }
     if given.caller.is_empty() {
         return Err("caller: name whom these calls count as in callers.policy.toml and in records".to_owned());

@@ -198,7 +198,7 @@ pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
     }
 }
 
-/// Why there is no launcher, or no answer of one.
+/// Why a launcher did not start or answer.
 #[derive(Debug)]
 pub enum LauncherError {
     /// A wall that this machine refuses (`doctor` reads the facts).
@@ -230,7 +230,7 @@ impl From<LauncherError> for Fault {
                 let (wall, what, error) = (&problem.wall, printable(&problem.what), problem.error());
                 let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
                 Fault::new(Kind::CapabilityError, message).person(format!(
-                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that mends it"
+                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that fixes it"
                 ))
             }
             LauncherError::Gone => lost("before the call began"),
@@ -332,7 +332,7 @@ impl Launcher {
             ProblemKind::Wall => match &self.setup.program {
                 Executable::Path(program) if !program.exists() => {
                     let person =
-                        format!("{} is gone: put it back, or have a server read anew (HUP)", text::path(program));
+                        format!("{} is gone: put it back, or have a server read again (HUP)", text::path(program));
                     let message = "the interpreter of this tool is not there any more, so nothing was run";
                     return Fault::new(Kind::DependencyError, message).person(person).into();
                 }

@@ -129,7 +129,7 @@ impl Launchers {
         };
         setup.identity = lease.identity;
         let (memory, processes) = (setup.limits.get(Limit::MemoryBytes), setup.limits.get(Limit::Processes));
-        let no_group = |e| LauncherError::wall(Problem::of("cgroup", "making a group")(e));
+        let no_group = |e| LauncherError::wall(Problem::from_wall("cgroup", "making a group")(e));
         let group = self.groups.as_ref().map(|groups| groups.make(memory, processes)).transpose().map_err(no_group)?;
         if let (Some(group), true) = (&group, has_sockets) {
             group.charge_sockets(memory).map_err(no_group)?;

@@ -32,7 +32,7 @@ const MAX_RUNTIMES: usize = 64;
 
 const UNSEEN: &str = "questions about files that open none (stat, access, readlink), what /proc refused, and what Landlock refused inside a \
                       granted folder (links, pipes, devices, moves out of it)";
-const NOT_RECORDED: &str = "which files and system calls the kernel refused: the tool saw the error number, nobody kept it (`toolhost call TOOL \
+const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the error number (`toolhost call TOOL \
                             --explain`, or `observe = true` in the policy, keeps them)";
 const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
@@ -202,7 +202,7 @@ fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
 fn starved(ending: &Ending, logs: &[String]) -> Option<Fault> {
     let Ending::Signalled { signal: 4..=6 } = ending else { return None };
     let person = format!("{}: start it without that limit. {}", limits::address_space()?, logs.join(" / "));
-    let message = "the interpreter gave up, most likely for want of address space";
+    let message = "the interpreter gave up, most likely because it had too little address space";
     Some(Fault::new(Kind::CapabilityError, message).person(person))
 }
 

@@ -98,7 +98,7 @@ impl Line {
     }
 
     /// As `status` shows it.
-    pub fn told(&self) -> Value {
+    pub fn status(&self) -> Value {
         let strays = self.waiting.strays.load(Ordering::Relaxed);
         let shown = |connected: bool, since: String| json!({ "at": self.name, "connected": connected, "since": since, "strays": strays });
         match self.link.state() {
@@ -127,7 +127,7 @@ impl Waiting {
         let Some((inbox, room)) = place else {
             // Of another caller on the same queue, or late, or a repetition.
             self.strays.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "a reply that nobody waits for");
+            tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "a reply without a call that waits for it");
             return;
         };
         // Outside of the lock, which every call of the line takes.

@@ -160,12 +160,12 @@ impl Executor for Remote {
         Box::pin(self.call(context, call, events))
     }
 
-    fn told(&self) -> Vec<Value> {
+    fn connections(&self) -> Vec<Value> {
         let services = lock(&self.services);
         let lines = services.iter().flat_map(|((id, ..), service)| service.lines.iter().map(move |line| (id, line)));
         lines
             .map(|(id, line)| {
-                let mut shown = line.told();
+                let mut shown = line.status();
                 shown["service"] = json!(id);
                 shown
             })
@@ -180,7 +180,7 @@ pub fn queues(service: &ServiceDescriptor) -> Result<(), Fault> {
 }
 
 fn no_topic(queue: &str, why: &str) -> Fault {
-    let message = "The queue of this tool's service is none that a broker has.";
+    let message = "The queue name of this tool's service is not a valid topic.";
     Fault::new(Kind::DependencyError, message).person(format!("{}: {why}", text::printable(&text::head(queue, 120))))
 }
 

@@ -119,7 +119,7 @@ pub fn not_stored(error: &io::Error) -> Failure {
     Failure::Failed(fault.person(format!("the wasm cache cannot be written: {error}")))
 }
 
-/// Why there is no code for a module.
+/// Why a module has no code.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
     pub why: String,

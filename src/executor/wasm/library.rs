@@ -102,7 +102,7 @@ impl Cache {
         Ok(code)
     }
 
-    /// Why there is no code for a key, and how long ago that was stored.
+    /// Why a key has no code, and how long ago that was stored.
     pub fn refused(&self, key: &str) -> Option<(Vec<u8>, Duration)> {
         let refusal = self.store.peek(key, &REFUSAL)?;
         let stored = refusal.file.metadata().ok()?.modified().ok()?;

@@ -134,7 +134,7 @@ pub struct Session {
     pub fit: bool,
 }
 
-/// Why there is no answer.
+/// Why a call has no answer.
 #[derive(Debug)]
 pub enum SessionError {
     /// The order could not be sent: the worker was gone before the call began.

@@ -197,7 +197,7 @@ fn packages(decision: &Decision, why: &str) -> String {
     format!("\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, why = {why} }}\n")
 }
 
-/// First what no policy can grant, since there is no line for it; then what this machine lacks.
+/// First what no policy can grant, for which no line is printed; then what this machine lacks.
 fn refusals(id: &str, decision: &Decision) -> String {
     let of = |narrower| -> String {
         let denied = decision.denied().filter(|v| v.narrower == Some(narrower));

@@ -34,7 +34,7 @@ pub enum Question {
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     pub tool: String,
-    /// `all of it`, `a part of it`, `if the script it is told to run lies in a folder above it`, …
+    /// `all of it`, `a part of it`, `if the script that it runs lies in a folder above it`, …
     pub how: String,
     pub grant: String,
     pub rule: String,
@@ -83,7 +83,7 @@ fn package(target: &str) -> Result<Question, String> {
     Ok(Question::Package(name.to_owned(), version.map(str::to_owned)))
 }
 
-/// `bases`: the folders scripts are found under; a builtin tool can be told to run any of those.
+/// `bases`: the folders scripts are found under; a builtin tool can run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
     let runnable = decisions.iter().filter(|d| d.in_process || d.shape.is_ok());
     runnable.flat_map(|decision| about(decision, question, bases)).collect()
@@ -218,11 +218,11 @@ fn holds(grant: &Grant, path: &Path, bases: &[PathBuf]) -> Option<&'static str> 
 fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'static str> {
     let above = path.ancestors().take_while(|folder| folder.starts_with(base));
     if above.filter_map(|folder| area.moved(Path::new(SCRIPT_FOLDER), folder)).any(|area| area.holds(path)) {
-        return Some("if the script it is told to run lies in a folder above it");
+        return Some("if the script that it runs lies in a folder above it");
     }
     // A folder in a base, or around one, may hold the folder of a script; a file or a missing path does not.
     let around = base.starts_with(path) || (path.starts_with(base) && path.is_dir());
-    around.then_some("a part of it, if the script it is told to run lies there or below")
+    around.then_some("a part of it, if the script that it runs lies there or below")
 }
 
 pub fn text(question: &Question, answers: &[Answer]) -> String {

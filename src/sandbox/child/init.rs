@@ -15,7 +15,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
-    Problem::of("namespaces", "a memory file")
+    Problem::from_wall("namespaces", "a memory file")
 }
 
 /// The executable file.
@@ -70,7 +70,7 @@ pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
 }
 
 /// The tool's wait status; `None` where the init was killed first.
-pub fn told(status: &OwnedFd) -> Option<i32> {
+pub fn wait_status(status: &OwnedFd) -> Option<i32> {
     let mut bytes = [0; 4];
     (nix::unistd::read(status, &mut bytes) == Ok(4)).then(|| i32::from_le_bytes(bytes))
 }

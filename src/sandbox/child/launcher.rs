@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
     match start(control) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            // The host may be gone, and only it could be told.
+            // The host may be gone, and only it could hear of this.
             let _ = send(control, &FromLauncher::Refused(problem), &[]);
             ExitCode::FAILURE
         }
@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
 }
 
 fn io<E: Into<std::io::Error>>(what: &str) -> impl FnOnce(E) -> Problem {
-    Problem::of("launcher", what)
+    Problem::from_wall("launcher", what)
 }
 
 fn invalid() -> std::io::Error {
@@ -59,12 +59,12 @@ fn invalid() -> std::io::Error {
 }
 
 fn unruled(what: String) -> Problem {
-    Problem::of("landlock", what)(Errno::EINVAL)
+    Problem::from_wall("landlock", what)(Errno::EINVAL)
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all that the host had inherited.
-    sys::close_range(3, false).map_err(Problem::of("descriptors", "close_range(2)"))?;
+    sys::close_range(3, false).map_err(Problem::from_wall("descriptors", "close_range(2)"))?;
     sys::usual_signals();
     crate::sandbox::limits::no_core();
     // A session of its own gives the launcher a CPU share apart from its tools' (sched(7), autogroups).
@@ -77,8 +77,8 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     };
     identity::leave_groups(identity)?;
     namespaces::enter(identity.pooled)?;
-    network::raise().map_err(Problem::of("network", "unshare(CLONE_NEWNET)"))?;
-    let Some(launcher) = sys::fork().map_err(Problem::of("namespaces", "fork(2)"))? else {
+    network::raise().map_err(Problem::from_wall("network", "unshare(CLONE_NEWNET)"))?;
+    let Some(launcher) = sys::fork().map_err(Problem::from_wall("namespaces", "fork(2)"))? else {
         // Keeper and launcher both hold the id's lock, since a keeper that hangs is killed before its launcher ends.
         let served = serve(control, identity, owner);
         drop(lock);
@@ -120,9 +120,9 @@ struct Launcher<'a> {
 fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> Result<(), Problem> {
     let abi = sys::landlock_abi();
     if abi < 1 {
-        return Err(Problem::of("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
+        return Err(Problem::from_wall("landlock", "this kernel has no Landlock, or it is off")(Errno::ENOSYS));
     }
-    nix::unistd::sethostname("tool").map_err(Problem::of("namespaces", "sethostname(2)"))?;
+    nix::unistd::sethostname("tool").map_err(Problem::from_wall("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
     let init = crate::sandbox::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else { return Ok(()) };
@@ -135,7 +135,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
         return Err(io("the set-up is for another identity")(invalid()));
     }
     let executable = files.remove(0);
-    let missing = || Problem::of("cgroup", "the group's files")(Errno::EBADF);
+    let missing = || Problem::from_wall("cgroup", "the group's files")(Errno::EBADF);
     let counters =
         setup.cgroup.map(|version| cgroup::Counters::from(version, files).ok_or_else(missing)).transpose()?;
     let sources = setup.stages.iter().map(source_folder).collect::<Result<Vec<_>, _>>()?;
@@ -146,7 +146,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     let sampled = setup.sampled();
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
-        nix::sys::prctl::set_thp_disable(true).map_err(Problem::of("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
+        nix::sys::prctl::set_thp_disable(true).map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
     let sockets = setup.ports.as_deref().map(network::open).transpose()?.unwrap_or_default();
     let (live, networked) = (setup.writes_live(), setup.ports.is_some());
@@ -161,7 +161,7 @@ fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
     let what = || format!("opening {}", stage.folder.display());
     let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
     let folder = opened.map_err(Problem::of_path("scratch", what()))?;
-    let stat = fstat(&folder).map_err(Problem::of("scratch", what()))?;
+    let stat = fstat(&folder).map_err(Problem::from_wall("scratch", what()))?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
         return Err(Problem::new(ProblemKind::Changed, "scratch", what(), Errno::ESTALE));
     }
@@ -169,7 +169,7 @@ fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
 }
 
 fn counting(errno: Errno) -> Problem {
-    Problem::of("limits", "counting what the call wrote")(errno)
+    Problem::from_wall("limits", "counting what the call wrote")(errno)
 }
 
 /// What the host gave for one call.
@@ -295,8 +295,8 @@ impl Launcher<'_> {
             counters.begin()?;
         }
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
-        let (status, told) =
-            nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(Problem::of("namespaces", "pipe2(2)"))?;
+        let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+            .map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
         let plan = crate::sandbox::raise(&crate::sandbox::Raising {
             setup: &self.setup,
             environment: &given.environment,
@@ -407,7 +407,7 @@ impl Launcher<'_> {
         scratch: &Scratch,
         deadline: Option<Instant>,
     ) -> Result<(Option<Killed>, u64), Problem> {
-        let failed = Problem::of("cgroup", "reading /proc of the call");
+        let failed = Problem::from_wall("cgroup", "reading /proc of the call");
         let limits = &self.setup.limits;
         let allowed = limits.get(Limit::MemoryBytes);
         let (memory, cpu, sessions) = match &self.counters {
@@ -454,7 +454,7 @@ impl Launcher<'_> {
         let scratch_full = scratch.fill()?.1;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
-            status: crate::sandbox::init::told(status).unwrap_or(waited.status),
+            status: crate::sandbox::init::wait_status(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(peak),

@@ -17,7 +17,7 @@ use std::path::Path;
 pub const GUEST: u32 = 1000;
 /// The ids that tools get where the host is real root and its configuration says nothing.
 pub const POOL: std::ops::Range<u32> = 1_879_048_192..1_879_052_288;
-/// Ids below belong to people and services (login.defs(5), systemd's UIDs-GIDs), `nobody` (65534) included.
+/// Ids below belong to people and services (login.defs(5), systemd's UIDs-GIDs), the overflow id (65534) included.
 const LEAST: u32 = 65_536;
 pub const LOCKS: &str = "/run/toolhost/ids";
 
@@ -108,12 +108,12 @@ pub fn leave_groups(identity: Identity) -> Result<(), Problem> {
     if !identity.pooled {
         return Ok(());
     }
-    nix::unistd::setgroups(&[]).map_err(Problem::of("identity", "setgroups(2)"))
+    nix::unistd::setgroups(&[]).map_err(Problem::from_wall("identity", "setgroups(2)"))
 }
 
 /// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong to that id.
 pub fn lend<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
-    let failed = |what| Problem::of("identity", what);
+    let failed = |what| Problem::from_wall("identity", what);
     let id = identity.id;
     if !identity.pooled {
         let done = clone();

@@ -36,7 +36,7 @@ pub struct Rules {
 }
 
 /// What this kernel's Landlock cannot do, for the outcome.
-pub fn lacks(abi: i32) -> Vec<&'static str> {
+pub fn missing_features(abi: i32) -> Vec<&'static str> {
     [
         (2, "moving between folders"),
         (3, "truncation"),

@@ -11,10 +11,10 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
     let own = nix::unistd::geteuid().as_raw();
     let group = nix::unistd::getegid().as_raw();
     if !real_root {
-        unshare(CloneFlags::CLONE_NEWUSER).map_err(Problem::of("namespaces", "unshare(CLONE_NEWUSER)"))?;
+        unshare(CloneFlags::CLONE_NEWUSER).map_err(Problem::from_wall("namespaces", "unshare(CLONE_NEWUSER)"))?;
         let write = |file: &str, text: String| {
             let path = format!("/proc/self/{file}");
-            std::fs::write(&path, text).map_err(Problem::of("namespaces", format!("writing {path}")))
+            std::fs::write(&path, text).map_err(Problem::from_wall("namespaces", format!("writing {path}")))
         };
         write("setgroups", "deny".into())?;
         write("uid_map", format!("{own} {own} 1\n"))?;
@@ -25,7 +25,7 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWCGROUP;
-    unshare(flags).map_err(Problem::of("namespaces", "unshare(2) of the launcher's namespaces"))
+    unshare(flags).map_err(Problem::from_wall("namespaces", "unshare(2) of the launcher's namespaces"))
 }
 
 /// The call's own, below the launcher's. The cloned child is their pid 1, and its end ends all processes in them.

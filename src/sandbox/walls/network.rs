@@ -41,7 +41,7 @@ pub fn raise() -> Result<(), Errno> {
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
-    Problem::of("network", what)
+    Problem::from_wall("network", what)
 }
 
 /// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one for each port.

@@ -33,7 +33,7 @@ pub struct Scratch {
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
-    Problem::of("scratch", what)
+    Problem::from_wall("scratch", what)
 }
 
 /// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is missing.

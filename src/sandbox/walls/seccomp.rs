@@ -348,7 +348,7 @@ mod tests {
     }
 
     /// What a rule answers, without a program.
-    fn said(rule: &Rule, args: [u64; 6]) -> u32 {
+    fn expected(rule: &Rule, args: [u64; 6]) -> u32 {
         rule.refuses(&args).map_or(RET_ALLOW, |errno| RET_ERRNO | errno)
     }
 
@@ -384,7 +384,7 @@ mod tests {
                         // Of two arguments that count, each takes all values.
                         for args in [[*first, *first, second, second, 0, 0], [second, second, *first, *first, 9, 9]] {
                             let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
-                            assert_eq!(got, said(rule, args), "{nr} {args:?} sampled {sampled}");
+                            assert_eq!(got, expected(rule, args), "{nr} {args:?} sampled {sampled}");
                             // The listener hears all that is refused and all that names a file, and nothing else.
                             let told = verdict(&listened, AUDIT_ARCH_X86_64, nr, args);
                             let refused = recorded.refuses(nr, &args).is_some_and(|errno| errno > 0);

@@ -94,7 +94,7 @@ pub fn text(path: &Path) -> CString {
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
-    Problem::of("view", what)
+    Problem::from_wall("view", what)
 }
 
 /// Our own program through a read-only mount of its own, to which /proc/self/exe of a process behind the walls then

@@ -91,7 +91,7 @@ impl Log {
 
     pub fn keeping(path: impl Into<PathBuf>, keeping: Keeping) -> Log {
         let path = path.into();
-        Log { ledger: Arc::new(Ledger::beside(&path)), path, keeping, state: Arc::default() }
+        Log { ledger: Arc::new(Ledger::open_beside(&path)), path, keeping, state: Arc::default() }
     }
 
     /// Where tools could write before.
@@ -114,14 +114,14 @@ impl Log {
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
         if let Some(open) = &state.open {
             // Asked for every call: the log may have been moved away, or opened to others.
-            match open.segment.still(&self.path)? {
+            match open.segment.size_if_current(&self.path)? {
                 Some(size) if size < self.keeping.segment_bytes => return Ok(open.clone()),
                 Some(_) => self.close(&open.segment),
                 None => {}
             }
         }
         let mut new = self.open_file()?;
-        if new.segment.still(&self.path)?.is_some_and(|size| size >= self.keeping.segment_bytes) {
+        if new.segment.size_if_current(&self.path)?.is_some_and(|size| size >= self.keeping.segment_bytes) {
             self.close(&new.segment);
             new = self.open_file()?;
         }
@@ -363,7 +363,7 @@ impl Entry {
 
 fn refusal(log: &Path, why: &str) -> Fault {
     Fault::new(Kind::InternalError, "The call was refused: it could not have been recorded in the audit log.")
-        .person(format!("audit log {}: {why}; mend that, or name another file with --audit-log", log.display()))
+        .person(format!("audit log {}: {why}; correct that, or name another file with --audit-log", log.display()))
         .retryable()
 }
 

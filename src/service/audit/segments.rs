@@ -84,7 +84,7 @@ impl Segment {
     }
 
     /// Its size, if the log's name still leads to it; an error if others may write it by now.
-    pub fn still(&self, log: &Path) -> Result<Option<u64>, String> {
+    pub fn size_if_current(&self, log: &Path) -> Result<Option<u64>, String> {
         let now = CString::new(log.as_os_str().as_bytes()).ok().and_then(|path| sandbox::lstat(&path).ok());
         let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode)) else { return Ok(None) };
         crate::base::files::trustworthy(now.mode, now.owner)?;
@@ -254,7 +254,7 @@ mod tests {
             one.close(KEEPING).expect("closed");
             // Another process that had it open finds that out, and loses nothing.
             other.close(KEEPING).expect("not twice");
-            assert_eq!(other.still(&log), Ok(None));
+            assert_eq!(other.size_if_current(&log), Ok(None));
             assert!(other.add("late").expect("a closed file takes the record of a call that ran"));
         }
         let mut names: Vec<String> = Folder::open(folder).expect("ours").names().expect("listed");

@@ -80,7 +80,7 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
     }
 }
 
-/// Why an attempt failed. After an AuthorizationError there is no use in another one.
+/// Why an attempt failed. After an AuthorizationError another one is useless.
 fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault {
     Fault::new(Kind::ServiceError, words).person(person)
 }

@@ -142,7 +142,7 @@ impl Jobs {
     pub fn load(&mut self, job: Job) {
         let take = || self.limiter.take(Resource::Background, job.through(), 1);
         let place = job.is_owed().then(take).flatten();
-        // Where there is no room for it, it goes when the store is opened again.
+        // Without room it is read again when the store is opened the next time.
         let _ = self.put(job, place);
     }
 

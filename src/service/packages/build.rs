@@ -220,7 +220,7 @@ impl Packages {
         let (store, key) = (self.store()?, key.to_owned());
         let changed = |what: &str| {
             let what = text::printable(what);
-            tracing::warn!(target: "toolhost::packages", "an environment was changed since it was built, and is built anew: {what}");
+            tracing::warn!(target: "toolhost::packages", "an environment changed since it was built, and is built again: {what}");
         };
         apart(move || Ok(store.hold(&key, changed)?)).await
     }
@@ -429,7 +429,7 @@ pub(super) fn check_allowed(
     let mut details = refused.join("\n");
     if !need.wanted.locked {
         let forget = format!("`toolhost deps clean {}` forgets what was resolved", need.id());
-        details.push_str(&format!("\n{forget}, so that it is resolved anew"));
+        details.push_str(&format!("\n{forget}, so that it is resolved again"));
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))

@@ -63,7 +63,7 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
-        Need::from_decision(&requirements::anew(&tool, &decisions.snapshot, policies, machine))
+        Need::from_decision(&requirements::decide_unlocked(&tool, &decisions.snapshot, policies, machine))
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Kernel(Mutex<Option<OwnedFd>>);
 
 impl Kernel {
     /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it. `None`:
-    /// there is no owner. `Err`: the kernel could not be asked.
+    /// it has no owner. `Err`: the kernel could not be asked.
     pub fn owner(&self, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
         let mut kept = lock(&self.0);
         let kernel = match kept.take() {

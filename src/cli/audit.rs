@@ -198,12 +198,12 @@ fn summary(report: &Value) -> String {
     let policy = format!("{policy} (mode {mode}) {file}");
     let lines: [(&str, Vec<String>); 10] = [
         ("policy", vec![policy.trim_end().to_owned()]),
-        ("runs", runs),
+        ("runs", vec![runs.join("; ")]),
         ("read", granted("read").collect()),
         ("write", granted("write").collect()),
         ("hosts", granted("host").chain(risks).collect()),
         ("uses", uses.collect()),
-        ("limits", limits(effective_limits(report))),
+        ("limits", vec![limits(effective_limits(report)).join("; ")]),
         ("callers", callers(report)),
         ("denied", denied.chain(last_denials(&report[policy::audit::LAST_DENIALS])).collect()),
         ("notes", fault.chain(list(&report["notes"]).iter().map(word)).collect()),

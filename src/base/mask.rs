@@ -31,9 +31,8 @@ const LONGEST_CODE: usize = 12;
 const SPREAD: usize = 2 * LONGEST_CODE;
 /// Bytes that are decoded at a time.
 const STEP: usize = 4096;
-/// Characters that are encoded by name: in HTML, where the semicolon may be missing, and behind a backslash.
-const NAMED: [(&str, u8); 5] = [("&amp", b'&'), ("&lt", b'<'), ("&gt", b'>'), ("&quot", b'"'), ("&apos", b'\'')];
-const ESCAPED: [(&str, u8); 5] = [("\\n", b'\n'), ("\\r", b'\r'), ("\\t", b'\t'), ("\\b", 8), ("\\f", 12)];
+const NAMED: [(&[u8], u8); 5] =
+    [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
 
 /// Some secrets, and what finds them.
 #[derive(Clone, Default)]
@@ -198,10 +197,14 @@ pub struct Finder {
 
 impl Finder {
     fn new(secrets: &BTreeSet<String>) -> Option<Finder> {
-        let fit = |bytes: usize| (bytes <= MOST_BYTES).then_some(());
-        fit(secrets.iter().map(String::len).sum())?;
-        let all: BTreeSet<Vec<u8>> = secrets.iter().flat_map(|secret| patterns(secret)).collect();
-        fit(all.iter().map(Vec::len).sum())?;
+        let (mut all, mut bytes) = (BTreeSet::new(), 0);
+        for pattern in secrets.iter().flat_map(|secret| patterns(secret)) {
+            bytes += pattern.len();
+            if bytes > MOST_BYTES {
+                return None;
+            }
+            all.insert(pattern);
+        }
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
         let patterns = NFA::builder().prefilter(false).build(&all).ok()?;
         let start = patterns.start_state(Anchored::No).ok()?;
@@ -399,7 +402,7 @@ impl Decoder {
             let mut code = None;
             if matches!(byte, b'%' | b'\\' | b'&') {
                 let ahead: Vec<u8> = self.waiting.iter().take(LONGEST_CODE).map(|unit| unit.byte).collect();
-                code = character(&ahead, last);
+                code = character(&ahead);
                 if code.is_none() && !last && ahead.len() < LONGEST_CODE {
                     break;
                 }
@@ -424,9 +427,8 @@ fn decode(text: &[u8], last: bool) -> Vec<u8> {
     Decoder::default().decode(units(text, 0), last).iter().map(|unit| unit.byte).collect()
 }
 
-/// How many of these bytes stand for the encoded character that they begin with, and its bytes. `None`: they begin with
-/// none, or that depends on what follows; `last`: nothing does.
-fn character(bytes: &[u8], last: bool) -> Option<(usize, Vec<u8>)> {
+/// How many of these bytes stand for the encoded character that they begin with, and its bytes.
+fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
     let hex = |digits: Range<usize>| number(bytes.get(digits)?, 16);
     let byte = |length: usize, value: u32| Some((length, vec![u8::try_from(value).ok()?]));
     let char = |length: usize, value: u32| Some((length, char::from_u32(value)?.to_string().into_bytes()));
@@ -435,7 +437,6 @@ fn character(bytes: &[u8], last: bool) -> Option<(usize, Vec<u8>)> {
         let digits = bytes[from..].iter().position(|b| *b == end)?;
         char(from + digits + 1, number(&bytes[from..from + digits], radix).filter(|value| *value > 0)?)
     };
-    let is = |name: &str| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()));
     match *bytes {
         [b'%' | b'\\', b'u', b'{', ..] => until(3, b'}', 16),
         [mark @ (b'%' | b'\\'), b'u', ..] => match hex(2..6)? {
@@ -448,16 +449,20 @@ fn character(bytes: &[u8], last: bool) -> Option<(usize, Vec<u8>)> {
         [b'%', ..] => byte(3, hex(1..3)?),
         [b'\\', b'x', ..] => byte(4, hex(2..4)?),
         [b'\\', b'U', ..] => char(10, hex(2..10)?),
+        [b'\\', b'n', ..] => byte(2, 10),
+        [b'\\', b'r', ..] => byte(2, 13),
+        [b'\\', b't', ..] => byte(2, 9),
+        [b'\\', b'b', ..] => byte(2, 8),
+        [b'\\', b'f', ..] => byte(2, 12),
         // A sign stands for itself behind a backslash, unless it may begin another encoded character.
         [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => byte(2, sign.into()),
         [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
         [b'&', b'#', ..] => until(2, b';', 10),
         [b'&', ..] => {
-            let (name, sign) = NAMED.iter().find(|(name, _)| is(name))?;
-            let next = bytes.get(name.len());
-            (last || next.is_some()).then(|| (name.len() + usize::from(next == Some(&b';')), vec![*sign]))
+            let is = |name: &[u8]| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+            NAMED.iter().find(|(name, _)| is(name)).map(|(name, byte)| (name.len(), vec![*byte]))
         }
-        _ => ESCAPED.iter().find(|(name, _)| is(name)).map(|(_, sign)| (2, vec![*sign])),
+        _ => None,
     }
 }
 

@@ -40,17 +40,12 @@ pub fn find(place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProble
 }
 
 /// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `Place`.
-pub fn read_lock(
-    path: &Path,
-    text: &str,
-    ecosystem: Ecosystem,
-    python: &str,
-) -> Result<PackageRequirements, FileProblem> {
+pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
     let file = files::Text::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::LARGEST {
         return Err(file.problem(0, format!("it is larger than {} bytes", files::LARGEST)));
     }
-    match ecosystem {
+    match kind {
         Ecosystem::Python => python::read_lock(file, python),
         Ecosystem::Node => node::read_lock(&file),
     }

@@ -196,13 +196,12 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
         let apart = |part| std::thread::Builder::new().spawn_scoped(scope, move || first(part)).map_err(|_| part);
         let others: Vec<_> = parts.map(apart).collect();
         let ours = first(ours);
-        let others = others.into_iter().map(|other| match other {
+        // All of them are joined: a panic of one that is not would end the call.
+        let others = others.into_iter().filter_map(|other| match other {
             Ok(other) => other.join().unwrap_or(Some("(not looked at)")),
             Err(part) => first(part),
         });
-        // All of them are waited for: a panic that is not joined would end the call.
-        let found: Vec<_> = others.collect();
-        ours.or_else(|| found.into_iter().flatten().next())
+        ours.into_iter().chain(others.collect::<Vec<_>>()).next()
     })
 }
 
@@ -242,8 +241,8 @@ mod tests {
     fn only_plain_files_and_folders_are_taken() {
         let file = |path: PathBuf| std::fs::write(path, "1").expect("made");
         let special = |path: PathBuf| std::fs::set_permissions(path, PermissionsExt::from_mode(0o4755)).expect("set");
-        type Change<'a> = &'a dyn Fn(&Path);
-        let cases: [(&str, Change<'_>); 7] = [
+        type Case<'a> = (&'a str, &'a dyn Fn(&Path));
+        let cases: [Case; 7] = [
             ("is a link", &|at| symlink("good.py", at.join("link")).expect("made")),
             ("has more than one name", &|at| std::fs::hard_link(at.join("good.py"), at.join("more")).expect("made")),
             ("neither a file nor a folder", &|at| nix::unistd::mkfifo(&at.join("x"), Mode::S_IRUSR).expect("made")),

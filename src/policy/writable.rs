@@ -42,10 +42,8 @@ impl Place {
     }
 
     fn holds(&self, path: &Path) -> bool {
-        match &self.names {
-            None => path.starts_with(&self.tree),
-            Some(names) => Area::Names { folder: self.tree.clone(), names: names.clone() }.holds(path),
-        }
+        let named = |names: &String| Area::Names { folder: self.tree.clone(), names: names.clone() }.holds(path);
+        self.names.as_ref().map_or_else(|| path.starts_with(&self.tree), named)
     }
 
     /// Who may or could write there, in words.

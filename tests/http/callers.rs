@@ -131,7 +131,7 @@ fn a_unix_socket_is_closed_to_others_and_taken_over_only_from_the_dead() {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
         let file = playground.cli(&["serve", "--http", &address]);
-        assert!(file.code == Some(4) && file.stderr.contains("something that is no socket lies there"), "{file:?}");
+        assert!(file.code == Some(4) && file.stderr.contains("something other than a socket lies there"), "{file:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     });
 }
@@ -250,7 +250,7 @@ fn a_token_is_a_name_and_nothing_else_is() {
     assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 200);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(web.get("/v1/tools", &[&bearer(&ops)]).status, 401);
-    wait_for("the log says why", || web.said().contains("nobody is let in") && web.said().contains("chmod 600"));
+    wait_for("the log says why", || web.said().contains("no token is accepted") && web.said().contains("chmod 600"));
     let starts = playground.cli(&["serve", "--http", "127.0.0.1:0", "--token-file", &file]);
     assert!(starts.code == Some(4) && starts.stderr.contains("others may read it"), "{starts:?}");
     for secret in [&alice, &ops] {

@@ -38,8 +38,7 @@ impl HardDenials<'_> {
         }
         let rules = [Self::system, Self::run_on_the_host, Self::settings_of_homes, Self::files_in_use, Self::run_later];
         let why = rules.iter().find_map(|rule| rule(self, request))?;
-        let fix =
-            "name a folder that holds nothing but results (`out/*`), or files with a fixed ending of data (`*.csv`)";
+        let fix = "name a folder that holds only results (`out/*`), or files with a fixed ending of data (`*.csv`)";
         Some(format!("{why}; {fix}"))
     }
 
@@ -103,9 +102,11 @@ impl HardDenials<'_> {
         let records = self.protected.records.as_deref();
         let records = records.filter(|folder| !matches!(request, Area::Tree(_)) && request.folder() == *folder);
         let path = own.or_else(|| self.protected.touched(request, tree)).or(records)?;
-        let is_script = Some(path) == self.site.script.as_deref();
-        let what =
-            if is_script { "the tool's own script" } else { "a policy, a manifest, a script or a file of this host" };
+        let what = match path {
+            path if Some(path) == self.site.script.as_deref() => "the tool's own script",
+            path if path == self.site.manifest => "the tool's own manifest",
+            _ => "a policy, a manifest, a script or a file of this host",
+        };
         Some(format!("{what} could be written: {}", path.display()))
     }
 
@@ -121,8 +122,7 @@ impl HardDenials<'_> {
             return Some(format!("`{pattern}` could be written: a tool cannot make tools or policies"));
         }
         let has_script = |folder: &&Path| *folder == self.site.folder || self.protected.scripts.contains(*folder);
-        let beside = request.folder().ancestors().find(has_script).filter(|_| loaded(&pattern))?;
-        let beside = beside.display();
+        let beside = request.folder().ancestors().find(has_script).filter(|_| loaded(&pattern))?.display();
         Some(format!("`{pattern}` could be written below {beside}, where a script lies, and would be run later"))
     }
 }

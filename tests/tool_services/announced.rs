@@ -172,7 +172,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     };
     let by_b = |when, descriptors| voice.signed("b", KEY, when, descriptors);
     refused("it is no JSON object", &mut || b"[1]".to_vec());
-    refused("'c' is no announcer that", &mut || voice.signed("c", KEY, good, described("x", 1)));
+    refused("'c' is not an announcer", &mut || voice.signed("c", KEY, good, described("x", 1)));
     refused("its signature does not fit", &mut || voice.signed("b", &KEY.replace('0', "1"), good, described("x", 1)));
     refused("its time is not from 1 to 300", &mut || by_b((0, 301), described("x", 1)));
     refused("its time is over", &mut || by_b((60, 50), described("x", 1)));
@@ -194,7 +194,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
         ("SecurityError", "ToolNotFoundError")
     );
     refused("it was heard before", &mut || heard.clone());
-    refused("'d' is no announcer that", &mut || voice.signed("d", KEY, good, json!({})));
+    refused("'d' is not an announcer", &mut || voice.signed("d", KEY, good, json!({})));
     let mut names = 0..;
     refused("changed a moment ago", &mut || by_b(good, described(&format!("n{}", names.next().unwrap()), 1)));
     assert_eq!(status(&web)["tools"].as_array().unwrap().len(), 1, "the earlier one stays");
@@ -215,7 +215,7 @@ fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
     assert_eq!(source(), "files");
     // Gone is gone, though somebody repeats what was said.
     voice.send(&heard);
-    refused("'e' is no announcer that", &mut || voice.signed("e", KEY, good, json!({})));
+    refused("'e' is not an announcer", &mut || voice.signed("e", KEY, good, json!({})));
     assert_eq!((&status(&web)["tools"], call(&web, "far.esc:t0").as_str()), (&json!([]), "ToolNotFoundError"));
 }
 

@@ -74,3 +74,16 @@ fn an_example_that_does_not_fit_is_shown_to_no_model() {
     let out = host.run(&["prompt", "--namespace", "t"]).1;
     assert!(out.contains("{\"n\":3}") && !out.contains("{\"n\":\"x\"}"), "{out}");
 }
+
+#[test]
+fn a_caller_without_an_entry_hears_why_the_list_is_empty() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    fs::create_dir_all(host.path("sandbox-policies")).unwrap();
+    let entry = "[[caller]]\nname = \"alice\"\nwhy = \"a test\"\ntools = [\"t:*\"]\n";
+    fs::write(host.path("sandbox-policies/callers.policy.toml"), entry).unwrap();
+    let (_, out, err) = host.run(&["list"]);
+    assert!(out == "No tool.\n" && err.contains("callers.policy.toml grants") && err.contains("no tool"), "{out}{err}");
+    let (_, out, err) = host.run(&["list", "--caller", "alice"]);
+    assert!(out.contains("t:one") && !err.contains("grants"), "{out}{err}");
+}

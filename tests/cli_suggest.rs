@@ -52,3 +52,34 @@ fn a_suggestion_is_written_to_a_new_file() {
     assert_eq!((&audit["refused"], &audit["policy"]), (&Value::Null, &json!("t-own")), "{audit}");
     assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
 }
+
+/// A second policy that names the tool would stop everything, so the mend is in the first one's `folders`.
+#[test]
+fn a_policy_that_is_for_another_folder_is_named_with_its_mend() {
+    let host = host();
+    host.rule("default.policy.toml", DEFAULT);
+    host.tool("t:moved", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let at = |folder: &str| {
+        format!("name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n{rules}")
+    };
+    host.rule("mine.policy.toml", &at("user_scripts/old"));
+    let scripts = host.folder.path().canonicalize().unwrap().join("user_scripts");
+    let folder = scripts.join("moved").display().to_string();
+    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &folder, "to `folders` there"];
+    let (_, audit, _) = host.run(&["audit", "t:moved"]);
+    let (code, _, refusal) = host.run(&["call", "t:moved"]);
+    let suggested = host.suggested("t:moved");
+    let (_, check, _) = host.run(&["check"]);
+    assert_eq!(code, 3, "{refusal}");
+    for text in [&audit, &refusal, &suggested, &check] {
+        parts.iter().for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
+    }
+    assert!(suggested.lines().all(|line| line.starts_with('#') || line.is_empty()), "{suggested}");
+    // The mend works.
+    host.rule("mine.policy.toml", &at("user_scripts/moved"));
+    let audit: Value = serde_json::from_str(&host.run(&["audit", "t:moved", "--json"]).1).unwrap();
+    assert_eq!(audit["refused"], Value::Null, "{audit}");
+    let (_, check, _) = host.run(&["check"]);
+    assert!(!check.contains("`folders` are for tools"), "{check}");
+}

@@ -582,3 +582,15 @@ fn the_recorder_has_no_more_capabilities_than_it_needs() {
         }
     });
 }
+
+#[test]
+fn a_host_that_the_script_names_comes_first() {
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let script = "import urllib.request\nurllib.request.urlopen('https://example.com/x')\n";
+    playground.tool("calls", "python", script, json!({}));
+    playground.settle();
+    let ended = playground.call_with("esc:calls", "{}", &["--explain"]);
+    let first = &observed(&ended)[0];
+    assert_eq!((first["operation"].as_str(), first["target"].as_str()), (Some("connect"), Some("example.com")));
+    assert!(first["ask"].as_str().is_some_and(|ask| ask.contains("allowHosts")), "{first}");
+}

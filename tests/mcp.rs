@@ -446,3 +446,47 @@ async fn a_large_answer_is_whole() {
         assert!(text(&answer).len() < 100_000, "{}", text(&answer).len());
     }
 }
+
+/// A second folder.
+struct Late(toolhost::registry::DirectToolLoader);
+
+impl toolhost::registry::Source for Late {
+    fn id(&self) -> &str {
+        "late"
+    }
+    fn discover(&self) -> Result<toolhost::registry::Discovery, String> {
+        self.0.discover()
+    }
+}
+
+/// A change is sent under the client's own id, which may be any, to the request that is open under it and to no other.
+#[tokio::test]
+async fn a_listener_is_sent_changes_under_its_own_id() {
+    let world = world();
+    let mut client = Client::start(&world, true).await;
+    let listen = |id: &str| {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        let params = json!({"notifications": {"toolsListChanged": true}, "_meta": meta});
+        json!({"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen", "params": params})
+    };
+    let of = |message: &Value| message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"].clone();
+    for id in ["first", "second"] {
+        client.send(&listen(id)).await;
+        let acknowledged = client.answer().await;
+        assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
+        assert_eq!(of(&acknowledged), id, "{acknowledged}");
+    }
+    let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "first"}});
+    client.send(&cancelled).await;
+    client.tools().await;
+    let late = world.folder.path().canonicalize().unwrap().join("late");
+    std::fs::create_dir(&late).unwrap();
+    let files = toolhost::registry::DirectToolLoader::new(vec![late], Vec::new());
+    world.service.add_source(Arc::new(Late(files))).expect("another folder");
+    let changed = client.answer().await;
+    assert_eq!(changed["method"], "notifications/tools/list_changed");
+    assert_eq!(of(&changed), "second", "{changed}");
+}

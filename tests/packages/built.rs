@@ -298,3 +298,25 @@ fn small_packages_of_the_public_indexes_work() {
         }
     }
 }
+
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn a_recorded_call_says_nothing_of_what_its_packages_look_for() {
+    as_everyone("recorded packages", |who| {
+        let shop = Shop::new(who);
+        shop.python("quiet", &["plain==1.0"], PLAIN);
+        shop.python(
+            "asks",
+            &["plain==1.0"],
+            &PLAIN.replace("print", "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint"),
+        );
+        let observed = |tool: &str| {
+            let ended = finish(shop.host(&["call", tool, "--json", "--explain", "--input", "{}"]), b"");
+            assert_eq!(fits("ok \"1.0\"", &ended), Ok(()));
+            let told = ended.out["denials"]["observed"].as_array().unwrap().clone();
+            told.iter().map(|denial| denial["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(observed("esc:quiet"), Vec::<String>::new(), "{who:?}");
+        assert_eq!(observed("esc:asks"), ["/srv/none"], "{who:?}: the control");
+    });
+}

@@ -1,7 +1,7 @@
 //! A secret that a tool cuts into several parts of its answer: it shows in none of them, nor in all together.
 
 use crate::dressed_secrets::keyed;
-use crate::harness::{Playground, Who};
+use crate::harness::{Playground, as_everyone};
 use crate::http::calls::events;
 use crate::http::{Web, exchanged, request};
 use serde_json::{Value, json};
@@ -46,76 +46,82 @@ fn cut(text: &str, length: usize) -> Vec<String> {
 
 #[test]
 fn a_secret_that_is_cut_into_parts_is_in_none_of_them() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    put(&playground, "tells", &json!({}));
-    put(&playground, "text", &json!({"output": {"type": "string"}}));
-    playground.settle();
-    let web = Web::start(&playground, &[]);
-    let whole = format!("before {KEY} between hunter2 {KEY}{KEY} after hunter");
-    let masked = "before *** between hunter2 ****** after hunter";
-    for length in [1, 3, 7, 20, 1000] {
-        let parts = cut(&whole, length);
-        let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
-        assert_eq!(texts.concat(), masked, "{who:?} {length}");
-        let list: Vec<String> = serde_json::from_value(end["outputData"].clone()).unwrap();
-        assert_eq!((list.concat().as_str(), list.len()), (masked, parts.len()), "{who:?} {length}: {end}");
-        assert!(end["notes"].to_string().contains("held a secret"), "{who:?}: {end}");
-        let (texts, end) = told(&web, "esc:text", &json!({"parts": parts, "key": KEY}));
-        assert_eq!((texts.concat().as_str(), &end["outputData"]), (masked, &json!(masked)), "{who:?} {length}");
-        // The control: of another call it is no secret, and each part comes as it is.
-        let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": "QQQQ"}));
-        assert_eq!((&texts, &end["outputData"]), (&parts, &json!(parts)), "{who:?} {length}");
-    }
-    // What only looked like a start comes after all, and no part is lost at the end or before an object.
-    for (parts, wanted) in [
-        (json!(["hunter", "2-", "x"]), vec!["hunter2-x"]),
-        (json!(["a hunter2"]), vec!["a hunter2"]),
-        (json!(["hunt", {"n": 1}, "er"]), vec!["hunt", "{\"n\":1}", "er"]),
-        (json!(["", "a", ""]), vec!["", "", "a"]),
-    ] {
-        let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
-        assert_eq!((texts, &end["outputData"]), (wanted.into_iter().map(str::to_owned).collect(), &parts), "{who:?}");
-    }
+    as_everyone("secrets cut into parts", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        put(&playground, "tells", &json!({}));
+        put(&playground, "text", &json!({"output": {"type": "string"}}));
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let whole = format!("before {KEY} between hunter2 {KEY}{KEY} after hunter");
+        let masked = "before *** between hunter2 ****** after hunter";
+        for length in [1, 3, 7, 20, 1000] {
+            let parts = cut(&whole, length);
+            let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
+            assert_eq!(texts.concat(), masked, "{who:?} {length}");
+            let list: Vec<String> = serde_json::from_value(end["outputData"].clone()).unwrap();
+            assert_eq!((list.concat().as_str(), list.len()), (masked, parts.len()), "{who:?} {length}: {end}");
+            assert!(end["notes"].to_string().contains("held a secret"), "{who:?}: {end}");
+            let (texts, end) = told(&web, "esc:text", &json!({"parts": parts, "key": KEY}));
+            assert_eq!((texts.concat().as_str(), &end["outputData"]), (masked, &json!(masked)), "{who:?} {length}");
+            // The control: of another call it is no secret, and each part comes as it is.
+            let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": "QQQQ"}));
+            assert_eq!((&texts, &end["outputData"]), (&parts, &json!(parts)), "{who:?} {length}");
+        }
+        // What only looked like a start comes after all, and no part is lost at the end or before an object.
+        for (parts, wanted) in [
+            (json!(["hunter", "2-", "x"]), vec!["hunter2-x"]),
+            (json!(["a hunter2"]), vec!["a hunter2"]),
+            (json!(["hunt", {"n": 1}, "er"]), vec!["hunt", "{\"n\":1}", "er"]),
+            (json!(["", "a", ""]), vec!["", "", "a"]),
+        ] {
+            let (texts, end) = told(&web, "esc:tells", &json!({"parts": parts, "key": KEY}));
+            assert_eq!(
+                (texts, &end["outputData"]),
+                (wanted.into_iter().map(str::to_owned).collect(), &parts),
+                "{who:?}"
+            );
+        }
+    });
 }
 
 /// Who calls may only guess a secret of the host: that a part stays back must not tell whether it begins as the secret
 /// does.
 #[test]
 fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
-    let who = Who::ours();
-    let (playground, secret) = (Playground::new(who, "/var/tmp"), "Zq7-swordfish-4711");
-    put(&playground, "keyed", &json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
-    keyed(&playground, secret);
-    let web = Web::start(&playground, &[]);
-    let (texts, end) = told(&web, "esc:keyed", &json!({"parts": cut(&format!("a{secret}b"), 4)}));
-    assert_eq!(texts.concat(), "a***b", "{who:?}: {end}");
-    let seen = |guess: &str| {
-        let made = playground.path("user_scripts/keyed/made");
-        let _ = fs::remove_file(&made);
-        let text = "x".repeat(4000) + guess;
-        let body = json!({"parts": [text, "end"], "wait": true}).to_string();
-        let mut stream = web.connect();
-        let asked = request("POST", "/v1/tools/esc:keyed/calls", &web.address, &[STREAM], &body);
-        stream.write_all(asked.as_bytes()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
-        let (mut heard, mut piece, began) = (Vec::new(), [0; 4096], Instant::now());
-        // Until nothing came for a while after the first part.
-        while began.elapsed() < Duration::from_secs(30) {
-            match stream.read(&mut piece) {
-                Ok(length @ 1..) => heard.extend(&piece[..length]),
-                _ if String::from_utf8_lossy(&heard).contains("xxx") => break,
-                _ => {}
+    as_everyone("secrets of the host cut into parts", |who| {
+        let (playground, secret) = (Playground::new(who, "/var/tmp"), "Zq7-swordfish-4711");
+        put(&playground, "keyed", &json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        keyed(&playground, secret);
+        let web = Web::start(&playground, &[]);
+        let (texts, end) = told(&web, "esc:keyed", &json!({"parts": cut(&format!("a{secret}b"), 4)}));
+        assert_eq!(texts.concat(), "a***b", "{who:?}: {end}");
+        let seen = |guess: &str| {
+            let made = playground.path("user_scripts/keyed/made");
+            let _ = fs::remove_file(&made);
+            let text = "x".repeat(4000) + guess;
+            let body = json!({"parts": [text, "end"], "wait": true}).to_string();
+            let mut stream = web.connect();
+            let asked = request("POST", "/v1/tools/esc:keyed/calls", &web.address, &[STREAM], &body);
+            stream.write_all(asked.as_bytes()).unwrap();
+            stream.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
+            let (mut heard, mut piece, began) = (Vec::new(), [0; 4096], Instant::now());
+            // Until nothing came for a while after the first part.
+            while began.elapsed() < Duration::from_secs(30) {
+                match stream.read(&mut piece) {
+                    Ok(length @ 1..) => heard.extend(&piece[..length]),
+                    _ if String::from_utf8_lossy(&heard).contains("xxx") => break,
+                    _ => {}
+                }
             }
-        }
-        fs::write(&made, "").unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let early = String::from_utf8(heard).unwrap().matches('x').count();
-        let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
-        assert!(rest.contains("event: end"), "{who:?}: {rest}");
-        early
-    };
-    let right = seen(&secret[..7]);
-    assert!(right > 0, "{who:?}: the control: something is told at once");
-    assert_eq!(right, seen("Aq8_swo"), "{who:?}: as much as of a wrong guess");
+            fs::write(&made, "").unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            let early = String::from_utf8(heard).unwrap().matches('x').count();
+            let rest = String::from_utf8(exchanged(stream, b"")).unwrap();
+            assert!(rest.contains("event: end"), "{who:?}: {rest}");
+            early
+        };
+        let right = seen(&secret[..7]);
+        assert!(right > 0, "{who:?}: the control: something is told at once");
+        assert_eq!(right, seen("Aq8_swo"), "{who:?}: as much as of a wrong guess");
+    });
 }

@@ -1,6 +1,6 @@
 //! Secrets in other dresses: what a tool prints, logs and fails with shows none of them, and another text stays.
 
-use crate::harness::{Ended, Playground, Who};
+use crate::harness::{Ended, Playground, as_everyone};
 use crate::http::private;
 use serde_json::{Value, json};
 use std::fs;
@@ -61,54 +61,71 @@ fn holds_none(playground: &Playground, ended: &Ended, answer: &Value) {
 
 #[test]
 fn no_dress_of_a_secret_is_printed_or_kept() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    tool(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
-    tool(&playground, "given", json!({}));
-    keyed(&playground, KEY);
-    let names = [json!({"***": 1, "***! (2)": 2}), json!({KEY: 1, format!("{KEY}!"): 2})];
-    for (id, arguments, names) in [("esc:keyed", json!({}), &names[0]), ("esc:given", json!({"key": KEY}), &names[1])] {
-        let ended = playground.call_with(id, &arguments.to_string(), &["--verbose", "--log", "debug"]);
-        let answer = ended.out["outputData"].clone();
-        assert_eq!(&answer["names"], names, "{who:?} {id}: {ended:?}");
-        let logs = ended.out["logs"].to_string();
-        assert!(logs.contains("***") && !logs.contains("s3cret"), "{who:?}: {logs}");
-        if id == "esc:keyed" {
-            holds_none(&playground, &ended, &answer);
+    as_everyone("dressed secrets", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        tool(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
+        tool(&playground, "given", json!({}));
+        fs::create_dir_all(playground.path("sandbox-policies/keys")).unwrap();
+        playground.settle();
+        private(&playground, "sandbox-policies/keys/KEY", KEY);
+        let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[secrets]\n\
+                     grant = [{ name = \"KEY\", from = \"file:keys/KEY\", why = \"w\" }]\n";
+        playground.policy("keyed", "esc:keyed", grant);
+        let names = [json!({"***": 1, "***! (2)": 2}), json!({KEY: 1, format!("{KEY}!"): 2})];
+        for (id, arguments, names) in
+            [("esc:keyed", json!({}), &names[0]), ("esc:given", json!({"key": KEY}), &names[1])]
+        {
+            let ended = playground.call_with(id, &arguments.to_string(), &["--verbose", "--log", "debug"]);
+            let answer = ended.out["outputData"].clone();
+            assert_eq!(&answer["names"], names, "{who:?} {id}: {ended:?}");
+            let logs = ended.out["logs"].to_string();
+            assert!(logs.contains("***") && !logs.contains("s3cret"), "{who:?}: {logs}");
+            if id == "esc:keyed" {
+                holds_none(&playground, &ended, &answer);
+            }
+            let mut failing = arguments.clone();
+            failing["fails"] = json!(true);
+            let failed = playground.call_with(id, &failing.to_string(), &[]);
+            let error = failed.out["error"].to_string();
+            assert_eq!(failed.kind(), "ScriptError", "{who:?}: {failed:?}");
+            assert!(error.contains("***") && !error.contains("s%33"), "{who:?}: {error}");
         }
-        let mut failing = arguments.clone();
-        failing["fails"] = json!(true);
-        let failed = playground.call_with(id, &failing.to_string(), &[]);
-        let error = failed.out["error"].to_string();
-        assert_eq!(failed.kind(), "ScriptError", "{who:?}: {failed:?}");
-        assert!(error.contains("***") && !error.contains("s%33"), "{who:?}: {error}");
-    }
-    // An argument is hidden where it stands, also in a list where an object is expected, and however short.
-    let wrong = json!({"key": KEY, "login": [{"pin": "7531"}]}).to_string();
-    let refused = playground.call_with("esc:given", &wrong, &["--log", "debug"]);
-    assert_eq!(refused.kind(), "ParameterValidationError", "{refused:?}");
-    let kept = walkdir::WalkDir::new(playground.path("state")).into_iter().flatten();
-    let kept = kept.filter(|entry| entry.file_type().is_file()).map(|entry| fs::read(entry.path()).unwrap());
-    let kept: String = kept.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
-    assert!(kept.contains("pin") && !kept.contains("7531") && !refused.stderr.contains("7531"), "{kept}\n{refused:?}");
+        // An argument is hidden where it stands, also in a list where an object is expected, and however short.
+        let wrong = json!({"key": KEY, "login": [{"pin": "7531"}]}).to_string();
+        let refused = playground.call_with("esc:given", &wrong, &["--log", "debug"]);
+        assert_eq!(refused.kind(), "ParameterValidationError", "{refused:?}");
+        let kept = walkdir::WalkDir::new(playground.path("state")).into_iter().flatten();
+        let kept = kept.filter(|entry| entry.file_type().is_file()).map(|entry| fs::read(entry.path()).unwrap());
+        let kept: String = kept.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect();
+        assert!(
+            kept.contains("pin") && !kept.contains("7531") && !refused.stderr.contains("7531"),
+            "{kept}\n{refused:?}"
+        );
+    });
 }
 
 #[test]
 fn a_secret_too_short_to_be_hidden_refuses_the_call() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    playground.tool(
-        "keyed",
-        "python",
-        "print(1)\n",
-        json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}),
-    );
-    for (value, good) in [("1234567", false), ("12345678", true)] {
-        keyed(&playground, value);
-        let ended = playground.call_with("esc:keyed", "{}", &[]);
-        assert_eq!(ended.out["success"] == true, good, "{who:?}: {ended:?}");
-        assert_eq!(ended.stderr.contains("fewer than 8 bytes"), !good, "{who:?}: {ended:?}");
-        let check = playground.cli(&["check"]).text();
-        assert_eq!(check.contains("fewer than 8 bytes"), !good, "{who:?}: {check}");
-    }
+    as_everyone("short secrets", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool(
+            "keyed",
+            "python",
+            "print(1)\n",
+            json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}),
+        );
+        fs::create_dir_all(playground.path("sandbox-policies/keys")).unwrap();
+        let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[secrets]\n\
+                     grant = [{ name = \"KEY\", from = \"file:keys/KEY\", why = \"w\" }]\n";
+        playground.policy("keyed", "esc:keyed", grant);
+        playground.settle();
+        for (value, good) in [("1234567", false), ("12345678", true)] {
+            private(&playground, "sandbox-policies/keys/KEY", value);
+            let ended = playground.call_with("esc:keyed", "{}", &[]);
+            assert_eq!(ended.out["success"] == true, good, "{who:?}: {ended:?}");
+            assert_eq!(ended.stderr.contains("fewer than 8 bytes"), !good, "{who:?}: {ended:?}");
+            let check = playground.cli(&["check"]).text();
+            assert_eq!(check.contains("fewer than 8 bytes"), !good, "{who:?}: {check}");
+        }
+    });
 }

@@ -72,43 +72,48 @@ fn rows(observed: &[Value]) -> BTreeSet<[String; 4]> {
 
 #[test]
 fn a_recorded_call_tells_all_that_it_was_refused() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    playground.tool("asks", "python", ASKS, json!({}));
-    playground.settle();
-    let beside = playground.path("secret").display().to_string();
-    let input = json!({"beside": beside}).to_string();
-    // The control: the same is refused in the same way, and nobody keeps it.
-    let plain = playground.call("esc:asks", &input);
-    assert_eq!(plain.out["success"], true, "{who:?}: {}", plain.stderr);
-    assert_eq!(observed(&plain), Vec::<Value>::new(), "{who:?}");
-    let said = plain.out["denials"]["notObserved"][0].to_string();
-    assert!(said.contains("only the tool saw the error number") && said.contains("--explain"), "{said}");
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("asks", "python", ASKS, json!({}));
+        playground.settle();
+        let beside = playground.path("secret").display().to_string();
+        let input = json!({"beside": beside}).to_string();
+        // The control: the same is refused in the same way, and nobody keeps it.
+        let plain = playground.call("esc:asks", &input);
+        assert_eq!(plain.out["success"], true, "{who:?}: {}", plain.stderr);
+        assert_eq!(observed(&plain), Vec::<Value>::new(), "{who:?}");
+        let said = plain.out["denials"]["notObserved"][0].to_string();
+        assert!(said.contains("only the tool saw the error number") && said.contains("--explain"), "{said}");
 
-    let recorded = playground.call_with("esc:asks", &input, &["--explain"]);
-    assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: the verdicts are the same");
-    let wanted = REFUSED.iter().map(|row| row.map(|part| part.replace('%', &beside))).collect::<BTreeSet<_>>();
-    assert_eq!(rows(&observed(&recorded)), wanted, "{who:?}");
-    let said = recorded.out["denials"]["notObserved"].to_string();
-    assert!(!said.contains("only the tool saw the error number") && said.contains("stat, access"), "{said}");
-    assert!(!said.contains("the recorder was lost"), "it ended by itself: {said}");
-    assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
+        let recorded = playground.call_with("esc:asks", &input, &["--explain"]);
+        assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: the verdicts are the same");
+        let wanted = REFUSED.iter().map(|row| row.map(|part| part.replace('%', &beside))).collect::<BTreeSet<_>>();
+        assert_eq!(rows(&observed(&recorded)), wanted, "{who:?}");
+        let said = recorded.out["denials"]["notObserved"].to_string();
+        assert!(!said.contains("only the tool saw the error number") && said.contains("stat, access"), "{said}");
+        assert!(!said.contains("the recorder was lost"), "it ended by itself: {said}");
+        assert_ne!(recorded.out["digests"]["confinement"], plain.out["digests"]["confinement"]);
 
-    // What lies outside of the view makes no difference.
-    let of = |name: &str| {
-        let target = json!(format!("{beside}/{name}"));
-        let mut denial = observed(&recorded).into_iter().find(|denial| denial["target"] == target).unwrap();
-        denial["target"] = json!("");
-        denial.to_string().replace(name, "")
-    };
-    assert_eq!(of("secret.txt"), of("none.txt"), "{who:?}");
+        // What lies outside of the view makes no difference.
+        let of = |name: &str| {
+            let target = json!(format!("{beside}/{name}"));
+            let mut denial = observed(&recorded).into_iter().find(|denial| denial["target"] == target).unwrap();
+            denial["target"] = json!("");
+            denial.to_string().replace(name, "")
+        };
+        assert_eq!(of("secret.txt"), of("none.txt"), "{who:?}");
 
-    // The person reads the list; the record has it.
-    let shown = playground.cli(&["call", "esc:asks", "--explain", "--input", &input]);
-    assert!(shown.stderr.contains("  read ../../secret/secret.txt (view: not granted; manifest)"), "{}", shown.stderr);
-    let record = playground.records().pop().unwrap();
-    let kept = record["violations"].to_string();
-    assert!(kept.contains("secret.txt") && kept.contains("\"kind\":\"more\",\"count\":"), "{kept}");
+        // The person reads the list; the record has it.
+        let shown = playground.cli(&["call", "esc:asks", "--explain", "--input", &input]);
+        assert!(
+            shown.stderr.contains("  read ../../secret/secret.txt (view: not granted; manifest)"),
+            "{}",
+            shown.stderr
+        );
+        let record = playground.records().pop().unwrap();
+        let kept = record["violations"].to_string();
+        assert!(kept.contains("secret.txt") && kept.contains("\"kind\":\"more\",\"count\":"), "{kept}");
+    }
 }
 
 #[test]
@@ -188,22 +193,27 @@ fn every_interpreter_is_recorded_without_its_own_noise() {
 
 #[test]
 fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    let script = "import sys\nsys.stdin.read()\nopen('../other/data.csv')\n";
-    playground.tool("agent", "python", script, json!({}));
-    let own = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
-    playground.policy("agent", "esc:agent", &format!("observe = true\n{own}"));
-    playground.settle();
-    assert_eq!(playground.cli(&["audit", "esc:agent", "--json"]).out["observe"], true);
-    let mut server = Server::start(&playground);
-    let answer = server.called("esc:agent", json!({})).to_string();
-    assert!(answer.contains("Refused: read ../other/data.csv (view: not granted)."), "{answer}");
-    assert!(!answer.contains("allowRead") && !answer.contains("sandbox-policies"), "for the person alone: {answer}");
-    // The control: without that line nobody keeps it.
-    playground.policy("agent", "esc:agent", own);
-    playground.settle();
-    let plain = playground.call("esc:agent", "{}");
-    assert!(!plain.out["error"]["details"].to_string().contains("Refused"), "{}", plain.out["error"]);
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import sys\nsys.stdin.read()\nopen('../other/data.csv')\n";
+        playground.tool("agent", "python", script, json!({}));
+        let own = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n";
+        playground.policy("agent", "esc:agent", &format!("observe = true\n{own}"));
+        playground.settle();
+        assert_eq!(playground.cli(&["audit", "esc:agent", "--json"]).out["observe"], true);
+        let mut server = Server::start(&playground);
+        let answer = server.called("esc:agent", json!({})).to_string();
+        assert!(answer.contains("Refused: read ../other/data.csv (view: not granted)."), "{answer}");
+        assert!(
+            !answer.contains("allowRead") && !answer.contains("sandbox-policies"),
+            "for the person alone: {answer}"
+        );
+        // The control: without that line nobody keeps it.
+        playground.policy("agent", "esc:agent", own);
+        playground.settle();
+        let plain = playground.call("esc:agent", "{}");
+        assert!(!plain.out["error"]["details"].to_string().contains("Refused"), "{}", plain.out["error"]);
+    }
 }
 
 #[test]
@@ -300,39 +310,40 @@ print(json.dumps(out))
 
 #[test]
 fn no_way_of_naming_a_path_blinds_the_recorder() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    playground.tool("tricks", "python", TRICKS, json!({}));
-    playground.settle();
-    let plain = playground.call("esc:tricks", "{}");
-    let recorded = playground.call_with("esc:tricks", "{}", &["--explain"]);
-    assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: {}", recorded.stderr);
-    let found = rows(&observed(&recorded));
-    let ways = recorded.out["outputData"].as_object().unwrap();
-    for (way, said) in ways.iter().filter(|(way, _)| *way != "flip") {
-        assert_eq!(said, &json!(["ENOENT", "done"]), "{who:?} {way}: the control opens its own script");
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("tricks", "python", TRICKS, json!({}));
+        playground.settle();
+        let plain = playground.call("esc:tricks", "{}");
+        let recorded = playground.call_with("esc:tricks", "{}", &["--explain"]);
+        assert_eq!(recorded.out["outputData"], plain.out["outputData"], "{who:?}: {}", recorded.stderr);
+        let found = rows(&observed(&recorded));
+        let ways = recorded.out["outputData"].as_object().unwrap();
+        for (way, said) in ways.iter().filter(|(way, _)| *way != "flip") {
+            assert_eq!(said, &json!(["ENOENT", "done"]), "{who:?} {way}: the control opens its own script");
+        }
+        let refused = |target: &str| {
+            let row = ["read", target, "view: not granted", "manifest"].map(str::to_owned);
+            assert!(found.contains(&row), "{who:?} {target}: {found:?}");
+        };
+        for way in ["plain", "page"] {
+            refused(&format!("/srv/none/{way}"));
+        }
+        refused("/proc/self/root/srv/none/root");
+        refused("/proc/thread-self/root/srv/none/thread");
+        refused("srv/none/cwd");
+        refused("/tmp/c/l0-0");
+        let with = |part: &str| found.iter().filter(|row| row[1].contains(part)).count();
+        assert_eq!((with("/./"), with("/srv/none/fd"), with("l31-0")), (1, 1, 0), "{who:?}: {found:?}");
+        // Another process's link is not followed, and that is said.
+        let child: Vec<_> = found.iter().filter(|row| row[1].contains("/srv/none/child")).collect();
+        assert!(child.len() == 1 && child[0][2].starts_with("not observed: "), "{who:?}: {child:?}");
+        let unread = recorded.out["denials"]["notObserved"].to_string().contains("another thread changed");
+        assert!(with("/srv/none/flip") == 1 || unread, "{who:?}: {found:?}");
+        let script = playground.path("user_scripts/tricks/main.py").display().to_string();
+        let own = found.iter().filter(|row| row[1].ends_with(&script)).collect::<Vec<_>>();
+        assert!(own.iter().all(|row| row[2].starts_with("not observed: ")), "{who:?}: what it may read: {own:?}");
     }
-    let refused = |target: &str| {
-        let row = ["read", target, "view: not granted", "manifest"].map(str::to_owned);
-        assert!(found.contains(&row), "{who:?} {target}: {found:?}");
-    };
-    for way in ["plain", "page"] {
-        refused(&format!("/srv/none/{way}"));
-    }
-    refused("/proc/self/root/srv/none/root");
-    refused("/proc/thread-self/root/srv/none/thread");
-    refused("srv/none/cwd");
-    refused("/tmp/c/l0-0");
-    let with = |part: &str| found.iter().filter(|row| row[1].contains(part)).count();
-    assert_eq!((with("/./"), with("/srv/none/fd"), with("l31-0")), (1, 1, 0), "{who:?}: {found:?}");
-    // Another process's link is not followed, and that is said.
-    let child: Vec<_> = found.iter().filter(|row| row[1].contains("/srv/none/child")).collect();
-    assert!(child.len() == 1 && child[0][2].starts_with("not observed: "), "{who:?}: {child:?}");
-    let unread = recorded.out["denials"]["notObserved"].to_string().contains("another thread changed");
-    assert!(with("/srv/none/flip") == 1 || unread, "{who:?}: {found:?}");
-    let script = playground.path("user_scripts/tricks/main.py").display().to_string();
-    let own = found.iter().filter(|row| row[1].ends_with(&script)).collect::<Vec<_>>();
-    assert!(own.iter().all(|row| row[2].starts_with("not observed: ")), "{who:?}: what it may read: {own:?}");
 }
 
 #[test]
@@ -397,29 +408,30 @@ fn no_secret_stands_in_what_is_told() {
 
 #[test]
 fn a_tool_that_floods_or_is_frozen_is_still_told_of() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    let flood = "for n in range(3000):\n    try:\n        open('/srv/none/%d' % n)\n    except OSError:\n        pass\n\
-        import time\nopen('/srv/the/last.csv')\n";
-    playground.tool("floods", "python", flood, json!({}));
-    // Renames keep the count of a live folder busy, which stops the call to look; a stopped child stays stopped.
-    let frozen = "import os, signal, time\nchild = os.fork()\nif child == 0:\n    time.sleep(60)\n    os._exit(0)\n\
-        os.kill(child, signal.SIGSTOP)\nrounds, until = 0, time.monotonic() + 3\nwhile time.monotonic() < until:\n    \
-        for n in range(20):\n        with open('out/x%d' % n, 'wb') as f:\n            f.write(bytes(65536))\n        \
-        os.rename('out/x%d' % n, 'out/y%d' % n)\n    rounds += 1\nos.kill(child, signal.SIGKILL)\nprint(rounds)\n";
-    let asks =
-        json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 12_000}});
-    let folder = playground.tool("frozen", "python", frozen, asks);
-    fs::create_dir_all(folder.join("out")).unwrap();
-    playground.allow("frozen", "esc:frozen", &["./**"], &["./out/**"]);
-    playground.settle();
-    let ended = playground.call_with("esc:floods", "{}", &["--explain"]);
-    let told = observed(&ended);
-    assert!((90..=100).contains(&told.len()), "{who:?}: {}", told.len());
-    let unseen = ended.out["denials"]["notObserved"].to_string();
-    assert!(unseen.contains("no room for more") && unseen.contains("are listed"), "{who:?}: {unseen}");
-    let ended = playground.call_with("esc:frozen", "{}", &["--explain"]);
-    assert!(ended.out["outputData"].as_u64().is_some_and(|rounds| rounds > 0), "{who:?}: {}", ended.stderr);
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let flood = "for n in range(3000):\n    try:\n        open('/srv/none/%d' % n)\n    except OSError:\n        pass\n\
+            import time\nopen('/srv/the/last.csv')\n";
+        playground.tool("floods", "python", flood, json!({}));
+        // Renames keep the count of a live folder busy, which stops the call to look; a stopped child stays stopped.
+        let frozen = "import os, signal, time\nchild = os.fork()\nif child == 0:\n    time.sleep(60)\n    os._exit(0)\n\
+            os.kill(child, signal.SIGSTOP)\nrounds, until = 0, time.monotonic() + 3\nwhile time.monotonic() < until:\n    \
+            for n in range(20):\n        with open('out/x%d' % n, 'wb') as f:\n            f.write(bytes(65536))\n        \
+            os.rename('out/x%d' % n, 'out/y%d' % n)\n    rounds += 1\nos.kill(child, signal.SIGKILL)\nprint(rounds)\n";
+        let asks =
+            json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 12_000}});
+        let folder = playground.tool("frozen", "python", frozen, asks);
+        fs::create_dir_all(folder.join("out")).unwrap();
+        playground.allow("frozen", "esc:frozen", &["./**"], &["./out/**"]);
+        playground.settle();
+        let ended = playground.call_with("esc:floods", "{}", &["--explain"]);
+        let told = observed(&ended);
+        assert!((90..=100).contains(&told.len()), "{who:?}: {}", told.len());
+        let unseen = ended.out["denials"]["notObserved"].to_string();
+        assert!(unseen.contains("no room for more") && unseen.contains("are listed"), "{who:?}: {unseen}");
+        let ended = playground.call_with("esc:frozen", "{}", &["--explain"]);
+        assert!(ended.out["outputData"].as_u64().is_some_and(|rounds| rounds > 0), "{who:?}: {}", ended.stderr);
+    }
 }
 
 #[test]
@@ -465,32 +477,33 @@ fn recorder(playground: &Playground) -> Option<u32> {
 
 #[test]
 fn where_nobody_listens_any_more_everything_is_refused() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    // Opens its own script again and again, until that fails or three seconds are over.
-    let script = "import errno, json, os, time\nsaid = 'opened'\nuntil = time.monotonic() + 3\nwhile time.monotonic() < until:\n    \
-        try:\n        os.close(os.open(__file__, os.O_RDONLY))\n    except OSError as e:\n        \
-        said = errno.errorcode[e.errno]\n        break\n    time.sleep(0.01)\nprint(json.dumps(said))\n";
-    playground.tool("loops", "python", script, json!({}));
-    playground.settle();
-    let call = || playground.call_with("esc:loops", "{}", &["--explain"]);
-    assert_eq!(call().out["outputData"], "opened", "{who:?}: the control");
-    std::thread::scope(|scope| {
-        let ended = scope.spawn(call);
-        let mut found = None;
-        within(Duration::from_secs(3), "a recorder", || {
-            found = recorder(&playground);
-            found.is_some()
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        // Opens its own script again and again, until that fails or three seconds are over.
+        let script = "import errno, json, os, time\nsaid = 'opened'\nuntil = time.monotonic() + 3\nwhile time.monotonic() < until:\n    \
+            try:\n        os.close(os.open(__file__, os.O_RDONLY))\n    except OSError as e:\n        \
+            said = errno.errorcode[e.errno]\n        break\n    time.sleep(0.01)\nprint(json.dumps(said))\n";
+        playground.tool("loops", "python", script, json!({}));
+        playground.settle();
+        let call = || playground.call_with("esc:loops", "{}", &["--explain"]);
+        assert_eq!(call().out["outputData"], "opened", "{who:?}: the control");
+        std::thread::scope(|scope| {
+            let ended = scope.spawn(call);
+            let mut found = None;
+            within(Duration::from_secs(3), "a recorder", || {
+                found = recorder(&playground);
+                found.is_some()
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            let pid = nix::unistd::Pid::from_raw(found.unwrap() as i32);
+            nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
+            let ended = ended.join().unwrap();
+            assert_eq!(ended.out["outputData"], "ENOSYS", "{who:?}");
+            let unseen = ended.out["denials"]["notObserved"].to_string();
+            assert!(unseen.contains("the recorder was lost"), "{who:?}: {unseen}");
         });
-        std::thread::sleep(Duration::from_millis(300));
-        let pid = nix::unistd::Pid::from_raw(found.unwrap() as i32);
-        nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL).unwrap();
-        let ended = ended.join().unwrap();
-        assert_eq!(ended.out["outputData"], "ENOSYS", "{who:?}");
-        let unseen = ended.out["denials"]["notObserved"].to_string();
-        assert!(unseen.contains("the recorder was lost"), "{who:?}: {unseen}");
-    });
-    playground.assert_quiet("a recorder that was killed");
+        playground.assert_quiet("a recorder that was killed");
+    }
 }
 
 /// The field of a process's /proc status.

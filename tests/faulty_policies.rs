@@ -1,51 +1,63 @@
 //! A policy with a fault stops the tools that it names and no others; one without `[files] read` leaves the own folder.
 
-use crate::harness::{Playground, Server, Who, as_everyone, fits};
+use crate::harness::{Playground, Server, as_everyone, fits, repository};
 use serde_json::json;
 use std::fs;
 
+const READER: &str = "import json, os\nprint(json.dumps(sorted(os.listdir('.'))))\n";
+
+fn listed(playground: &Playground, wanted: &str) {
+    fits(&format!("ok {wanted}"), &playground.call("own:list", "{}")).unwrap_or_else(|why| panic!("{why}"));
+}
+
 #[test]
 fn a_faulty_policy_stops_its_tools_and_no_others() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    playground.allow_builtin_tools();
-    for id in ["bad:tool", "good:tool"] {
-        playground.tool_at(id, "python", &format!("{}/main.py", &id[..id.len() - 5]), "print(1)\n", json!({}));
-    }
-    playground.policy("bad", "bad:tool", "[limits]\ntimeout_ms = 9000\n");
-    playground.settle();
-    let mut server = Server::start(&playground);
-    assert_eq!(server.called("bad:tool", json!({}))["result"]["isError"], false, "{who:?}");
-    playground.expect("bad:tool", "{}", "ok 1");
-    playground.policy("bad", "bad:tool", "[limits]\ntimeout = 9000\n");
-    playground.settle();
-    let run = |script: &str| playground.call("core:execute-python-script", &json!({"scriptPath": script}).to_string());
-    let ended = playground.expect("bad:tool", "{}", "SecurityError: the policy for this tool has a fault");
-    assert!(ended.stderr.contains("bad.policy.toml:") && ended.stderr.contains("/limits/timeout"), "{ended:?}");
-    fits("SecurityError: has a fault", &run("bad/main.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-    // Others run, also by the path of a script: it answers a number, which that tool does not take for an object.
-    playground.expect("good:tool", "{}", "ok 1");
-    assert_ne!(run("good/main.py").kind(), "SecurityError");
-    let told = playground.cli(&["check"]);
-    assert!(told.code != Some(0) && told.text().contains("unknown key `timeout`"), "{who:?}: {}", told.text());
-    // At a reload the same holds.
-    server
-        .reload("the fault is seen", |server| server.called("bad:tool", json!({})).to_string().contains("has a fault"));
-    let answer = server.called("good:tool", json!({}));
-    assert_eq!(answer["result"]["isError"], false, "{answer}");
-    // What cannot be read as far as its tools, and the cap, stop everything.
-    for (name, text) in [
-        ("bad", "name = \"bad\"\nwhy = \"t\"\ntools = [\"bad*\"]\n"),
-        ("bad", "name = \"bad\nwhy"),
-        ("host", "name = \"host\"\nwhy = \"t\"\n[limits]\ntimeout = 1\n"),
-    ] {
-        let file = playground.path("sandbox-policies").join(format!("{name}.policy.toml"));
-        let kept = fs::read(&file).ok();
-        fs::write(&file, text).unwrap();
+    as_everyone("faulty policies", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let core = "sandbox-policies/core.policy.toml";
+        fs::copy(repository(core), playground.path(core)).unwrap();
+        for id in ["bad:tool", "good:tool"] {
+            playground.tool_at(id, "python", &format!("{}/main.py", &id[..id.len() - 5]), "print(1)\n", json!({}));
+        }
+        playground.policy("bad", "bad:tool", "[limits]\ntimeout_ms = 9000\n");
         playground.settle();
-        assert_eq!(playground.call("good:tool", "{}").code, Some(3), "{who:?}: {text}");
-        kept.map_or_else(|| fs::remove_file(&file).unwrap(), |kept| fs::write(&file, kept).unwrap());
-    }
+        let mut server = Server::start(&playground);
+        assert_eq!(server.called("bad:tool", json!({}))["result"]["isError"], false, "{who:?}");
+        fits("ok 1", &playground.call("bad:tool", "{}")).unwrap();
+        playground.policy("bad", "bad:tool", "[limits]\ntimeout = 9000\n");
+        playground.settle();
+        let run =
+            |script: &str| playground.call("core:execute-python-script", &json!({"scriptPath": script}).to_string());
+        let ended = playground.call("bad:tool", "{}");
+        fits("SecurityError: the policy for this tool has a fault", &ended)
+            .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert!(ended.stderr.contains("bad.policy.toml:") && ended.stderr.contains("/limits/timeout"), "{ended:?}");
+        fits("SecurityError: has a fault", &run("bad/main.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        // Others run, also by the path of a script: it answers a number, which that tool does not take for an object.
+        fits("ok 1", &playground.call("good:tool", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        assert_ne!(run("good/main.py").kind(), "SecurityError");
+        let told = playground.cli(&["check"]);
+        assert!(told.code != Some(0) && told.text().contains("unknown key `timeout`"), "{who:?}: {}", told.text());
+        // At a reload the same holds.
+        server.reload("the fault is seen", |server| {
+            server.called("bad:tool", json!({})).to_string().contains("has a fault")
+        });
+        let answer = server.called("good:tool", json!({}));
+        assert_eq!(answer["result"]["isError"], false, "{answer}");
+        // What cannot be read as far as its tools, and the cap, stop everything.
+        for (name, text) in [
+            ("bad", "name = \"bad\"\nwhy = \"t\"\ntools = [\"bad*\"]\n"),
+            ("bad", "name = \"bad\nwhy"),
+            ("host", "name = \"host\"\nwhy = \"t\"\n[limits]\ntimeout = 1\n"),
+        ] {
+            let file = playground.path("sandbox-policies").join(format!("{name}.policy.toml"));
+            let kept = fs::read(&file).ok();
+            fs::write(&file, text).unwrap();
+            playground.settle();
+            assert_eq!(playground.call("good:tool", "{}").code, Some(3), "{who:?}: {text}");
+            kept.map_or_else(|| fs::remove_file(&file).unwrap(), |kept| fs::write(&file, kept).unwrap());
+        }
+    });
 }
 
 /// A policy with a fault still says where its secrets lie, and a folder that cannot be read is every folder.
@@ -97,6 +109,39 @@ fn a_fault_gives_no_tool_more_than_before() {
             playground.policy("p", "p:p", &format!("folders = {folders}\n"));
             playground.settle();
             fits(wanted, &playground.call("p:p", "{}")).unwrap_or_else(|why| panic!("{who:?}: {folders}: {why}"));
+        }
+    });
+}
+
+#[test]
+fn a_policy_without_read_leaves_the_tool_its_own_folder() {
+    as_everyone("own folders", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let folder = playground.tool_at("own:list", "python", "own/main.py", READER, json!({}));
+        fs::write(folder.join("data.txt"), "1").unwrap();
+        let flat = playground.tool_at("own:flat", "python", "flat.py", READER, json!({}));
+        let policy = |name: &str, tools: &str, rest: &str| {
+            playground.policy(name, tools, rest);
+            playground.settle();
+        };
+        let whole = r#"["data.txt","main.py","own-list.tool.json"]"#;
+        policy("own", "own:*", "[limits]\ntimeout_ms = 20000\n");
+        listed(&playground, whole);
+        let audit = playground.cli(&["audit", "own:list", "--all"]).text();
+        assert!(audit.contains("own: ./** (default)") && audit.contains("has no `[files] read`"), "{who:?}: {audit}");
+        // A script directly in the base folder sees itself.
+        assert!(flat.ends_with("user_scripts"));
+        fits(r#"ok ["flat.py"]"#, &playground.call("own:flat", "{}")).unwrap();
+        policy("own", "own:*", "[files]\nread = []\n");
+        listed(&playground, r#"["main.py"]"#);
+        policy("own", "own:*", "[files]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n");
+        listed(&playground, whole);
+        // The cap of every tool alike.
+        let cap = playground.path("sandbox-policies/host.policy.toml");
+        for (rest, wanted) in [("", whole), ("[files]\nread = []\n", r#"["main.py"]"#)] {
+            fs::write(&cap, format!("name = \"cap\"\nwhy = \"t\"\n{rest}")).unwrap();
+            playground.settle();
+            listed(&playground, wanted);
         }
     });
 }

@@ -1,6 +1,6 @@
 //! Outputs as data: what a script may print or how it may end → the exact type, and a part of the message.
 
-use crate::harness::{Playground, Who};
+use crate::harness::{Playground, Who, manifest, script};
 use serde_json::{Value, json};
 
 struct Output {
@@ -145,4 +145,30 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
     playground.tool("list", "python", &list, text.clone());
     playground.settle();
     assert_eq!(playground.call("esc:list", "{}").out["outputData"], "ab", "chunks of text are one text");
+}
+
+/// A tool may give back a secret that it was given: it is hidden in the answer too, and the notes say so.
+#[tokio::test]
+async fn a_secret_argument_is_hidden_in_a_successful_answer() {
+    let secret = json!({ "type": "string", "description": "d", "writeOnly": true });
+    let parameters = json!({ "type": "object", "properties": {
+        "token": secret, "plain": { "type": "string", "description": "d" },
+    }});
+    let world = crate::harness::fake::world_with(|root, _| {
+        let manifest =
+            manifest("fake:confided", script("examples/whole.py", "python"), json!({"parameters": parameters}));
+        std::fs::write(root.join("tool-defs/confided.tool.json"), manifest.to_string()).unwrap();
+    });
+    let report =
+        world.call("fake:confided", json!({ "token": "hunter2-hunter2", "plain": "say hunter2-hunter2" })).await;
+    assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "say ***" })));
+    assert!(report.notes.iter().any(|note| note.contains("held a secret argument")), "{:?}", report.notes);
+    assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"), "{report:?}");
+    assert!(!report.observation().contains("hunter2") && report.success, "{}", report.observation());
+    let report = world.call("fake:confided", json!({ "token": "another-one", "plain": "hunter2" })).await;
+    assert_eq!(report.output(), Some(json!({ "token": "***", "plain": "hunter2" })), "the control");
+    // For a script that a call names, the script's own manifest says what is secret.
+    let input = json!({ "scriptPath": "examples/whole.py", "inputData": { "token": "hunter2-hunter2" } });
+    let report = world.call("core:execute-python-script", input).await;
+    assert!(!serde_json::to_string(&report).unwrap().contains("hunter2"), "{report:?}");
 }

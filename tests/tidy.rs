@@ -1,12 +1,12 @@
-//! The house rules that can be checked: floors between rooms, homes of outside crates, sizes, the wall tables.
+//! The rules of the code that can be checked: which module imports which, homes of outside crates, sizes, the wall tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toolhost::{policy, sandbox};
 
-/// Floor of each room, upstairs first (docs/ARCHITECTURE.md).
-const FLOORS: [(&str, u8); 15] = [
+/// Level of each module, the highest first (docs/ARCHITECTURE.md).
+const LEVELS: [(&str, u8); 15] = [
     ("cli", 6),
     ("transport", 5),
     ("service", 4),
@@ -76,18 +76,18 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn rooms_import_only_downstairs() {
-    let floors: BTreeMap<&str, u8> = FLOORS.into();
+fn modules_import_only_from_below() {
+    let floors: BTreeMap<&str, u8> = LEVELS.into();
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         let own = room(&path);
         let Some(floor) = floors.get(own.as_str()) else { continue };
         for (number, line) in code(&text) {
-            for (other, level) in FLOORS {
+            for (other, level) in LEVELS {
                 let named = line.contains(&format!("crate::{other}::")) || line.contains(&format!("crate::{other};"));
                 let grouped = line.contains("use crate::{") && line.split(['{', '}', ',', ' ']).any(|w| w == other);
                 let quiet = other == own || level < *floor;
-                // Rooms on one floor know one another only through a room below (registry and sandbox through policy).
+                // Modules of one level know one another only through one below (registry and sandbox through policy).
                 if (named || grouped) && !quiet {
                     wrong.push(format!(
                         "src/{}:{}: {own} ({floor}) names {other} ({level})",

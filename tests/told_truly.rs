@@ -209,16 +209,29 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
 /// A tool gives way to its host, however nice that one is itself.
 #[test]
 fn tools_are_nicer_than_their_host() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    playground.tool("nice", "python", "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n", json!({}));
-    playground.settle();
-    for (host, wanted) in [(0, 10), (5, 15), (11, 19), (19, 19)] {
-        let mut nice = playground.outside("/usr/bin/nice");
-        nice.args(["-n", &host.to_string()]);
-        let mut call = playground.host_by(nice);
-        call.args(["call", "esc:nice", "--json"]);
-        let ended = finish(call, b"");
-        assert_eq!(ended.out["outputData"], json!(wanted), "{who:?}: host {host}: {ended:?}");
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        playground.tool("nice", "python", "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\n", json!({}));
+        playground.settle();
+        for (host, wanted) in [(0, 10), (5, 15), (11, 19), (19, 19)] {
+            let mut nice = playground.outside("/usr/bin/nice");
+            nice.args(["-n", &host.to_string()]);
+            let mut call = playground.host_by(nice);
+            call.args(["call", "esc:nice", "--json"]);
+            let ended = finish(call, b"");
+            assert_eq!(ended.out["outputData"], json!(wanted), "{who:?}: host {host}: {ended:?}");
+        }
     }
+}
+
+/// A link that leads nowhere is not the same as no policies.
+#[test]
+fn a_dangling_link_in_the_place_of_the_policies_refuses() {
+    let host = host();
+    host.tool("t:one", json!({}));
+    let (_, audit, _) = host.run(&["audit", "t:one"]);
+    assert!(audit.contains("built-in default"), "the control: {audit}");
+    std::os::unix::fs::symlink("/nowhere", host.folder.path().join("sandbox-policies")).unwrap();
+    let (code, _, err) = host.run(&["call", "t:one"]);
+    assert!(code == 3 && err.contains("sandbox-policies: is a symbolic link"), "{code} {err}");
 }

@@ -263,7 +263,7 @@ pub struct Search {
     found: Vec<Range<usize>>,
     /// Bytes that were read.
     read: usize,
-    /// The last of them, which were not given out.
+    /// The last of them, which were not given out: a secret may begin in them.
     text: VecDeque<u8>,
     /// Something was hidden.
     pub hid: bool,
@@ -311,7 +311,7 @@ impl Search {
         }
     }
 
-    /// Looks for secrets in what comes next; `last`: nothing more comes.
+    /// Searches the next units for secrets; `last`: no more follow.
     fn take(&mut self, mut units: Vec<Unit>, last: bool) {
         for (number, reading) in self.readings.iter_mut().enumerate() {
             units.iter().for_each(|unit| reading.read(&self.finder, *unit, &mut self.found));

@@ -141,7 +141,7 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
 
 /// Which tools can do something.
 fn whoever(settings: &Settings, known: &host::Tools, question: &str, json: bool) -> anyhow::Result<String> {
-    // A misspelt tool is an error, and not one that no caller may call.
+    // A misspelt id is an error, and not a tool that no caller may call.
     let of_a_tool = question.strip_prefix("call:").map(|tool| known.snapshot.find(tool));
     if let Some(Err(fault)) = of_a_tool {
         words::complain(&format!("toolhost: {}", fault.message));
@@ -371,7 +371,7 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
             "a service elsewhere did the work, which nothing here confines\n".to_owned()
         }
         None if record["digests"]["confinement"].is_null() => "nothing was started for it\n".to_owned(),
-        None => "the text of its confinement was removed from beside the audit log\n".to_owned(),
+        None => "the text of its confinement is not stored any more in the folder of the audit log\n".to_owned(),
     };
     let version = record["version"].as_str().map_or_else(String::new, |version| format!("@{version}"));
     let of = format!("call {id} of {}{version}", record["tool"].as_str().unwrap_or_default());

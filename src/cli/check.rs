@@ -212,7 +212,7 @@ fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Res
     writeln!(out, "  {place}{}[{}]: {pointer}{}", word(severity), word(code), printable(message))
 }
 
-/// A word by the name that it has in JSON.
+/// The name that an enum value has in JSON.
 fn word(value: impl Serialize) -> String {
     json!(value).as_str().unwrap_or_default().to_owned()
 }

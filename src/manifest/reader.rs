@@ -11,13 +11,13 @@ use serde_json::Value;
 
 /// Most problems that are reported about one file: finding a place costs one walk over the text.
 pub const MAX_PROBLEMS: usize = 100;
-/// Most entries that are read of a list that has too many.
+/// Of a list that has too many entries, only this many are read and checked.
 const LONGEST_FAULTY: usize = 1000;
 
 /// Most unknown names that are reported of one table or object.
 const MAX_NAMES: usize = 100;
 
-/// What a language of files calls its values.
+/// The words of a file format (JSON or TOML) for its kinds of values, in messages.
 pub struct Words {
     null: &'static str,
     object: &'static str,
@@ -149,7 +149,9 @@ impl<'d> Reader<'d> {
         let value = self.value.pointer(pointer)?;
         let read = T::deserialize(value).ok();
         if read.is_none() {
-            let message = "this cannot be read here; `toolhost schema` says what can".to_owned();
+            let message =
+                "this value cannot be read here; `toolhost schema manifest` (or `policy`, `callers`) prints what can"
+                    .to_owned();
             self.rough.push((pointer.to_owned(), message));
         }
         read

@@ -153,9 +153,9 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
     }
     let shown = text::printable(&text::head(written, 100));
     let bad = |why: &str| format!("url `{shown}`: {why}");
-    let uri: http::Uri = written.parse().map_err(|_| bad("it is no URL"))?;
+    let uri: http::Uri = written.parse().map_err(|_| bad("not a URL"))?;
     let scheme = uri.scheme_str().filter(|scheme| ["https", "http"].contains(scheme));
-    let scheme = scheme.ok_or_else(|| bad("it begins with https:// or http://"))?;
+    let scheme = scheme.ok_or_else(|| bad("it must begin with https:// or http://"))?;
     let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
     if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {

@@ -95,6 +95,10 @@ fn what_is_required_is_read_by_name_and_range_alone() {
         let said = refused("run.py", &[("requirements.txt", &format!("six\n{line}\n"))]);
         assert!(said.starts_with("requirements.txt:2: ") && !said.contains('\u{1b}'), "{line}: {said}");
     }
+    let stale = refused("run.py", &[("pyproject.toml", PROJECT), ("pylock.toml", &pylock("0.9", "os_name != 'nt'"))]);
+    assert!(stale.contains("pyproject.toml:5: `six>=1` is required, and pylock.toml holds 0.9: lock again"), "{stale}");
+    let overridden = format!("{PROJECT}[tool.uv]\noverride-dependencies = [\"six==1\"]\n");
+    assert!(refused("run.py", &[("pyproject.toml", &overridden)]).contains("`override-dependencies`"));
     assert_eq!(found("run.py", false, &[("pip.conf", "")]), Ok(None));
 }
 

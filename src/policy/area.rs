@@ -252,6 +252,35 @@ fn plain(names: &str) -> String {
 mod tests {
     use super::*;
 
+    fn area(text: &str) -> Area {
+        let (folder, names) = text.rsplit_once('/').unwrap_or_default();
+        match names {
+            "**" => Area::Tree(folder.into()),
+            names if names.contains('*') => Area::Names { folder: folder.into(), names: names.into() },
+            _ => Area::File(text.into()),
+        }
+    }
+
+    #[test]
+    fn areas_meet_exactly_and_by_component() {
+        for (one, other, both) in [
+            ("/data/pub/**", "/data/public/**", None),
+            ("/data/pub/x/**", "/data/pub/**", Some("/data/pub/x/**")),
+            ("/d/a.csv", "/d/**", Some("/d/a.csv")),
+            ("/d", "/d/**", None),
+            ("/d/*.csv", "/d/**", Some("/d/*.csv")),
+            ("/d/*.csv", "/d/a.csv", Some("/d/a.csv")),
+            ("/d/*.csv", "/d/sub/a.csv", None),
+            ("/d/*.csv", "/d/sub/**", None),
+            ("/d/*.csv", "/d/a*", None),
+        ] {
+            let both = both.map(area);
+            assert_eq!(area(one).overlap(&area(other)), both, "{one} {other}");
+            assert_eq!(area(other).overlap(&area(one)), both, "{other} {one}");
+        }
+        assert!(Area::Tree("/data/pub/".into()).within(&area("/data/pub/**")));
+    }
+
     #[test]
     fn literal_names_stay_literal() {
         for odd in ["a[b].csv", "a{b,c}.csv", "a*b", "back\\slash", "a?b", "plain.csv", "]["] {

@@ -1,6 +1,6 @@
 //! Probe: our own program, run inside a tool's confinement to find out what it can and cannot do there.
 //!
-//! The front door enters `main` behind all walls, like any tool. The probe reads one JSON document on stdin, tries
+//! `main.rs` enters `main` behind all walls, like any tool. The probe reads one JSON document on stdin, tries
 //! its paths and everything in `fixed`, and prints one JSON document. It changes nothing that stays.
 
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// argv[0] by which the front door knows the probe, without the prefix `toolhost-`.
+/// argv[0] by which `main.rs` knows the probe, without the prefix `toolhost-`.
 pub const ROLE: &str = "probe";
 
 /// One path to try.

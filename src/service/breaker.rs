@@ -136,7 +136,7 @@ impl Attempt {
         let Some((key, probe)) = counted.map(|at| self.keys.remove(at)) else { return };
         if rows.get(&key).is_none() {
             let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
-            // Each row may go for another one.
+            // Any row may be removed to make room for another, so there is always room.
             let _ = rows.put(key.clone(), (shares::claim(ROWS, &self.call.principal, ROWS / 2), 1), now, row);
         }
         rows.keep(&key, now);

@@ -230,7 +230,7 @@ impl Service {
                 Ok(Wait::Outcome)
             }
             _ if asked.followed => {
-                let message = "The first call under this idempotency key did not run. Make the same call again.";
+                let message = "The first call under this idempotency key left no outcome. Make the same call again.";
                 Err(Fault::new(Kind::CancelledError, message).retryable())
             }
             idempotency::KeyState::First(place) => {
@@ -292,7 +292,7 @@ impl Service {
             Ok(outcome) => self.answer(outcome, asked, target, record).await,
             Err(fault) => Err(fault),
         };
-        if record.report.asks.is_some() {
+        if record.report.asks.is_some() && answer.is_ok() {
             // The same request with the answers does not repeat this one.
             record.place = None;
         }

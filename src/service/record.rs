@@ -49,6 +49,8 @@ pub(super) struct CallRecord {
     pub meter: Option<Meter>,
     pub listed: Option<OpenCall>,
     pub place: Option<idempotency::KeyPlace>,
+    /// Something of the call may have run: its key has its outcome, and is not free again.
+    uses_key: bool,
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
     /// Its place in the audit log, until its line is written.
@@ -117,6 +119,7 @@ impl CallRecord {
             meter: None,
             listed: None,
             place: None,
+            uses_key: false,
             kept: None,
             entry: None,
             unread: request.refused.is_some(),
@@ -276,7 +279,7 @@ impl CallRecord {
 
     /// Whether something of the call runs.
     pub fn runs(&mut self, ran: bool) {
-        self.ran = ran;
+        (self.ran, self.uses_key) = (ran, ran);
         let phase = if ran { Phase::Running } else { Phase::Waiting };
         self.state(|state| (state.phase, state.ran) = (phase, ran));
     }
@@ -317,6 +320,8 @@ impl CallRecord {
             Err(fault) => !matches!(fault.kind, Kind::SecurityError | Kind::CapabilityError | Kind::DependencyError),
             Ok(outcome) => !matches!(outcome.ending, Ending::OverLimit { limit: Limit::InputBytes, .. }),
         };
+        // A function of this process can fail so after it did something; what a sandbox refuses did not begin.
+        self.uses_key &= self.ran || self.confined.is_none();
     }
 
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets hidden.
@@ -501,7 +506,7 @@ impl CallRecord {
         };
         ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
         // First: whatever fails below, what ran does not run again under its key.
-        self.place.take().filter(|_| self.ran).into_iter().for_each(|place| place.keep(&ended.report));
+        self.place.take().filter(|_| self.uses_key).into_iter().for_each(|place| place.keep(&ended.report));
         self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
         runlog::call(&ended);
         self.span.end(&ended);

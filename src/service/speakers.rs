@@ -29,7 +29,7 @@ pub struct StageEvent {
 /// Where a call that speaks is: first `Prepare`, last `Completed`, each once.
 #[derive(Debug)]
 pub enum Stage {
-    /// It has the word.
+    /// From here on the reader gets the events of this call.
     Prepare,
     /// Something about the work.
     Processing(Event),

@@ -287,7 +287,7 @@ fn what_is_owed_is_told_after_a_restart_if_it_still_may() {
     assert_eq!(web.ask("DELETE", &slow, &[alice], "").status, 202);
     let seen = told(&web, alice, &slow, "failed");
     assert_eq!((&seen["attempts"], receiver.heard().len()), (&json!(1), count), "{seen}");
-    assert!(web.said().contains("failed for good"), "{}", web.said());
+    assert!(web.said().contains("failed for good: You may not have the ends of calls told there"), "{}", web.said());
     web.signal(Signal::SIGKILL);
     web.ended(Duration::from_secs(10));
 }

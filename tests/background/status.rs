@@ -1,9 +1,9 @@
 //! The tool by which an agent asks for its calls: their states, their results, their ends after a restart.
 
 use super::{Scene, begin, ended, place, state};
-use crate::harness::{Who, wait_for};
-use crate::http::Web;
+use crate::harness::{Playground, Server, Who, wait_for};
 use crate::http::mcp::Client;
+use crate::http::{Web, adder};
 use serde_json::{Value, json};
 
 const TOOL: &str = "core:task-status";
@@ -55,4 +55,17 @@ fn an_agent_asks_for_its_own_calls() {
     assert_eq!(tool["annotations"]["readOnlyHint"], true, "{tool}");
     let (answer, _) = client.call("core__task-status", json!({"id": nap.rsplit('/').next()}));
     assert_eq!(answer["result"]["structuredContent"]["status"], "done", "{answer}");
+}
+
+/// Whoever keeps no calls shows agents no such tool, and says who does.
+#[test]
+fn a_process_that_keeps_no_calls_says_so() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    playground.settle();
+    let ended = playground.call(TOOL, r#"{"id":"x"}"#);
+    assert!(ended.stderr.contains("ServiceError: This process keeps no calls in the background."), "{ended:?}");
+    let mut server = Server::start(&playground);
+    let names = server.names();
+    assert!(names.contains(&"esc__add".to_owned()) && !names.contains(&"core__task-status".to_owned()), "{names:?}");
 }

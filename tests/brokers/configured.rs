@@ -14,7 +14,6 @@ fn told(playground: &Playground, entry: &str, arguments: &[&str]) -> Ended {
 }
 
 #[test]
-#[ignore = "second stage (.ci/full): needs a message broker"]
 fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
     let playground = world(Who::ours());
     let good = "url = \"amqp://localhost\"\nservice = \"x\"\ntools = [\"esc:echo\"]\ncaller = \"tg\"\n";
@@ -26,8 +25,12 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
     assert_eq!(told(&playground, &hosts, &["list"]).code, Some(0), "the control: one service in two virtual hosts");
     assert_eq!(told(&playground, &apart, &["list"]).code, Some(0), "the control: two that share a topic of replies");
     for (entry, wanted) in [
+        (good.replace("amqp://", "nats://"), "url: it is of no broker that is known here"),
         (good.replace("localhost", "me:sesame@localhost"), "write `user` and `credentials`"),
         (good.replace("localhost", "mq.example"), "insecure = true"),
+        (good.replace("service = \"x\"", ""), "name the topics"),
+        (good.replace("[\"esc:echo\"]", "[]"), "tools: name the tools"),
+        (format!("{good}at_once = 100_000\n"), "at_once: from 1 to 1000"),
         (format!("{good}user = \"me\"\n"), "`user` and its password as `credentials`, or neither"),
         (format!("{good}user = \"me\"\ncredentials = \"sesame\"\n"), "credentials: a secret lies in"),
         (format!("{good}[[broker]]\n{good}"), "number 2: another one has the same requests"),
@@ -40,7 +43,13 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
             good.replace("[\"esc:echo\"]", "[\"esc:echo@1\", \"esc:write\", \"esc:echo@2\"]"),
             "tools: 'esc:echo' is named twice",
         ),
+        (good.replace("localhost", "localhost:99999"), "url: its port must be a number from 1 to 65535"),
         (format!("{good}idempotent = [\"esc:write\"]\n"), "idempotent: 'esc:write' is not the id of a tool in `tools`"),
+        (
+            good.replace("\"esc:echo\"", &(0..65).map(|n| format!("\"a:{n}\"")).collect::<Vec<_>>().join(", "))
+                + "announce = { announcer = \"b\", key = \"env:KEY\" }\n",
+            "announce: no host takes more than 64 tools of one announcer",
+        ),
         (format!("{good}colour = 1\n"), "unknown field `colour`"),
     ] {
         let ended = told(&playground, &entry, &["list"]);
@@ -48,6 +57,13 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         assert!(ended.stderr.contains(wanted), "{entry}: {wanted}: {}", ended.stderr);
         assert!(!ended.stderr.contains("sesame"), "{}", ended.stderr);
     }
+    #[cfg(not(feature = "pulsar"))]
+    {
+        let ended = told(&playground, &good.replace("amqp", "pulsar"), &["list"]);
+        assert!(ended.stderr.contains("--features pulsar"), "{}", ended.stderr);
+    }
+    let ended = playground.cli(&["serve"]);
+    assert!(ended.stderr.contains("--stdio, --http or a [[broker]]"), "{}", ended.stderr);
 }
 
 #[test]

@@ -157,6 +157,22 @@ async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
     }
 }
 
+/// A call whose client left while it ran answers for its key, and does not run again.
+#[tokio::test]
+async fn what_ran_and_was_dropped_is_not_run_again_under_its_key() {
+    let world = Arc::new(world());
+    let input = || json!({"n": 1, "delay": 20_000});
+    let keyed = || CallRequest { idempotency_key: Some("k".into()), ..request("fake:user", input()) };
+    let running = {
+        let (world, keyed) = (world.clone(), keyed());
+        tokio::spawn(async move { call(&world, keyed).await })
+    };
+    until("it runs", || world.runs() == 1).await;
+    running.abort();
+    let again = call(&world, keyed()).await.error.expect("cancelled");
+    assert_eq!((again.kind, world.runs()), (Kind::CancelledError, 1), "{again}");
+}
+
 #[tokio::test]
 async fn calls_are_seen_and_cancelled_by_their_caller_alone() {
     let world = Arc::new(world());

@@ -300,3 +300,27 @@ fn whom_policy_keeps_refusing_is_told_to_the_person() {
     let alerts = said.lines().filter(|line| line.contains("toolhost::alert")).collect::<Vec<_>>();
     assert!(alerts.len() == 1 && alerts[0].contains("alice"), "once a minute: {said}");
 }
+
+/// A tool that comes to own the script while a call waits counts that call, too.
+#[test]
+fn the_limit_of_a_tool_that_becomes_an_owner_meanwhile_counts() {
+    let late = "[[limit]]\ntools = [\"b:late\"]\nwhy = \"w\"\ncalls_per_minute = 1\n";
+    for (limits, refused) in [(format!("{ONE_AT_ONCE}{late}").replace("b:*", "b:slow"), true), (String::new(), false)] {
+        let limits = if refused { limits } else { ONE_AT_ONCE.replace("b:*", "b:slow") };
+        let playground = waiters(&limits);
+        let mut server = serve(&playground, "alice");
+        let run = json!({"scriptPath": "bob/slow/main.py", "inputData": {}});
+        let both = [0; 2].map(|_| server.call(BY_PATH, run.clone()));
+        playground.runs("user_scripts/bob/slow/main.py", 1);
+        let folder = playground.path("user_scripts/bob/slow");
+        let manifest = std::fs::read_to_string(folder.join("b-slow.tool.json")).unwrap();
+        std::fs::write(folder.join("b-late.tool.json"), manifest.replace("b:slow", "b:late")).unwrap();
+        playground.settle();
+        server.reload("the other owner is listed", |server| server.names().contains(&"b__late".to_owned()));
+        go(&playground, "slow");
+        let answers = server.answers(&both);
+        assert!(answers.values().all(|answer| answer["result"]["isError"] != true), "{answers:?}");
+        let third = words(&server.called(BY_PATH, run));
+        assert_eq!(third.contains("This tool may be called 1 times a minute"), refused, "{third}");
+    }
+}

@@ -1,7 +1,7 @@
 //! A call that waited is decided about again: under the rights, tools and policies of the moment when it goes on.
 
 use super::{me, playground, put};
-use crate::harness::{Playground, Server, Who, wait_for, words};
+use crate::harness::{Playground, Server, as_everyone, wait_for, words};
 use crate::http::Web;
 use serde_json::{Value, json};
 use std::fs;
@@ -27,49 +27,52 @@ fn waited(playground: &Playground, server: &mut Server, meanwhile: impl FnOnce()
 
 #[test]
 fn a_call_that_waited_for_its_turn_runs_under_the_rights_of_now() {
-    let who = Who::ours();
-    let playground = playground(who, BOTH);
-    playground.tool("slow", "python", "import time\ntime.sleep(3)\nprint(1)\n", json!({}));
-    playground.settle();
-    let mut host = playground.host();
-    host.args(["serve", "--stdio"]);
-    let mut server = Server::with(host);
-    assert_eq!(waited(&playground, &mut server, || ()), "{}", "control: nothing changed");
-    let without = |from: &str, to: &str| {
-        put(&playground, &BOTH.replacen(from, to, 1));
+    as_everyone("waiting for a turn", |who| {
+        let playground = playground(who, BOTH);
+        playground.tool("slow", "python", "import time\ntime.sleep(3)\nprint(1)\n", json!({}));
         playground.settle();
-    };
-    let refused = waited(&playground, &mut server, || without("act_as = [\"alice\"]\n", ""));
-    assert!(refused.contains("AuthorizationError") && refused.contains("may no longer be used"), "{refused}");
-    let record = playground.records().into_iter().find(|record| record["outcome"] == "AuthorizationError").unwrap();
-    assert_eq!((&record["user"], &record["through"]), (&json!("alice"), &json!(me(who))), "{record}");
-    without("\0", "");
-    // The server sees it by itself.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let script = playground.path("user_scripts/alice/one/main.py");
-    let ran = waited(&playground, &mut server, || fs::write(&script, "print('\"new\"')\n").unwrap());
-    assert_eq!(ran, "new");
+        let mut host = playground.host();
+        host.args(["serve", "--stdio"]);
+        let mut server = Server::with(host);
+        assert_eq!(waited(&playground, &mut server, || ()), "{}", "control: nothing changed");
+        let without = |from: &str, to: &str| {
+            put(&playground, &BOTH.replacen(from, to, 1));
+            playground.settle();
+        };
+        let refused = waited(&playground, &mut server, || without("act_as = [\"alice\"]\n", ""));
+        assert!(refused.contains("AuthorizationError") && refused.contains("may no longer be used"), "{refused}");
+        let record = playground.records().into_iter().find(|record| record["outcome"] == "AuthorizationError").unwrap();
+        assert_eq!((&record["user"], &record["through"]), (&json!("alice"), &json!(me(who))), "{record}");
+        without("\0", "");
+        // The server sees it by itself.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let script = playground.path("user_scripts/alice/one/main.py");
+        let ran = waited(&playground, &mut server, || fs::write(&script, "print('\"new\"')\n").unwrap());
+        assert_eq!(ran, "new");
+    });
 }
 
 #[test]
 fn a_call_that_waited_for_a_person_is_charged_once() {
-    let limit = "[[limit]]\ntools = [\"a:one\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
-    let all = "[[caller]]\nname = \"ME\"\nrole = \"operator\"\nwhy = \"w\"\ntools = [\"*\"]\n";
-    let playground = playground(Who::ours(), &format!("{all}{limit}"));
-    let confirm = "confirm = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
-    playground.policy("one", "a:one", confirm);
-    playground.settle();
-    let web = Web::start(&playground, &[]);
-    let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
-    let call = || {
-        std::thread::scope(|scope| {
-            let call = scope.spawn(|| web.call("a:one", &json!({}), &[]).json());
-            wait_for("the question", || open().len() == 1);
-            let path = format!("/v1/approvals/{}", open()[0]["call"].as_str().unwrap());
-            assert_eq!(web.ask("POST", &path, &[], "{\"approve\": true}").status, 200);
-            call.join().unwrap()
-        })
-    };
-    let ended = [call(), call(), call()].map(|ended| ended["error"]["type"].clone());
-    assert_eq!(ended, [Value::Null, Value::Null, json!("RateLimitError")]);
+    as_everyone("waiting for a person", |who| {
+        let limit = "[[limit]]\ntools = [\"a:one\"]\nwhy = \"w\"\ncalls_per_minute = 2\n";
+        let all = "[[caller]]\nname = \"ME\"\nrole = \"operator\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+        let playground = playground(who, &format!("{all}{limit}"));
+        let confirm = "confirm = \"w\"\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+        playground.policy("one", "a:one", confirm);
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let open = || web.get("/v1/approvals", &[]).json()["approvals"].as_array().unwrap().clone();
+        let call = || {
+            std::thread::scope(|scope| {
+                let call = scope.spawn(|| web.call("a:one", &json!({}), &[]).json());
+                wait_for("the question", || open().len() == 1);
+                let path = format!("/v1/approvals/{}", open()[0]["call"].as_str().unwrap());
+                assert_eq!(web.ask("POST", &path, &[], "{\"approve\": true}").status, 200);
+                call.join().unwrap()
+            })
+        };
+        let ended = [call(), call(), call()].map(|ended| ended["error"]["type"].clone());
+        assert_eq!(ended, [Value::Null, Value::Null, json!("RateLimitError")]);
+    });
 }

@@ -101,7 +101,7 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
     assert_eq!(outcomes, vec![json!("success"); 8], "the records stay");
     // The fifth began to be sent before the sixth was asked for; the sixth once there was room for it.
-    within(Duration::from_secs(60), "five connections are closed", || open() <= 1);
+    within(Duration::from_secs(45), "five connections are closed", || open() <= 1);
     for (n, stream) in deaf.into_iter().take(5).enumerate() {
         assert!(exchanged(stream, b"").len() < 12 * MIB, "the connection of who does not read is closed: {n}");
     }

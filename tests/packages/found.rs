@@ -1,6 +1,6 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
-use crate::harness::{Ended, Playground, Server, Who, fits, manifest, script};
+use crate::harness::{Ended, Playground, Server, Who, as_everyone, fits, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -190,32 +190,34 @@ fn nobody_else_speaks_for_a_script() {
 
 #[test]
 fn a_tool_cannot_write_what_is_installed_for_a_script() {
-    let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, pattern, file) in [
-        ("names", "requirements.txt", "requirements.txt"),
-        ("ending", "*.txt", "requirements.txt"),
-        ("lock", "pylock.toml", "pylock.toml"),
-        ("below", "out/*.txt", "out/requirements.txt"),
-    ] {
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
-        let folder = playground.tool(name, "python", SCRIPT, asks);
-        fs::create_dir_all(folder.join("out")).unwrap();
-        playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
-        playground.settle();
-        let call = || playground.call(&format!("esc:{name}"), "{}");
-        fits("ok", &call()).unwrap_or_else(|why| panic!("{name}: {why}"));
-        // What lies there is data, and installs nothing.
-        fs::write(folder.join(file), "evil==1.0\n").unwrap();
-        playground.settle();
-        let ended = call();
-        let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
-        assert_eq!(refused, name != "below", "{name}: {ended:?}");
-    }
-    // What another tool may write is no requirement.
-    let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
-    playground.tool("writer", "python", SCRIPT, asks);
-    put(&playground, "victim", "python", &[], None);
-    assert_eq!(playground.call("esc:victim", "{}").out["outputData"], "ran");
+    as_everyone("packages", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        for (name, pattern, file) in [
+            ("names", "requirements.txt", "requirements.txt"),
+            ("ending", "*.txt", "requirements.txt"),
+            ("lock", "pylock.toml", "pylock.toml"),
+            ("below", "out/*.txt", "out/requirements.txt"),
+        ] {
+            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
+            let folder = playground.tool(name, "python", SCRIPT, asks);
+            fs::create_dir_all(folder.join("out")).unwrap();
+            playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
+            playground.settle();
+            let call = || playground.call(&format!("esc:{name}"), "{}");
+            fits("ok", &call()).unwrap_or_else(|why| panic!("{name}: {why}"));
+            // What lies there is data, and installs nothing.
+            fs::write(folder.join(file), "evil==1.0\n").unwrap();
+            playground.settle();
+            let ended = call();
+            let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
+            assert_eq!(refused, name != "below", "{name}: {ended:?}");
+        }
+        // What another tool may write is no requirement.
+        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
+        playground.tool("writer", "python", SCRIPT, asks);
+        put(&playground, "victim", "python", &[], None);
+        assert_eq!(playground.call("esc:victim", "{}").out["outputData"], "ran");
+    });
 }
 
 #[test]
@@ -331,7 +333,7 @@ fn the_configuration_says_what_an_index_is() {
     assert!(doctor.contains("inner") && doctor.contains("https://pypi.example/simple/"), "{doctor}");
     for (text, words) in [
         ("[indexes.inner]\npython = { url = \"https://u:p@x/\" }\n", "a user or password stands in it"),
-        ("[indexes.inner]\npython = { url = \"ftp://x/\" }\n", "it begins with https:// or http://"),
+        ("[indexes.inner]\npython = { url = \"ftp://x/\" }\n", "it must begin with https:// or http://"),
         ("[indexes.inner]\npython = { url = \"https://x/?a=b\" }\n", "a path of plain characters"),
         ("[indexes.inner]\npython = { url = \"https://*.x/\" }\n", "url `https://*.x/`"),
         ("[indexes.inner]\npython = { url = \"https://x/\", hosts = [\"*\"] }\n", "every host"),

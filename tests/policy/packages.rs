@@ -3,8 +3,8 @@
 use super::*;
 use std::path::{Path, PathBuf};
 use toolhost::manifest::Code;
-use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
-use toolhost::policy::{Narrower, RequestKind};
+use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, PackageRules, Required, Source};
+use toolhost::policy::{Ages, Narrower, RequestKind, refused_packages};
 
 fn with(table: &str) -> Policy {
     parsed(&format!("name = \"p\"\nwhy = \"w\"\ntools = [\"demo:one\"]\n[packages]\n{table}\n"))
@@ -181,4 +181,49 @@ fn a_diff_lists_every_way_to_allow_more() {
     let mut saved = policy::audit::json(&plain, &tool("demo:one"));
     saved.as_object_mut().expect("an object").shift_remove("packages");
     assert!(policy::diff::Powers::from_json(saved).is_ok());
+}
+
+#[test]
+fn what_is_denied_is_never_installed() {
+    let rules = |deny: &str, age: &str| -> PackageRules {
+        let table = format!("{PLAIN}\ndeny = [{deny}]\n{age}");
+        let decision = decided(with(&table), None, wanted(&[("other", "1")]));
+        decision.packages.expect("granted").rules
+    };
+    for (deny, ecosystem, name, version, denied) in [
+        ("{ name = \"left-pad\", why = \"w\" }", Ecosystem::Node, "left-pad", "1.0.0", true),
+        ("{ name = \"left-pad\", why = \"w\" }", Ecosystem::Node, "left-padding", "1.0.0", false),
+        ("{ name = \"left-pad\", versions = \"<2\", why = \"w\" }", Ecosystem::Node, "left-pad", "1.9.9", true),
+        ("{ name = \"left-pad\", versions = \"<2\", why = \"w\" }", Ecosystem::Node, "left-pad", "2.0.0", false),
+        ("{ name = \"Some_Thing\", why = \"w\" }", Ecosystem::Python, "some-thing", "1", true),
+        ("{ name = \"a\", versions = \">=1,<2\", why = \"w\" }", Ecosystem::Python, "a", "2.0", false),
+        // A range of the other ecosystem denies every version of this one.
+        ("{ name = \"a\", versions = \"^1.0\", why = \"w\" }", Ecosystem::Python, "a", "9", true),
+    ] {
+        let found = refused_packages(&rules(deny, ""), ecosystem, &[package(name, version)], None);
+        assert_eq!(!found.is_empty(), denied, "{deny} {name} {version}: {found:?}");
+    }
+    let aged = rules("", "min_age_days = 7");
+    let ages = |days: &[u64]| -> Ages { days.iter().map(|d| (("a".to_owned(), "1".to_owned()), *d)).collect() };
+    for (ages, word) in
+        [(Some(ages(&[6])), "6 days old"), (Some(ages(&[7])), ""), (Some(ages(&[])), "not known"), (None, "")]
+    {
+        let found = refused_packages(&aged, Ecosystem::Python, &[package("a", "1")], ages.as_ref());
+        assert_eq!(found.is_empty(), word.is_empty(), "{found:?}");
+        assert!(word.is_empty() || found[0].contains(word), "{found:?}");
+    }
+}
+
+#[test]
+fn a_tool_without_packages_is_decided_as_before() {
+    let digest = |policy: Policy| shape(&decide(&tool("demo:one"), &under(vec![policy], None))).digest();
+    assert_eq!(digest(with("")), digest(with(OPEN)), "a policy's packages change nothing for who requires none");
+    let bare = decide(&tool("demo:one"), &under(vec![with("")], None));
+    let text = serde_json::to_string(shape(&bare)).expect("a shape is plain data");
+    assert!(!text.contains("packages"), "{text}");
+    let with_some = decided(with(OPEN), None, wanted(&[("six", "1.16")]));
+    assert_ne!(shape(&with_some).digest(), digest(with(OPEN)), "control");
+    let mut edited = wanted(&[("six", "1.16")]);
+    edited.sources[0].sha256 = "cd".into();
+    assert_ne!(shape(&decided(with(OPEN), None, edited)).digest(), shape(&with_some).digest(), "an edit of the lock");
 }

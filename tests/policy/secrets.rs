@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
 use toolhost::manifest::{Code, host};
 use toolhost::policy::{Narrower, SecretSource};
 
@@ -382,4 +383,49 @@ proptest! {
         let text = format!("{HEAD}[secrets]\ngrant = [{{ name = {}, from = {}, header = {header}, why = \"w\" }}]", text(&name), text(&from));
         let _ = policy::parse(&text, Path::new("x"), false, Path::new("/"));
     }
+}
+
+const TELLS: &str = "import json, os\nkey = os.environ['KEY']\nprint('log', key, flush=True, file=__import__('sys').stderr)\n\
+    print(json.dumps({'plain': key, 'backwards': key[::-1]}))\n";
+
+/// By the command line: a variable is read anew for each call, reaches the tool, and is hidden in what is printed and
+/// kept.
+#[test]
+fn a_granted_variable_reaches_the_tool_and_is_hidden() {
+    let host = crate::harness::host();
+    let put = |name: &str, text: &str, mode: u32| {
+        let path = host.path(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let tool = json!({
+        "toolId": "t:tells", "displayName": "t", "description": "d", "version": "1.0.0",
+        "handler": { "type": "external-script", "scriptPath": "tells/main.py", "language": "python" },
+        "securityContext": { "requiredCapabilities": ["secret:KEY"] },
+    });
+    put("user_scripts/tells/main.py", TELLS, 0o644);
+    put("user_scripts/tells/tells.tool.json", &tool.to_string(), 0o644);
+    let call = || host.run(&["call", "t:tells", "--input", "{}"]);
+    let (code, _, err) = call();
+    assert!(code == 3 && err.contains("capability secret:KEY: no entry of [secrets] grant"), "{err}");
+    let listed = listing(&["KEY"]).replace("keys/KEY", "the.key");
+    put("sandbox-policies/x.policy.toml", &format!("{}{listed}", HEAD.replace("demo:one", "t:tells")), 0o644);
+    let (code, _, err) = call();
+    assert!(code == 4 && err.contains("the secret KEY cannot be had on this host"), "{err}");
+    for value in ["hunter2-hunter2", "swordfish-swordfish"] {
+        put("sandbox-policies/the.key", &format!("{value}\n"), 0o600);
+        let (code, out, err) = call();
+        let backwards: String = value.chars().rev().collect();
+        assert!(code == 0 && out.contains(&backwards) && !format!("{out}{err}").contains(value), "{out}{err}");
+        let kept =
+            std::process::Command::new("grep").arg("-rF").arg(value).arg(host.path("state")).output().expect("grep");
+        assert!(kept.stdout.is_empty(), "{:?}", String::from_utf8_lossy(&kept.stdout));
+    }
+    put("sandbox-policies/the.key", "hunter2-hunter2", 0o640);
+    let (code, _, err) = call();
+    assert!(
+        code == 4 && err.contains("others may read it (mode 0640): chmod 600") && !err.contains("hunter2"),
+        "{err}"
+    );
 }

@@ -48,27 +48,28 @@ fn no_tool_writes_the_settings_of_a_home() {
 /// Places that a refused call never got are not recorded as written.
 #[test]
 fn a_refused_call_leaves_nothing_in_the_ledger() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    let writes = |name: &str, path: &Path| {
-        let pattern = format!("{}/**", path.display());
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
-        playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
-        let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
-        playground.policy(name, &format!("req:{name}"), &rule);
-    };
-    let (good, bad) = (playground.path("good"), playground.path("bad"));
-    fs::create_dir_all(&good).unwrap();
-    fs::create_dir_all(bad.join("node_modules")).unwrap();
-    writes("good", &good);
-    writes("locks", Path::new("/run/toolhost"));
-    writes("bad", &bad);
-    playground.settle();
-    playground.expect("req:bad", "{}", "SecurityError");
-    // The locks of the ids that tools get are not granted either.
-    playground.expect("req:locks", "{}", "SecurityError: /run/toolhost/ids");
-    playground.expect("req:good", "{}", "ok");
-    let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
-    assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");
-    assert!(!ledger.contains(&bad.display().to_string()), "{who:?}: {ledger}");
+    as_everyone("the ledger", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let writes = |name: &str, path: &Path| {
+            let pattern = format!("{}/**", path.display());
+            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
+            playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
+            let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
+            playground.policy(name, &format!("req:{name}"), &rule);
+        };
+        let (good, bad) = (playground.path("good"), playground.path("bad"));
+        fs::create_dir_all(&good).unwrap();
+        fs::create_dir_all(bad.join("node_modules")).unwrap();
+        writes("good", &good);
+        writes("locks", Path::new("/run/toolhost"));
+        writes("bad", &bad);
+        playground.settle();
+        fits("SecurityError", &playground.call("req:bad", "{}")).unwrap();
+        // The locks of the ids that tools get are not granted either.
+        fits("SecurityError: /run/toolhost/ids", &playground.call("req:locks", "{}")).unwrap();
+        fits("ok", &playground.call("req:good", "{}")).unwrap();
+        let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
+        assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");
+        assert!(!ledger.contains(&bad.display().to_string()), "{who:?}: {ledger}");
+    });
 }

@@ -3,7 +3,8 @@
 //! `registry/scan.rs`.)
 
 use crate::harness::{
-    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, manifest, script, wait_for,
+    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, manifest, repository, script,
+    wait_for,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -186,52 +187,55 @@ fn staged_code_is_not_published_beside_scripts() {
     if !every_language() {
         return;
     }
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    let readers = readers(&playground);
-    let lib = playground.path("user_scripts/shared/lib");
-    fs::create_dir(&lib).unwrap();
-    writes(&playground, "mod:staged", "shared/writer.py", "lib/*");
-    playground.settle();
-    let mut files = planted();
-    ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/d.json", "lib/e.pth"].iter().for_each(|n| files[*n] = json!("x"));
-    let ended = playground.expect("mod:staged", &input(&files, 0.0), "ok");
-    let mut there: Vec<String> =
-        fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    there.sort();
-    assert_eq!(there, ["d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
-    assert!(ended.out["artifacts"].to_string().contains("an interpreter loads a file of that name"), "{ended:?}");
-    readers.iter().for_each(|reader| _ = playground.expect(reader, "{}", "ok 1"));
-    // Spelled, it is refused where a script lies above, and published elsewhere.
-    let out = playground.path("out");
-    fs::create_dir(&out).unwrap();
-    for (folder, published) in [(&lib, false), (&out, true)] {
-        writes(&playground, "mod:spelled", "spelled/main.py", &format!("{}/*.py", folder.display()));
+    as_everyone("staged code", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let readers = readers(&playground);
+        let lib = playground.path("user_scripts/shared/lib");
+        fs::create_dir(&lib).unwrap();
+        writes(&playground, "mod:staged", "shared/writer.py", "lib/*");
         playground.settle();
-        let file = folder.join("new.py");
-        let ended = playground.call("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"}), 0.0));
-        assert_eq!(file.is_file(), published, "{who:?}: {ended:?}");
-        let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
-        fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-    }
-    // Beside a script, patterns of data alone; what they match is never read as requirements.
-    for (pattern, wanted) in [
-        ("*.csv", "ok"),
-        ("result.csv", "ok"),
-        ("*", "SecurityError: the tool's own script could be written"),
-        ("*.json", "SecurityError: the tool's own script could be written"),
-        ("report*", "SecurityError: a fixed ending of data"),
-        ("x.tool.json", "SecurityError: a tool cannot make tools"),
-        ("*.txt", "ok"),
-    ] {
-        let pattern = format!("{}/{pattern}", playground.path("user_scripts/beside").display());
-        writes(&playground, "mod:beside", "beside/main.py", &pattern);
-        playground.settle();
-        let ended = playground.call("mod:beside", &input(&json!({"requirements.txt": "evil==1.0\n"}), 0.0));
-        fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
-    }
-    let ended = playground.call("mod:beside", &input(&json!({}), 0.0));
-    assert!(ended.code != Some(0) && ended.stderr.contains("requirements.txt"), "{who:?}: {ended:?}");
+        let mut files = planted();
+        ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/d.json", "lib/e.pth"].iter().for_each(|n| files[*n] = json!("x"));
+        let ended = playground.call("mod:staged", &input(&files, 0.0));
+        fits("ok", &ended).unwrap();
+        let mut there: Vec<String> =
+            fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        there.sort();
+        assert_eq!(there, ["d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
+        assert!(ended.out["artifacts"].to_string().contains("an interpreter loads a file of that name"), "{ended:?}");
+        readers.iter().for_each(|reader| fits("ok 1", &playground.call(reader, "{}")).unwrap());
+        // Spelled, it is refused where a script lies above, and published elsewhere.
+        let out = playground.path("out");
+        fs::create_dir(&out).unwrap();
+        for (folder, published) in [(&lib, false), (&out, true)] {
+            writes(&playground, "mod:spelled", "spelled/main.py", &format!("{}/*.py", folder.display()));
+            playground.settle();
+            let file = folder.join("new.py");
+            let ended =
+                playground.call("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"}), 0.0));
+            assert_eq!(file.is_file(), published, "{who:?}: {ended:?}");
+            let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        }
+        // Beside a script, patterns of data alone; what they match is never read as requirements.
+        for (pattern, wanted) in [
+            ("*.csv", "ok"),
+            ("result.csv", "ok"),
+            ("*", "SecurityError: the tool's own script could be written"),
+            ("*.json", "SecurityError: the tool's own script could be written"),
+            ("report*", "SecurityError: a fixed ending of data"),
+            ("x.tool.json", "SecurityError: a tool cannot make tools"),
+            ("*.txt", "ok"),
+        ] {
+            let pattern = format!("{}/{pattern}", playground.path("user_scripts/beside").display());
+            writes(&playground, "mod:beside", "beside/main.py", &pattern);
+            playground.settle();
+            let ended = playground.call("mod:beside", &input(&json!({"requirements.txt": "evil==1.0\n"}), 0.0));
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
+        }
+        let ended = playground.call("mod:beside", &input(&json!({}), 0.0));
+        assert!(ended.code != Some(0) && ended.stderr.contains("requirements.txt"), "{who:?}: {ended:?}");
+    });
 }
 
 /// What a tool left for its own next call is not loaded either, also when it may write there no longer.
@@ -288,108 +292,112 @@ fn helpers_below_the_base_are_shared_and_not_written() {
     if !every_language() {
         return;
     }
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    let lib = playground.path("user_scripts/lib");
-    fs::create_dir_all(lib.join("out")).unwrap();
-    fs::write(lib.join("helper.py"), "said = 2\n").unwrap();
-    fs::write(lib.join("helper.mjs"), "export const said = 2\n").unwrap();
-    let tree = format!("{}/**", lib.display());
-    for (id, language, file, text) in [
-        ("use:py", "python", "a/main.py", PY),
-        ("use:node", "nodejs", "b/main.mjs", JS),
-        ("use:bun", "bun", "c/main.mjs", JS),
-    ] {
-        playground.tool_at(id, language, file, text, files(&["self", "base:lib/**"], &[]));
-    }
-    let users = ["use:py", "use:node", "use:bun"];
-    playground.settle();
-    users.iter().for_each(|id| _ = playground.expect(id, "{}", "SecurityError"));
-    playground.policy("use", "use:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
-    playground.settle();
-    users.iter().for_each(|id| {
-        playground.expect(id, "{}", "ok 2");
-    });
-    // Neither it, nor a folder above it, is written; a folder in it may be, until code lies there.
-    for (pattern, wanted) in [
-        (tree.clone(), "SecurityError: could be written"),
-        (format!("{}/**", playground.path("user_scripts").display()), "SecurityError: could be written"),
-        (format!("{}/*", lib.display()), "SecurityError: could be written"),
-        (format!("{}/out/**", lib.display()), "ok"),
-    ] {
-        writes(&playground, "mod:writer", "writer/main.py", &pattern);
+    as_everyone("helpers", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let lib = playground.path("user_scripts/lib");
+        fs::create_dir_all(lib.join("out")).unwrap();
+        fs::write(lib.join("helper.py"), "said = 2\n").unwrap();
+        fs::write(lib.join("helper.mjs"), "export const said = 2\n").unwrap();
+        let tree = format!("{}/**", lib.display());
+        for (id, language, file, text) in [
+            ("use:py", "python", "a/main.py", PY),
+            ("use:node", "nodejs", "b/main.mjs", JS),
+            ("use:bun", "bun", "c/main.mjs", JS),
+        ] {
+            playground.tool_at(id, language, file, text, files(&["self", "base:lib/**"], &[]));
+        }
+        let users = ["use:py", "use:node", "use:bun"];
         playground.settle();
-        let ended = playground.call("mod:writer", &input(&json!({}), 0.0));
-        fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
-        users.iter().for_each(|id| _ = playground.expect(id, "{}", "ok 2"));
-    }
-    let file = json!({lib.join("out/x.mjs").display().to_string(): "1\n"});
-    playground.expect("mod:writer", &input(&file, 0.0), "ok");
-    users.iter().for_each(|id| _ = playground.expect(id, "{}", CODE));
+        users.iter().for_each(|id| fits("SecurityError", &playground.call(id, "{}")).unwrap());
+        playground.policy("use", "use:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+        playground.settle();
+        users.iter().for_each(|id| {
+            fits("ok 2", &playground.call(id, "{}")).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
+        });
+        // Neither it, nor a folder above it, is written; a folder in it may be, until code lies there.
+        for (pattern, wanted) in [
+            (tree.clone(), "SecurityError: could be written"),
+            (format!("{}/**", playground.path("user_scripts").display()), "SecurityError: could be written"),
+            (format!("{}/*", lib.display()), "SecurityError: could be written"),
+            (format!("{}/out/**", lib.display()), "ok"),
+        ] {
+            writes(&playground, "mod:writer", "writer/main.py", &pattern);
+            playground.settle();
+            let ended = playground.call("mod:writer", &input(&json!({}), 0.0));
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
+            users.iter().for_each(|id| fits("ok 2", &playground.call(id, "{}")).unwrap());
+        }
+        let file = json!({lib.join("out/x.mjs").display().to_string(): "1\n"});
+        fits("ok", &playground.call("mod:writer", &input(&file, 0.0))).unwrap();
+        users.iter().for_each(|id| fits(CODE, &playground.call(id, "{}")).unwrap());
+    });
 }
 
 /// What a tool left below a tree that it could write is no tool, no script and no policy: while it is loaded, without
 /// its manifest, without its policy, at a reload.
 #[test]
 fn a_place_keeps_its_past() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    let base = playground.path("user_scripts");
-    playground.allow_builtin_tools();
-    let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
-    playground.tool_at("mod:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
-    playground.settle();
-    let evil = manifest("mod:evil", script("evil.py", "python"), json!({}));
-    let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
-    let files = json!({
-        "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"), "out/x.policy.toml": policy,
-        "out/forbids.tool.json": "{\"handler\": {\"scriptPath\": \"zz/main.py\"}",
+    as_everyone("a place with a past", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let base = playground.path("user_scripts");
+        let core = "sandbox-policies/core.policy.toml";
+        fs::copy(repository(core), playground.path(core)).unwrap();
+        let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
+        playground.tool_at("mod:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
+        playground.settle();
+        let evil = manifest("mod:evil", script("evil.py", "python"), json!({}));
+        let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
+        let files = json!({
+            "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"), "out/x.policy.toml": policy,
+            "out/forbids.tool.json": "{\"handler\": {\"scriptPath\": \"zz/main.py\"}",
+        });
+        fits("ok", &playground.call("mod:writer", &input(&files, 0.0))).unwrap();
+        let run = |path: &str| playground.call("core:execute-python-script", &json!({"scriptPath": path}).to_string());
+        let unknown = |when: &str| {
+            let ended = playground.call("mod:evil", "{}");
+            fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {why}"));
+        };
+        let mut server = Server::start(&playground);
+        unknown("while the writer is loaded");
+        // A manifest that a tool dropped keeps nobody from running the script that it names.
+        fits("ok", &run("zz/main.py")).unwrap();
+        // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is
+        // gone.
+        fs::rename(folder.join("out/evil.py"), base.join("evil.py")).unwrap();
+        fits("ok", &playground.call("mod:writer", &input(&json!({}), 0.0)))
+            .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        fs::rename(base.join("evil.py"), folder.join("out/evil.py")).unwrap();
+        fs::remove_file(playground.path("sandbox-policies/mod-writer.policy.toml")).unwrap();
+        unknown("without the writer's policy");
+        fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
+        playground.settle();
+        unknown("without the writer's manifest");
+        server.reload("the writer goes", |server| !server.names().contains(&"mod__writer".to_owned()));
+        let answer = server.called("mod:evil", json!({}));
+        assert!(!answer.to_string().contains(PLANTED), "{answer}");
+        let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
+        fits(wanted, &run("old/out/evil.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        let told = playground.cli(&["check"]).text();
+        assert!(told.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {told}");
+        // Nor does `check` take a policy from there, named by a path that begins at the current folder; nor does a
+        // call.
+        for (folder, path) in [(folder.join("out"), "x.policy.toml"), (folder.clone(), "out/x.policy.toml")] {
+            let mut command = playground.host();
+            command.current_dir(folder).args(["check", path]);
+            let ended = finish(command, b"");
+            let told = format!("{}{}", ended.text(), ended.stderr);
+            assert!(told.contains("a tool cannot make policies"), "{who:?} {path}: {told}");
+        }
+        let ended = playground.call_with("mod:any", "{}", &["--policies", &folder.join("out").display().to_string()]);
+        assert!(ended.code == Some(3) && ended.stderr.contains("a tool cannot make policies"), "{who:?}: {ended:?}");
+        // The control: put elsewhere by a person, the same files are a tool.
+        fs::create_dir(base.join("own")).unwrap();
+        for name in ["evil.tool.json", "evil.py"] {
+            fs::rename(folder.join("out").join(name), base.join("own").join(name)).unwrap();
+        }
+        playground.settle();
+        fits(&format!("ok {PLANTED}"), &playground.call("mod:evil", "{}")).unwrap();
     });
-    playground.expect("mod:writer", &input(&files, 0.0), "ok");
-    let run = |path: &str| playground.call("core:execute-python-script", &json!({"scriptPath": path}).to_string());
-    let unknown = |when: &str| {
-        let ended = playground.call("mod:evil", "{}");
-        fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {why}"));
-    };
-    let mut server = Server::start(&playground);
-    unknown("while the writer is loaded");
-    // A manifest that a tool dropped keeps nobody from running the script that it names.
-    fits("ok", &run("zz/main.py")).unwrap();
-    // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is
-    // gone.
-    fs::rename(folder.join("out/evil.py"), base.join("evil.py")).unwrap();
-    playground.expect("mod:writer", &input(&json!({}), 0.0), "ok");
-    fs::rename(base.join("evil.py"), folder.join("out/evil.py")).unwrap();
-    fs::remove_file(playground.path("sandbox-policies/mod-writer.policy.toml")).unwrap();
-    unknown("without the writer's policy");
-    fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
-    playground.settle();
-    unknown("without the writer's manifest");
-    server.reload("the writer goes", |server| !server.names().contains(&"mod__writer".to_owned()));
-    let answer = server.called("mod:evil", json!({}));
-    assert!(!answer.to_string().contains(PLANTED), "{answer}");
-    let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
-    fits(wanted, &run("old/out/evil.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-    let told = playground.cli(&["check"]).text();
-    assert!(told.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {told}");
-    // Nor does `check` take a policy from there, named by a path that begins at the current folder; nor does a
-    // call.
-    for (folder, path) in [(folder.join("out"), "x.policy.toml"), (folder.clone(), "out/x.policy.toml")] {
-        let mut command = playground.host();
-        command.current_dir(folder).args(["check", path]);
-        let ended = finish(command, b"");
-        let told = format!("{}{}", ended.text(), ended.stderr);
-        assert!(told.contains("a tool cannot make policies"), "{who:?} {path}: {told}");
-    }
-    let ended = playground.call_with("mod:any", "{}", &["--policies", &folder.join("out").display().to_string()]);
-    assert!(ended.code == Some(3) && ended.stderr.contains("a tool cannot make policies"), "{who:?}: {ended:?}");
-    // The control: put elsewhere by a person, the same files are a tool.
-    fs::create_dir(base.join("own")).unwrap();
-    for name in ["evil.tool.json", "evil.py"] {
-        fs::rename(folder.join("out").join(name), base.join("own").join(name)).unwrap();
-    }
-    playground.settle();
-    playground.expect("mod:evil", "{}", &format!("ok {PLANTED}"));
 }
 
 /// Below a write tree in the tool's own folder nothing is loaded, also before the tool ever ran. A tree elsewhere, with

@@ -97,6 +97,22 @@ fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
     fs::write(host.path(SERVICE), json!({"tool-service/rag": service(), "tool/any": optional}).to_string()).unwrap();
     let found = listed().into_iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded");
     assert_eq!(found["parameters"]["required"], json!([]));
+    for wrong in [json!({"tool-service/other": service()}), json!({"tool-service/rag": service(), "tools": {}})] {
+        fs::write(host.path(SERVICE), wrong.to_string()).unwrap();
+        let (code, out, _) = host.run(&["check"]);
+        assert!(
+            code != 0 && (out.contains("its key says 'other'") || out.contains("not a key of a descriptor")),
+            "{out}"
+        );
+    }
+    // Two descriptors of one id: which was meant is not known.
+    fs::write(host.path(SERVICE), service().to_string()).unwrap();
+    fs::write(host.path("tool-defs/again.tool-service.json"), service().to_string()).unwrap();
+    let (code, out, _) = host.run(&["check"]);
+    assert!(code != 0 && out.contains("the service 'rag' is described more than once"), "{out}");
+    fs::rename(host.path(SERVICE), host.path("tool-defs/s.tool.json")).unwrap();
+    let (_, out, _) = host.run(&["check"]);
+    assert!(out.contains("name the file *.tool-service.json"), "{out}");
 }
 
 #[test]

@@ -96,3 +96,25 @@ fn without_a_cache_folder_a_module_is_compiled_for_this_run_alone() {
     let cache = run(&["doctor", "--json"]).out["wasm"]["cache"].to_string();
     assert!(cache.contains("compiled wasm is not kept between runs: "), "{cache}");
 }
+
+#[tokio::test]
+async fn nothing_leaks_from_call_to_call() {
+    // O_CREAT|O_EXCL: a second call that found the first one's file would say 20 (exists).
+    let exclusive = command(
+        r#"(data (i32.const 1024) "left")"#,
+        "(call $number (call $open (i32.const 3) (i32.const 1024) (i32.const 4) (i32.const 5) (i64.const 64)))",
+    );
+    let tool = Tool::new(exclusive);
+    for _ in 0..2 {
+        assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(0)));
+        assert_eq!(tool.idle(), 0, "its worker is not used again");
+    }
+    // Counts in memory; every call must see a fresh one.
+    let count = "(i32.store (i32.const 700) (i32.add (i32.load (i32.const 700)) (i32.const 1)))
+        (call $number (i32.load (i32.const 700)))";
+    let tool = Tool::new(command("", count));
+    for _ in 0..3 {
+        assert_eq!(tool.ending(json!({})).await, Ending::answer(&json!(1)));
+        assert_eq!(tool.idle(), 1, "one worker serves all");
+    }
+}

@@ -173,14 +173,14 @@ impl Executor for Remote {
     }
 }
 
-/// Whether the queues of a descriptor are such as a broker has.
+/// Checks that each queue of a descriptor is a valid topic.
 pub fn queues(service: &ServiceDescriptor) -> Result<(), Fault> {
     let all = service.requests.iter().chain([&service.response]);
     all.clone().try_for_each(|queue| Topic::parse(queue).map(drop).map_err(|why| no_topic(queue, &why)))
 }
 
 fn no_topic(queue: &str, why: &str) -> Fault {
-    let message = "The queue name of this tool's service is not a valid topic.";
+    let message = "A queue of this tool's service is not a valid topic: its author must correct the descriptor.";
     Fault::new(Kind::DependencyError, message).person(format!("{}: {why}", text::printable(&text::head(queue, 120))))
 }
 

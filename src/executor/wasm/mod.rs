@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_millis(400);
 
 impl Role {
-    /// Enters the role; the front door calls it before any thread is started.
+    /// Enters the role; `main.rs` calls it before any thread is started.
     pub fn enter(self) -> ExitCode {
         let served = match self {
             Role::Worker => worker::serve(),

@@ -130,7 +130,7 @@ pub struct Session {
     most: FrameLimits,
     cpu_limit: u64,
     pub walls: Walls,
-    /// It may serve another call, as far as its network says.
+    /// False once its network can no longer be used: this worker then serves no further call.
     pub fit: bool,
 }
 

@@ -31,12 +31,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// argv[0] by which the front door knows us.
+/// argv[0] by which `main.rs` knows us.
 pub const NAME: &str = "toolhost-launcher";
 /// Most that file systems are taken to allocate to a file at a time, bytes.
 const BLOCK: u64 = 64 * KIB;
 
-/// Entered by the front door, with the control socket as stdin.
+/// Entered by `main.rs`, with the control socket as stdin.
 pub fn main() -> ExitCode {
     let stdin = std::io::stdin();
     let control = stdin.as_fd();

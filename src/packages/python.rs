@@ -515,8 +515,7 @@ impl Environment {
         let inside = marker.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| *word == "in").count();
         let is_plain = marker.bytes().all(|b| (b' '..=b'~').contains(&b));
         if marker.len() > LONGEST || texts > MOST_COMPARISONS || inside > MOST_IN || !is_plain {
-            let most = format!("at most {MOST_COMPARISONS} comparisons, {MOST_IN} of them with `in`");
-            return Err(format!("its marker is too long: {most}"));
+            return Err(format!("its marker is too long: at most {MOST_COMPARISONS} comparisons, {MOST_IN} with `in`"));
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());

@@ -5,7 +5,6 @@ use crate::policy::area::{Area, escape, name_matches, plain_tail};
 use crate::policy::base_view::{KERNEL, MADE_ETC, OURS, SYSTEM_FOLDERS};
 use crate::policy::confinement::{Access, Program, Runtime};
 use crate::policy::machine::Machine;
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,7 +79,7 @@ impl HardDenials<'_> {
     fn settings_of_homes(&self, request: &Area) -> Option<String> {
         let base = self.own_base(request);
         let names = names_of(request);
-        let path = names.as_ref().map_or(request.path().into(), |names| request.folder().join(&**names));
+        let path = names.as_ref().map_or(request.path().into(), |names| request.folder().join(names));
         let is_written = |home: &&PathBuf| {
             let name = path.strip_prefix(home).ok().and_then(|below| below.iter().next());
             names.is_none() && home.starts_with(&path)
@@ -171,11 +170,11 @@ fn first_below<'p>(paths: &'p BTreeSet<PathBuf>, folder: &Path) -> Option<&'p Pa
 }
 
 /// The names that a request has in its folder; `None`: the whole tree.
-fn names_of(request: &Area) -> Option<Cow<'_, str>> {
+fn names_of(request: &Area) -> Option<String> {
     match request {
         Area::Tree(_) => None,
-        Area::File(file) => Some(file.file_name().unwrap_or_default().to_string_lossy()),
-        Area::Names { names, .. } => Some(names.into()),
+        Area::File(file) => Some(file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
+        Area::Names { names, .. } => Some(names.clone()),
     }
 }
 
@@ -215,7 +214,7 @@ pub fn loaded(name: &str) -> bool {
 
 /// Whether some name that matches the pattern could be loaded: it has no fixed ending, or one of the table, or matches
 /// a whole name.
-pub(super) fn may_be_loaded(names: &str) -> bool {
+pub fn may_be_loaded(names: &str) -> bool {
     let (ending, names) = (ending(names), names.to_lowercase());
     ending.len() < 2 || loaded(&ending) || LOADED.split(' ').any(|name| name_matches(&names, name))
 }

@@ -5,7 +5,7 @@ use super::protocol::Refusal;
 use super::{resolver, tls};
 use crate::base::address;
 use crate::base::netlink::Netlink;
-use crate::base::places::{Claim, Places};
+use crate::base::places::{self, Places};
 use crate::manifest::host::{self, Host};
 use crate::policy::{CallbackUrl, HeaderRule, HostGrant};
 use http::{HeaderMap, Method, Request, StatusCode, header};
@@ -63,7 +63,9 @@ impl Dialler {
         if granted.is_empty() || !canonical {
             return Err(Refusal::NotGranted);
         }
-        let _place = DIALS.enter_as(self.claim(), 1).await;
+        let [who, tool] = &self.payer;
+        let keys = [(who.clone(), DIALS_OF_ONE), (format!("{who}\0{tool}"), DIALS_OF_A_TOOL)];
+        let _place = DIALS.enter_as(places::claim(ALL_DIALS, keys), 1).await;
         if let (Some(proxy), Host::Name(name)) = (&self.proxy, host) {
             return through(proxy, &format!("{name}:{port}")).await;
         }
@@ -100,11 +102,6 @@ impl Dialler {
             return through(proxy, &at.to_string()).await;
         }
         connect(checked, port).await
-    }
-
-    fn claim(&self) -> Claim {
-        let [who, _] = &self.payer;
-        vec![(who.clone(), DIALS_OF_ONE), (self.payer.join("\0"), DIALS_OF_A_TOOL)]
     }
 
     /// The grants that reach this host at this port. Those for port 80 also reach it where a header is to go.

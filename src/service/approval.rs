@@ -4,11 +4,11 @@
 //! changed. A question ends in time and holds up no other call. A caller does not answer itself, where callers can be
 //! told apart, unless every policy that asks says so.
 
-use super::quota::{Reservation, Resource};
 use super::record::CallRecord;
 use super::request::{Answer, Approver, Event, Question, Stream};
 use super::target::Target;
 use super::{Caller, Service};
+use crate::base::places::Place;
 use crate::base::sha256_hex;
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
@@ -28,7 +28,7 @@ pub(super) struct OpenQuestion {
     pub question: Question,
     but: Option<String>,
     answer: oneshot::Sender<Answer>,
-    _kept: Reservation,
+    _kept: Place,
 }
 
 impl Service {
@@ -56,7 +56,7 @@ impl Service {
 
     async fn ask_operators(&self, question: &Question, but: Option<String>) -> Result<Answer, Fault> {
         let principal = question.through.as_ref().unwrap_or(&question.caller);
-        let kept = self.limiter.take(Resource::Questions, principal, 1).ok_or_else(|| {
+        let kept = self.limiter.questions.try_enter(principal, 1).ok_or_else(|| {
             Fault::new(Kind::RateLimitError, "Too many calls wait for a person's answer.").retryable()
         })?;
         let (answer, answered) = oneshot::channel();
@@ -75,18 +75,17 @@ impl Service {
     ) -> Result<(), Fault> {
         let (question, patience) = (self.question(target, record), self.parts.settings.patience);
         record.step_aside();
+        let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
-            Approver::Client { face, .. } if question.why.iter().all(|rule| rule.by_client.is_some()) => {
-                Approver::Face(face)
-            }
-            Approver::Client { or, .. } => *or,
+            Approver::Client { or, .. } if !by_client => *or,
             other => other,
         };
         let asked = async {
             match approver {
-                Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
                 Approver::Operators { but } => self.ask_operators(&question, but).await,
                 Approver::Face(face) => Ok(face.ask(&question).await),
+                Approver::Client { face, .. } if by_client => Ok(face.ask(&question).await),
+                Approver::Nobody | Approver::Client { .. } => Ok(Answer::Nobody),
             }
         };
         stream.push(Event::Preparing("a person is asked before this tool runs".to_owned()));

@@ -4,8 +4,10 @@
 //! arguments can cause, count for one caller. A script that ends with an error, what a caller or a policy did wrong,
 //! and what may be tried again count for nothing.
 
+use super::quota::held_back;
 use crate::base::lock;
-use crate::base::shares::{self, Shares, now};
+use crate::base::places;
+use crate::base::shares::{Shares, now};
 use crate::fault::{Fault, Kind};
 use crate::policy::Breaker;
 use serde::Serialize;
@@ -81,7 +83,9 @@ impl Breakers {
                 && let Some(until) = row.until
             {
                 if until > now {
-                    return Err(open(&attempt.call.tool, row.failures, until - now));
+                    let (tool, failures) = (&attempt.call.tool, row.failures);
+                    let words = format!("Circuit breaker open for {tool}: its last {failures} calls failed.");
+                    return Err(held_back(Kind::CircuitOpenError, &words, until - now));
                 }
                 probe = runs;
                 row.until = Some(if runs { now + attempt.call.rule.wait } else { until });
@@ -107,13 +111,6 @@ impl Breakers {
     }
 }
 
-fn open(tool: &str, failures: u32, wait: Duration) -> Fault {
-    let seconds = wait.as_millis().div_ceil(1000);
-    let message =
-        format!("Circuit breaker open for {tool}: its last {failures} calls failed. Try again in {seconds} s.");
-    Fault::new(Kind::CircuitOpenError, message).retry_after(wait)
-}
-
 impl Attempt {
     /// How the call ended; `None`: well. `crashed`: by a signal or a trap.
     pub fn ended(mut self, fault: Option<&Fault>, crashed: bool) {
@@ -137,7 +134,8 @@ impl Attempt {
         if rows.get(&key).is_none() {
             let row = Row { failures: 0, tool: self.call.tool.clone(), until: None };
             // Any row may be removed to make room for another, so there is always room.
-            let _ = rows.put(key.clone(), (shares::claim(ROWS, &self.call.principal, ROWS / 2), 1), now, row);
+            let claim = places::claim(ROWS, [(self.call.principal.clone(), ROWS / 2)]);
+            rows.put(key.clone(), (claim, 1), now, row);
         }
         rows.keep(&key, now);
         if let Some(row) = rows.get_mut(&key).filter(|row| row.until.is_none() || probe) {

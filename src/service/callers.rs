@@ -21,17 +21,14 @@ pub(super) struct Rights {
 
 impl Rights {
     pub fn new(callers: Option<&Arc<Callers>>, caller: &Caller, label: Option<&str>) -> Rights {
-        let Some(callers) = callers else {
-            return Rights { callers: None, caller: caller.clone(), principal: caller.user.clone() };
+        let counts_as = |callers: &Arc<Callers>| {
+            let user = callers.acts_as(&caller.user, label);
+            // Whoever acts as another has that one's tools, not its role.
+            let operator = user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
+            Caller { user: user.to_owned(), operator }
         };
-        let user = callers.acts_as(&caller.user, label);
-        // Whoever acts as another has that one's tools, not its role.
-        let operator = user == caller.user && callers.rule(user).is_some_and(|rule| rule.operator);
-        Rights {
-            callers: Some(callers.clone()),
-            caller: Caller { user: user.to_owned(), operator },
-            principal: caller.user.clone(),
-        }
+        let (principal, caller) = (caller.user.clone(), callers.map_or_else(|| caller.clone(), counts_as));
+        Rights { callers: callers.cloned(), caller, principal }
     }
 
     fn rule(&self) -> Option<&CallerRule> {

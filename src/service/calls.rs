@@ -5,7 +5,8 @@ use super::approval::OpenQuestion;
 use super::request::{CallRequest, Question};
 use super::{Caller, Service, output};
 use crate::base::lock;
-use crate::base::shares::{self, IN_USE, Shares};
+use crate::base::places::{self, Claim};
+use crate::base::shares::{IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use serde::Serialize;
@@ -60,7 +61,7 @@ pub(super) struct CallEntry {
 /// The place of one open call. Dropped without an end, the call was cancelled.
 #[derive(Debug)]
 pub(super) struct OpenCall {
-    calls: Arc<Calls>,
+    pub calls: Arc<Calls>,
     id: String,
     pub cancelled: CancellationToken,
 }
@@ -80,7 +81,7 @@ impl Calls {
         };
         let entry = CallEntry { state, cancel: cancelled.clone(), question: None };
         // How many are open is bounded where they are admitted.
-        let _ = lock(&self.0).put(id.to_owned(), (Vec::new(), 0), IN_USE, entry);
+        lock(&self.0).put(id.to_owned(), (Claim::new(), 0), IN_USE, entry);
         OpenCall { calls: self.clone(), id: id.to_owned(), cancelled }
     }
 
@@ -95,10 +96,6 @@ impl Calls {
 }
 
 impl OpenCall {
-    pub fn change(&self, change: impl FnOnce(&mut CallEntry)) {
-        self.calls.change(&self.id, change);
-    }
-
     /// How the call ended. The first end counts.
     pub fn end(&self, fault: Option<Kind>) {
         let mut calls = lock(&self.calls.0);
@@ -106,7 +103,7 @@ impl OpenCall {
         let Some(call) = calls.get_mut(&self.id).filter(open) else { return };
         (call.state.phase, call.question) = (Phase::Ended, None);
         call.state.outcome = Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
-        let claim = shares::claim(ENDED, &call.state.principal, ENDED);
+        let claim = places::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
         calls.keep(&self.id, Duration::ZERO);
         calls.charge(&self.id, (claim, 1));
     }
@@ -118,26 +115,21 @@ impl Drop for OpenCall {
     }
 }
 
-impl CallState {
-    fn is_for(&self, caller: &Caller) -> bool {
-        caller.sees(&self.caller, &self.principal)
-    }
-}
-
 impl Service {
     /// The calls of a caller (`who`) and those that it made as others, or everybody's for an operator: those that ended
     /// lately, then those that are open.
     pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
         let calls = lock(&self.calls.0);
-        let seen = calls.iter().map(|(_, call)| &call.state).filter(|state| state.is_for(caller));
+        let seen =
+            calls.iter().map(|(_, call)| &call.state).filter(|state| caller.sees(&state.caller, &state.principal));
         let mut seen: Vec<_> = seen.cloned().collect();
         seen.sort_by_key(|state| state.phase != Phase::Ended);
         seen
     }
 
     pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
-        let calls = lock(&self.calls.0);
-        calls.get(&id.to_owned()).map(|call| call.state.clone()).filter(|state| state.is_for(caller))
+        let state = lock(&self.calls.0).get(&id.to_owned())?.state.clone();
+        caller.sees(&state.caller, &state.principal).then_some(state)
     }
 
     /// The fault of a call that was dropped because its host stops.
@@ -157,7 +149,7 @@ impl Service {
 
     /// Cancels an open call of this caller (`who`), or anybody's for an operator. False: there is none for it.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
-        let cancel = |call: &mut CallEntry| call.state.is_for(caller).then(|| call.cancel.cancel());
-        self.calls.change(id, cancel).flatten().is_some()
+        let sees = |state: &CallState| caller.sees(&state.caller, &state.principal);
+        self.calls.change(id, |call| sees(&call.state).then(|| call.cancel.cancel())).flatten().is_some()
     }
 }

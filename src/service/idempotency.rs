@@ -1,14 +1,16 @@
 //! Idempotency: a request that its caller sends twice under one key runs once; the second gets the outcome of the
 //! first.
 
+use super::quota::Limiter;
 use super::report::Report;
-use crate::base::places::Claim;
-use crate::base::shares::{self, IN_USE, Shares, now};
+use crate::base::places::Place;
 use crate::base::{lock, sha256_hex};
 use crate::fault::{Fault, Kind};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 const KEPT: Duration = Duration::from_secs(600);
@@ -16,24 +18,14 @@ const KEPT: Duration = Duration::from_secs(600);
 const LONGEST: usize = 255;
 /// About what a key and its outcome take beside the outcome's texts, bytes.
 const OUTCOME: usize = 4096;
-/// Bytes of all outcomes, and of those of one principal.
-const OUTCOMES: [usize; 2] = [64 * 1024 * 1024, 16 * 1024 * 1024];
-
-/// The requests that came under a key, by their caller and that key.
+/// What came under a key, by the caller and that key: the digest of what was asked, and its outcome.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Mutex<Shares<Name, Keyed>>);
+pub(super) struct Keys(Mutex<HashMap<Name, (String, Outcome)>>);
 
 type Name = (String, String);
 
 /// The outcome of the first call under a key, once it is over.
 type Outcome = watch::Receiver<Option<Arc<Report>>>;
-
-#[derive(Debug)]
-struct Keyed {
-    /// Digest of what was asked.
-    asked: String,
-    outcome: Outcome,
-}
 
 pub(super) enum KeyState {
     /// This call is the first, and owes the others its outcome.
@@ -42,13 +34,13 @@ pub(super) enum KeyState {
     Ended(Arc<Report>),
 }
 
-/// The place of the first call under a key. Dropped without an outcome, the key is free again.
+/// The place of the first call under a key. Once it is dropped, the key is free again.
 #[derive(Debug)]
 pub(super) struct KeyPlace {
     keys: Arc<Keys>,
     name: Name,
-    principal: String,
     outcome: watch::Sender<Option<Arc<Report>>>,
+    bytes: Place,
 }
 
 /// Tool, version and arguments as one digest, whatever the order of members.
@@ -71,67 +63,68 @@ pub(super) fn sorted(value: &Value) -> Value {
 
 /// Refuses what is not a key.
 pub fn check_key(key: &str) -> Result<(), Fault> {
-    match (1..=LONGEST).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
-        true => Ok(()),
-        false => {
-            let message = format!("An idempotency key is 1 to {LONGEST} characters of ASCII without spaces.");
-            Err(Fault::new(Kind::ParameterValidationError, message))
-        }
+    if (1..=LONGEST).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
+        return Ok(());
     }
-}
-
-fn claim(principal: &str) -> Claim {
-    shares::claim(OUTCOMES[0], principal, OUTCOMES[1])
+    let message = format!("An idempotency key is 1 to {LONGEST} characters of ASCII without spaces.");
+    Err(Fault::new(Kind::ParameterValidationError, message))
 }
 
 impl Keys {
     /// The place of a request, or what became of the first that came under its key.
-    pub fn find(self: &Arc<Self>, caller: &str, principal: &str, key: &str, asked: String) -> Result<KeyState, Fault> {
+    pub fn find(
+        self: &Arc<Self>,
+        limiter: &Limiter,
+        (caller, principal): (&str, &str),
+        key: &str,
+        asked: String,
+    ) -> Result<KeyState, Fault> {
         check_key(key)?;
         let name = (caller.to_owned(), key.to_owned());
         let mut known = lock(&self.0);
-        let stands = known.until(&name).is_some_and(|until| until > now());
-        if let Some(earlier) = known.get(&name).filter(|_| stands) {
-            if earlier.asked != asked {
+        if let Some((earlier, outcome)) = known.get(&name) {
+            if *earlier != asked {
                 let message = "This idempotency key stands for another request: make a new key for a new request.";
                 return Err(Fault::new(Kind::ParameterValidationError, message).conflict());
             }
-            let ended = earlier.outcome.borrow().clone();
-            return Ok(ended.map_or_else(|| KeyState::Open(earlier.outcome.clone()), KeyState::Ended));
+            let ended = outcome.borrow().clone();
+            return Ok(ended.map_or_else(|| KeyState::Open(outcome.clone()), KeyState::Ended));
         }
+        let full = || Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT);
+        let bytes = limiter.outcomes.try_enter(principal, OUTCOME).ok_or_else(full)?;
         let (sender, outcome) = watch::channel(None);
-        known
-            .put(name.clone(), (claim(principal), OUTCOME), IN_USE, Keyed { asked, outcome })
-            .map_err(|_| Fault::new(Kind::RateLimitError, "Too many idempotency keys are kept.").retry_after(KEPT))?;
-        let (keys, principal) = (self.clone(), principal.to_owned());
-        Ok(KeyState::First(KeyPlace { keys, name, principal, outcome: sender }))
+        known.insert(name.clone(), (asked, outcome));
+        Ok(KeyState::First(KeyPlace { keys: self.clone(), name, outcome: sender, bytes }))
     }
 }
 
 impl KeyPlace {
     /// Keeps the outcome of a call whose tool ran.
-    pub fn keep(self, report: &Report) {
+    pub fn keep(mut self, report: &Report) {
         // As JSON, with the words for the person.
         let words = report.error.iter().flat_map(|fault| fault.person.iter().chain(&fault.flaws)).map(String::len);
         let bytes = OUTCOME + serde_json::to_vec(report).map_or(0, |json| json.len()) + words.sum::<usize>();
-        let mut known = lock(&self.keys.0);
-        let report = match known.charge(&self.name, (claim(&self.principal), bytes)) {
+        let report = match self.bytes.resize(bytes) {
             true => Report { turn: None, ..report.clone() },
             false => {
                 let words = "This call ran under its idempotency key, and its outcome was too large to be kept.";
                 Report::of_fault(report.id.clone(), &report.tool, Fault::new(Kind::ResourceLimitError, words))
             }
         };
-        known.keep(&self.name, now() + KEPT);
         self.outcome.send_replace(Some(Arc::new(report)));
+        // Without a runtime this host ends.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                tokio::time::sleep(KEPT).await;
+                drop(self);
+            });
+        }
     }
 }
 
 impl Drop for KeyPlace {
     fn drop(&mut self) {
-        if self.outcome.borrow().is_none() {
-            lock(&self.keys.0).remove(&self.name);
-        }
+        lock(&self.keys.0).remove(&self.name);
     }
 }
 
@@ -146,18 +139,22 @@ mod tests {
         assert_eq!(one, digest("t", &json!({"d": 4, "a": [1, {"c": 3, "b": 2}]}), None));
         assert_ne!(one, digest("t", &json!({"d": 4, "a": [{"c": 3, "b": 2}, 1]}), None));
         let keys = Arc::<Keys>::default();
-        let find = |caller: &str, key: &str| keys.find(caller, "p", key, "x".to_owned());
+        let limiter = Limiter::new(1, 1);
+        let find = |caller: &str, key: &str| keys.find(&limiter, (caller, "p"), key, "x".to_owned());
         let first = |key: &str| match find("a", key).expect("room") {
             KeyState::First(place) => place,
             _ => panic!("{key} is not the first"),
         };
-        first("large").keep(&Report { logs: vec!["x".repeat(OUTCOMES[1])], ..Report::default() });
+        first("large").keep(&Report { logs: vec!["x".repeat(limiter.outcomes.each)], ..Report::default() });
         let Ok(KeyState::Ended(report)) = find("a", "large") else { panic!("it ran, and is not run again") };
         assert_eq!(report.error.as_ref().map(|fault| fault.kind), Some(Kind::ResourceLimitError));
         let held: Vec<_> = (0..).map(|n| find(&format!("label {n}"), "k")).map_while(Result::ok).collect();
-        assert!(held.len() > 1000 && keys.find("a", "q", "other", String::new()).is_ok(), "whatever names it brings");
+        assert!(
+            held.len() > 1000 && keys.find(&limiter, ("a", "q"), "other", String::new()).is_ok(),
+            "whatever names it brings"
+        );
         drop(held);
-        tokio::time::advance(KEPT).await;
+        tokio::time::sleep(2 * KEPT).await;
         drop(first("large"));
     }
 }

@@ -79,7 +79,7 @@ impl Service {
         let of = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
         text.gauge("toolhost_calls_running", "Calls whose tool runs.", of(Phase::Running));
         text.gauge("toolhost_calls_waiting", "Calls that wait for a turn, or are being prepared.", of(Phase::Waiting));
-        text.gauge("toolhost_calls_queued", "Calls that wait for their turn.", self.limiter.waiting());
+        text.gauge("toolhost_calls_queued", "Calls that wait for their turn.", self.limiter.running.waiting());
         text.gauge("toolhost_approvals_waiting", "Calls that wait for a person.", self.approvals().len());
         let states = self.breakers.states(None);
         text.head("toolhost_breakers", "What failed lately, for one caller or for all, by state.", "gauge");

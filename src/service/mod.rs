@@ -39,7 +39,7 @@ pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
-pub use quota::{Limiter, RUNNING, Reservation, Resource, Slot, WAITING};
+pub use quota::{Limiter, RUNNING, Slot, WAITING};
 pub use report::{Digests, Report, Verbose};
 pub use request::{Answer, Approver, Ask, CallRequest, Caller, Event, Question, Sink, label, new_id};
 pub use script::digest_of_script;
@@ -224,11 +224,11 @@ impl Service {
         self.parts.audit.open().inspect_err(|_| self.counts(principal, 1))
     }
 
-    /// Records the refusals that were counted and have no record yet, before this host ends.
+    /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
     pub fn records_counted(&self) {
         // Also the ends of calls that could not be written.
         let _ = self.parts.audit.open();
-        self.limiter.take_unrecorded(None).iter().for_each(|(principal, count)| self.records(principal, *count));
+        self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
     }
 
     /// Whether it has a record: of refusals of which there may be many some are only counted.
@@ -252,13 +252,10 @@ impl Service {
         if !self.limiter.unrecorded(principal, count) {
             return;
         }
-        let (service, principal) = (self.me.clone(), principal.to_owned());
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (service, Ok(runtime)) = (self.me.clone(), tokio::runtime::Handle::try_current()) else { return };
         runtime.spawn(async move {
             tokio::time::sleep(quota::MINUTE).await;
-            let Some(service) = service.upgrade() else { return };
-            let counted = service.limiter.take_unrecorded(Some(&principal));
-            counted.iter().for_each(|(principal, count)| service.records(principal, *count));
+            service.upgrade().iter().for_each(|service| service.records_counted());
         });
     }
 

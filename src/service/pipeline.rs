@@ -224,7 +224,7 @@ impl Service {
         let (digest, input) = until.run(long, digest).await?;
         target.input = input;
         let key = asked.request.idempotency_key.as_deref().unwrap_or_default();
-        match self.keys.find(&rights.caller.user, &rights.principal, key, digest)? {
+        match self.keys.find(&self.limiter, (&rights.caller.user, &rights.principal), key, digest)? {
             idempotency::KeyState::Ended(report) => {
                 record.kept = Some(report);
                 Ok(Wait::Outcome)

@@ -5,8 +5,8 @@
 
 use super::callers::Rights;
 use super::{Arguments, CallRequest, blocking};
-use crate::base::places::{Claim, Place, Places};
-use crate::base::shares::{Shares, now};
+use crate::base::places::{self, Claim, Place, Places};
+use crate::base::shares::now;
 use crate::base::{json, lock};
 use crate::fault::{Fault, Kind};
 use futures_util::FutureExt;
@@ -32,50 +32,32 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 const RATES_BROUGHT: usize = 2_000;
 const RATES: usize = 100_000;
 
-/// What there is a bounded amount of, beside slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// Memory for the arguments of admitted calls, KiB.
-    Arguments,
-    /// Bodies that are being read or parsed, KiB.
-    Bodies,
-    /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
-    Answers,
-    Resumable,
-    /// Calls that wait for a person's answer.
-    Questions,
-    /// Sessions and tasks of MCP.
-    Sessions,
-    Tasks,
-    /// Calls in the background that run, or whose callback is pending.
-    Background,
-}
-
-/// How much there is of each resource, in the order of `Resource`, and the most that one principal has.
-const BOUNDS: [(usize, usize); 8] = [
-    (256 * 1024, 192 * 1024),
-    (64 * 1024, 48 * 1024),
-    (256 * 1024 * 1024, 64 * 1024 * 1024),
-    (64 * 1024 * 1024, 16 * 1024 * 1024),
-    (128, 32),
-    (256, 192),
-    (32, 24),
-    (512, 128),
-];
-
-/// An amount of a resource, until it is dropped.
-pub type Reservation = Place;
-
+/// What there is a bounded amount of, each charged to principals.
 #[derive(Debug)]
 pub struct Limiter {
     /// Slots of calls that run, and of those that run or wait.
-    running: Arc<Places>,
+    pub(super) running: Arc<Places>,
     admitted: Arc<Places>,
-    /// The work of reading large bodies; the other cores are left to quick calls.
-    readers: Arc<Places>,
-    resources: [Arc<Places>; BOUNDS.len()],
-    /// Rates that are being used up, until they are whole again.
-    rates: Mutex<Shares<String, ()>>,
+    /// Memory for the arguments of admitted calls, KiB.
+    arguments: Arc<Places>,
+    /// Bodies that are being read or parsed, KiB.
+    pub bodies: Arc<Places>,
+    /// The work of reading large ones; the other cores are left to quick calls.
+    pub readers: Arc<Places>,
+    /// Answers that no client has read yet, and those that are kept for a client that comes back, bytes.
+    answers: Arc<Places>,
+    pub resumable: Arc<Places>,
+    /// Outcomes under idempotency keys, bytes.
+    pub(super) outcomes: Arc<Places>,
+    /// Calls that wait for a person's answer.
+    pub questions: Arc<Places>,
+    /// Sessions and tasks of MCP.
+    pub sessions: Arc<Places>,
+    pub tasks: Arc<Places>,
+    /// Calls in the background that run, or whose callback is pending.
+    pub background: Arc<Places>,
+    /// Rates that are being used up: when each is whole again, and who brought its name.
+    rates: Mutex<HashMap<String, (Duration, String)>>,
     /// Refusals without a record, by principal, since the last with one.
     unrecorded: Mutex<HashMap<String, u64>>,
 }
@@ -84,18 +66,18 @@ pub struct Limiter {
 #[derive(Debug)]
 pub struct Slot {
     /// `None`: the call waits for a person, or for another call.
-    running: Option<Place>,
+    pub(super) running: Option<Place>,
     _admitted: Place,
-    _arguments: Reservation,
+    _arguments: Place,
 }
 
 fn full(message: impl Into<String>) -> Fault {
     Fault::new(Kind::RateLimitError, message).retry_after(FULL)
 }
 
-fn too_often(words: &str, wait: Duration) -> Fault {
+pub(super) fn held_back(kind: Kind, words: &str, wait: Duration) -> Fault {
     let seconds = wait.as_millis().div_ceil(1000);
-    Fault::new(Kind::RateLimitError, format!("{words} Try again in {seconds} s.")).retry_after(wait)
+    Fault::new(kind, format!("{words} Try again in {seconds} s.")).retry_after(wait)
 }
 
 impl Limiter {
@@ -103,31 +85,28 @@ impl Limiter {
         let running = running.clamp(1, Semaphore::MAX_PERMITS / 4);
         let admitted = running + waiting.min(Semaphore::MAX_PERMITS / 4);
         let readers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
-        let [running, admitted, readers] = [running, admitted, readers].map(|all| Places::new(all, all));
-        let resources = BOUNDS.map(|(all, share)| Places::new(all, share));
-        Limiter { running, admitted, readers, resources, rates: Mutex::default(), unrecorded: Mutex::default() }
-    }
-
-    /// Takes an amount of a resource. `None`: the principal has its share, or too little is left.
-    pub fn take(&self, resource: Resource, principal: &str, amount: usize) -> Option<Reservation> {
-        let places = &self.resources[resource as usize];
-        places.try_enter_as(&places.claim(principal), amount)
+        Limiter {
+            running: Places::new(running, running),
+            admitted: Places::new(admitted, admitted),
+            arguments: Places::new(256 << 10, 192 << 10),
+            bodies: Places::new(64 << 10, 48 << 10),
+            readers: Places::new(readers, readers),
+            answers: Places::new(256 << 20, 64 << 20),
+            resumable: Places::new(64 << 20, 16 << 20),
+            outcomes: Places::new(64 << 20, 16 << 20),
+            questions: Places::new(128, 32),
+            sessions: Places::new(256, 192),
+            tasks: Places::new(32, 24),
+            background: Places::new(512, 128),
+            rates: Mutex::default(),
+            unrecorded: Mutex::default(),
+        }
     }
 
     /// Waits for room for an answer of so many bytes. Meanwhile no new call of the principal starts.
-    pub async fn answer(&self, principal: &str, bytes: usize) -> Reservation {
-        let answers = &self.resources[Resource::Answers as usize];
+    pub async fn answer(&self, principal: &str, bytes: usize) -> Place {
         // What is larger than a share has all of it.
-        answers.enter_as(answers.claim(principal), bytes.min(answers.each)).await
-    }
-
-    /// Waits for a reader of bodies; principals take turns.
-    pub async fn reader(&self, principal: &str) -> Place {
-        self.readers.enter(principal).await
-    }
-
-    pub fn waiting(&self) -> usize {
-        self.running.waiting()
+        self.answers.enter_as(self.answers.claim_of(principal), bytes.min(self.answers.each)).await
     }
 
     /// Counts a call against the entries of its callers, without the first `counted`, before anything is looked at.
@@ -137,44 +116,44 @@ impl Limiter {
             let brought = if *name == rights.principal { String::new() } else { format!("by {}", rights.principal) };
             Some((format!("caller {name}"), rule?.calls_per_minute?, brought))
         });
-        let words = |limit| format!("You may make {limit} calls a minute.");
-        self.rate(rates.collect()).map_err(|(limit, wait)| too_often(&words(limit), wait))
+        self.rate(rates.collect(), |limit| format!("You may make {limit} calls a minute."))
     }
 
     /// Counts a call that is about to run against its tools: one that cannot run uses up nothing that others may have.
     pub(super) fn starts(&self, rights: &Rights, tools: &[String]) -> Result<(), Fault> {
         let rate = |tool: &String| Some((format!("tool {tool}"), rights.limit(tool)?.calls_per_minute?, String::new()));
-        let words = |limit| format!("This tool may be called {limit} times a minute.");
-        self.rate(tools.iter().filter_map(rate).collect()).map_err(|(limit, wait)| too_often(&words(limit), wait))
+        let rates = tools.iter().filter_map(rate).collect();
+        self.rate(rates, |limit| format!("This tool may be called {limit} times a minute."))
     }
 
-    /// Counts one against each of these names with a limit a minute, or against none where one of them is reached:
-    /// which, and for how long. The third: what the name is charged to.
-    fn rate(&self, counted: Vec<(String, u32, String)>) -> Result<(), (u32, Duration)> {
+    /// Counts one against each of these names with a limit a minute, or against none where one of them is reached.
+    /// The third: who brought the name.
+    fn rate(&self, counted: Vec<(String, u32, String)>, words: impl Fn(u32) -> String) -> Result<(), Fault> {
+        let refused = |limit, wait| held_back(Kind::RateLimitError, &words(limit), wait);
         let (now, mut rates, mut next) = (now(), lock(&self.rates), Vec::new());
-        for (name, limit, claim) in counted {
+        for (name, limit, by) in counted {
             // A changed limit begins with a whole minute.
             let key = format!("{name} {limit}");
-            let step = MINUTE.checked_div(limit).ok_or((limit, MINUTE))?;
-            let whole_at = rates.until(&key).map_or(now, |whole_at| whole_at.max(now)) + step;
+            let step = MINUTE.checked_div(limit).ok_or_else(|| refused(limit, MINUTE))?;
+            let whole_at = rates.get(&key).map_or(now, |(whole_at, _)| now.max(*whole_at)) + step;
             if whole_at > now + MINUTE {
-                return Err((limit, whole_at - now - MINUTE));
+                return Err(refused(limit, whole_at - now - MINUTE));
             }
-            next.push((key, limit, claim, whole_at));
-        }
-        for (key, limit, claim, whole_at) in next {
-            if rates.get(&key).is_some() {
-                rates.keep(&key, whole_at);
-                continue;
+            if !rates.contains_key(&key) {
+                rates.retain(|_, (whole_at, _)| *whole_at > now);
+                let most = if by.is_empty() { RATES } else { RATES_BROUGHT };
+                if rates.values().filter(|(_, other)| *other == by).count() >= most {
+                    return Err(refused(limit, MINUTE));
+                }
             }
-            let most = if claim.is_empty() { RATES } else { RATES_BROUGHT };
-            rates.put(key, (vec![(claim, most)], 1), whole_at, ()).map_err(|()| (limit, MINUTE))?;
+            next.push((key, (whole_at, by)));
         }
+        rates.extend(next);
         Ok(())
     }
 
     fn own_rate(&self, what: &str, principal: &str, limit: u32) -> bool {
-        self.rate(vec![(format!("{what} {principal}"), limit, String::new())]).is_ok()
+        self.rate(vec![(format!("{what} {principal}"), limit, String::new())], |_| String::new()).is_ok()
     }
 
     /// Counts a refusal by policy; true where there are so many that somebody should look, once a minute.
@@ -188,18 +167,17 @@ impl Limiter {
         recorded.then(|| lock(&self.unrecorded).remove(principal).unwrap_or_default())
     }
 
-    /// Counts refusals without a record. True: they are the first since the last record.
+    /// Counts refusals without a record. True: there were none that wait for one.
     pub fn unrecorded(&self, principal: &str, count: u64) -> bool {
         let mut unrecorded = lock(&self.unrecorded);
-        let known = unrecorded.entry(principal.to_owned()).or_default();
-        *known += count;
-        *known == count
+        let first = unrecorded.is_empty();
+        *unrecorded.entry(principal.to_owned()).or_default() += count;
+        first
     }
 
-    /// Takes the refusals without a record, of one principal or of all.
-    pub fn take_unrecorded(&self, principal: Option<&str>) -> Vec<(String, u64)> {
-        let mut unrecorded = lock(&self.unrecorded);
-        unrecorded.extract_if(|name, _| principal.is_none_or(|one| one == name)).collect()
+    /// Takes the refusals without a record.
+    pub fn take_unrecorded(&self) -> HashMap<String, u64> {
+        std::mem::take(&mut lock(&self.unrecorded))
     }
 
     /// Waits for a slot, in order among equal calls and by turns with others; refuses at once where
@@ -219,8 +197,8 @@ impl Limiter {
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
         // What is larger than a share has all of it.
-        let kib = (bytes / 1024).min(BOUNDS[Resource::Arguments as usize].1);
-        let reserved = self.take(Resource::Arguments, &rights.principal, kib).ok_or_else(busy)?;
+        let kib = (bytes / 1024).min(self.arguments.each);
+        let reserved = self.arguments.try_enter(&rights.principal, kib).ok_or_else(busy)?;
         let running = loop {
             // Behind the answers that wait for room.
             let answered = || self.answer(&rights.principal, 0);
@@ -239,10 +217,10 @@ impl Limiter {
         Ok(Slot { running: Some(running), _admitted: admitted, _arguments: reserved })
     }
 
-    /// Charges a slot to more tools. False: one of them has no room now.
+    /// Charges a slot to all tools of its target. False: one of them has no room now.
     pub(super) fn charge_also(&self, slot: &mut Slot, rights: &Rights, tools: &[String]) -> bool {
         let claim = claim(&self.running, rights, tools, true);
-        slot.running.as_mut().is_none_or(|running| running.charge_also(&claim))
+        slot.running.as_mut().is_none_or(|running| running.charge(&claim, 1).is_ok())
     }
 
     /// Waits for a slot again, for a call that stepped aside, at most this long.
@@ -260,18 +238,11 @@ impl Limiter {
     }
 }
 
-impl Slot {
-    /// Others may run while this call waits for something else than them.
-    pub(super) fn step_aside(&mut self) {
-        self.running = None;
-    }
-}
-
 /// What a slot counts against. Of one principal at most seven eighths, of one tool three quarters: the rest is for
 /// others, except from whoever runs this host. `limited`: also to what the file of callers allows at once.
 fn claim(slots: &Places, rights: &Rights, tools: &[String], limited: bool) -> Claim {
-    let all = slots.each;
-    let most = |limit: Option<u32>| limit.filter(|_| limited).map_or(usize::MAX, |limit| limit as usize);
+    let all = slots.all;
+    let most = |limit: Option<u32>| limit.filter(|_| limited).map_or(all, |limit| limit as usize);
     let own = if rights.caller.operator { all } else { all - all / 8 };
     let entries =
         rights.entries().map(|(name, rule)| (format!("caller {name}"), most(rule.and_then(|rule| rule.at_once))));
@@ -279,7 +250,8 @@ fn claim(slots: &Places, rights: &Rights, tools: &[String], limited: bool) -> Cl
         let limit = most(rights.limit(tool).and_then(|limit| limit.at_once));
         (format!("tool {tool}"), limit.min(all - all / 4))
     });
-    [(format!("principal {}", rights.principal), own)].into_iter().chain(entries).chain(tools).collect()
+    let principal = (format!("principal {}", rights.principal), own);
+    places::claim(all, [principal].into_iter().chain(entries).chain(tools))
 }
 
 /// About how many bytes arguments take in memory as a tree. Texts that are read as JSON later count as what they hold.
@@ -343,14 +315,14 @@ mod tests {
         let limiter = Limiter::new(1, 1);
         let count = |by: &str, names: &[&str], limit: u32| {
             let counted = names.iter().map(|name| ((*name).to_owned(), limit, by.to_owned())).collect();
-            limiter.rate(counted).map_err(|(_, wait)| wait.as_millis().div_ceil(1000))
+            limiter.rate(counted, |_| String::new()).map_err(|fault| fault.retry_after_ms.map(|ms| ms.div_ceil(1000)))
         };
         assert!((0..5).all(|_| count("p", &["a"], 5).is_ok()));
-        assert_eq!(count("p", &["b", "a"], 5), Err(12));
+        assert_eq!(count("p", &["b", "a"], 5), Err(Some(12)));
         assert_eq!(count("p", &["b"], 5), Ok(()), "others are counted apart, and nothing for a refusal");
         tokio::time::advance(Duration::from_secs(12)).await;
         assert_eq!((count("p", &["a"], 5), count("p", &["a"], 5).is_err()), (Ok(()), true));
-        assert_eq!((count("p", &["a"], 6), count("p", &["a"], 0)), (Ok(()), Err(60)));
+        assert_eq!((count("p", &["a"], 6), count("p", &["a"], 0)), (Ok(()), Err(Some(60))));
         // What a principal brings is bounded, and goes when it is whole again.
         let made = (0..=RATES_BROUGHT).filter(|n| count("q", &[&n.to_string()], 5).is_ok()).count();
         assert_eq!((made, count("r", &["x"], 5)), (RATES_BROUGHT, Ok(())), "others have room");

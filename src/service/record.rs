@@ -140,7 +140,7 @@ impl CallRecord {
 
     fn state(&self, change: impl FnOnce(&mut CallState)) {
         if let Some(listed) = &self.listed {
-            listed.change(|call| change(&mut call.state));
+            listed.calls.change(&self.id, |call| change(&mut call.state));
         }
     }
 
@@ -250,7 +250,7 @@ impl CallRecord {
 
     /// Others may run while the call waits; it keeps its place among those that wait, and the room for its arguments.
     pub fn step_aside(&mut self) {
-        self.slot().into_iter().for_each(Slot::step_aside);
+        self.slot().into_iter().for_each(|slot| slot.running = None);
     }
 
     /// Where the executor notes what the call does with its network.

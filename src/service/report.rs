@@ -108,7 +108,7 @@ impl Report {
     /// Ends the call but for the memory of its arguments, which are kept while its client is asked.
     pub fn asks_on(mut self) -> Option<Arc<quota::Slot>> {
         let mut turn = self.turn.take()?;
-        Arc::get_mut(&mut turn)?.step_aside();
+        Arc::get_mut(&mut turn)?.running = None;
         Some(turn)
     }
 

@@ -1,17 +1,18 @@
 //! Answers that wait to be read. Each is charged to its principal at its real size before it is built, and until it is
 //! sent; one without room waits, and no new call of that principal starts meanwhile.
 
+use crate::base::places::Place;
 use crate::base::text::VisibleJson;
 use crate::fault::{Fault, Kind};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_RESPONSE_BYTES};
-use crate::service::{Limiter, Report, Reservation};
+use crate::service::{Limiter, Report};
 use serde::Serialize;
 use serde_json::Serializer;
 use std::io;
 use std::sync::Arc;
 
 /// An answer's text, and the room that it takes until it is dropped.
-pub type Built = (Vec<u8>, Reservation);
+pub type Built = (Vec<u8>, Place);
 
 /// Who pays for answers.
 #[derive(Clone)]
@@ -26,7 +27,7 @@ impl Payer {
     }
 
     /// Waits for the room that this much takes until it is sent.
-    pub async fn reserve(&self, bytes: usize) -> Reservation {
+    pub async fn reserve(&self, bytes: usize) -> Place {
         self.limiter.answer(&self.principal, bytes).await
     }
 

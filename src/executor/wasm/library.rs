@@ -231,7 +231,7 @@ impl Library {
         let compiled = match tokio::time::timeout(QUICK, &mut compiling).await {
             Ok(compiled) => compiled,
             Err(_) => {
-                let free = self.slow_compilers.try_enter(&shape.tool);
+                let free = self.slow_compilers.try_enter(&shape.tool, 1);
                 if free.is_none() {
                     // Begun again once there is a place: dropping the future ends its compiler.
                     compiling = Box::pin(self.compile(launchers, shape, again));

@@ -1,10 +1,10 @@
 //! The calls in the background that are kept, within their bounds. A job that runs, or whose callback is pending, is
 //! never forgotten; a principal that has many loses its own first.
 
-use crate::base::places::Claim;
-use crate::base::shares::{self, IN_USE, Shares};
+use crate::base::places::{self, Claim, Place};
+use crate::base::shares::{IN_USE, Shares};
 use crate::fault::{Fault, Kind};
-use crate::service::quota::{Limiter, Reservation, Resource};
+use crate::service::quota::Limiter;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub(super) struct Open {
     /// Its result, where the disk did not take it.
     pub unkept: Option<String>,
     /// Until it ended and its caller knows.
-    place: Option<Reservation>,
+    place: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -134,24 +134,24 @@ impl Jobs {
 
     /// Takes in a job that begins. Gives the ids of those that are forgotten for it.
     pub fn admit(&mut self, job: Job) -> Result<(Vec<String>, CancellationToken), Fault> {
-        let place = self.limiter.take(Resource::Background, job.through(), 1).ok_or_else(full)?;
+        let place = self.limiter.background.try_enter(job.through(), 1).ok_or_else(full)?;
         self.put(job, Some(place))
     }
 
     /// Takes in a job of the store.
     pub fn load(&mut self, job: Job) {
-        let take = || self.limiter.take(Resource::Background, job.through(), 1);
+        let take = || self.limiter.background.try_enter(job.through(), 1);
         let place = job.is_owed().then(take).flatten();
         // Without room it is read again when the store is opened the next time.
         let _ = self.put(job, place);
     }
 
-    fn put(&mut self, job: Job, place: Option<Reservation>) -> Result<(Vec<String>, CancellationToken), Fault> {
+    fn put(&mut self, job: Job, place: Option<Place>) -> Result<(Vec<String>, CancellationToken), Fault> {
         let cancel = CancellationToken::new();
         let (id, charge) = (job.id.clone(), charge(&job, job.bytes));
         let until = if job.is_owed() { IN_USE } else { Duration::ZERO };
         let open = Open { job, cancel: cancel.clone(), unkept: None, place };
-        let (gone, put) = self.making_room(|all| all.put(id, charge, until, open).is_ok());
+        let (gone, put) = self.making_room(|all| all.put(id, charge, until, open));
         if put { Ok((gone, cancel)) } else { Err(full()) }
     }
 
@@ -182,7 +182,7 @@ impl Jobs {
 }
 
 fn charge(job: &Job, bytes: usize) -> (Claim, usize) {
-    (shares::claim(KEPT_BYTES[0], job.through(), KEPT_BYTES[1]), CALL_BYTES + bytes)
+    (places::claim(KEPT_BYTES[0], [(job.through().to_owned(), KEPT_BYTES[1])]), CALL_BYTES + bytes)
 }
 
 fn full() -> Fault {

@@ -3,8 +3,9 @@
 
 use super::reply::{self, Events, QUIET, Reader, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
+use crate::base::places::Place;
 use crate::fault::{Fault, Kind};
-use crate::service::{CallRequest, Caller, Phase, Reservation, Sink};
+use crate::service::{CallRequest, Caller, Phase, Sink};
 use axum::extract::Path;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -123,7 +124,7 @@ pub fn no_such_call(words: &str) -> Refusal {
 }
 
 /// Taken before a result is read.
-async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Reservation {
+async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Place {
     known.server.service.limiter().answer(&who.user, known.server.background.size(id)).await
 }
 

@@ -4,8 +4,8 @@ use super::gate::single;
 use super::reply::{Refusal, malformed};
 use super::request::KnownRequest;
 use crate::base::json;
+use crate::base::places::Place;
 use crate::fault::{Fault, Kind};
-use crate::service::{Reservation, Resource};
 use axum::body::{Body, HttpBody};
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
@@ -23,7 +23,7 @@ const TIME: Duration = Duration::from_secs(30);
 /// A body that was read, and its quota until it is dropped.
 pub struct Received {
     pub text: String,
-    pub charge: Reservation,
+    pub charge: Place,
     /// `CallRequest::counted`: the request was counted against its principal.
     pub counted: usize,
 }
@@ -58,7 +58,7 @@ pub async fn read(
     if counted > 0 {
         server.service.arrives(caller, Some(tool).filter(|tool| length > LONG && !tool.is_empty()))?;
     }
-    let Some(charge) = server.service.limiter().take(Resource::Bodies, &caller.user, length.div_ceil(1024)) else {
+    let Some(charge) = server.service.limiter().bodies.try_enter(&caller.user, length.div_ceil(1024)) else {
         let fault = Fault::new(Kind::RateLimitError, "Too many large requests are being read.").retryable();
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault));
     };
@@ -105,7 +105,7 @@ pub async fn parse<T: Send + 'static>(
         return parse(&body);
     }
     let mut unread = PendingRequest { known, tool: "", counts: true };
-    let reader = known.server.service.limiter().reader(&known.caller.user).await;
+    let reader = known.server.service.limiter().readers.enter(&known.caller.user).await;
     // The work keeps its reader until it is over, also where its client is gone.
     let work = tokio::task::spawn_blocking(move || (parse(&body), reader).0).await;
     unread.counts = false;

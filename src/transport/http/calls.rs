@@ -5,11 +5,10 @@ use super::reply::{self, Begun, Events, Reader, Refusal, Response, malformed};
 use super::request::{self, KnownRequest, Start};
 use super::{background, body, tools};
 use crate::base::json::{self, Object};
+use crate::base::places::Place;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{
-    self, Arguments, CallRequest, Event, Report, Reservation, Show, Sink, Speakers, Stage, StageEvent, arguments,
-};
+use crate::service::{self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments};
 use crate::transport::action::{self, Answer};
 use crate::transport::answers;
 use crate::transport::mcp::Message;
@@ -360,7 +359,7 @@ pub async fn act(start: Start, body: Body) -> Response {
 struct Action {
     reading: action::Reading,
     request: CallRequest,
-    charge: Reservation,
+    charge: Place,
 }
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {

@@ -4,6 +4,7 @@
 //! One owner has its share at most, so that requests that take long leave room for others.
 
 use crate::base::lock;
+use crate::base::places::{self, Claim};
 use crate::base::shares::{IN_USE, Shares};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -40,14 +41,14 @@ impl Crowd {
         let (mut open, close) = (lock(&self.open), CancellationToken::new());
         open.1 += 1;
         let (id, guard) = (open.1, close.clone().drop_guard());
-        open.0.put(id, self.charge(owner), Duration::ZERO, guard).ok()?;
-        Some(Seat { crowd: self.clone(), id, close })
+        let fits = open.0.put(id, self.charge(owner), Duration::ZERO, guard);
+        fits.then(|| Seat { crowd: self.clone(), id, close })
     }
 
     /// Three quarters of all for a user, a principal, an address or a /48, five eighths for a /56, half for a /64.
-    fn charge(&self, owner: ConnectionOwner) -> (Vec<(String, usize)>, usize) {
+    fn charge(&self, owner: ConnectionOwner) -> (Claim, usize) {
         let shares = owner.into_iter().zip((1..7).rev()).map(|(name, eighths)| (name, self.most * eighths / 8));
-        ([(String::new(), self.most)].into_iter().chain(shares).collect(), 1)
+        (places::claim(self.most, shares), 1)
     }
 }
 

@@ -1,11 +1,12 @@
 //! Questions to a client: of a tool, with whose answers the call is made again, and to its person, whether a call may
 //! run. A newer client is asked by a result, with a sealed state; an older one while its request waits.
 
+use crate::base::places::Place;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
 use crate::service::output::{Client, Questions};
-use crate::service::{self, Limiter, Question, Reservation, Resource};
+use crate::service::{self, Limiter, Question};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -211,7 +212,7 @@ pub async fn ask_all(
 
 /// The questions to persons that are open, by the call that was asked about: until when they are.
 pub struct OpenQuestions {
-    known: Mutex<HashMap<String, (Timestamp, Reservation)>>,
+    known: Mutex<HashMap<String, (Timestamp, Place)>>,
     limiter: Arc<Limiter>,
 }
 
@@ -224,7 +225,7 @@ impl OpenQuestions {
         let (mut known, now) = (lock(&self.known), Timestamp::now());
         known.retain(|_, (until, _)| *until > now);
         let principal = question.through.as_ref().unwrap_or(&question.caller);
-        let kept = self.limiter.take(Resource::Questions, principal, 1);
+        let kept = self.limiter.questions.try_enter(principal, 1);
         let Some((kept, until)) = kept.zip(question.until.parse().ok()) else { return false };
         known.insert(question.call.clone(), (until, kept));
         true

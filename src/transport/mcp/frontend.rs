@@ -6,14 +6,13 @@ use super::listed::{self, Lists, ToolList};
 use super::request::McpRequest;
 use super::tasks::Tasks;
 use super::{message, results};
+use crate::base::places::Place;
 use crate::base::{lock, text};
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
-use crate::service::{
-    Approver, Arguments, CallRequest, Caller, Event, Report, Reservation, Resource, Service, Sink, output,
-};
+use crate::service::{Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output};
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities, CreateTaskResult, CustomRequest,
@@ -232,7 +231,7 @@ impl Frontend {
         &self,
         context: &RequestContext<RoleServer>,
         (id, arguments): (&str, Arguments),
-        kept: Reservation,
+        kept: Place,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
         let client = output::Client { can: asking::abilities(context), ..Default::default() };
@@ -326,7 +325,7 @@ impl ServerHandler for Frontend {
             }
             // A client whose tasks are too many waits for this call.
             let limiter = self.mcp.service.limiter();
-            if let Some(kept) = can.then(|| limiter.take(Resource::Tasks, &asked.caller.user, 1)).flatten() {
+            if let Some(kept) = can.then(|| limiter.tasks.try_enter(&asked.caller.user, 1)).flatten() {
                 return self.begin_task(&context, (id, arguments), kept);
             }
         }

@@ -4,9 +4,10 @@
 //! times as much memory: it is put into the message while that is sent.
 
 use crate::base::json::{self, Indented};
+use crate::base::places::Place;
 use crate::base::text::{self, Visible};
 use crate::service::output::{self, Shape};
-use crate::service::{Report, Reservation, Slot};
+use crate::service::{Report, Slot};
 use crate::transport::answers::{self, Payer, visible};
 use crate::transport::export;
 use bytes::Bytes;
@@ -30,7 +31,7 @@ pub struct ResultContent {
     pub text: Bytes,
     /// The call counts as one that runs until this is sent.
     pub turn: Option<Arc<Slot>>,
-    _room: Reservation,
+    _room: Place,
 }
 
 impl ResultContent {

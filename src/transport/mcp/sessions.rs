@@ -4,7 +4,8 @@
 
 use super::request::McpRequest;
 use crate::base::lock;
-use crate::service::{Limiter, Reservation, Resource};
+use crate::base::places::Place;
+use crate::service::Limiter;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http_body_util::BodyExt;
@@ -45,7 +46,7 @@ struct Session {
     requests: HashSet<RequestId>,
     /// Responses by the number that rmcp gave each.
     responses: HashMap<String, Arc<Recording>>,
-    _kept: Reservation,
+    _kept: Place,
 }
 
 pub struct Sessions {
@@ -81,16 +82,16 @@ impl Sessions {
     }
 
     /// A place for one more session of this user.
-    pub async fn reserve(&self, user: &str) -> Option<Reservation> {
+    pub async fn reserve(&self, user: &str) -> Option<Place> {
         self.forget(|session| session.used.elapsed() > IDLE, usize::MAX).await;
-        if let Some(kept) = self.limiter.take(Resource::Sessions, user, 1) {
+        if let Some(kept) = self.limiter.sessions.try_enter(user, 1) {
             return Some(kept);
         }
         self.forget(|session| session.user == user, 1).await;
-        self.limiter.take(Resource::Sessions, user, 1)
+        self.limiter.sessions.try_enter(user, 1)
     }
 
-    pub fn add(&self, id: &str, user: &str, kept: Reservation) {
+    pub fn add(&self, id: &str, user: &str, kept: Place) {
         let (user, used) = (user.to_owned(), Instant::now());
         let (requests, responses) = (HashSet::new(), HashMap::new());
         let session = Session { user, used, uses: 0, requests, responses, _kept: kept };
@@ -168,9 +169,9 @@ impl Sessions {
         });
     }
 
-    fn reserve_response(&self, user: &str, bytes: usize) -> Option<Reservation> {
+    fn reserve_response(&self, user: &str, bytes: usize) -> Option<Place> {
         loop {
-            if let Some(room) = self.limiter.take(Resource::Resumable, user, bytes) {
+            if let Some(room) = self.limiter.resumable.try_enter(user, bytes) {
                 return Some(room);
             }
             let kept_since = |response: &Arc<Recording>| {
@@ -231,14 +232,14 @@ struct RecordingState {
     /// Where its reader is. The latest reader has it, since a connection can be broken long before this host sees that.
     reader: Option<(u64, u64)>,
     readers: u64,
-    kept: Option<Reservation>,
+    kept: Option<Place>,
 }
 
 /// One event as it is sent, and what it takes of the room for answers until it is.
 struct RecordedEvent {
     parts: Vec<Bytes>,
     bytes: usize,
-    room: Option<Reservation>,
+    room: Option<Place>,
 }
 
 impl SessionLease {

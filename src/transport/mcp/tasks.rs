@@ -5,7 +5,8 @@ use super::asking::{self, requests};
 use super::listed::Lists;
 use super::results;
 use crate::base::lock;
-use crate::service::{CallRequest, Reservation, Service, Sink};
+use crate::base::places::Place;
+use crate::service::{CallRequest, Service, Sink};
 use crate::transport::answers::Payer;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
@@ -43,7 +44,7 @@ impl Tasks {
     pub fn begin(
         &self,
         host: (Arc<Service>, Arc<Lists>),
-        (user, kept): (String, Reservation),
+        (user, kept): (String, Place),
         (call, payer): (CallRequest, Payer),
         closing: CancellationToken,
     ) -> Task {

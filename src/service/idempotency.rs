@@ -112,12 +112,15 @@ impl KeyPlace {
             }
         };
         self.outcome.send_replace(Some(Arc::new(report)));
-        // Without a runtime this host ends.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                tokio::time::sleep(KEPT).await;
-                drop(self);
-            });
+        match Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(async move {
+                    tokio::time::sleep(KEPT).await;
+                    drop(self);
+                });
+            }
+            // This host ends: what ran under the key never runs again.
+            Err(_) => std::mem::forget(self),
         }
     }
 }

@@ -163,9 +163,13 @@ impl Exchange {
             }
         };
         let response = self.only_request(stream, request).await?;
-        match answers::mask(response, &guard.name, &guard.ports().collect::<Vec<_>>(), finder) {
-            Ok(response) => Ok(response),
-            Err(why) => Ok(self.refuse(reject(StatusCode::BAD_GATEWAY, why)).await),
+        match answers::mask(response, (&guard.name, tls_port), &finder) {
+            Some(response) => Ok(response),
+            None => {
+                let why =
+                    "its answer is compressed, a part or in a switched protocol, and cannot be searched for the secret";
+                Ok(self.refuse(reject(StatusCode::BAD_GATEWAY, why)).await)
+            }
         }
     }
 

@@ -43,7 +43,7 @@ pub struct Guest {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     hooks: Hooks,
-    folders: Option<Folders>,
+    folders: Folders,
     /// The names of opened files and folders, by handle.
     names: HashMap<u32, String>,
     granted: Arc<Granted>,
@@ -55,7 +55,7 @@ impl Guest {
     /// `memory`: most bytes of all its linear memories together. `networked`: it may send HTTP requests.
     pub fn new(
         wasi: WasiCtx,
-        folders: Option<Folders>,
+        folders: Folders,
         granted: Arc<Granted>,
         memory: u64,
         networked: bool,
@@ -113,8 +113,7 @@ impl Guest {
     }
 
     fn opened(&mut self) -> wasmtime::Result<Vec<(Handle, String)>> {
-        let Some(folders) = &self.folders else { return Ok(Vec::new()) };
-        let opened = folders.give(&mut self.table)?;
+        let opened = self.folders.give(&mut self.table)?;
         for (handle, name) in &opened {
             let shown = self.granted.relative(name);
             self.names.insert(handle.rep(), shown.unwrap_or_else(|| name.clone()));

@@ -5,15 +5,14 @@
 //! each call in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit
 //! or a timeout, for another shape, or after a call that left anything in scratch.
 
-mod adapt;
+pub mod adapt;
 mod compile;
 mod denials;
-mod engine;
+pub mod engine;
 mod frame;
 mod guest;
 mod http;
 mod library;
-pub mod rig;
 mod session;
 mod trusted_code;
 mod worker;

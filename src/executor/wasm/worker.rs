@@ -183,20 +183,6 @@ impl Loaded {
         Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, output))
     }
 
-    /// One call without limits, clock or folders, for the rig.
-    pub fn bare(&self, input: &str) -> wasmtime::Result<()> {
-        let out = Sink::answer(&ToHost::new(std::io::sink()), u64::MAX);
-        let mut wasi = WasiCtxBuilder::new();
-        if let GuestEntry::Command(_) = self.entry {
-            wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
-        }
-        let granted = Arc::clone(&self.granted);
-        let guest = Guest::new(wasi.build(), None, granted, u64::MAX, false, Watch::default());
-        let mut store = Store::new(&self.engine, guest);
-        store.set_epoch_deadline(u64::MAX / 2);
-        self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
-    }
-
     async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Sink) -> wasmtime::Result<End> {
         match &self.entry {
             GuestEntry::Typed(ready, export) => {
@@ -256,7 +242,7 @@ impl Loaded {
             GuestEntry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
         let memory = self.init.limits.get(Limit::MemoryBytes);
-        let (folders, granted) = (Some(self.folders.clone()), Arc::clone(&self.granted));
+        let (folders, granted) = (self.folders.clone(), Arc::clone(&self.granted));
         Guest::new(wasi.build(), folders, granted, memory, networked, watch)
     }
 

@@ -6,6 +6,8 @@
 //! Whatever is compared is called in turn within one run, so that a busy machine slows all of it alike; gates are
 //! ratios of the p50. Needs nothing installed: what is missing is named and not measured.
 
+#[path = "speed/bare.rs"]
+mod bare;
 #[path = "speed/board.rs"]
 mod board;
 #[path = "speed/calls.rs"]

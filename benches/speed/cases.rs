@@ -1,5 +1,6 @@
 //! Cold calls, WASI calls and timeouts.
 
+use super::bare::BareLoop;
 use super::board::{Board, Gate, Series};
 use super::calls::{Bare, answered, run, told};
 use super::house::{House, Tool};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use toolhost::executor::wasm::rig::Rig;
 use toolhost::executor::{Ending, Executor};
 use toolhost::manifest::Language;
 
@@ -50,9 +50,14 @@ pub fn in_turn(rounds: usize, pause: Duration, ways: Vec<(&str, Way<'_>)>) -> an
 }
 
 /// The mean of some calls in a row.
-fn in_a_row(mut call: impl FnMut() -> Result<Duration, String>) -> anyhow::Result<Duration> {
-    let times = (0..IN_A_ROW).map(|_| call()).collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg)?;
+fn in_a_row(mut call: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<Duration> {
+    let times = (0..IN_A_ROW).map(|_| call()).collect::<Result<Vec<_>, _>>()?;
     Ok(times.iter().sum::<Duration>() / IN_A_ROW)
+}
+
+/// An error of wasmtime, which is none of the standard library's.
+fn said(error: wasmtime::Error) -> anyhow::Error {
+    anyhow::anyhow!("{error:#}")
 }
 
 fn message() -> Value {
@@ -152,15 +157,14 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
     let component = modules::component()?;
     let below_tmp = House::below(Path::new("/tmp"))?;
     let shapes = [
-        ("typed", "typed component", modules::TYPED.as_bytes(), (Gate::AtMost(1.5), Gate::AtMost(8.0))),
-        ("preview1", "preview 1 module", modules::echo().as_bytes(), (Gate::None, Gate::AtMost(4.0))),
-        ("component", "wasi:cli component", &component, (Gate::None, Gate::AtMost(4.0))),
+        ("typed", "typed component", modules::TYPED.as_bytes(), Gate::AtMost(8.0)),
+        ("preview1", "preview 1 module", modules::echo().as_bytes(), Gate::AtMost(4.0)),
+        ("component", "wasi:cli component", &component, Gate::AtMost(4.0)),
     ]
-    .map(|(tool, title, module, gates)| (tool, title, module.to_vec(), gates));
-    for (tool, title, module, (inside, whole)) in shapes {
+    .map(|(tool, title, module, gate)| (tool, title, module.to_vec(), gate));
+    for (tool, title, module, gate) in shapes {
         board.section(&format!("WASI, {title}"));
-        let scratch = tempfile::tempdir_in(&house.root)?;
-        let rig = Rig::new(&module, scratch.path().to_owned()).map_err(anyhow::Error::msg)?;
+        let bare = BareLoop::new(&module).map_err(said)?;
         let (input, text) = (message(), message().to_string());
         let confined = house.tool(tool)?;
         let executor = |tool: &Tool| {
@@ -175,8 +179,7 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
         };
         let (itself, nothing) = (format!("{tool}-self"), format!("{tool}-nothing"));
         let mut ways: Vec<(&str, Way)> = vec![
-            ("bare wasmtime loop", Box::new(|| in_a_row(|| rig.bare(&text)))),
-            ("inside the worker", Box::new(|| in_a_row(|| rig.held(&text)))),
+            ("bare wasmtime loop", Box::new(|| in_a_row(|| bare.call(&text).map_err(said)))),
             ("toolhost, warm worker", Box::new(|| executor(&confined))),
             ("toolhost, the whole service", Box::new(|| house.through_service(tool, &input, IN_A_ROW))),
         ];
@@ -187,24 +190,22 @@ pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()>
         }
         let series = in_turn(plan.rounds(150), Duration::from_micros(200), ways)?;
         board.base(&series[0]);
-        board.beside(&series[1], &series[0], inside);
-        board.beside(&series[2], &series[0], Gate::None);
-        for service in &series[3..] {
-            board.beside(service, &series[0], whole);
+        board.beside(&series[1], &series[0], Gate::None);
+        for service in &series[2..] {
+            board.beside(service, &series[0], gate);
         }
     }
-    compiled(house, plan, board)
+    compiled(plan, board)
 }
 
-fn compiled(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
+fn compiled(plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     let module = modules::large()?;
     board.section(&format!("WASI, a module of {:.1} MB", module.len() as f64 / 1e6));
-    let scratch = tempfile::tempdir_in(&house.root)?;
     let (mut compile, mut load) = (Series::new("compile"), Series::new("load what was compiled"));
     for _ in 0..if plan.quick { 1 } else { 3 } {
-        let rig = Rig::new(&module, scratch.path().to_owned()).map_err(anyhow::Error::msg)?;
-        compile.push(rig.compiled_in);
-        load.push(rig.loaded_in);
+        let bare = BareLoop::new(&module).map_err(said)?;
+        compile.push(bare.compiled_in);
+        load.push(bare.loaded_in);
     }
     board.base(&compile);
     board.beside(&load, &compile, Gate::AtMost(0.01));

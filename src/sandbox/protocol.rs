@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Longest `Setup`: bounded by limits on grants and arguments. Also the longest set of variables of a call.
 pub const MAX_SETUP: u64 = 16 * MIB;
@@ -54,12 +54,20 @@ pub struct Stage {
     pub inode: u64,
     /// A grant shows the folder itself too, so files that are not copied stay visible.
     pub show_rest: bool,
+    /// Elsewhere: what is granted below the folder, and stays visible beside the copies.
+    pub shown: Vec<PathBuf>,
 }
 
 impl Stage {
     /// Whether a file of this name is copied.
     pub fn copies(&self, name: &str) -> bool {
         self.names.iter().any(|names| name_matches(names, name))
+    }
+
+    /// The same for a file at this path.
+    pub fn copies_at(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.parent() == Some(&self.folder) && name.is_some_and(|name| self.copies(name))
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! It reads a path through /proc/TID/mem while the call waits, and the kernel resolves it: openat2(2) sees what the
 //! task sees. Where a part is missing, the mount of the last folder that is there decides. Nothing is opened but as
-//! O_PATH. What cannot be read or resolved is recorded as such. Another thread may change a path afterwards: the
+//! O_PATH. What cannot be read or resolved, a link to nothing included, is recorded as such. Another thread may change a path afterwards: the
 //! record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
 //! that it would have been notified of.
 
@@ -32,7 +32,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IoSliceMut, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -300,8 +300,7 @@ const READ_ONLY: &str = "view: read-only";
 pub const WRITABLE: &str = "view: what the tool can write is not run";
 /// The rule of a path that could not be resolved, with an error behind it: whether it was refused is not known.
 pub const UNRESOLVED: &str = "not observed: the path could not be resolved";
-/// Most links that are followed in one path, and its longest text, as by the kernel (path_resolution(7), PATH_MAX).
-const LINKS: usize = 40;
+/// The longest path, as by the kernel (PATH_MAX).
 const LONGEST: usize = 4096;
 const PAGE: usize = 4096;
 
@@ -383,79 +382,25 @@ impl Task<'_> {
     }
 
     fn resolve(&self, folder: Option<i32>, path: &[u8], last: LinkHandling) -> Result<Place, Errno> {
-        let mut path = path.to_owned();
-        let mut start = match folder {
+        let start = match folder {
             _ if path.starts_with(b"/") => open(AT_FDCWD, b"/", false)?,
             Some(number) => self.open(&format!("fd/{number}"))?,
             None => self.open("cwd")?,
         };
-        for _ in 0..LINKS {
-            let errno = match open(&start, &path, last == LinkHandling::Followed) {
-                Ok(file) => return Ok(Place::There(file)),
-                Err(errno) => errno,
-            };
-            // What is shorter is there where what is longer is.
-            let ends: Vec<usize> = (1..path.len()).filter(|end| path[*end] == b'/' && path[end - 1] != b'/').collect();
-            let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
-            let (mut end, mut at) = (0, None);
-            if there > 0 {
-                end = ends[there - 1];
-                at = Some(open(&start, &path[..end], true)?);
-            } else if path.starts_with(b"/") {
-                at = Some(open(AT_FDCWD, b"/", false)?);
-            }
-            let at = at.unwrap_or(start);
-            let rest: Vec<u8> = path[end..].iter().copied().skip_while(|byte| *byte == b'/').collect();
-            let stop = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
-            let (name, after) = rest.split_at(stop);
-            let is_last = after.iter().all(|byte| *byte == b'/');
-            let link = open(&at, name, false).ok().filter(|file| is(file, SFlag::S_IFLNK));
-            let Some(link) = link.filter(|_| last == LinkHandling::Followed || !is_last) else {
-                return if errno == Errno::ENOENT { Ok(Place::Missing(at, rest)) } else { Err(errno) };
-            };
-            (start, path) = self.follow(at, name, &link, errno)?;
-            if path.is_empty() && after.is_empty() {
-                return Ok(Place::There(start));
-            }
-            path = [if path.is_empty() { b"." } else { &path[..] }, after].concat();
-        }
-        Err(Errno::ELOOP)
-    }
-
-    /// Where a link leads that the kernel does not follow for us to its end: the folder and the path in it.
-    fn follow(&self, at: OwnedFd, name: &[u8], link: &OwnedFd, errno: Errno) -> Result<(OwnedFd, Vec<u8>), Errno> {
-        let target = readlinkat(link, "");
-        let (own, of_thread) = self.numbers()?;
-        match target {
-            Ok(target) if errno == Errno::ENOENT => Ok((at, target.into_vec())),
-            // `self` leads elsewhere for each reader.
-            Err(Errno::ENOENT) if name == b"self" => Ok((at, own.into_bytes())),
-            Err(Errno::ENOENT) if name == b"thread-self" => Ok((at, of_thread.into_bytes())),
-            // A magic link of the task itself leads to its own root, folders, program and descriptors.
-            Ok(_) if errno == Errno::ELOOP => {
-                let folder = self.name_of(&at)?;
-                let mut places = [of_thread, own].into_iter().map(|own| Path::new("/proc").join(own));
-                let rest = places.find_map(|place| folder.strip_prefix(place).ok()).ok_or(errno)?;
-                let name = rest.join(OsStr::from_bytes(name));
-                let own = ["root", "cwd", "exe"].map(Path::new).contains(&name.as_path()) || rest == Path::new("fd");
-                if own { Ok((self.open(&name.to_string_lossy())?, Vec::new())) } else { Err(errno) }
-            }
-            _ => Err(errno),
-        }
-    }
-
-    /// The names of the process and of the thread in the /proc of the call.
-    fn numbers(&self) -> Result<(String, String), Errno> {
-        let name = format!("{}/status", self.thread);
-        let status = openat(self.proc, name.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let status = std::io::read_to_string(File::from(status)).map_err(|error| sys::errno(&error))?;
-        let number = |field: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(field));
-            line.and_then(|line| line.split_whitespace().last()).unwrap_or_default().to_owned()
+        let errno = match open(&start, path, last == LinkHandling::Followed) {
+            Ok(file) => return Ok(Place::There(file)),
+            Err(errno) => errno,
         };
-        let (process, thread) = (number("NStgid:"), number("NSpid:"));
-        let of_thread = format!("{process}/task/{thread}");
-        Ok((process, of_thread))
+        // What is shorter is there where what is longer is.
+        let ends: Vec<usize> = (1..path.len()).filter(|end| path[*end] == b'/' && path[end - 1] != b'/').collect();
+        let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
+        let end = there.checked_sub(1).map_or(0, |last| ends[last]);
+        let at = if end > 0 { open(&start, &path[..end], true)? } else { start };
+        let rest: Vec<u8> = path[end..].iter().copied().skip_while(|byte| *byte == b'/').collect();
+        let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
+        // A link that is there leads nowhere, or elsewhere for each reader (/proc/self).
+        let is_missing = errno == Errno::ENOENT && open(&at, name, false).is_err();
+        if is_missing { Ok(Place::Missing(at, rest)) } else { Err(errno) }
     }
 
     /// The path of an open file from the root of the call.

@@ -33,6 +33,10 @@ fn every_request_on_port_80_is_for_the_host_of_its_connection() {
     in_both_worlds("requests", |world| {
         let get = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         let good = get("api.example.com");
+        // What follows is no request of its own, whatever length is believed.
+        let with = |method: &str, header: &str| {
+            format!("{method} / HTTP/1.1\r\nHost: api.example.com\r\n{header}\r\n\r\n3\r\nabc\r\n0\r\n\r\n{good}")
+        };
         // (what, bytes, whether the first answer is the host's, requests that reach a host)
         let cases: Vec<(&str, String, bool, usize)> = vec![
             ("control", good.clone(), true, 1),
@@ -57,6 +61,26 @@ fn every_request_on_port_80_is_for_the_host_of_its_connection() {
             ("folded header", "GET / HTTP/1.1\r\nHost: api.example.com\r\nX: a\r\n b\r\n\r\n".into(), false, 0),
             ("space before colon", "GET / HTTP/1.1\r\nHost : evil.example.net\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
             ("a request in a body", format!("POST / HTTP/1.1\r\nHost: api.example.com\r\nContent-Length: {}\r\n\r\n{}", get("evil.example.net").len(), get("evil.example.net")), true, 1),
+            ("two hosts in one header", get("api.example.com, evil.example.net"), false, 0),
+            ("userinfo in the header", get("api.example.com@evil.example.net"), false, 0),
+            ("an empty host", get(""), false, 0),
+            ("absolute form, another header", "GET http://api.example.com/ HTTP/1.1\r\nHost: evil.example.net\r\n\r\n".into(), false, 0),
+            ("userinfo before the own host", "GET http://evil.example.net@api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("absolute form of TLS", "GET https://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("a target without a slash", "GET api.example.com HTTP/1.1\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("HTTP/1.0", "GET / HTTP/1.0\r\n\r\n".into(), false, 0),
+            ("a first header that is folded", "GET / HTTP/1.1\r\n Host: evil.example.net\r\nHost: api.example.com\r\n\r\n".into(), false, 0),
+            ("NUL in a header", with("GET", "X: \0"), false, 0),
+            ("a switch by POST", with("POST", "Connection: upgrade\r\nUpgrade: websocket"), false, 0),
+            ("a body of an unknown method", with("X", "Content-Length: 3"), false, 0),
+            ("a chunked body of DELETE", with("DELETE", "Transfer-Encoding: chunked"), false, 0),
+            ("a list of lengths", with("POST", "Content-Length: 3, 3"), false, 0),
+            ("a length with a sign", with("POST", "Content-Length: +3"), false, 0),
+            ("a length in hex", with("POST", "Content-Length: 0x3"), false, 0),
+            ("gzip, chunked", with("POST", "Transfer-Encoding: gzip, chunked"), false, 0),
+            ("chunked twice", with("POST", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), false, 0),
+            ("chunked, identity", with("POST", "Transfer-Encoding: chunked, identity"), false, 0),
+            ("a control character before chunked", with("POST", "Transfer-Encoding: \x0bchunked"), false, 0),
             // It goes on as HTTP/1.1. (Who closes its half while it asks for another protocol gets no answer.)
             ("h2c upgrade", "GET / HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n".into(), false, 1),
         ];

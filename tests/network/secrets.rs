@@ -13,7 +13,7 @@ const ASK: &str = "import json,sys,http.client\ng=json.load(sys.stdin)\n\
     kind=http.client.HTTPSConnection if g.get('tls') else http.client.HTTPConnection\n\
     try:\n c=kind('api.example.com',timeout=8)\n c.request(g.get('method','GET'),g['path'],g.get('body'),g.get('headers',{}))\n \
     r=c.getresponse()\n print(json.dumps({'status':r.status,'body':r.read().decode(),'headers':dict(r.getheaders())}))\n\
-    except OSError as e: print(json.dumps({'status':0,'body':type(e).__name__}))\n";
+    except (OSError,http.client.HTTPException) as e: print(json.dumps({'status':0,'body':type(e).__name__+str(getattr(e,'partial',''))}))\n";
 
 /// What the key is good for.
 const LIMITS: &str = ", methods = [\"GET\", \"POST\"], paths = [\"/v1/**\", \"/redirect\"], query = [\"page\", \"to\"], \
@@ -350,6 +350,50 @@ fn no_dress_of_the_secret_comes_back_from_the_host() {
         for head in told["heads"].as_array().unwrap() {
             let (name, text) = (head[0].as_str().unwrap(), forward(&head[1]));
             assert_eq!(text.matches('*').count() >= KEY.len(), name.starts_with("X-Own"), "{name}: {text}");
+        }
+    });
+}
+
+#[test]
+fn an_answer_is_searched_whole_or_refused() {
+    in_both_worlds("answers that hold the secret", |world| {
+        tool(world, KEY);
+        let said = |answer: &str| {
+            let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
+            ask(world, &json!({"path": format!("/v1/says?page={hex}")})).out["outputData"].clone()
+        };
+        let stars = "*".repeat(KEY.len());
+        let head = "X-Echo: Bearer {KEY}\r\nX-s3cret%2Fkey%2bwith%3dsigns-0123456789: 2\r\nContent-Encoding: Identity\r\nContent-Type: text/html;charset=\"iso-8859-1\"";
+        let body = format!("<{KEY}> end");
+        let chunks: String = body.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
+        let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
+        let whole = format!("Content-Length: {}\r\n\r\n{body}", body.len());
+        for rest in [chunked, whole] {
+            let got = said(&format!("HTTP/1.1 200 {{KEY}}\r\n{head}\r\n{rest}"));
+            assert_eq!(got["body"], format!("<{stars}> end"), "{got}");
+            assert_eq!(got["headers"]["x-echo"], format!("Bearer {stars}"), "{got}");
+            assert!(!got["headers"].to_string().contains("s3cret"), "{got}");
+        }
+        let got = said("HTTP/1.1 200 OK\r\nContent-Length: 400000\r\n\r\n{LONG}");
+        assert_eq!(got["body"].as_str().unwrap(), "0123456789".repeat(40_000), "passes whole");
+        // An answer that ends too early shows no part of the secret.
+        let got = said(&format!("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", &KEY[..12]));
+        assert!(got["status"] == 0 && !got.to_string().contains("s3"), "{got}");
+        for (answer, why) in [
+            ("200 OK\r\nContent-Encoding: gzip", "compressed"),
+            ("200 OK\r\nTransfer-Encoding: gzip, chunked", "compressed"),
+            ("200 OK\r\nContent-Type: text/html; charset = utf-16", "without ASCII"),
+            ("200 OK\r\nContent-Type: multipart/byteranges; boundary=x", "searched"),
+            ("206 Partial Content\r\nContent-Range: bytes 0-1/9", "a part"),
+            ("101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket", "switched"),
+        ] {
+            let length = if answer.contains("chunked") {
+                "X: 1\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+            } else {
+                "Content-Length: 2\r\n\r\nok"
+            };
+            let got = said(&format!("HTTP/1.1 {answer}\r\n{length}"));
+            assert!(got["status"] == 502 && got["body"].as_str().unwrap().contains(why), "{answer}: {got}");
         }
     });
 }

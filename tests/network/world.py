@@ -123,7 +123,8 @@ async def head(reader):
 
 
 # /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more;
-# /v1/dressed: its key and another, in each dress; anything else: what came.
+# /v1/dressed: its key and another, in each dress; /v1/says?page=HEX: that, with its key and a long text where they are
+# named; anything else: what came.
 async def http(reader, writer, scheme):
     at = writer.get_extra_info("sockname")[0].removeprefix("::ffff:")
     try:
@@ -159,6 +160,12 @@ async def http(reader, writer, scheme):
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
                 await writer.drain()
                 await asyncio.sleep(100)
+            if path.startswith("/v1/says?page="):
+                key = fields.get("authorization", "").removeprefix("Bearer ")
+                said = bytes.fromhex(path.split("page=", 1)[1]).decode()
+                writer.write(said.replace("{KEY}", key).replace("{LONG}", "0123456789" * 40000).encode())
+                await writer.drain()
+                return
             told = {"at": at, "request": lines[0], "headers": fields, "lines": lines[1:], "body": got}
             body = json.dumps(told).encode()
             if path == "/v1/dressed":

@@ -5,7 +5,7 @@ use super::hello::{self, RETRY};
 use super::secrets::Secrets;
 use super::serve;
 use crate::base::{lock, messages};
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, ToRelay, Totals, TrafficKind};
+use crate::egress::protocol::{Event, FromRelay, Refusal, Served, ToRelay, Totals, TrafficKind};
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
@@ -41,7 +41,6 @@ struct Rig {
     world: Arc<Mutex<HashMap<u16, SocketAddr>>>,
     relay: tokio::task::JoinHandle<std::io::Result<()>>,
     stub: SocketAddr,
-    stub_tcp: SocketAddr,
     ports: HashMap<u16, u16>,
 }
 
@@ -67,7 +66,7 @@ fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::T
     let listeners: Vec<_> =
         ports.iter().map(|_| std::net::TcpListener::bind("0.0.0.0:0").expect("a listener")).collect();
     let address = |listener: &std::net::TcpListener| listener.local_addr().expect("an address");
-    let (stub, stub_tcp) = (udp.local_addr().expect("an address"), address(&tcp));
+    let stub = udp.local_addr().expect("an address");
     let real = ports.iter().copied().zip(listeners.iter().map(|listener| address(listener).port())).collect();
     let begins = headers.is_empty();
     let lease = Served { grants, ports, headers, ..Served::default() };
@@ -79,7 +78,7 @@ fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::T
         messages::send(ours.as_fd(), &ToRelay::Begin, &[]).expect("sent");
     }
     let socket = Arc::new(UnixDatagram::from_std(ours).expect("a socket"));
-    let rig = Rig { socket, heard: Arc::default(), world: Arc::default(), relay, stub, stub_tcp, ports: real };
+    let rig = Rig { socket, heard: Arc::default(), world: Arc::default(), relay, stub, ports: real };
     tokio::spawn(host(Arc::clone(&rig.socket), Arc::clone(&rig.heard), Arc::clone(&rig.world)));
     rig
 }
@@ -171,7 +170,7 @@ impl Rig {
     }
 
     async fn resolve(&self, name: &str) -> Ipv4Addr {
-        let answer = self.ask(&query(name, RecordType::A)).await.expect("an answer");
+        let answer = self.ask(&query(name)).await.expect("an answer");
         match answer.answers.first().map(|record| &record.data) {
             Some(RData::A(address)) => address.0,
             other => panic!("{name}: {other:?}, {}", answer.response_code),
@@ -227,9 +226,9 @@ async fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-fn query(name: &str, kind: RecordType) -> Vec<u8> {
+fn query(name: &str) -> Vec<u8> {
     let mut message = Message::query();
-    message.add_query(Query::query(Name::from_str(name).expect("a name"), kind));
+    message.add_query(Query::query(Name::from_str(name).expect("a name"), RecordType::A));
     message.to_vec().expect("bytes")
 }
 
@@ -281,17 +280,6 @@ fn fuzz(
     });
     outcome.expect("good requests alone, no panic");
     assert!(!rig.relay.is_finished() && passed.get() > 20, "{passed:?} requests passed");
-}
-
-/// A query for these labels as they are.
-fn raw_query(labels: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = vec![7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in labels {
-        bytes.push(label.len() as u8);
-        bytes.extend_from_slice(label);
-    }
-    bytes.extend_from_slice(&[0, 0, 1, 0, 1]);
-    bytes
 }
 
 #[tokio::test]
@@ -418,41 +406,6 @@ proptest! {
 }
 
 #[tokio::test]
-async fn granted_names_get_an_address_and_others_do_not_exist() {
-    let rig = rig(&["a.test", "*.wild.test", "db.test:5432"], Vec::new(), None);
-    let first = rig.resolve("a.test.").await;
-    let answer = rig.ask(&raw_query(&[b"A", b"TesT"])).await.expect("an answer");
-    assert_eq!(answer.answers.first().map(|record| &record.data), Some(&RData::A(first.into())));
-    for name in ["x.wild.test.", "x.y.wild.test.", "_x.wild.test.", "db.test."] {
-        assert_ne!(rig.resolve(name).await, first);
-    }
-    for kind in ["AAAA", "HTTPS", "SVCB", "SRV", "MX", "TXT", "ANY", "AXFR", "CNAME", "PTR"] {
-        let answer = rig.ask(&query("a.test.", RecordType::from_str(kind).expect("a type"))).await.expect("an answer");
-        assert_eq!((answer.response_code, answer.answers.len()), (ResponseCode::NoError, 0), "{kind}");
-    }
-    for name in ["wild.test.", "b.test.", "a.test.evil.test.", ".", "localhost.", "1.0.0.127.in-addr.arpa."] {
-        let answer = rig.ask(&query(name, RecordType::A)).await.expect("an answer");
-        assert_eq!((answer.response_code, answer.answers.len()), (ResponseCode::NXDomain, 0), "{name}");
-    }
-    let odd: [&[&[u8]]; 9] = [
-        &[b"a.test"],
-        &[b"x.wild", b"test"],
-        &[b"x\0", b"wild", b"test"],
-        &[b"*", b"wild", b"test"],
-        &[b"b\xc3\xbc", b"wild", b"test"],
-        &[b"x\\.y", b"wild", b"test"],
-        &[b"x y", b"wild", b"test"],
-        &[b"-x", b"wild", b"test"],
-        &[b"127", b"0", b"0", b"1"],
-    ];
-    for labels in odd {
-        assert_eq!(rig.ask(&raw_query(labels)).await.expect("an answer").response_code, ResponseCode::NXDomain);
-    }
-    let totals = rig.end().await;
-    assert_eq!((totals.lookups, totals.lookups_refused), (31, 15));
-}
-
-#[tokio::test]
 async fn what_is_no_plain_query_is_refused_or_dropped() {
     let rig = rig(&["a.test"], Vec::new(), None);
     let with = |change: fn(&mut Message)| {
@@ -479,56 +432,11 @@ async fn what_is_no_plain_query_is_refused_or_dropped() {
     rig.resolve("a.test.").await;
 }
 
-#[tokio::test]
-async fn lookups_and_names_of_a_call_are_bounded() {
-    let rig = rig(&["*.test"], Vec::new(), None);
-    let mut stream = TcpStream::connect(rig.stub_tcp).await.expect("connected");
-    let mut codes: Vec<u8> = Vec::new();
-    for number in 0..10_010 {
-        let query = query(&format!("n{}.test.", number % 257), RecordType::A);
-        stream.write_all(&[&[0, query.len() as u8], &query[..]].concat()).await.expect("sent");
-        let length = stream.read_u16().await.expect("a length");
-        let mut answer = vec![0; usize::from(length)];
-        stream.read_exact(&mut answer).await.expect("an answer");
-        codes.push(answer[3] & 15);
-    }
-    assert!(codes[..256].iter().all(|code| *code == 0) && codes[256] == 5 && codes[257] == 0);
-    assert!(codes[10_000..].iter().all(|code| *code == 5) && codes[9_999] == 0);
-    let totals = rig.end().await;
-    assert_eq!((totals.lookups, totals.lookups_refused), (10_010, 10_000 / 257 + 10));
-    // Of those served, and of the two kinds of refusal that differ.
-    assert_eq!(lock(&rig.heard).events.len(), EVENTS + 2);
-}
-
-#[tokio::test]
-async fn connections_to_the_stub_are_bounded() {
-    let rig = rig(&["a.test"], Vec::new(), None);
-    let mut open = Vec::new();
-    for _ in 0..8 {
-        let mut stream = TcpStream::connect(rig.stub_tcp).await.expect("connected");
-        let query = query("a.test.", RecordType::A);
-        stream.write_all(&[&[0, query.len() as u8], &query[..]].concat()).await.expect("sent");
-        assert!(stream.read_u16().await.expect("a length") > 0);
-        open.push(stream);
-    }
-    let mut ninth = TcpStream::connect(rig.stub_tcp).await.expect("connected");
-    assert_eq!(read_all(&mut ninth).await, b"");
-    drop(open);
-    for too_long in [&[0xFF, 0xFF][..], &[2, 1]] {
-        // Places become free when the relay sees the ends.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let mut stream = TcpStream::connect(rig.stub_tcp).await.expect("connected");
-        stream.write_all(too_long).await.expect("sent");
-        stream.write_all(&[0; 600]).await.expect("sent");
-        assert_eq!(read_all(&mut stream).await, b"");
-    }
-}
-
 #[test]
 fn no_message_panics_and_no_answer_is_for_another_name() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let rig = runtime.block_on(async { rig(&["a.test"], Vec::new(), None) });
-    let valid = query("a.test.", RecordType::A);
+    let valid = query("a.test.");
     let mutated = prop::collection::vec((0..valid.len(), any::<u8>()), 0..4).prop_map(move |changes| {
         let mut bytes = valid.clone();
         changes.into_iter().for_each(|(at, byte)| bytes[at] = byte);
@@ -541,7 +449,7 @@ fn no_message_panics_and_no_answer_is_for_another_name() {
             let mut buffer = [0; 1024];
             let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
             socket.send_to(&bytes, rig.stub).await.expect("sent");
-            socket.send_to(&query("end.test.", RecordType::A), rig.stub).await.expect("sent");
+            socket.send_to(&query("end.test."), rig.stub).await.expect("sent");
             loop {
                 let got = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await.expect("the stub lives");
                 let answer = Message::from_vec(&buffer[..got.expect("received")]).expect("a message");
@@ -559,47 +467,6 @@ fn no_message_panics_and_no_answer_is_for_another_name() {
 
 const GOOD: &str = "GET /x?y=1 HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-
-#[tokio::test]
-async fn a_request_for_anything_else_is_refused() {
-    let rig = rig(&["a.test"], Vec::new(), None);
-    let kept = rig.web(80, OK).await;
-    let get = [
-        ("421", "GET / HTTP/1.1\r\nHost: a.test@evil.test"),
-        ("421", "GET / HTTP/1.1\r\nHost: a.test, evil.test"),
-        ("421", "GET / HTTP/1.1\r\nHost:"),
-        ("421", "GET http://a.test/ HTTP/1.1\r\nHost: evil.test"),
-        ("421", "GET http://evil.test@a.test/ HTTP/1.1\r\nHost: a.test"),
-        ("400", "GET https://a.test/ HTTP/1.1\r\nHost: a.test"),
-        ("400", "GET a.test HTTP/1.1\r\nHost: a.test"),
-        ("400", "GET / HTTP/1.0"),
-        ("400", "GET / HTTP/1.1\r\n Host: evil.test\r\nHost: a.test"),
-        ("400", "GET / HTTP/1.1\r\nHost: a.test\r\nX: \0"),
-        ("400", "POST / HTTP/1.1\r\nHost: a.test\r\nConnection: upgrade\r\nUpgrade: websocket"),
-        ("400", "X / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3"),
-        ("400", "DELETE / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked"),
-    ];
-    let lengths = [
-        "Content-Length: 3, 3",
-        "Content-Length: +3",
-        "Content-Length: 0x3",
-        "Transfer-Encoding: gzip, chunked",
-        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
-        "Transfer-Encoding: chunked, identity",
-        "Transfer-Encoding: \x0bchunked",
-    ];
-    let post = lengths.map(|length| ("400", format!("POST / HTTP/1.1\r\nHost: a.test\r\n{length}")));
-    let bad: Vec<_> = get.map(|(status, head)| (status, head.to_owned())).into_iter().chain(post).collect();
-    for (status, head) in &bad {
-        // A second request in the same packet is never answered.
-        let answer = rig.http(&format!("{head}\r\n\r\n3\r\nabc\r\n0\r\n\r\n{GOOD}")).await;
-        assert!(answer[8..].starts_with(&format!(" {status} ")), "{head}\n{answer}");
-        assert_eq!(answer.matches("HTTP/1.").count(), 1, "{head}\n{answer}");
-    }
-    assert_eq!(take(&kept), "");
-    let totals = rig.end().await;
-    assert_eq!((totals.requests, totals.requests_refused), (bad.len() as u64, bad.len() as u64));
-}
 
 #[tokio::test]
 async fn a_host_never_sees_two_lengths_or_a_long_head() {

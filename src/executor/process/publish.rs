@@ -276,7 +276,7 @@ mod tests {
             let folder = self.shape.folder.join(name);
             let facts = fs::metadata(&folder).expect("there");
             let (device, inode) = (facts.dev(), facts.ino());
-            Stage { folder, names: vec![names.to_owned()], device, inode, show_rest: false }
+            Stage { folder, names: vec![names.to_owned()], device, inode, show_rest: false, shown: Vec::new() }
         }
 
         fn copy(&self, name: &str) -> OwnedFd {

@@ -21,19 +21,18 @@ const UNASKED: &str = "a path that lies in none of the opened folders, where the
                        host function; a write at a handle that was opened for reading";
 
 /// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Watch(Arc<Mutex<Reported>>);
 
-#[derive(Default)]
 struct Reported {
-    to: Option<ToHost>,
+    to: ToHost,
     refused: Vec<Refused>,
     more: u64,
 }
 
 impl Watch {
     pub fn new(to: ToHost) -> Watch {
-        Watch(Arc::new(Mutex::new(Reported { to: Some(to), ..Reported::default() })))
+        Watch(Arc::new(Mutex::new(Reported { to, refused: Vec::new(), more: 0 })))
     }
 
     pub fn saw(&self, what: Denied, mut target: String) {
@@ -46,10 +45,8 @@ impl Watch {
             reported.more += 1;
             return;
         }
-        if let Some(to) = &reported.to {
-            // A host that is gone shows with the next report that matters.
-            let _ = to.send(&Report::Denied(refused.clone()), &[]);
-        }
+        // A host that is gone shows with the next report that matters.
+        let _ = reported.to.send(&Report::Denied(refused.clone()), &[]);
         reported.refused.push(refused);
     }
 

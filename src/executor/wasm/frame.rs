@@ -114,11 +114,11 @@ pub enum Report {
     Unable { message: String },
     /// Payload: what the guest wrote to its log, as it comes.
     Log,
-    /// Payload: what the guest wrote to its output, as it comes: lines of a stream, and all after them.
+    /// Payload: what the guest wrote to its output, as it comes.
     Output,
     /// Something that the call under way was refused.
     Denied(Refused),
-    /// Payload: the output, less what was sent before.
+    /// Payload: the text that a typed export returned.
     Answer(Answer),
     /// Payload: the next piece of compiled code.
     Code,
@@ -154,9 +154,9 @@ impl Answer {
 pub enum End {
     /// By WASI's own call.
     Exit { code: i32 },
-    /// `ok` of a typed export; the output is its text.
+    /// `ok` of a typed export.
     Returned,
-    /// `err` of a typed export; the output is its text.
+    /// `err` of a typed export.
     Raised,
     /// What stopped it, in wasmtime's words.
     Trapped { message: String },

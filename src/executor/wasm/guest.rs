@@ -5,7 +5,6 @@ use super::denials::{Granted, SCRATCH, Watch, below};
 use super::frame::{Denied, MAX_LOG_PIECE, Opening, Report, ToHost};
 use super::http::Hooks;
 use crate::base::lock;
-use crate::executor::output::MARK;
 use crate::sandbox;
 use bytes::Bytes;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
@@ -43,7 +42,7 @@ pub struct Guest {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     hooks: Hooks,
-    folders: Option<Folders>,
+    folders: Folders,
     /// The names of opened files and folders, by handle.
     names: HashMap<u32, String>,
     granted: Arc<Granted>,
@@ -55,7 +54,7 @@ impl Guest {
     /// `memory`: most bytes of all its linear memories together. `networked`: it may send HTTP requests.
     pub fn new(
         wasi: WasiCtx,
-        folders: Option<Folders>,
+        folders: Folders,
         granted: Arc<Granted>,
         memory: u64,
         networked: bool,
@@ -113,8 +112,7 @@ impl Guest {
     }
 
     fn opened(&mut self) -> wasmtime::Result<Vec<(Handle, String)>> {
-        let Some(folders) = &self.folders else { return Ok(Vec::new()) };
-        let opened = folders.give(&mut self.table)?;
+        let opened = self.folders.give(&mut self.table)?;
         for (handle, name) in &opened {
             let shown = self.granted.relative(name);
             self.names.insert(handle.rep(), shown.unwrap_or_else(|| name.clone()));
@@ -425,69 +423,44 @@ pub struct Sink(Arc<Mutex<SinkState>>);
 
 struct SinkState {
     to: ToHost,
-    /// Sent with each line break, so that a line is seen while the guest runs. Else only the lines of a stream are
-    /// sent, and whatever lines follow them.
-    is_log: bool,
+    report: Report,
     pending: Vec<u8>,
-    sent: u64,
-    max_bytes: u64,
+    /// How many bytes may still come.
+    left: u64,
     is_over: bool,
 }
 
 impl Sink {
-    pub fn log(to: &ToHost) -> Sink {
-        Sink::new(to, true, u64::MAX)
-    }
-
-    /// The answer. More than `max_bytes` end the call.
-    pub fn answer(to: &ToHost, max_bytes: u64) -> Sink {
-        Sink::new(to, false, max_bytes)
-    }
-
-    fn new(to: &ToHost, is_log: bool, max_bytes: u64) -> Sink {
+    /// `report`: what the host is told the bytes are. More than `max_bytes` end the call.
+    pub fn new(to: &ToHost, report: Report, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
-        Sink(Arc::new(Mutex::new(SinkState { to, is_log, pending, sent: 0, max_bytes, is_over: false })))
+        Sink(Arc::new(Mutex::new(SinkState { to, report, pending, left: max_bytes, is_over: false })))
     }
 
-    /// Takes bytes. An error ends the call.
+    /// Takes bytes, and sends them with each line break, so that a line is seen while the guest runs. An error ends the
+    /// call.
     pub fn take(&self, bytes: &[u8]) -> io::Result<()> {
         let own = &mut *lock(&self.0);
-        own.is_over |= own.sent + (own.pending.len() + bytes.len()) as u64 > own.max_bytes;
+        own.is_over |= bytes.len() as u64 > own.left;
         if own.is_over {
             return Err(io::Error::other("the output limit is reached"));
         }
+        own.left -= bytes.len() as u64;
         own.pending.extend_from_slice(bytes);
-        let has_line = bytes.contains(&b'\n');
-        let is_stream = own.sent > 0 || own.pending.starts_with(MARK);
-        let length = match own.is_log {
-            true if has_line || own.pending.len() >= CHUNK => own.pending.len(),
-            false if has_line && is_stream => {
-                own.pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)
-            }
-            _ => 0,
-        };
-        own.send(length)
+        if bytes.contains(&b'\n') || own.pending.len() >= CHUNK { own.send() } else { Ok(()) }
     }
 
-    /// Sends what has no line break yet, too.
-    pub fn flush(&self) -> io::Result<()> {
+    /// Sends what has no line break yet, too. True: the limit was passed.
+    pub fn finish(&self) -> io::Result<bool> {
         let own = &mut *lock(&self.0);
-        own.send(own.pending.len())
-    }
-
-    /// What was not sent, and whether the limit was passed.
-    pub fn finish(&self) -> (Vec<u8>, bool) {
-        let own = &mut *lock(&self.0);
-        (std::mem::take(&mut own.pending), own.is_over)
+        own.send().map(|()| own.is_over)
     }
 }
 
 impl SinkState {
-    fn send(&mut self, length: usize) -> io::Result<()> {
-        let report = if self.is_log { Report::Log } else { Report::Output };
-        self.pending[..length].chunks(CHUNK).try_for_each(|piece| self.to.send(&report, piece))?;
-        self.pending.drain(..length);
-        self.sent += length as u64;
+    fn send(&mut self) -> io::Result<()> {
+        self.pending.chunks(CHUNK).try_for_each(|piece| self.to.send(&self.report, piece))?;
+        self.pending.clear();
         Ok(())
     }
 }

@@ -5,15 +5,14 @@
 //! each call in a fresh store. The host compiles and runs no module. A worker is not used again after a trap, a limit
 //! or a timeout, for another shape, or after a call that left anything in scratch.
 
-mod adapt;
+pub mod adapt;
 mod compile;
 mod denials;
-mod engine;
+pub mod engine;
 mod frame;
 mod guest;
 mod http;
 mod library;
-pub mod rig;
 mod session;
 mod trusted_code;
 mod worker;
@@ -214,7 +213,7 @@ fn conclude(
     if let Some(bad) = printed.bad {
         return Ok(Outcome { logs, ..outcome(bad) });
     }
-    let (answer, output) = match answered {
+    let (answer, returned) = match answered {
         Ok(answered) => answered,
         Err(SessionError::Late) => return Ok(Outcome { logs, ..outcome(Ending::TimedOut { limit_ms }) }),
         Err(SessionError::Died(Some(limit))) => return Ok(Outcome { logs, ..outcome(over(limit)) }),
@@ -228,8 +227,8 @@ fn conclude(
     let ending = match answer.end {
         End::Exit { code: 0 } => printed.ending(shape.text_output),
         End::Exit { code } => Ending::Exited { code },
-        End::Returned => output::judge("the returned text", &output, shape.text_output),
-        End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&output)) },
+        End::Returned => output::judge("the returned text", &returned, shape.text_output),
+        End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&returned)) },
         End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
         // The limits that a worker itself holds its guest to.
@@ -249,11 +248,11 @@ fn conclude(
     };
     let mut outcome = Outcome { logs, ..outcome(ending) };
     if !gave_answer {
-        outcome.printed = output::last_lines(&output);
+        outcome.printed = output::last_lines(&printed.rest);
     }
     outcome.usage.cpu_ms = Some(answer.cpu_ms);
     outcome.usage.peak_memory_bytes = Some(answer.peak_memory);
-    outcome.usage.output_bytes = printed.total.max(output.len() as u64);
+    outcome.usage.output_bytes = printed.total.max(returned.len() as u64);
     outcome.parts = printed.is_list();
     Ok(outcome)
 }

@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    /// One call: its answer and its output; what it tells meanwhile goes to `heard` as it comes. After `Err`, and
+    /// One call: its answer and the text that it returned; what it tells meanwhile goes to `heard` as it comes. After `Err`, and
     /// whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,
@@ -262,12 +262,11 @@ async fn answer(
                     return Err(invalid("output after which nothing is read"));
                 }
             }
-            Some((Report::Answer(answer), output)) if answer.id == id => {
+            Some((Report::Answer(answer), returned)) if answer.id == id => {
                 if matches!(answer.end, End::Exit { .. }) {
-                    heard.out.push(&output).await;
                     heard.out.close().await;
                 }
-                return Ok((answer, output));
+                return Ok((answer, returned));
             }
             Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
             Some(_) => return Err(invalid("a report that answers nothing")),

@@ -132,7 +132,8 @@ impl Loaded {
         Ok(Loaded { entry, init, folders, granted, engine, ticker, runtime })
     }
 
-    /// Runs one call to its end or to its limit. `to` gets the log, and the lines of a stream, in frames.
+    /// Runs one call to its end or to its limit: the answer, and the text that a typed export returned. `to` gets the
+    /// log and what is printed, in frames.
     pub fn call(
         &self,
         id: u64,
@@ -145,14 +146,15 @@ impl Loaded {
         let deadline = Instant::now() + timeout.min(LONGEST_CALL);
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
-        let (log, out) = (Sink::log(to), Sink::answer(to, limits.get(Limit::OutputBytes)));
+        let most = limits.get(Limit::OutputBytes);
+        let (log, out) = (Sink::new(to, Report::Log, u64::MAX), Sink::new(to, Report::Output, most));
         let watch = Watch::new(to.clone());
         let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log, watch.clone()));
         store.limiter(|guest| &mut guest.meter);
         let handles = limits.get(Limit::OpenFiles).saturating_add(SPARE_HANDLES);
         store.data_mut().table.set_max_capacity(usize::try_from(handles).unwrap_or(usize::MAX));
         // How much one host call may copy: about as much as the guest may answer.
-        let copy = limits.get(Limit::OutputBytes).max(MIB).saturating_add(64 * KIB);
+        let copy = most.max(MIB).saturating_add(64 * KIB);
         store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(move |_| match () {
@@ -161,17 +163,20 @@ impl Loaded {
             () => Ok(UpdateDeadline::Yield(1)),
         });
         self.ticker.running(true);
-        let run = async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input, &out)).await };
+        let run = async { tokio::time::timeout_at(deadline.into(), self.enter(&mut store, input)).await };
         let ended = self.block_on(run)?;
         self.ticker.running(false);
         let guest = store.into_data();
-        let end = match ended {
-            Err(_) => End::TimedOut,
-            Ok(Ok(end)) => end,
-            Ok(Err(error)) => failed(&error, copy, &log),
+        let (end, mut returned) = match ended {
+            Err(_) => (End::TimedOut, Vec::new()),
+            Ok(Ok(ended)) => ended,
+            Ok(Err(error)) => (failed(&error, copy, &log), Vec::new()),
         };
-        log.flush()?;
-        let (output, over) = out.finish();
+        log.finish()?;
+        let over = out.finish()? || returned.len() as u64 > most;
+        if over {
+            returned.clear();
+        }
         let end =
             settle(end, over, guest.meter.refused, || self.folders.were_asked_for() && is_full(&self.init.scratch));
         let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
@@ -180,42 +185,24 @@ impl Loaded {
         drop(guest);
         let clean = self.folders.are_clean();
         let more_denied = watch.more();
-        Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, output))
+        Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, returned))
     }
 
-    /// One call without limits, clock or folders, for the rig.
-    pub fn bare(&self, input: &str) -> wasmtime::Result<()> {
-        let out = Sink::answer(&ToHost::new(std::io::sink()), u64::MAX);
-        let mut wasi = WasiCtxBuilder::new();
-        if let GuestEntry::Command(_) = self.entry {
-            wasi.stdin(MemoryInputPipe::new(input.as_bytes().to_vec())).stdout(out.clone());
-        }
-        let granted = Arc::clone(&self.granted);
-        let guest = Guest::new(wasi.build(), None, granted, u64::MAX, false, Watch::default());
-        let mut store = Store::new(&self.engine, guest);
-        store.set_epoch_deadline(u64::MAX / 2);
-        self.runtime.block_on(self.enter(&mut store, input.as_bytes().to_vec(), &out)).map(|_| ())
-    }
-
-    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>, out: &Sink) -> wasmtime::Result<End> {
+    async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>) -> wasmtime::Result<(End, Vec<u8>)> {
         match &self.entry {
             GuestEntry::Typed(ready, export) => {
                 let instance = ready.instantiate_async(&mut *store).await?;
                 let run = instance.get_typed_func::<(&str,), (Result<String, String>,)>(&mut *store, export)?;
                 let input = String::from_utf8(input)?;
-                let (answer,) = run.call_async(&mut *store, (&input,)).await?;
-                let (end, text) = match answer {
-                    Ok(text) => (End::Returned, text),
-                    Err(text) => (End::Raised, text),
-                };
-                // The sink remembers that an answer is too long.
-                let _ = out.take(text.as_bytes());
-                Ok(end)
+                Ok(match run.call_async(&mut *store, (&input,)).await? {
+                    (Ok(text),) => (End::Returned, text.into_bytes()),
+                    (Err(text),) => (End::Raised, text.into_bytes()),
+                })
             }
             GuestEntry::Command(ready) => {
                 let command = ready.instantiate_async(&mut *store).await?;
                 let ok = command.wasi_cli_run().call_run(&mut *store).await?;
-                Ok(End::Exit { code: i32::from(ok.is_err()) })
+                Ok((End::Exit { code: i32::from(ok.is_err()) }, Vec::new()))
             }
         }
     }
@@ -256,7 +243,7 @@ impl Loaded {
             GuestEntry::Command(_) => wasi.stdin(MemoryInputPipe::new(input.to_vec())).stdout(out.clone()),
         };
         let memory = self.init.limits.get(Limit::MemoryBytes);
-        let (folders, granted) = (Some(self.folders.clone()), Arc::clone(&self.granted));
+        let (folders, granted) = (self.folders.clone(), Arc::clone(&self.granted));
         Guest::new(wasi.build(), folders, granted, memory, networked, watch)
     }
 

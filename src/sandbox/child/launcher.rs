@@ -276,7 +276,7 @@ impl Launcher<'_> {
     ) -> Result<Spawned, Problem> {
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {
-            scratch.stage(stage, from, number, &self.setup.mounts)?;
+            scratch.stage(stage, from, number)?;
         }
         if let Some((name, text)) = &given.source {
             scratch.source(name, text)?;

@@ -104,7 +104,8 @@ impl GrantPlan {
                     self.missing.push(folder.clone());
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
-                let new = || Stage { folder: folder.clone(), names: Vec::new(), device, inode, show_rest: false };
+                let (none, shown) = (Vec::new(), Vec::new());
+                let new = || Stage { folder: folder.clone(), names: none, device, inode, show_rest: false, shown };
                 let stage = self.stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }
@@ -188,12 +189,17 @@ pub fn refuses(tree: &Path) -> bool {
     check_written(&WrittenTree { tree: tree.to_path_buf(), writer: String::new() }).is_err()
 }
 
-/// Sets which staged folders stay visible beside their copies, and covers special files around and below them.
+/// Sets what stays visible of staged folders beside their copies, and covers special files around and below them.
 fn settled(mut resolved: Resolved) -> Result<Resolved, Fault> {
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
         if stage.show_rest {
             resolved.masks.extend(specials_at(&stage.folder)?);
+        } else {
+            let paths = resolved.mounts.iter().map(|mount| mount.path.clone());
+            stage.shown = paths.filter(|path| path.starts_with(&stage.folder)).collect();
+            // In order: a folder comes with all that is mounted in it.
+            stage.shown.dedup_by(|below, path| below.starts_with(path));
         }
         let below = |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
         for mount in resolved.mounts.iter().filter(below) {

@@ -6,7 +6,7 @@
 use crate::base::files;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
-use crate::sandbox::protocol::{Identity, Mount, Problem, ProblemKind, Setup, Stage};
+use crate::sandbox::protocol::{Identity, Problem, ProblemKind, Setup, Stage};
 use crate::sandbox::sys;
 use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};
@@ -145,30 +145,19 @@ impl Scratch {
     }
 
     /// A private copy of a staged folder, filled with the files that match now.
-    pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize, mounts: &[Mount]) -> Result<(), Problem> {
+    pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize) -> Result<(), Problem> {
         let names = fs::read_dir(format!("/proc/self/fd/{}", from.as_raw_fd()))
             .map_err(problem(format!("reading {}", stage.folder.display())))?;
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;
-        let names: Vec<_> = names.flatten().map(|e| e.file_name()).collect();
-        let matches = |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| stage.copies(name));
+        let entries: Vec<_> = names.flatten().map(|entry| stage.folder.join(entry.file_name())).collect();
         // What stays visible is bound before the copy covers it: each part with its own access, and all mounts in it.
-        let copied = |path: &Path, folder: bool| {
-            !folder && path.parent() == Some(stage.folder.as_path()) && path.file_name().is_some_and(matches)
-        };
-        let mut visible: Vec<PathBuf> = mounts.iter().map(|mount| mount.path.clone()).collect();
-        if stage.show_rest {
-            visible.extend(names.iter().map(|name| stage.folder.join(name)));
-        }
-        visible.retain(|path| path.starts_with(&stage.folder) && *path != stage.folder);
-        visible.sort();
-        visible.dedup_by(|below, path| below.starts_with(path));
         let mut rest = Vec::new();
-        for path in visible {
+        for path in if stage.show_rest { &entries } else { &stage.shown } {
             // Not through a link, which could lead to anything in the view.
-            let Ok(file) = files::without_links(&path, OFlag::O_PATH) else { continue };
+            let Ok(file) = files::without_links(path, OFlag::O_PATH) else { continue };
             let file = fs::File::from(file);
             let Ok(meta) = file.metadata() else { continue };
-            if (meta.is_dir() || meta.is_file()) && !copied(&path, meta.is_dir()) {
+            if meta.is_dir() || meta.is_file() && !stage.copies_at(path) {
                 let bound = sys::open_tree(file.as_fd(), c"", true).map_err(problem("binding beside a staged file"))?;
                 rest.push((path, meta.is_dir(), bound));
             }
@@ -176,12 +165,12 @@ impl Scratch {
         // Made again below /tmp or another stage, which cover the folder that the view had made.
         view::make_folder(&stage.folder)?;
         let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
-        for name in names.iter().filter(|name| matches(name)) {
+        for name in entries.iter().filter(|path| stage.copies_at(path)).filter_map(|path| path.file_name()) {
             self.copy(from, name, &place, owner)?;
         }
         for (path, folder, bound) in rest {
-            view::make_point(&path, folder)?;
-            self.mount(&bound, &path)?;
+            view::make_point(path, folder)?;
+            self.mount(&bound, path)?;
         }
         self.staged.push(place);
         Ok(())

@@ -191,63 +191,6 @@ async fn nothing_is_sent_to_a_host_with_another_certificate() {
 }
 
 #[tokio::test]
-async fn an_answer_shows_no_secret() {
-    let rig = guarded(bearer());
-    let header = format!(
-        "X-Echo: Bearer {SECRET}\r\nx-s3cret%2Fvalue%2b1: 2\r\nContent-Encoding: Identity\r\n\
-         Content-Type: text/html;charset=\"iso-8859-1\""
-    );
-    let body = format!("<{SECRET}> s3cret%2FValue%2B1 s3cret\\/Value+1 end");
-    let chunks: String = body.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
-    let chunked = format!("HTTP/1.1 200 {SECRET}\r\n{header}\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
-    let whole = format!("HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    for answer in [chunked, whole] {
-        let _kept = rig.secure(&world().a, &answer).await;
-        let got = rig.http(&last(GOOD)).await;
-        let (head, body) = got.split_once("\r\n\r\n").expect("a head");
-        let text = match head.contains("chunked") {
-            false => got.clone(),
-            true => head.lines().chain(body.split("\r\n").skip(1).step_by(2)).collect(),
-        };
-        let stars = "*".repeat(SECRET.len());
-        assert!(text.contains(&format!("<{stars}> ")) && text.ends_with(" end"), "{got}");
-        assert!(got.to_ascii_lowercase().contains(&format!("x-echo: bearer {stars}\r\n")), "{got}");
-        assert!(["s3cret", "value"].iter().all(|part| !text.to_ascii_lowercase().contains(part)), "{got}");
-    }
-    for (answer, why) in [
-        ("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok", "compressed"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", "compressed"),
-        ("HTTP/1.1 206 Partial Content\r\nContent-Length: 2\r\n\r\nok", "a part"),
-        ("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nx", "switched"),
-    ] {
-        let _kept = rig.secure(&world().a, answer).await;
-        let got = rig.http(GOOD).await;
-        assert!(got.starts_with("HTTP/1.1 502 ") && got.contains(why), "{got}");
-    }
-}
-
-#[tokio::test]
-async fn a_long_answer_passes_whole_and_ends_with_its_host() {
-    let rig = guarded(bearer());
-    let body = "0123456789".repeat(40_000);
-    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    let _kept = rig.secure(&world().a, &answer).await;
-    assert!(rig.http(&last(GOOD)).await.ends_with(&format!("\r\n\r\n{body}")));
-    let broken = format!("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{SECRET}");
-    rig.encrypted(&world().a, move |mut stream| {
-        let broken = broken.clone();
-        async move {
-            let _ = stream.read(&mut [0; 4096]).await;
-            let _ = stream.write_all(broken.as_bytes()).await;
-            let _ = stream.shutdown().await;
-        }
-    })
-    .await;
-    let got = rig.http(GOOD).await;
-    assert!(!got.contains("s3") && !got.ends_with("\r\n\r\n***"), "{got:?}");
-}
-
-#[tokio::test]
 async fn values_end_with_their_call() {
     let rig = guarded(bearer());
     let kept = rig.secure(&world().a, OK).await;

@@ -1,16 +1,17 @@
 //! Limits: the smallest of what the manifest, the policy and the host's cap say. None is left open.
 
 use super::confinement::Limits;
-use super::grantable::{Entry, Layer};
+use super::grantable::Layer;
 use super::verdict::{LimitVerdict, Notes, wall};
 use crate::manifest::Manifest;
 use crate::quantity::Limit;
-use std::collections::BTreeMap;
 
-/// All limits; `notes` says which are less than was requested.
+/// All limits; `notes` says which are less than was requested. `usual_ms`: the most time that a call has which asks for
+/// none.
 pub(super) fn limits(
     manifest: &Manifest,
-    layers: &[Layer<'_, BTreeMap<Limit, Entry<u64>>>],
+    layers: &[Layer<'_>],
+    usual_ms: u64,
     cgroup: bool,
     notes: &mut Notes,
 ) -> Vec<LimitVerdict> {
@@ -22,8 +23,6 @@ pub(super) fn limits(
         let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
         let house = (limit.house_default(), "house default".to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(house);
-        // Who asks for no time gets the house default, not the ceiling.
-        let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
         let (clamped, enforced_by) =
             (asked.is_some_and(|asked| asked > ceiling), enforced_by(limit, cgroup).to_owned());
         let sampled = match limit {
@@ -32,7 +31,10 @@ pub(super) fn limits(
             Limit::WrittenBytes | Limit::WrittenFiles => true,
             _ => false,
         };
-        let effective = asked.unwrap_or(usual).min(ceiling);
+        let most = if limit == Limit::TimeoutMs { ceiling.min(usual_ms) } else { ceiling };
+        // Who asks for no time gets the house default, not the ceiling.
+        let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
+        let effective = asked.unwrap_or(usual).min(most);
         LimitVerdict { limit, asked, ceiling, effective, clamped, from, enforced_by, sampled }
     };
     let limits: Vec<LimitVerdict> = Limit::ALL.into_iter().map(verdict).collect();
@@ -48,10 +50,10 @@ pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
     Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
 }
 
-fn ceiling(limit: Limit, layer: &Layer<'_, BTreeMap<Limit, Entry<u64>>>) -> (u64, String) {
-    match layer.entries.get(&limit) {
+fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {
+    match layer.policy.limits.get(&limit) {
         Some(ceiling) if ceiling.grant > limit.most() => (limit.most(), "the largest response".to_owned()),
-        Some(ceiling) => (ceiling.grant, layer.origin.place(ceiling.at)),
+        Some(ceiling) => (ceiling.grant, layer.policy.place(ceiling.at)),
         None => (limit.house_default(), "house default".to_owned()),
     }
 }

@@ -5,10 +5,9 @@ use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, 
 use super::decision::Decision;
 use super::file::{Mode, Policy, Selector};
 use super::files::Judge;
-use super::grantable::Layer;
+use super::grantable::{Layer, as_policy, refused_with};
 use super::load::Policies;
 use super::machine::{self, Machine, Need};
-use super::narrow::{as_policy, refused_with, time_ms};
 use super::packages::{self, Ecosystem};
 use super::services::{self, ServiceGrant};
 use super::verdict::{Confirm, Narrower, Notes, RequestKind, Verdict};
@@ -168,7 +167,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
     let words =
         "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
     notes.all.extend(opens_base.then(|| words.to_owned()));
-    let usual_ms = owners.iter().filter_map(|owner| time_ms(owner, None).ok()).min().unwrap_or(u64::MAX);
+    let usual_ms = owners.iter().filter_map(|owner| limits::time_ms(owner, None).ok()).min().unwrap_or(u64::MAX);
     let limits = limits::limits(manifest, &layers, usual_ms, machine.cgroup, &mut notes);
     let mut confirm: Vec<Confirm> = bounds().filter_map(asked_for).collect();
     let more = owners.iter().flat_map(|owner| &owner.confirm);

@@ -1,9 +1,16 @@
 //! What every kind of grant can answer, and the one intersection by which everything narrows.
 
+use super::area::Area;
+use super::capability::Capability;
+use super::confinement::Access;
+use super::decision::Decision;
 use super::file::Policy;
-use super::verdict::Narrower;
+use super::files::{FileRules, Rule};
+use super::limits;
+use super::verdict::{Narrower, RequestKind};
 use crate::base::text;
-use crate::manifest::At;
+use crate::fault::{Fault, Kind};
+use crate::manifest::{At, StderrRule};
 use std::path::Path;
 
 /// One entry of a policy: the most that it grants, and where it is written.
@@ -54,6 +61,44 @@ impl Layer<'_> {
             _ => format!("no entry of {table} in policy {} covers {what}", self.policy.origin().called()),
         }
     }
+}
+
+/// What a tool has, as a policy that bounds whoever runs its script.
+pub(super) fn as_policy(owner: &Decision) -> Policy {
+    fn entry<G: Clone>(grant: &G) -> Entry<G> {
+        Entry { grant: grant.clone(), at: At::default() }
+    }
+    let (why, at) = (String::new(), At::default());
+    let rules = |access| {
+        let grants = owner.grants.iter().filter(|grant| grant.access == access);
+        let areas = grants.map(|grant| Area::from_opening(&grant.opening));
+        areas.map(|area| Rule { text: area.text(), relative: false, area, why: why.clone(), at }).collect()
+    };
+    let words = owner.verdicts.iter().filter(|verdict| verdict.allowed && verdict.what == RequestKind::Capability);
+    let packages = owner.package_rules.iter().filter_map(|(of, allowed)| Some((*of, entry(allowed.as_ref().ok()?))));
+    Policy {
+        name: owner.tool.clone(),
+        stderr: if owner.stderr_is_error { StderrRule::Error } else { StderrRule::Log },
+        require_cgroup: owner.require_cgroup,
+        observe: owner.observe,
+        files: FileRules { read: rules(Access::Read), write: rules(Access::Write) },
+        limits: limits::of_shape(&owner.limits).0.iter().map(|(limit, most)| (*limit, entry(most))).collect(),
+        capabilities: words.map(|word| Capability { name: word.asked.clone(), why: why.clone(), at }).collect(),
+        hosts: owner.hosts.iter().map(entry).collect(),
+        secrets: owner.secrets.iter().map(entry).collect(),
+        packages: packages.collect(),
+        digest: owner.digest.clone(),
+        ..Policy::built_in()
+    }
+}
+
+/// Why no call may run the script of a tool that is refused itself.
+pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
+    let fault = owner.shape.as_ref().err().filter(|fault| fault.kind == Kind::SecurityError)?;
+    let why = fault.person.as_deref().unwrap_or_default();
+    let message = "this script belongs to a tool that this host refuses; ask the operator";
+    let person = format!("{} names this script and is refused itself: {why}", owner.tool);
+    Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
 /// Of what goes by a name: the entry of the policy, where every layer has one; else who refuses, and why.

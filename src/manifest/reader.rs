@@ -79,11 +79,8 @@ impl<'d> Reader<'d> {
     /// Reports one error of a schema. `around`: where the value lies that was held to it.
     fn explain(&mut self, error: &ValidationError<'_>, schema: &Value, around: &str) {
         let at = format!("{around}{}", error.instance_path().as_str());
-        let key = at.rsplit('/').next().unwrap_or_default();
-        let whose = match key.parse::<usize>() {
-            Ok(_) => format!("an entry of `{}`", at.rsplit('/').nth(1).unwrap_or_default()),
-            Err(_) => format!("`{key}`"),
-        };
+        // Of an entry of a list: the list.
+        let key = at.rsplit('/').find(|key| key.parse::<usize>().is_err()).unwrap_or_default();
         let rule = rule(schema, error.schema_path().as_str());
         if let Kind::AdditionalProperties { unexpected } = error.kind() {
             return self.unknown_names(&at, unexpected, rule);
@@ -97,19 +94,19 @@ impl<'d> Reader<'d> {
                 let name = property.as_str().unwrap_or_default();
                 (false, format!("`{name}` is missing{}", about(&rule["properties"][name])))
             }
-            Kind::MinItems { .. } => (false, format!("{whose} is empty{}", about(rule))),
+            Kind::MinItems { .. } => (false, format!("`{key}` is empty{}", about(rule))),
             Kind::MaxItems { limit } => (false, format!("more than {limit} entries")),
-            Kind::Pattern { pattern } if pattern == r"\S" => (false, format!("{whose} is blank{}", about(rule))),
+            Kind::Pattern { pattern } if pattern == r"\S" => (false, format!("`{key}` is blank{}", about(rule))),
             Kind::Enum { options } => {
                 let known: Vec<&str> = options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
                 let near = did_you_mean(error.instance().as_str().unwrap_or_default(), &known);
-                (false, format!("{whose} {}{near}", must(error)))
+                (false, format!("`{key}` {}{near}", must(error)))
             }
             Kind::Type { .. } | Kind::Constant { .. } | Kind::Minimum { .. } | Kind::Maximum { .. } => {
-                (false, format!("{whose} {}{}", must(error), about(rule)))
+                (false, format!("`{key}` {}{}", must(error), about(rule)))
             }
-            Kind::MaxLength { .. } => (true, format!("{whose} {}", must(error))),
-            _ => (true, format!("{whose} is not written as it must be{}", about(rule))),
+            Kind::MaxLength { .. } => (true, format!("`{key}` {}", must(error))),
+            _ => (true, format!("`{key}` is not written as it must be{}", about(rule))),
         };
         match is_rough && self.format.defers {
             true => self.rough.push((at, message)),

@@ -1,11 +1,12 @@
 //! One file while it is read: what its JSON Schema refuses, what else is wrong with it, and where. Manifests (JSON) and
 //! policies (TOML) are read by the same rules. No message repeats a value: it may be a secret.
 
+use super::schema::must;
 use crate::base::json::{Document, escape_segment};
 use crate::base::problem::{At, Code, Problem, Severity};
 use crate::base::{suggest, text};
 use jsonschema::ErrorIterator;
-use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
+use jsonschema::error::{ValidationError, ValidationErrorKind as Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -17,26 +18,16 @@ const LONGEST_FAULTY: usize = 1000;
 /// Most unknown names that are reported of one table or object.
 const MAX_NAMES: usize = 100;
 
-/// The words of a file format (JSON or TOML) for its kinds of values, in messages.
-pub struct Words {
-    null: &'static str,
-    object: &'static str,
-    assign: &'static str,
+/// How the faults of a file format (JSON or TOML) are explained.
+pub struct Format {
     /// Values of a document beyond which its faults are not explained one by one.
     most_explained: usize,
     /// Whoever reads a text says better than its schema what is wrong with it.
     defers: bool,
 }
 
-/// TOML has no null: dates and numbers without end become one.
-pub const TOML: Words = Words {
-    null: "a date or a number without end",
-    object: "a table",
-    assign: " =",
-    most_explained: usize::MAX,
-    defers: false,
-};
-const JSON: Words = Words { null: "null", object: "an object", assign: ":", most_explained: 20_000, defers: true };
+pub const TOML: Format = Format { most_explained: usize::MAX, defers: false };
+const JSON: Format = Format { most_explained: 20_000, defers: true };
 
 /// The text that a value was read from.
 pub trait Places {
@@ -54,15 +45,15 @@ impl Places for Document<'_> {
 pub struct Reader<'d> {
     pub value: &'d Value,
     places: &'d dyn Places,
-    words: &'static Words,
+    format: &'static Format,
     problems: Vec<Problem>,
     /// Pointers and messages of what the schema says, and the reader of a text may say exactly.
     rough: Vec<(String, String)>,
 }
 
 impl<'d> Reader<'d> {
-    pub fn new(value: &'d Value, places: &'d dyn Places, words: &'static Words) -> Reader<'d> {
-        Reader { value, places, words, problems: Vec::new(), rough: Vec::new() }
+    pub fn new(value: &'d Value, places: &'d dyn Places, format: &'static Format) -> Reader<'d> {
+        Reader { value, places, format, problems: Vec::new(), rough: Vec::new() }
     }
 
     pub fn from_json(document: &'d Document<'d>) -> Reader<'d> {
@@ -76,7 +67,7 @@ impl<'d> Reader<'d> {
         value: &'v Value,
         pointer: &str,
     ) {
-        if !has_at_most(value, &mut { self.words.most_explained }) {
+        if !has_at_most(value, &mut { self.format.most_explained }) {
             let message = "this is too large for what its schema says of it: `toolhost schema manifest` prints it";
             return self.error(Code::Schema, pointer, message);
         }
@@ -88,11 +79,8 @@ impl<'d> Reader<'d> {
     /// Reports one error of a schema. `around`: where the value lies that was held to it.
     fn explain(&mut self, error: &ValidationError<'_>, schema: &Value, around: &str) {
         let at = format!("{around}{}", error.instance_path().as_str());
-        let key = at.rsplit('/').next().unwrap_or_default();
-        let (key, entry) = match key.parse::<usize>() {
-            Ok(_) => (at.rsplit('/').nth(1).unwrap_or_default(), true),
-            Err(_) => (key, false),
-        };
+        // Of an entry of a list: the list.
+        let key = at.rsplit('/').find(|key| key.parse::<usize>().is_err()).unwrap_or_default();
         let rule = rule(schema, error.schema_path().as_str());
         if let Kind::AdditionalProperties { unexpected } = error.kind() {
             return self.unknown_names(&at, unexpected, rule);
@@ -106,22 +94,21 @@ impl<'d> Reader<'d> {
                 let name = property.as_str().unwrap_or_default();
                 (false, format!("`{name}` is missing{}", about(&rule["properties"][name])))
             }
-            Kind::Type { kind } => (false, wrong_type(kind, key, entry, rule, error.instance(), self.words)),
-            Kind::Enum { options: listed } | Kind::Constant { expected_value: listed } => {
-                let listed: &Value = listed;
-                let listed = listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice);
-                let words: Vec<&str> = listed.iter().filter_map(Value::as_str).collect();
-                (false, one_of(key, &words, error.instance()))
-            }
-            Kind::Minimum { limit } => (false, format!("`{key}` is too small; the least is {limit}{}", about(rule))),
-            Kind::Maximum { limit } => (false, format!("`{key}` is too large; the most is {limit}{}", about(rule))),
             Kind::MinItems { .. } => (false, format!("`{key}` is empty{}", about(rule))),
             Kind::MaxItems { limit } => (false, format!("more than {limit} entries")),
-            Kind::MaxLength { limit } => (true, format!("`{key}` is longer than {limit} characters")),
             Kind::Pattern { pattern } if pattern == r"\S" => (false, format!("`{key}` is blank{}", about(rule))),
+            Kind::Enum { options } => {
+                let known: Vec<&str> = options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                let near = did_you_mean(error.instance().as_str().unwrap_or_default(), &known);
+                (false, format!("`{key}` {}{near}", must(error)))
+            }
+            Kind::Type { .. } | Kind::Constant { .. } | Kind::Minimum { .. } | Kind::Maximum { .. } => {
+                (false, format!("`{key}` {}{}", must(error), about(rule)))
+            }
+            Kind::MaxLength { .. } => (true, format!("`{key}` {}", must(error))),
             _ => (true, format!("`{key}` is not written as it must be{}", about(rule))),
         };
-        match is_rough && self.words.defers {
+        match is_rough && self.format.defers {
             true => self.rough.push((at, message)),
             false => self.error(Code::Schema, &at, message),
         }
@@ -293,42 +280,6 @@ fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
         }
     }
     schema
-}
-
-fn one_of(key: &str, words: &[&str], written: &Value) -> String {
-    let listed: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-    let near = did_you_mean(written.as_str().unwrap_or_default(), words);
-    format!("`{key}` must be {}{near}", listed.join(" or "))
-}
-
-fn wrong_type(kind: &TypeKind, key: &str, entry: bool, rule: &Value, written: &Value, words: &Words) -> String {
-    let is = match written {
-        Value::Null => words.null,
-        Value::Bool(_) => "a boolean",
-        Value::Number(number) if number.is_f64() => "a float",
-        Value::Number(_) => "an integer",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => words.object,
-    };
-    let wanted = match kind {
-        TypeKind::Multiple(_) => "a text, a number, true or false".to_owned(),
-        TypeKind::Single(kind) => match kind.to_string().as_str() {
-            "object" if entry && rule["required"].is_array() => {
-                let keys = rule["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-                let keys: Vec<String> = keys.map(|key| format!("{key}{} \"…\"", words.assign)).collect();
-                return format!("each entry of `{key}` is written {{ {} }}", keys.join(", "));
-            }
-            "object" => words.object.to_owned(),
-            "array" => "a list in [ ]".to_owned(),
-            "string" => "text in quotes".to_owned(),
-            "boolean" => "true or false".to_owned(),
-            "integer" => "a whole number".to_owned(),
-            other => format!("a {other}"),
-        },
-    };
-    let whose = if entry { format!("each entry of `{key}`") } else { format!("`{key}`") };
-    format!("{whose} must be {wanted}, not {is}")
 }
 
 /// `; did you mean …?` for the nearest known word, or nothing.

@@ -239,7 +239,7 @@ impl Flaw {
 }
 
 /// What a value must be, or is, without repeating the value.
-fn must(error: &ValidationError<'_>) -> String {
+pub(super) fn must(error: &ValidationError<'_>) -> String {
     match error.kind() {
         Kind::Type { kind } => {
             let nouns: Vec<String> = match kind {

@@ -1,7 +1,5 @@
-//! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes exactly this; `audit`
-//! prints it.
-//!
-//! For: the view, audit, who-can. In: nothing. Out: constants. Never: a path that only the view or only audit knows.
+//! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes exactly this, and
+//! `audit` prints it: neither knows a path that does not stand here.
 
 /// Kernel trees, which no policy opens, for reading or writing; a call has its own. `/` holds them all.
 pub const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];

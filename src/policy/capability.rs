@@ -169,7 +169,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
 /// The answers to all that are not secrets, and what the machine lacks for them.
 pub(super) fn judge(
     manifest: &Manifest,
-    layers: &[Layer<'_, Vec<Capability>>],
+    layers: &[Layer<'_>],
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<Need> {
@@ -179,7 +179,9 @@ pub(super) fn judge(
         if let Kind::Secret(_) = kind {
             continue;
         }
-        let granted = granted(layers, "[capabilities] grant", word, |entry| entry.name == *word);
+        let granted = granted(layers, "[capabilities] grant", word, |policy| {
+            policy.capabilities.iter().find(|entry| entry.name == *word)
+        });
         verdicts.push(match (missing(machine, manifest, word), kind, granted) {
             (Some(reason), ..) => {
                 // An unknown word is a mistake of the manifest and no lack here: the registry reports it.

@@ -3,14 +3,14 @@
 use super::area::Area;
 use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, Shape, Variable};
 use super::decision::Decision;
-use super::file::{Bounds, Mode, Policy, Selector};
+use super::file::{Mode, Policy, Selector};
 use super::files::Judge;
+use super::grantable::{Layer, as_policy, refused_with};
 use super::load::Policies;
 use super::machine::{self, Machine, Need};
-use super::narrow::narrow_by_owner;
 use super::packages::{self, Ecosystem};
 use super::services::{self, ServiceGrant};
-use super::verdict::{Confirm, Notes, RequestKind, Verdict};
+use super::verdict::{Confirm, Narrower, Notes, RequestKind, Verdict};
 use super::writable::{HardDenials, written_trees};
 use super::{capability, hosts, limits, secrets};
 use crate::base::text;
@@ -110,27 +110,24 @@ struct Answers {
     lacks: Vec<Need>,
 }
 
-fn answer(subject: &Subject<'_>, bounds: Bounds<'_>, policies: &Policies, machine: &Machine) -> Answers {
+fn answer(subject: &Subject<'_>, layers: &[Layer<'_>], policies: &Policies, machine: &Machine) -> Answers {
     let Subject { manifest, site, runs, .. } = subject;
     let denials = HardDenials { site, namers: subject.namers, protected: &policies.protected, machine };
     let denial = |access, area: &Area| denials.reason(access, area);
     let guest = policies.guests.contains(&site.manifest);
-    let files = Judge { site, guest, layers: bounds.layers(|policy| &policy.files), denial: &denial };
+    let files = Judge { site, guest, layers, denial: &denial };
     let mut verdicts = Vec::new();
     let it = &mut verdicts;
     let grants = files.files(manifest.asks.read.as_deref(), &manifest.asks.write, it);
-    let hosts = hosts::judge(&manifest.asks.hosts, &bounds.layers(|policy| &policy.hosts), it);
-    let mut lacks = permissions(manifest, bounds);
-    let capabilities = bounds.layers(|policy| &policy.capabilities);
-    lacks.extend(capability::judge(manifest, &capabilities, machine, it));
-    let listed = bounds.layers(|policy| &policy.secrets);
-    let secrets = secrets::judge(manifest, &listed, &capabilities, &hosts, &grants, it);
-    let (service, need) = services::judge(manifest, &bounds.layers(|policy| &policy.services), machine, it);
+    let hosts = hosts::judge(&manifest.asks.hosts, layers, it);
+    let mut lacks = permissions(manifest, layers);
+    lacks.extend(capability::judge(manifest, layers, machine, it));
+    let secrets = secrets::judge(manifest, layers, &hosts, &grants, it);
+    let (service, need) = services::judge(manifest, layers, machine, it);
     lacks.extend(need);
     let env = capability::env(manifest, machine, &mut verdicts);
     let mut runtime: Option<Runtime> = None;
-    if let Some((language, _)) = runs {
-        let policy = bounds.policy;
+    if let (Some((language, _)), Some(Layer { policy, .. })) = (runs, layers.first()) {
         let (verdict, found) = machine::runtime(*language, policy.runtimes.get(language), policy.origin(), machine);
         verdicts.push(verdict);
         found.map_or_else(|need| lacks.push(need), |found| runtime = Some(found));
@@ -138,29 +135,44 @@ fn answer(subject: &Subject<'_>, bounds: Bounds<'_>, policies: &Policies, machin
     Answers { verdicts, grants, hosts, secrets, service, env, runtime, lacks }
 }
 
+/// Who bounds a tool. `owned`: what each tool that names its script has.
+fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) -> Vec<Layer<'p>> {
+    let layer = |narrower| move |policy| Layer { policy, narrower };
+    let own = std::iter::once(policy).map(layer(Narrower::Policy));
+    own.chain(cap.map(layer(Narrower::Host))).chain(owned.iter().map(layer(Narrower::Owner))).collect()
+}
+
 fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decision {
     let Subject { manifest, site, runs, .. } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let bounds = Bounds { policy, cap: policies.host.as_ref() };
+    let decided = |(manifest, site): &(Arc<Manifest>, Site)| decide(manifest, site, policies, machine);
+    let owners: Vec<Decision> = subject.namers.iter().map(decided).collect();
+    let owned: Vec<Policy> = owners.iter().map(as_policy).collect();
+    let layers = layers(policy, policies.host.as_ref(), &owned);
+    let bounds = || layers.iter().map(|layer| layer.policy);
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
     let mut notes = Notes { all: passed_over.iter().map(|policy| policy.words.clone()).collect(), told: Vec::new() };
     let Answers { verdicts, grants, hosts, secrets, service, env, runtime, mut lacks } =
-        answer(subject, bounds, policies, machine);
-    let require_cgroup = bounds.policies().any(|policy| policy.require_cgroup);
+        answer(subject, &layers, policies, machine);
+    let require_cgroup = bounds().any(|policy| policy.require_cgroup);
     let uncounted = require_cgroup && !machine.cgroup && runs.is_some();
     lacks.extend(uncounted.then(|| Need::new("", "exact accounting by a cgroup, which the policy requires")));
     let source = runs.is_some() && site.script.is_none();
     let unnamed = (source || manifest.id == RUN_CODE) && !policies.names_exactly(&manifest.id, &site.manifest);
     for verdict in verdicts.iter().filter(|v| narrow && v.refuses() && v.what != RequestKind::Service) {
-        notes.narrowed(format!("narrowed: {} {} is not granted in full", verdict.what.name(), verdict.asked));
+        notes.narrowed(verdict.narrowing());
     }
     let base = Area::Tree(site.base.clone());
     let opens_base = runs.is_some() && grants.iter().any(|grant| Area::from_opening(&grant.opening) == base);
     let words =
         "opens a whole script base folder, the files of other tools included; give the script a folder of its own";
     notes.all.extend(opens_base.then(|| words.to_owned()));
-    let limits = limits::limits(manifest, &bounds.layers(|policy| &policy.limits), machine.cgroup, &mut notes);
-    let mut stderr = bounds.policies().map(|policy| policy.stderr).chain([manifest.execution.stderr]);
+    let usual_ms = owners.iter().filter_map(|owner| limits::time_ms(owner, None).ok()).min().unwrap_or(u64::MAX);
+    let limits = limits::limits(manifest, &layers, usual_ms, machine.cgroup, &mut notes);
+    let mut confirm: Vec<Confirm> = bounds().filter_map(asked_for).collect();
+    let more = owners.iter().flat_map(|owner| &owner.confirm);
+    more.for_each(|why| confirm.extend((!confirm.contains(why)).then(|| why.clone())));
+    let mut stderr = bounds().map(|policy| policy.stderr).chain([manifest.execution.stderr]);
     let mut decision = Decision {
         tool: format!("{}@{}", manifest.id, manifest.version),
         policy: policy.name.clone(),
@@ -175,18 +187,16 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         service,
         packages: None,
         wanted: None,
-        package_rules: ecosystems(subject)
-            .map(|it| (it, packages::allowed(it, &bounds.layers(|p| &p.packages))))
-            .collect(),
+        package_rules: ecosystems(subject).map(|it| (it, packages::allowed(it, &layers))).collect(),
         runtime,
         script: site.script.clone(),
         folder: site.folder.clone(),
         callers: policies.callers().map(|callers| callers.grants(&manifest.id)),
         require_cgroup,
-        observe: bounds.policies().any(|policy| policy.observe),
-        confirm: bounds.policies().filter_map(asked_for).collect(),
+        observe: bounds().any(|policy| policy.observe),
+        confirm,
         stderr_is_error: stderr.any(|rule| rule == StderrRule::Error),
-        text_output: manifest.execution.text_output,
+        text_output: manifest.execution.text_output || owners.iter().any(|owner| owner.text_output),
         notes,
         passed_over,
         unnamed,
@@ -197,13 +207,9 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         starts_scripts: matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE),
         shape: Err(in_process_fault()),
         env,
-        digest: digest(bounds),
+        digest: digest(bounds()),
     };
-    let mut refused = None;
-    for (manifest, site) in subject.namers {
-        refused = narrow_by_owner(&mut decision, &decide(manifest, site, policies, machine)).or(refused);
-    }
-    resolve_shape(&mut decision, policy, subject, refused);
+    resolve_shape(&mut decision, policy, subject, owners.iter().find_map(refused_with));
     decision
 }
 
@@ -219,8 +225,8 @@ fn resolve_shape(decision: &mut Decision, policy: &Policy, subject: &Subject<'_>
 }
 
 /// The labels that policy requires and the manifest does not declare.
-fn permissions(manifest: &Manifest, bounds: Bounds<'_>) -> Vec<Need> {
-    let required = bounds.policies().flat_map(|policy| &policy.require_permissions);
+fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
+    let required = layers.iter().flat_map(|layer| &layer.policy.require_permissions);
     let missing = required.filter(|label| !manifest.metadata.permissions.contains(label));
     let need = |label: &String| {
         let label = text::printable(label);
@@ -332,8 +338,8 @@ fn shape(decision: &Decision, subject: &Subject<'_>) -> Result<Shape, Fault> {
     Ok(shape)
 }
 
-/// SHA-256 over the policies that were used: the digest and name of each.
-fn digest(bounds: Bounds<'_>) -> String {
-    let lines: Vec<String> = bounds.policies().map(|policy| format!("{} {}\n", policy.digest, policy.name)).collect();
+/// SHA-256 over all that bounds the tool: the digest and name of each.
+fn digest<'p>(bounds: impl Iterator<Item = &'p Policy>) -> String {
+    let lines: Vec<String> = bounds.map(|policy| format!("{} {}\n", policy.digest, policy.name)).collect();
     crate::base::sha256_hex(lines.concat().as_bytes())
 }

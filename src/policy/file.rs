@@ -5,11 +5,10 @@ use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
 use super::document::{Document, FileProblem};
 use super::files::{self, FileRules};
-use super::grantable::{Entry, Layer, Origin};
+use super::grantable::{Entry, Origin};
 use super::machine::NamedRuntime;
 use super::packages::{self, Ecosystem, PackagesAllowed};
 use super::services::{self, ServiceRule};
-use super::verdict::Narrower;
 use super::{hosts, secrets};
 use crate::base::text;
 use crate::manifest::reader::{MAX_PROBLEMS, Reader, TOML};
@@ -96,9 +95,12 @@ pub struct Policy {
 impl Policy {
     /// The policy for tools that no policy file governs.
     pub fn built_in() -> Policy {
-        let nowhere = Path::new("");
-        let read = parse(DEFAULT_POLICY, nowhere, false, nowhere);
-        Policy { name: "built-in default".into(), ..read.expect("the default is a policy") }
+        static READ: LazyLock<Policy> = LazyLock::new(|| {
+            let nowhere = Path::new("");
+            let read = parse(DEFAULT_POLICY, nowhere, false, nowhere);
+            Policy { name: "built-in default".into(), ..read.expect("the default is a policy") }
+        });
+        READ.clone()
     }
 
     pub fn origin(&self) -> Origin<'_> {
@@ -119,26 +121,6 @@ impl Policy {
             || !self.services.is_empty()
             || !self.runtimes.is_empty()
             || self.limits.iter().any(|(limit, ceiling)| ceiling.grant > limit.house_default())
-    }
-}
-
-/// The policy and the cap, of which every grant is the intersection.
-#[derive(Clone, Copy)]
-pub(super) struct Bounds<'p> {
-    pub policy: &'p Policy,
-    pub cap: Option<&'p Policy>,
-}
-
-impl<'p> Bounds<'p> {
-    pub fn policies(self) -> impl Iterator<Item = &'p Policy> {
-        std::iter::once(self.policy).chain(self.cap)
-    }
-
-    pub fn layers<E>(self, entries: fn(&Policy) -> &E) -> Vec<Layer<'p, E>> {
-        let narrowers = [Narrower::Policy, Narrower::Host];
-        let layer =
-            |(policy, narrower): (&'p Policy, _)| Layer { origin: policy.origin(), narrower, entries: entries(policy) };
-        self.policies().zip(narrowers).map(layer).collect()
     }
 }
 

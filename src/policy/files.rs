@@ -5,7 +5,8 @@
 use super::area::{self, Area};
 use super::base_view::KERNEL;
 use super::confinement::{Access, Grant, Opening};
-use super::grantable::{Grantable, Layer, Narrowing, least};
+use super::file::Policy;
+use super::grantable::{Grantable, Layer, least, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
 use crate::manifest::reader::Reader;
@@ -111,8 +112,7 @@ pub(super) struct Judge<'a> {
     pub site: &'a Site,
     /// The script lies among other tools' scripts and the manifest does not: nothing relative to its folder is granted.
     pub guest: bool,
-    /// The policy, then the cap.
-    pub layers: Vec<Layer<'a, FileRules>>,
+    pub layers: &'a [Layer<'a>],
     /// Why no policy can grant an area.
     pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
 }
@@ -202,12 +202,12 @@ impl Judge<'_> {
             None => self.refusal(access, request),
         };
         let mut verdict = match (parts.first(), self.layers.first()) {
-            (Some((first, rule)), Some(policy)) => {
+            (Some((first, rule)), Some(Layer { policy, .. })) => {
                 let staged = access == Access::Write && !matches!(first, Area::Tree(_));
                 let walls: &[&str] = if staged { &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK] } else { &WALLS };
                 let effective: Vec<String> = parts.iter().map(|(part, _)| effective(access, part)).collect();
                 let verdict = Verdict::met(kind(access), requested, effective.join(", "), walls);
-                let verdict = verdict.because(rule_name(policy, rule), &rule.why, policy.origin.place(rule.at));
+                let verdict = verdict.because(rule_name(policy, rule), &rule.why, policy.place(rule.at));
                 if is_whole { verdict } else { verdict.only_in_part(narrower, &reason) }
             }
             _ => Verdict::denied(kind(access), requested, narrower, reason, &WALLS),
@@ -217,7 +217,7 @@ impl Judge<'_> {
             access,
             opening: part.opening(access),
             asked: requested.to_owned(),
-            rule: self.layers.first().map_or_else(String::new, |policy| rule_name(policy, rule)),
+            rule: self.layers.first().map_or_else(String::new, |layer| rule_name(layer.policy, rule)),
             why: rule.why.clone(),
         };
         (verdict, parts.into_iter().map(grant).collect())
@@ -226,18 +226,18 @@ impl Judge<'_> {
     /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of the policy. What is
     /// never granted goes at each step, since a cap could narrow it to something that passes.
     fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
-        let mut parts: Vec<(Area, Option<&Rule>)> = vec![(request.clone(), None)];
-        for layer in &self.layers {
-            let narrowed = parts.iter().flat_map(|(area, by)| {
-                layer.entries.allowing(access).filter_map(move |rule| {
-                    let part = area.overlap(&rule.area_at(&self.site.folder))?;
-                    let foreign = by.is_none() && rule.relative && self.is_shared(&part);
-                    let is_open = !foreign && (self.denial)(access, &part).is_none();
-                    is_open.then(|| (part, by.or(Some(rule))))
-                })
-            });
-            parts = narrowed.collect();
-        }
+        let whole = (request.clone(), None::<&Rule>);
+        let parts = narrowed(
+            whole,
+            self.layers,
+            |policy| policy.files.allowing(access),
+            |(area, by), rule| {
+                let part = area.overlap(&rule.area_at(&self.site.folder))?;
+                let foreign = by.is_none() && rule.relative && self.is_shared(&part);
+                let is_open = !foreign && (self.denial)(access, &part).is_none();
+                is_open.then(|| (part, by.or(Some(rule))))
+            },
+        );
         let mut largest: Vec<(Area, &Rule)> = Vec::new();
         for (area, rule) in parts.into_iter().filter_map(|(area, rule)| Some((area, rule?))) {
             if !largest.iter().any(|(wide, _)| area.within(wide)) {
@@ -258,15 +258,15 @@ impl Judge<'_> {
 
     fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
         let folder = &self.site.folder;
-        let allows = |layer: &Layer<'_, FileRules>| {
+        let allows = |layer: &Layer<'_>| {
             let foreign = layer.narrower == Narrower::Policy && self.is_shared(request);
-            let mut rules = layer.entries.allowing(access).filter(|rule| !(rule.relative && foreign));
+            let mut rules = layer.policy.files.allowing(access).filter(|rule| !(rule.relative && foreign));
             rules.any(|rule| request.within(&rule.area_at(folder)))
         };
         let Some(layer) = self.layers.iter().find(|layer| !allows(layer)).or(self.layers.last()) else {
             return (Narrower::Policy, String::new());
         };
-        let mut reason = layer.origin.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
+        let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
         if self.is_shared(request) && layer.narrower == Narrower::Policy {
             reason.push_str("; scripts of other tools lie in that folder, so only an absolute path opens it: give the tool a folder of its own");
         }
@@ -274,8 +274,8 @@ impl Judge<'_> {
     }
 }
 
-fn rule_name(policy: &Layer<'_, FileRules>, rule: &Rule) -> String {
-    format!("{}: {}", policy.origin.name, rule.text)
+fn rule_name(policy: &Policy, rule: &Rule) -> String {
+    format!("{}: {}", policy.name, rule.text)
 }
 
 pub(super) fn kind(access: Access) -> RequestKind {
@@ -292,17 +292,6 @@ fn effective(access: Access, area: &Area) -> String {
         (Access::Write, _) => "staged: published after success",
     };
     format!("{} ({how})", area.text())
-}
-
-impl Narrowing for Grant {
-    fn intersection(&self, other: &Grant) -> Option<Grant> {
-        let area = Area::from_opening(&self.opening).overlap(&Area::from_opening(&other.opening))?;
-        let access = self.access.min(other.access);
-        // A staged grant stays staged: only two live grants give a live write.
-        let live = [&self.opening, &other.opening].iter().all(|opening| matches!(opening, Opening::Live { .. }));
-        let is_open = access == Access::Read || live || !matches!(area, Area::Tree(_));
-        is_open.then(|| Grant { access, opening: area.opening(access), ..self.clone() })
-    }
 }
 
 impl Grantable for Grant {

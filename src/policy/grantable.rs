@@ -1,8 +1,16 @@
 //! What every kind of grant can answer, and the one intersection by which everything narrows.
 
-use super::verdict::Narrower;
+use super::area::Area;
+use super::capability::Capability;
+use super::confinement::Access;
+use super::decision::Decision;
+use super::file::Policy;
+use super::files::{FileRules, Rule};
+use super::limits;
+use super::verdict::{Narrower, RequestKind};
 use crate::base::text;
-use crate::manifest::At;
+use crate::fault::{Fault, Kind};
+use crate::manifest::{At, StderrRule};
 use std::path::Path;
 
 /// One entry of a policy: the most that it grants, and where it is written.
@@ -35,33 +43,90 @@ impl Origin<'_> {
             file => format!("`{}` ({file})", self.name),
         }
     }
+}
 
+/// Who bounds a tool: its policy, the cap of the host, and each tool that names its script, by what that one was
+/// granted. Whatever is granted is the intersection of all of them.
+#[derive(Clone, Copy)]
+pub struct Layer<'p> {
+    pub policy: &'p Policy,
+    pub narrower: Narrower,
+}
+
+impl Layer<'_> {
     pub fn lacks_entry(self, table: &str, what: &str) -> String {
-        format!("no entry of {table} in policy {} covers {what}", self.called())
+        match self.narrower {
+            // A caller is told this, too: it names no place.
+            Narrower::Owner => format!("{} names this script and is not granted all of it", self.policy.name),
+            _ => format!("no entry of {table} in policy {} covers {what}", self.policy.origin().called()),
+        }
     }
 }
 
-/// What one policy allows at most of one kind: the policy of a tool, or the cap of the host.
-pub struct Layer<'p, E: ?Sized> {
-    pub origin: Origin<'p>,
-    pub narrower: Narrower,
-    pub entries: &'p E,
+/// What a tool has, as a policy that bounds whoever runs its script.
+pub(super) fn as_policy(owner: &Decision) -> Policy {
+    fn entry<G: Clone>(grant: &G) -> Entry<G> {
+        Entry { grant: grant.clone(), at: At::default() }
+    }
+    let (why, at) = (String::new(), At::default());
+    let rules = |access| {
+        let grants = owner.grants.iter().filter(|grant| grant.access == access);
+        let areas = grants.map(|grant| Area::from_opening(&grant.opening));
+        areas.map(|area| Rule { text: area.text(), relative: false, area, why: why.clone(), at }).collect()
+    };
+    let words = owner.verdicts.iter().filter(|verdict| verdict.allowed && verdict.what == RequestKind::Capability);
+    let packages = owner.package_rules.iter().filter_map(|(of, allowed)| Some((*of, entry(allowed.as_ref().ok()?))));
+    Policy {
+        name: owner.tool.clone(),
+        stderr: if owner.stderr_is_error { StderrRule::Error } else { StderrRule::Log },
+        require_cgroup: owner.require_cgroup,
+        observe: owner.observe,
+        files: FileRules { read: rules(Access::Read), write: rules(Access::Write) },
+        limits: limits::of_shape(&owner.limits).0.iter().map(|(limit, most)| (*limit, entry(most))).collect(),
+        capabilities: words.map(|word| Capability { name: word.asked.clone(), why: why.clone(), at }).collect(),
+        hosts: owner.hosts.iter().map(entry).collect(),
+        secrets: owner.secrets.iter().map(entry).collect(),
+        packages: packages.collect(),
+        digest: owner.digest.clone(),
+        ..Policy::built_in()
+    }
 }
 
-/// Of grants that go by a name: the entry of the policy that allows something, where every layer has one; else who
-/// refuses, and why.
-pub fn granted<'p, E>(
-    layers: &[Layer<'p, Vec<E>>],
+/// Why no call may run the script of a tool that is refused itself.
+pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
+    let fault = owner.shape.as_ref().err().filter(|fault| fault.kind == Kind::SecurityError)?;
+    let why = fault.person.as_deref().unwrap_or_default();
+    let message = "this script belongs to a tool that this host refuses; ask the operator";
+    let person = format!("{} names this script and is refused itself: {why}", owner.tool);
+    Some(Fault::new(Kind::SecurityError, message).person(person))
+}
+
+/// Of what goes by a name: the entry of the policy, where every layer has one; else who refuses, and why.
+pub fn granted<'p, E: 'p>(
+    layers: &[Layer<'p>],
     table: &str,
     what: &str,
-    allows: impl Fn(&&E) -> bool,
+    entry: impl Fn(&'p Policy) -> Option<&'p E>,
 ) -> Result<(&'p E, Origin<'p>), (Narrower, String)> {
-    let entry = |layer: &Layer<'p, Vec<E>>| {
-        let entry = layer.entries.iter().find(&allows).map(|entry| (entry, layer.origin));
-        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks_entry(table, what)))
+    let entry = |layer: &Layer<'p>| {
+        let entry = entry(layer.policy).map(|entry| (entry, layer.policy.origin()));
+        entry.ok_or_else(|| (layer.narrower, layer.lacks_entry(table, what)))
     };
     let entries: Vec<_> = layers.iter().map(entry).collect::<Result<_, _>>()?;
     entries.into_iter().next().ok_or((Narrower::Policy, String::new()))
+}
+
+/// Of what has parts: those that every layer grants. `both`: what a part has in common with an entry of a layer.
+pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
+    whole: P,
+    layers: &[Layer<'p>],
+    entries: impl Fn(&'p Policy) -> I,
+    both: impl Fn(&P, &'p E) -> Option<P>,
+) -> Vec<P> {
+    layers.iter().fold(vec![whole], |parts, layer| {
+        let common = |part| entries(layer.policy).into_iter().filter_map(|entry| both(part, entry)).collect::<Vec<_>>();
+        parts.iter().flat_map(common).collect()
+    })
 }
 
 pub trait Grantable: Sized {
@@ -80,20 +145,6 @@ pub trait Grantable: Sized {
 
     /// Whether both speak of the same thing, however much of it each gives.
     fn is_near(&self, other: &Self) -> bool;
-}
-
-/// A grant that narrows another: a request, the entry of a policy or of the cap, what a tool that names the script has.
-pub trait Narrowing: Sized {
-    /// What both grant; where it comes from is kept of `self`.
-    fn intersection(&self, other: &Self) -> Option<Self>;
-}
-
-/// The parts of these grants that some bound grants too. This is how everything narrows: a policy, the host's cap, and
-/// each manifest that names a script.
-pub fn narrowed<'b, G: Narrowing + 'b>(grants: &[G], bounds: impl IntoIterator<Item = &'b G> + Clone) -> Vec<G> {
-    let parts =
-        |grant: &G| bounds.clone().into_iter().filter_map(|bound| grant.intersection(bound)).collect::<Vec<_>>();
-    grants.iter().flat_map(parts).collect()
 }
 
 /// Grants without those that another grant covers.

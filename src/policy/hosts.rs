@@ -4,7 +4,7 @@
 //! own lists the range.
 
 use super::confinement::{HeaderRule, HostGrant, SecretGrant};
-use super::grantable::{Entry, Grantable, Layer, Narrowing, least, narrowed};
+use super::grantable::{Entry, Grantable, Layer, least, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::address::special;
 use crate::base::text;
@@ -140,10 +140,8 @@ fn list<T: ToString>(items: &[T]) -> String {
 /// What holds a tool to its hosts: a network namespace with our stub and relay only, ports, kinds of sockets.
 const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
 
-type HostLayer<'p> = Layer<'p, Vec<Entry<HostGrant>>>;
-
-/// The answer to each request, and the grants of all; `layers`: the policy, then the cap.
-pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>], verdicts: &mut Vec<Verdict>) -> Vec<HostGrant> {
+/// The answer to each request, and the grants of all.
+pub(super) fn judge(requests: &[HostPattern], layers: &[Layer<'_>], verdicts: &mut Vec<Verdict>) -> Vec<HostGrant> {
     let mut grants = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         if requests[..index].contains(request) {
@@ -151,27 +149,26 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[HostLayer<'_>], verdicts
         }
         let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         let (rule, why) = (String::new(), String::new());
-        let whole = [HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why }];
-        let entries = |layer: &HostLayer<'_>| layer.entries.iter().map(|entry| entry.grant.clone()).collect();
-        let all: Vec<Vec<HostGrant>> = layers.iter().map(entries).chain([whole.to_vec()]).collect();
-        let parts = least(all.into_iter().reduce(|left, bound| narrowed(&left, &bound)).unwrap_or_default());
+        let whole = HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why };
+        let parts = narrowed(whole, layers, |policy| &policy.hosts, |part, entry| part.intersection(&entry.grant));
+        let parts = least(parts);
         verdicts.push(verdict(request, &parts, layers));
         grants.extend(parts);
     }
     least(grants)
 }
 
-fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[HostLayer<'_>]) -> Verdict {
-    let missing = |layer: &HostLayer<'_>| -> Vec<u16> {
-        let allows = |port: &u16| layer.entries.iter().any(|entry| entry.grant.reaches(&request.host, *port));
+fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> Verdict {
+    let missing = |layer: &Layer<'_>| -> Vec<u16> {
+        let allows = |port: &u16| layer.policy.hosts.iter().any(|entry| entry.grant.reaches(&request.host, *port));
         request.ports().into_iter().filter(|port| !allows(port)).collect()
     };
     let refusing = layers.iter().find(|layer| !missing(layer).is_empty()).or(layers.last());
     let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
         let what = format!("{} at {}", host(request), ports(&missing(layer)));
-        (layer.narrower, layer.origin.lacks_entry("[network] hosts", &what))
+        (layer.narrower, layer.lacks_entry("[network] hosts", &what))
     });
-    let (Some(first), Some(policy)) = (parts.first(), layers.first()) else {
+    let (Some(first), Some(Layer { policy, .. })) = (parts.first(), layers.first()) else {
         return Verdict::denied(RequestKind::Host, request.to_string(), narrower, reason, &WALLS);
     };
     let each = |field: fn(&HostGrant) -> &String| {
@@ -179,8 +176,8 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[HostLayer<'_>])
         texts.dedup();
         texts.join("; ")
     };
-    let entry = policy.entries.iter().find(|entry| entry.grant.rule == first.rule);
-    let place = entry.map_or_else(String::new, |entry| policy.origin.place(entry.at));
+    let entry = policy.hosts.iter().find(|entry| entry.grant.rule == first.rule);
+    let place = entry.map_or_else(String::new, |entry| policy.place(entry.at));
     let effective: Vec<String> = parts.iter().map(HostGrant::text).collect();
     let verdict = Verdict::met(RequestKind::Host, request.to_string(), effective.join("; "), &WALLS);
     let verdict = verdict.because(each(|part| &part.rule), each(|part| &part.why), place);
@@ -188,15 +185,17 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[HostLayer<'_>])
     if is_whole { verdict } else { verdict.only_in_part(narrower, &reason) }
 }
 
-impl Narrowing for HostGrant {
+impl HostGrant {
+    /// What both grant, by the rule of the first that has one.
     fn intersection(&self, other: &HostGrant) -> Option<HostGrant> {
         let pattern = self.pattern.overlap(&other.pattern)?;
         let mut ranges = common(&self.ranges, &other.ranges);
         if let Host::Address(address) = &pattern.host {
             ranges.retain(|range| range.contains(address));
         }
-        let asked = if self.asked.is_empty() { other.asked.clone() } else { self.asked.clone() };
-        unreachable(&pattern, &ranges).is_none().then(|| HostGrant { pattern, ranges, asked, ..self.clone() })
+        let by = if self.rule.is_empty() { other } else { self };
+        let (asked, rule, why) = (self.asked.clone(), by.rule.clone(), by.why.clone());
+        unreachable(&pattern, &ranges).is_none().then_some(HostGrant { pattern, ranges, asked, rule, why })
     }
 }
 

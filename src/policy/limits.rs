@@ -1,16 +1,20 @@
-//! Limits: the smallest of what the manifest, the policy and the host's cap say. None is left open.
+//! Limits: the smallest of what the manifest and every layer say, none left open; and the confinement of one call, which
+//! may ask for less time, or for more up to the ceiling.
 
-use super::confinement::Limits;
-use super::grantable::{Entry, Layer};
+use super::confinement::{Confinement, Limits, PerCall};
+use super::decision::Decision;
+use super::grantable::Layer;
 use super::verdict::{LimitVerdict, Notes, wall};
+use crate::fault::{Fault, Kind};
 use crate::manifest::Manifest;
-use crate::quantity::Limit;
-use std::collections::BTreeMap;
+use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 
-/// All limits; `notes` says which are less than was requested.
+/// All limits; `notes` says which are less than was requested. `usual_ms`: the most time that a call has which asks for
+/// none.
 pub(super) fn limits(
     manifest: &Manifest,
-    layers: &[Layer<'_, BTreeMap<Limit, Entry<u64>>>],
+    layers: &[Layer<'_>],
+    usual_ms: u64,
     cgroup: bool,
     notes: &mut Notes,
 ) -> Vec<LimitVerdict> {
@@ -22,8 +26,6 @@ pub(super) fn limits(
         let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
         let house = (limit.house_default(), "house default".to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(house);
-        // Who asks for no time gets the house default, not the ceiling.
-        let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
         let (clamped, enforced_by) =
             (asked.is_some_and(|asked| asked > ceiling), enforced_by(limit, cgroup).to_owned());
         let sampled = match limit {
@@ -32,7 +34,10 @@ pub(super) fn limits(
             Limit::WrittenBytes | Limit::WrittenFiles => true,
             _ => false,
         };
-        let effective = asked.unwrap_or(usual).min(ceiling);
+        let most = if limit == Limit::TimeoutMs { ceiling.min(usual_ms) } else { ceiling };
+        // Who asks for no time gets the house default, not the ceiling.
+        let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
+        let effective = asked.unwrap_or(usual).min(most);
         LimitVerdict { limit, asked, ceiling, effective, clamped, from, enforced_by, sampled }
     };
     let limits: Vec<LimitVerdict> = Limit::ALL.into_iter().map(verdict).collect();
@@ -48,10 +53,10 @@ pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
     Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
 }
 
-fn ceiling(limit: Limit, layer: &Layer<'_, BTreeMap<Limit, Entry<u64>>>) -> (u64, String) {
-    match layer.entries.get(&limit) {
+fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {
+    match layer.policy.limits.get(&limit) {
         Some(ceiling) if ceiling.grant > limit.most() => (limit.most(), "the largest response".to_owned()),
-        Some(ceiling) => (ceiling.grant, layer.origin.place(ceiling.at)),
+        Some(ceiling) => (ceiling.grant, layer.policy.place(ceiling.at)),
         None => (limit.house_default(), "house default".to_owned()),
     }
 }
@@ -63,4 +68,37 @@ fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
         Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => wall::NETWORK,
         _ => wall::LIMITS,
     }
+}
+
+/// The confinement of one call. Nothing in its arguments widens anything.
+pub fn confine(decision: &Decision, asked_ms: Option<u64>, source: Option<String>) -> Result<Confinement, Fault> {
+    let shape = decision.shape.clone()?;
+    let timeout_ms = time_ms(decision, asked_ms)?;
+    if shape.script.is_some() == source.is_some() {
+        return Err(Fault::new(Kind::InternalError, "a call runs either a script or the source it brings"));
+    }
+    Ok(Confinement { shape, per_call: PerCall { timeout_ms, source, ..PerCall::default() } })
+}
+
+/// The time that a call has, milliseconds: what it asks for, at most what policy allows.
+pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault> {
+    if let Some(asked) = asked_ms.filter(|asked| *asked < MIN_TIMEOUT_MS) {
+        let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
+        return Err(Fault::new(Kind::ParameterValidationError, message));
+    }
+    let house = Limit::TimeoutMs.house_default();
+    let (usual, most) =
+        decision.limit(Limit::TimeoutMs).map_or((house, house), |limit| (limit.effective, limit.ceiling));
+    Ok(asked_ms.unwrap_or(usual).min(most))
+}
+
+/// What to record and tell of one call: where it gets less than the tool or the call itself asked.
+pub fn call_notes(decision: &Decision, asked_ms: Option<u64>) -> Notes {
+    let mut notes = decision.notes.clone();
+    if let Some(limit) = decision.limit(Limit::TimeoutMs)
+        && let Some(asked) = asked_ms.filter(|asked| *asked > limit.ceiling)
+    {
+        notes.clamped(limit.limit, asked, limit.ceiling, &limit.from);
+    }
+    notes
 }

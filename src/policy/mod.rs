@@ -20,7 +20,6 @@ mod hosts;
 mod limits;
 mod load;
 mod machine;
-mod narrow;
 pub mod packages;
 pub mod reports;
 mod secrets;
@@ -47,9 +46,9 @@ pub use file::{DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, Tools, i
 pub use files::{FileRules, Rule};
 pub use grantable::Grantable;
 pub use hosts::range as host_range;
+pub use limits::{call_notes, confine, time_ms};
 pub use load::{PassedOver, Policies};
 pub use machine::{Machine, NamedRuntime, Need};
-pub use narrow::{call_notes, confine, time_ms};
 pub use packages::{Ages, Allowance, PackagesAllowed, index_name, refused as refused_packages};
 pub use reports::{audit, diff, suggest, who_can};
 pub use secrets::{header_name, header_value, source as secret_source};

@@ -4,7 +4,7 @@
 //! An index is a name here; the configuration of the host has its address.
 
 pub use super::confinement::{Denied, PackageGrant, PackageRules, Source};
-use super::grantable::{Entry, Grantable, Layer, Narrowing, Origin};
+use super::grantable::{Entry, Grantable, Layer, Origin};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions;
 pub use super::versions::Ecosystem;
@@ -142,48 +142,33 @@ pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
 /// The ages of packages in whole days, by name and version; one that is missing is not known.
 pub type Ages = BTreeMap<(String, String), u64>;
 
-/// What the policy and its cap allow for one ecosystem.
-pub(super) fn allowed(
-    ecosystem: Ecosystem,
-    layers: &[Layer<'_, BTreeMap<Ecosystem, Entry<PackagesAllowed>>>],
-) -> Allowance {
-    let entry = |layer: &Layer<'_, BTreeMap<_, Entry<PackagesAllowed>>>| {
-        let entry = layer.entries.get(&ecosystem).map(|entry| entry.grant.clone());
-        entry.ok_or_else(|| (layer.narrower, layer.origin.lacks_entry("[packages]", ecosystem.name())))
-    };
-    let both = |policy: Allowance, cap: Allowance| {
-        let (policy, cap) = (policy?, cap?);
-        let other = || (Narrower::Host, format!("the cap names the index `{}`", cap.rules.index));
-        policy.intersection(&cap).ok_or_else(other)
-    };
-    layers.iter().map(entry).reduce(both).unwrap_or_else(|| Err((Narrower::Policy, String::new())))
+/// What every layer allows for one ecosystem.
+pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
+    let mut allowed: Option<PackagesAllowed> = None;
+    for layer in layers {
+        let refused = |why| (layer.narrower, why);
+        let entry = layer.policy.packages.get(&ecosystem);
+        let entry = entry.ok_or_else(|| refused(layer.lacks_entry("[packages]", ecosystem.name())))?;
+        let other = || format!("{} names the index `{}`", layer.policy.origin().called(), entry.grant.rules.index);
+        allowed = Some(match allowed {
+            Some(allowed) => allowed.intersection(&entry.grant).ok_or_else(|| refused(other()))?,
+            None => entry.grant.clone(),
+        });
+    }
+    allowed.ok_or((Narrower::Policy, String::new()))
 }
 
-impl Narrowing for PackagesAllowed {
+impl PackagesAllowed {
     /// Two indexes have nothing in common.
-    fn intersection(&self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
-        let (mut rules, theirs) = (self.rules.clone(), &other.rules);
-        rules.deny.extend(theirs.deny.iter().filter(|denied| !self.rules.deny.contains(denied)).cloned());
+    fn intersection(mut self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
+        let (rules, theirs) = (&mut self.rules, &other.rules);
+        let more: Vec<Denied> = theirs.deny.iter().filter(|denied| !rules.deny.contains(denied)).cloned().collect();
+        rules.deny.extend(more);
         rules.lock_required |= theirs.lock_required;
         rules.builds &= theirs.builds;
         // `None` is the smallest.
         rules.min_age_days = rules.min_age_days.max(theirs.min_age_days);
-        (rules.index == theirs.index).then(|| PackagesAllowed { rules, ..self.clone() })
-    }
-}
-
-/// Narrows what a script may have by what another tool, which names it, may have.
-pub(super) fn narrow(ours: &mut BTreeMap<Ecosystem, Allowance>, tool: &str, theirs: &BTreeMap<Ecosystem, Allowance>) {
-    for (ecosystem, allowance) in ours {
-        let Ok(allowed) = &*allowance else { continue };
-        let both = match theirs.get(ecosystem) {
-            Some(Ok(other)) => {
-                allowed.intersection(other).ok_or_else(|| format!("its index is `{}`", other.rules.index))
-            }
-            Some(Err((_, why))) => Err(why.clone()),
-            None => Err(format!("it has no packages of {}", ecosystem.name())),
-        };
-        *allowance = both.map_err(|why| (Narrower::Manifest, format!("{tool} names this script, and {why}")));
+        (rules.index == theirs.index).then_some(self)
     }
 }
 

@@ -4,10 +4,10 @@
 //! ways, and never has one that the relay adds.
 
 use super::area::{self, Area};
-use super::capability::{self, Capability, Kind};
+use super::capability::{self, Kind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
-use super::grantable::{Entry, Grantable, Layer, Narrowing};
+use super::grantable::{Entry, Grantable, Layer, granted};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -277,53 +277,50 @@ impl HeaderRule {
     }
 }
 
-/// The grants, in order of name. The entries of the policy grant them, the words of the cap bound them; `hosts` and
-/// `files`: what the tool reaches and opens.
+/// The grants, in order of name; `hosts` and `files`: what the tool reaches and opens. The cap lists words only.
 pub(super) fn judge(
     manifest: &Manifest,
-    entries: &[Layer<'_, Vec<Entry<SecretGrant>>>],
-    words: &[Layer<'_, Vec<Capability>>],
+    layers: &[Layer<'_>],
     hosts: &[HostGrant],
     files: &[Grant],
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<SecretGrant> {
     let (mut grants, mut seen) = (Vec::new(), BTreeSet::new());
-    let Some(policy) = entries.first() else { return grants };
+    let Some(policy) = layers.first().map(|layer| layer.policy) else { return grants };
+    let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers.iter().partition(|layer| layer.narrower == Narrower::Host);
     for word in &manifest.asks.capabilities {
         let Kind::Secret(name) = capability::kind(word) else { continue };
         if !seen.insert(name) {
             continue;
         }
-        let entry = policy.entries.iter().find(|entry| entry.grant.name == name);
-        let is_added = entry.is_some_and(|entry| entry.grant.header.is_some());
+        let own = policy.secrets.iter().find(|entry| entry.grant.name == name);
+        let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
         let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
-        let capped = words.get(1).filter(|cap| !cap.entries.iter().any(|capability| capability.name == *word));
-        let refusal = match (entry, capped) {
-            (None, _) => Some((Narrower::Policy, policy.origin.lacks_entry("[secrets] grant", word))),
-            (_, Some(cap)) => Some((Narrower::Host, cap.origin.lacks_entry("[capabilities] grant", word))),
-            (Some(entry), None) => conflict(manifest, &entry.grant, hosts, files),
-        };
-        verdicts.push(match (entry, refusal) {
-            (Some(Entry { grant, at }), None) => {
+        // All of them use it in the same way, or none does.
+        let is_same = |entry: &&Entry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
+        let entry = granted(&others, "[secrets] grant", word, |policy| policy.secrets.iter().find(is_same));
+        let is_listed = |cap: &Layer<'_>| cap.policy.capabilities.iter().any(|capability| capability.name == *word);
+        let capped = caps.iter().find(|cap| !is_listed(cap));
+        let capped = capped.map(|cap| (cap.narrower, cap.lacks_entry("[capabilities] grant", word)));
+        let entry = entry.and_then(|(entry, _)| {
+            capped.or_else(|| conflict(manifest, &entry.grant, hosts, files)).map_or(Ok(entry), Err)
+        });
+        verdicts.push(match entry {
+            Ok(Entry { grant, at }) => {
                 grants.push(grant.clone());
                 let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &wall);
-                verdict.because(&grant.rule, &grant.why, policy.origin.place(*at))
+                verdict.because(&grant.rule, &grant.why, policy.place(*at))
             }
-            (_, refusal) => {
-                let (narrower, reason) = refusal.unwrap_or((Narrower::Policy, String::new()));
-                Verdict::denied(RequestKind::Capability, word, narrower, reason, &wall)
-            }
+            Err((narrower, reason)) => Verdict::denied(RequestKind::Capability, word, narrower, reason, &wall),
         });
     }
     grants.sort_by(|a: &SecretGrant, b| a.name.cmp(&b.name));
     grants
 }
 
-impl Narrowing for SecretGrant {
-    /// A secret is used in the same way, or not at all.
-    fn intersection(&self, other: &SecretGrant) -> Option<SecretGrant> {
-        let same = (&self.name, &self.from, &self.header) == (&other.name, &other.from, &other.header);
-        same.then(|| self.clone())
+impl SecretGrant {
+    fn is_same_use(&self, other: &SecretGrant) -> bool {
+        (&self.name, &self.from, &self.header) == (&other.name, &other.from, &other.header)
     }
 }
 

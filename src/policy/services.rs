@@ -87,7 +87,7 @@ pub fn names(id: &str) -> [String; 3] {
 /// The grant of a tool whose work a service does, and what the machine lacks for it; no verdict where it needs none.
 pub(super) fn judge(
     manifest: &Manifest,
-    layers: &[Layer<'_, Vec<ServiceRule>>],
+    layers: &[Layer<'_>],
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
 ) -> (Option<ServiceGrant>, Option<Need>) {
@@ -105,14 +105,15 @@ pub(super) fn judge(
         let named = service.requests.iter().all(|queue| rule.request.contains(queue));
         rule.service == service.id && rule.response == service.response && named
     };
-    let (rule, policy) = match granted(layers, "[services] call", &queues, allows) {
+    let granted = granted(layers, "[services] call", &queues, |policy| policy.services.iter().find(allows));
+    let (rule, policy) = match granted {
         Ok(granted) => granted,
         Err((narrower, reason)) => {
             verdicts.push(Verdict::denied(RequestKind::Service, queues, narrower, reason, &[]));
             return (None, need);
         }
     };
-    let mut rules = layers.iter().flat_map(|layer| layer.entries.iter().find(allows));
+    let mut rules = layers.iter().filter_map(|layer| layer.policy.services.iter().find(allows));
     let grant = ServiceGrant {
         service: service.id.clone(),
         request: service.requests.clone(),

@@ -66,6 +66,9 @@ impl RequestKind {
 #[serde(rename_all = "lowercase")]
 pub enum Narrower {
     Manifest,
+    /// The manifest of a tool that names the script: it has less.
+    #[serde(rename = "manifest")]
+    Owner,
     Policy,
     /// `host.policy.toml`
     Host,
@@ -77,7 +80,7 @@ pub enum Narrower {
 impl Narrower {
     pub fn name(self) -> &'static str {
         match self {
-            Narrower::Manifest => "manifest",
+            Narrower::Manifest | Narrower::Owner => "manifest",
             Narrower::Policy => "policy",
             Narrower::Host => "host",
             Narrower::House => "house",
@@ -140,6 +143,19 @@ impl Verdict {
         !self.allowed
             && ![RequestKind::Runtime, RequestKind::Package].contains(&self.what)
             && self.narrower != Some(Narrower::Machine)
+    }
+
+    /// What a caller is told where this is not granted in full.
+    pub(super) fn narrowing(&self) -> String {
+        let (kind, asked) = (self.what.name(), &self.asked);
+        match (self.narrower, &self.reason) {
+            // The word of a capability says its kind.
+            (Some(Narrower::Owner), Some(reason)) if self.what == RequestKind::Capability => {
+                format!("narrowed: {asked}: {reason}")
+            }
+            (Some(Narrower::Owner), Some(reason)) => format!("narrowed: {kind} {asked}: {reason}"),
+            _ => format!("narrowed: {kind} {asked} is not granted in full"),
+        }
     }
 
     /// Refused by a built-in rule, which no policy can lift.

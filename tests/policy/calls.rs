@@ -163,6 +163,22 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     assert!(!shape(&met).env.contains_key("TOKEN") && met.notes.told.iter().any(|n| n.contains("env:TOKEN")));
 }
 
+#[test]
+fn a_script_run_by_core_asks_a_client_only_if_its_own_tool_may() {
+    let granting = |id: &str| {
+        let text = policy_text(&["./**"], &[], "").replace("demo:one", id).replace("\"p\"", &format!("\"{id}\""));
+        parsed(&text.replace("[files]", "[capabilities]\ngrant = [{ name = \"ask:sampling\", why = \"w\" }]\n[files]"))
+    };
+    let policies = under(vec![granting("core:execute-python-script"), granting("demo:two")], None);
+    let (mut core, mut may) = (execute(), tool("demo:two"));
+    core.asks.capabilities = vec!["ask:sampling".into()];
+    may.asks.capabilities = core.asks.capabilities.clone();
+    let run = |namers: &[_]| policy::decide_run(&target(), &core, namers, &policies, &machine()).asks();
+    assert_eq!(run(&[]), [policy::Ask::Sampling]);
+    assert_eq!(run(&[(Arc::new(may.clone()), site())]), [policy::Ask::Sampling]);
+    assert!(run(&[(Arc::new(may), site()), (Arc::new(tool("demo:one")), site())]).is_empty());
+}
+
 /// Names that nobody but the host sets: one table for manifests, policies and calls (tests/service.rs reads it too).
 pub const REFUSED_NAMES: [&str; 14] = [
     "LD_PRELOAD",

@@ -314,7 +314,7 @@ fn a_script_run_by_core_reaches_what_both_may() {
     let verdict = met.verdicts.iter().find(|v| v.asked == "y.com").unwrap();
     assert_eq!(
         (verdict.allowed, verdict.effective.as_ref(), verdict.narrower),
-        (false, None, Some(policy::Narrower::Manifest))
+        (false, None, Some(policy::Narrower::Owner))
     );
     // Source text has none.
     core.id = policy::RUN_CODE.into();

@@ -348,7 +348,7 @@ fn a_script_run_by_core_uses_what_all_who_name_it_may() {
     }
     let met = run(&["A", "B"], &["A", "B"], &["A"]);
     let verdict = met.verdicts.iter().find(|v| v.asked == "secret:B").expect("a verdict");
-    assert_eq!((verdict.allowed, verdict.narrower), (false, Some(Narrower::Manifest)));
+    assert_eq!((verdict.allowed, verdict.narrower), (false, Some(Narrower::Owner)));
     assert!(met.notes.told.iter().any(|n| n.starts_with("narrowed: secret:B: demo:one@1.0.0 names this script")));
     // Source text reaches no host, so no header is added for it.
     core.id = policy::RUN_CODE.into();

@@ -84,6 +84,9 @@ pub struct Fault {
     /// When it may, milliseconds from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// `person`, where an operator reads it over a network.
+    #[serde(rename = "person", skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub shown_person: Option<String>,
     /// The caller can fix this fault although its kind has another origin: by another path, or by better code.
     #[serde(skip)]
     pub by_caller: bool,
@@ -103,6 +106,7 @@ impl Fault {
             origin: kind.origin(),
             retryable: false,
             retry_after_ms: None,
+            shown_person: None,
             by_caller: false,
             conflict: false,
         }
@@ -117,6 +121,10 @@ impl Fault {
     }
     pub fn person(mut self, person: impl Into<String>) -> Fault {
         self.person = Some(person.into());
+        self
+    }
+    pub fn for_operator(mut self) -> Fault {
+        self.shown_person.clone_from(&self.person);
         self
     }
     pub fn by_caller(mut self) -> Fault {

@@ -320,7 +320,7 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
     }
     let known = json!({
         "log": if live == report.logs { &[] } else { &report.logs[..] },
-        "walls": &report.walls[..],
+        "walls": report.walls,
         "files": report.artifacts,
         "usage": report.usage,
         "digests": report.digests,

@@ -199,20 +199,20 @@ impl Background {
             () = cancel.cancelled() => ended(output::cancelled()),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
-        self.keep_end(job, &report, label.as_deref()).await;
+        self.keep_end(job, report, label.as_deref()).await;
     }
 
     /// Keeps how a call ended.
-    async fn keep_end(&self, mut job: Job, report: &Report, label: Option<&str>) {
+    async fn keep_end(&self, mut job: Job, report: Report, label: Option<&str>) {
+        let (tool, mut fault) = (report.tool.clone(), report.error.clone());
         let mut text = render(report, label);
-        let mut fault = report.error.clone();
         let gone = {
             let mut jobs = lock(&self.jobs);
             let (gone, fits) = jobs.room(&job, text.len());
             if !fits {
                 let words = "This call ended, and its outcome was too large to be kept.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
-                text = render(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
+                text = render(Report::of_fault(job.id.clone(), &tool, large.clone()), label);
                 fault = Some(large);
             }
             job.bytes = text.len();
@@ -400,11 +400,11 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
 }
 
 /// As an agent reads it, whoever asks: roles may change until then.
-fn render(report: &Report, label: Option<&str>) -> String {
+fn render(report: Report, label: Option<&str>) -> String {
     let mut text = Vec::new();
     let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
     // A vector takes everything.
-    let _ = report.shown(false, label).serialize(&mut to);
+    let _ = report.for_reader(false, label).serialize(&mut to);
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -428,7 +428,7 @@ fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store
     for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
         let fault = fault_of_lost(recorded.get(&job.id));
         let tool = job.tool.split('@').next().unwrap_or_default();
-        let text = render(&Report::of_fault(job.id.clone(), tool, fault.clone()), None);
+        let text = render(Report::of_fault(job.id.clone(), tool, fault.clone()), None);
         over(job, Some(&fault));
         job.bytes = text.len();
         store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;

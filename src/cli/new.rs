@@ -218,7 +218,7 @@ fn from_script(
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, which says by its own shape how it is run: leave --entry out");
     }
-    let (source, _) = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
+    let source = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut document = document(id, name, file, language);
     document["description"] =
         json!(format!("Runs {file}. Say here, for a model, what it does and what goes in and out."));

@@ -15,7 +15,6 @@ use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::Metadata;
 use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -384,22 +383,19 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
 
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
-    let (bytes, facts) = regular_file(file, LARGEST)?;
-    if !files::is_trusted(facts.uid()) {
-        return Err("it belongs to another user, who could change what this host does".into());
-    }
-    if facts.mode() & 0o022 != 0 {
-        return Err("others can write it; run `chmod go-w` on it".into());
-    }
-    String::from_utf8(bytes).map_err(|e| e.to_string())
+    let bytes = files::checked(files::open(file, OFlag::empty()), LARGEST, |facts| match facts {
+        _ if !files::is_trusted(facts.uid()) => {
+            Some("it belongs to another user, who could change what this host does".to_owned())
+        }
+        _ if facts.mode() & 0o022 != 0 => Some("others can write it; run `chmod go-w` on it".to_owned()),
+        _ => None,
+    });
+    String::from_utf8(bytes?).map_err(|e| e.to_string())
 }
 
 /// Reads a regular file of at most so many bytes; never waits on a pipe.
-pub(super) fn regular_file(path: &Path, most: u64) -> Result<(Vec<u8>, Metadata), String> {
-    let file = files::open(path, OFlag::empty()).map_err(|e| e.to_string())?;
-    let facts = file.metadata().map_err(|e| e.to_string())?;
-    let bytes = files::whole(file, most).map_err(|e| e.to_string())?;
-    Ok((bytes.ok_or_else(|| format!("it is larger than {most} bytes"))?, facts))
+pub(super) fn regular_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    files::checked(files::open(path, OFlag::empty()), most, |_| None)
 }
 
 /// Where calls are recorded, and where built packages are kept.

@@ -78,8 +78,7 @@ async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Resul
         .await?;
     let shared = matches!(source, Source::Shared { .. });
     let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
-    let queue = RabbitQueue { name: queue.into(), way: way.clone() };
-    Ok((Box::new(Messages { consumer, channel, shared, queue: Arc::new(queue) }), way))
+    Ok((Box::new(Messages { consumer, channel, shared, queue: queue.into(), way: way.clone() }), way))
 }
 
 async fn fanout(channel: &Channel, topic: &Topic) -> Result<(), Failed> {
@@ -91,7 +90,8 @@ struct Messages {
     consumer: Consumer,
     channel: Channel,
     shared: bool,
-    queue: Arc<RabbitQueue>,
+    queue: Arc<str>,
+    way: Arc<Way>,
 }
 
 impl Incoming for Messages {
@@ -114,7 +114,10 @@ impl Incoming for Messages {
                 _ => None,
             });
             let hold: Option<Box<dyn Hold>> = match self.shared {
-                true => Some(Box::new(UnackedDelivery { acker: message.acker, queue: self.queue.clone() })),
+                true => {
+                    let (queue, way) = (self.queue.clone(), self.way.clone());
+                    Some(Box::new(UnackedDelivery { acker: message.acker, queue, way }))
+                }
                 false => {
                     if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
                         return Some(Err(why.to_string()));
@@ -203,34 +206,30 @@ impl Outgoing for Way {
     }
 }
 
-struct RabbitQueue {
-    name: Box<str>,
-    way: Arc<Way>,
-}
-
 struct UnackedDelivery {
     acker: lapin::Acker,
-    queue: Arc<RabbitQueue>,
+    queue: Arc<str>,
+    way: Arc<Way>,
 }
 
 impl Hold for UnackedDelivery {
     fn settle<'a>(&'a self, delivery: &'a Delivery, how: Settlement) -> BoxFuture<'a, Result<(), String>> {
-        let RabbitQueue { name, way } = &*self.queue;
+        let UnackedDelivery { acker, queue, way } = self;
         let headers = |attempt| headers(&delivery.id, Some(attempt), &delivery.trace);
         Box::pin(async move {
             let put = match how {
                 Settlement::Done => {
-                    return match self.acker.ack(BasicAckOptions::default()).await {
+                    return match acker.ack(BasicAckOptions::default()).await {
                         Ok(true) => Ok(()),
                         Ok(false) => Err("the channel on which it came is closed".to_owned()),
                         Err(why) => Err(why.to_string()),
                     };
                 }
                 Settlement::Again => {
-                    way.put("", name, &delivery.body, headers(delivery.attempt.saturating_add(1)), 1).await
+                    way.put("", queue, &delivery.body, headers(delivery.attempt.saturating_add(1)), 1).await
                 }
                 Settlement::Bury => {
-                    let name = format!("{name}.dead");
+                    let name = format!("{queue}.dead");
                     // A queue that is there with other arguments ends its channel, and no other.
                     let channel = way.connection.create_channel().await.map_err(|why| why.to_string())?;
                     let mut arguments = FieldTable::default();

@@ -2,7 +2,7 @@
 //!
 //! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as running.
 
-use super::jobs::{Callback, Delivery, Job, Jobs};
+use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::store::{Change, Store};
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
@@ -70,18 +70,6 @@ pub struct Receipt {
     pub callback: Option<CallbackState>,
 }
 
-/// How far the callback came.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallbackState {
-    pub url: String,
-    pub event: String,
-    pub state: Delivery,
-    pub attempts: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
 impl Receipt {
     /// `open`: the call, as long as it is not over.
     fn new(job: &Job, open: Option<CallState>) -> Receipt {
@@ -100,13 +88,7 @@ impl Receipt {
             principal: job.through().to_owned(),
             ran: false,
         };
-        let callback = job.callback.as_ref().map(|callback| CallbackState {
-            url: callback.url.clone(),
-            event: callback.event.clone(),
-            state: callback.state,
-            attempts: callback.attempts,
-            error: callback.error.clone(),
-        });
+        let callback = job.callback.as_ref().map(|callback| callback.shown.clone());
         Receipt { call, mode: "async", ended: job.ended.map(|ended| ended.to_string()), callback }
     }
 }
@@ -382,8 +364,9 @@ fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
         Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
     })?;
     rights.callback(&url)?;
-    let (next, state) = (Timestamp::now(), Delivery::Pending);
-    Ok(Callback { url: url.to_string(), event: new_id(), state, attempts: 0, next, error: None })
+    let (url, event) = (url.to_string(), new_id());
+    let shown = CallbackState { url, event, state: Delivery::Pending, attempts: 0, error: None };
+    Ok(Callback { shown, next: Timestamp::now() })
 }
 
 fn is_for(who: &Caller, job: &Job) -> bool {

@@ -6,8 +6,8 @@ mod jobs;
 mod store;
 mod task;
 
-pub use calls::{Background, CallbackState, JobCounts, Receipt};
-pub use jobs::Delivery;
+pub use calls::{Background, JobCounts, Receipt};
+pub use jobs::{CallbackState, Delivery};
 pub use store::FILE;
 
 use super::Service;

@@ -203,12 +203,6 @@ fn pieces<K: Send + 'static>(text: Vec<u8>, kept: K) -> impl Stream<Item = Resul
     stream::iter(std::iter::from_fn(next))
 }
 
-/// The fields of a JSON object and one more, whose value is JSON text.
-pub fn with_field(head: &Value, name: &str, json: &str) -> String {
-    let head = text::json(head, false);
-    format!("{},\"{name}\":{json}}}", head.strip_suffix('}').unwrap_or_default())
-}
-
 /// Sends the Server-Sent Events of one response.
 pub struct Events(mpsc::Sender<Bytes>);
 

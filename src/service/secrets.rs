@@ -1,10 +1,11 @@
 //! The values of the secrets that a call may use, read again for each call, so that a changed one counts at once. No
 //! error shows a value, and a file that others may read is refused.
 
+use super::record::CallRecord;
 use crate::base::mask::SHORTEST;
 use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
-use crate::policy::{SecretGrant, SecretSource};
+use crate::policy::{Confinement, SecretGrant, SecretSource};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -50,6 +51,17 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
         values[index] = value?;
     }
     Ok(values)
+}
+
+/// Gives a call its secrets: to the relay, or as variables. No log of the call shows them.
+pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
+    let values = values(&call.shape.secrets, &record.caller.user, left).await?;
+    for (grant, value) in call.shape.secrets.iter().zip(values) {
+        record.hide(&value);
+        let to = if grant.header.is_some() { &mut call.per_call.secrets } else { &mut call.per_call.env };
+        to.0.insert(grant.name.clone(), value);
+    }
+    Ok(())
 }
 
 /// A credential of this host's own.

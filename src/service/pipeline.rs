@@ -425,13 +425,7 @@ impl Service {
             output_bytes: output_bytes(decision),
         };
         let (gate, mut passing) = executor::Gate::new(came + FRESH);
-        let context = executor::Context {
-            came,
-            gate,
-            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
-            ledger: Some(Arc::new(self.parts.audit.clone())),
-            ..executor::Context::new(&record.id, &record.caller.user, record.traffic())
-        };
+        let context = self.context(came, gate, record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
         if limit.is_some() && came.elapsed() > FRESH {
@@ -474,6 +468,13 @@ impl Service {
         record.enters(Stage::Answer);
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
+    }
+
+    fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
+        let trace = record.context().map(TraceContext::sent).unwrap_or_default();
+        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.parts.audit.clone()));
+        let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
+        executor::Context { came, gate, trace, ledger, ..context }
     }
 }
 

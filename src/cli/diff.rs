@@ -86,7 +86,8 @@ struct Host<'a> {
 impl Host<'_> {
     /// Every tool of the registry under these policies, as its files lie now.
     fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
-        let machine = self.known.machine_under(self.settings, policies);
+        let named_runtimes = host::named_runtimes(self.settings, policies);
+        let machine = policy::Machine { named_runtimes, ..(*self.known.machine).clone() };
         self.known.tools().iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
     }
 

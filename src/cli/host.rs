@@ -149,12 +149,6 @@ impl Tools {
         Ok(Tools { snapshot, policies, machine, launchers })
     }
 
-    /// The same machine, with the interpreters that other policies name.
-    pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
-        let named_runtimes = named_runtimes(settings, policies);
-        policy::Machine { named_runtimes, ..(*self.machine).clone() }
-    }
-
     pub fn tools(&self) -> Vec<Arc<registry::Tool>> {
         self.snapshot.list(&registry::Filter::default())
     }

@@ -9,8 +9,9 @@ use super::watch::{Mode, Watch};
 use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
+use crate::service::background::Background;
 use crate::service::runlog;
-use crate::service::{Caller, Service, background};
+use crate::service::{Caller, Service};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{Brokers, Entry};
 use crate::transport::{self, http, mcp};
@@ -202,7 +203,7 @@ async fn over_http(
         stop.cancelled().await;
         return Ok(());
     };
-    let (background, opened) = background::open(service, proxy).await;
+    let (background, opened) = Background::open(service, proxy).await;
     if let Err(why) = opened {
         let why = text::printable(&why);
         words::fail(&format!("toolhost: calls in the background are refused until this is corrected: {why}"));

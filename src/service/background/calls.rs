@@ -4,6 +4,7 @@
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::store::{Change, Store};
+use super::{callback, task};
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
 use crate::fault::{Fault, Kind};
@@ -94,9 +95,9 @@ impl Receipt {
 }
 
 impl Background {
-    /// Opens the store beside the audit log, and ends the calls of a host that is gone. `Err` says why calls in the
-    /// background are refused until that is fixed. `proxy`: by which callbacks are sent.
-    pub(super) async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
+    /// Opens the store beside the audit log, ends the calls of a host that is gone, and has callbacks sent. `Err` says
+    /// why calls in the background are refused until that is fixed. `proxy`: by which callbacks are sent.
+    pub async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
         let background = Arc::new(Background {
@@ -111,6 +112,8 @@ impl Background {
             over: tokio::sync::Mutex::new(over),
         });
         let opened = background.open_or_get(PATIENCE).await.map(drop);
+        tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
+        task::register(&background);
         (background, opened)
     }
 

@@ -12,15 +12,14 @@ use crate::registry;
 use crate::service::{
     self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report, Service, Sink, Verbose,
 };
+use futures_util::future::BoxFuture;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -356,7 +355,7 @@ fn approver() -> Approver {
 struct Terminal;
 
 impl Ask for Terminal {
-    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer> {
         let words = format!("{}\n  y and Enter lets it run, anything else does not:", question.text(true));
         Box::pin(async move {
             let over = CancellationToken::new();

@@ -6,9 +6,8 @@
 use super::Report;
 use super::request::{CallRequest, Event, Sink};
 use crate::fault::{Fault, Kind};
-use futures_util::future::{MaybeDone, maybe_done};
+use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use std::collections::VecDeque;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -48,7 +47,7 @@ pub enum Show {
     Result,
 }
 
-type Run = Box<dyn Fn(CallRequest, Sink) -> Pin<Box<dyn Future<Output = Report> + Send>> + Send>;
+type Run = Box<dyn Fn(CallRequest, Sink) -> BoxFuture<'static, Report> + Send>;
 
 /// The calls, as their reader meets them. Dropping it cancels those that run.
 pub struct Speakers {

@@ -2,6 +2,7 @@
 //!
 //! `message` and `details` never hold a host path, errno or policy text; those go to `person`.
 
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 /// Makes `Kind` and what is said of each kind from one list.
@@ -63,33 +64,42 @@ impl std::fmt::Display for Kind {
 }
 
 /// One refusal or failure of ours.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind}: {message}")]
-#[serde(rename_all = "camelCase")]
 pub struct Fault {
-    #[serde(rename = "type")]
     pub kind: Kind,
     /// For anybody, an agent included: no host path, errno or policy text.
     pub message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
     /// Of arguments with several flaws: a sentence for each, where `message` has all of them in one line.
-    #[serde(skip)]
     pub flaws: Vec<String>,
     /// For the person at the command line and the log: path, place and fix.
-    #[serde(skip)]
     pub person: Option<String>,
     pub origin: Origin,
     pub retryable: bool,
     /// When it may, milliseconds from now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// The caller can fix this fault although its kind has another origin: by another path, or by better code.
-    #[serde(skip)]
     pub by_caller: bool,
     /// Its idempotency key stands for another request.
-    #[serde(skip)]
     pub conflict: bool,
+    /// An operator reads it over a network: its JSON has `person`.
+    pub shows_person: bool,
+}
+
+impl Serialize for Fault {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut json = to.serialize_map(None)?;
+        json.serialize_entry("type", &self.kind)?;
+        json.serialize_entry("message", &self.message)?;
+        self.details.iter().try_for_each(|details| json.serialize_entry("details", details))?;
+        json.serialize_entry("origin", &self.origin)?;
+        json.serialize_entry("retryable", &self.retryable)?;
+        self.retry_after_ms.iter().try_for_each(|wait| json.serialize_entry("retryAfterMs", wait))?;
+        let mut person = self.person.iter().filter(|_| self.shows_person);
+        person.try_for_each(|person| json.serialize_entry("person", person))?;
+        json.end()
+    }
 }
 
 impl Fault {
@@ -105,6 +115,7 @@ impl Fault {
             retry_after_ms: None,
             by_caller: false,
             conflict: false,
+            shows_person: false,
         }
     }
     /// One fault of several sentences. None of them may hold a line break.
@@ -117,6 +128,10 @@ impl Fault {
     }
     pub fn person(mut self, person: impl Into<String>) -> Fault {
         self.person = Some(person.into());
+        self
+    }
+    pub fn for_operator(mut self) -> Fault {
+        self.shows_person = true;
         self
     }
     pub fn by_caller(mut self) -> Fault {

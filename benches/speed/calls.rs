@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
 use toolhost::executor::{Context, Ending, Executor, Outcome};
 use toolhost::sandbox::environment;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
@@ -108,17 +107,7 @@ pub async fn run(executor: &dyn Executor, tool: &Tool, input: &Value) -> (Durati
     let events = toolhost::executor::Events::unheard();
     let call = tool.call(input);
     let started = Instant::now();
-    let context = Context {
-        id: "bench".into(),
-        user: "bench".into(),
-        cancel: CancellationToken::new(),
-        came: started,
-        ran: Default::default(),
-        traffic: Default::default(),
-        trace: toolhost::broker::Trace::default(),
-        ledger: None,
-        gate: Default::default(),
-    };
+    let context = Context::new("bench", "bench", Default::default());
     let ended = executor.run(&context, call, &events).await;
     (started.elapsed(), ended)
 }

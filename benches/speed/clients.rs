@@ -24,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 use toolhost::executor::Executor;
 use toolhost::fault::Kind;
 use toolhost::manifest::Language;
-use toolhost::service::{Arguments, CallRequest, Caller, Service, Settings, Sink, background};
+use toolhost::service::background::Background;
+use toolhost::service::{Arguments, CallRequest, Caller, Service, Settings, Sink};
 use toolhost::transport::http as face;
 
 const CLIENTS: [usize; 3] = [1, 8, 64];
@@ -217,7 +218,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
         let anywhere = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
         let listener = face::Listener::bind(&anywhere).await.map_err(anyhow::Error::msg)?;
         let address = listener.address()?.to_string();
-        let (background, opened) = background::open(service.clone(), None).await;
+        let (background, opened) = Background::open(service.clone(), None).await;
         opened.map_err(anyhow::Error::msg)?;
         let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();

@@ -60,6 +60,20 @@ pub fn not_private(facts: &Metadata) -> Option<String> {
     (!is_trusted(facts.uid())).then(|| format!("{}: chown it", foreign(facts.uid())))
 }
 
+/// The bytes of a regular file of at most so many, if `refuse` has nothing against it.
+pub fn checked(
+    file: io::Result<File>,
+    most: u64,
+    refuse: impl Fn(&Metadata) -> Option<String>,
+) -> Result<Vec<u8>, String> {
+    let words = |e: io::Error| e.to_string();
+    let file = file.map_err(words)?;
+    if let Some(why) = refuse(&file.metadata().map_err(words)?) {
+        return Err(why);
+    }
+    whole(file, most).map_err(words)?.ok_or_else(|| format!("it is larger than {most} bytes"))
+}
+
 /// What tells a regular file from every other, and from itself before a write or a new name: both move its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {

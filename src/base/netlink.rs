@@ -1,8 +1,11 @@
-//! Requests to the kernel about links, addresses and routes (netlink(7), rtnetlink(7)).
+//! Requests to the kernel about links, addresses, routes and sockets (netlink(7), rtnetlink(7), sock_diag(7)).
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Length of `nlmsghdr`, bytes.
@@ -16,9 +19,9 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    pub fn open() -> Result<Netlink, Errno> {
-        let route = SockProtocol::NetlinkRoute;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, route)?;
+    pub fn open(protocol: SockProtocol) -> Result<Netlink, Errno> {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(1))?;
         Ok(Netlink { socket, sent: 0 })
     }
 

@@ -56,6 +56,12 @@ fn is_hidden(c: char) -> bool {
         || code & 0xfffe == 0xfffe // noncharacters at the end of each plane
 }
 
+/// The fields of a JSON object and one more, whose value is JSON text.
+pub fn with_field(head: &serde_json::Value, name: &str, json: &str) -> String {
+    let head = self::json(head, false);
+    format!("{},\"{name}\":{json}}}", head.strip_suffix('}').unwrap_or_default())
+}
+
 /// JSON for a terminal or a frame: what `printable` would escape is written as `\uXXXX`, so the value is the same.
 pub fn json(value: &serde_json::Value, indented: bool) -> String {
     escaped_json(&if indented { format!("{value:#}") } else { value.to_string() })

@@ -65,45 +65,38 @@ pub struct Delivery {
 
 impl Delivery {
     /// It needs no more.
-    pub async fn done(mut self) -> Result<(), String> {
-        match self.hold.take() {
-            Some(hold) => settled(hold.done(), CONFIRMED, &self.broken).await,
-            None => Ok(()),
-        }
+    pub async fn done(self) -> Result<(), String> {
+        self.settle(Settlement::Done).await
     }
 
     /// Puts it back into its queue, counted.
     pub async fn again(self) -> Result<(), String> {
-        match &self.hold {
-            Some(hold) => settled(hold.again(&self), PUT_BACK, &self.broken).await?,
-            None => return Err("this broker takes nothing back".to_owned()),
-        }
+        self.settle(Settlement::Again).await?;
         self.done().await
     }
 
     /// Puts it into the queue beside its own that keeps what is not run.
     pub async fn bury(self) -> Result<(), String> {
-        match &self.hold {
-            Some(hold) => settled(hold.bury(&self), PUT_BACK, &self.broken).await?,
-            None => return Err("this broker has no such queue".to_owned()),
-        }
+        self.settle(Settlement::Bury).await?;
         self.done().await
     }
-}
 
-/// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand for
-/// ever.
-async fn settled(
-    work: BoxFuture<'_, Result<(), String>>,
-    within: Duration,
-    broken: &CancellationToken,
-) -> Result<(), String> {
-    let ended = tokio::time::timeout(within, work).await;
-    let ended = ended.unwrap_or_else(|_| Err("the broker confirms nothing".to_owned()));
-    if ended.is_err() {
-        broken.cancel();
+    /// What is not settled in time, or fails, ends its connection: the broker would else take the message to be in hand
+    /// for ever.
+    async fn settle(&self, how: Settlement) -> Result<(), String> {
+        let (within, hold) = match (how, &self.hold) {
+            (Settlement::Done, None) => return Ok(()),
+            (_, None) => return Err("this broker takes nothing back".to_owned()),
+            (Settlement::Done, Some(hold)) => (CONFIRMED, hold),
+            (_, Some(hold)) => (PUT_BACK, hold),
+        };
+        let ended = tokio::time::timeout(within, hold.settle(self, how)).await;
+        let ended = ended.unwrap_or_else(|_| Err("the broker confirms nothing".to_owned()));
+        if ended.is_err() {
+            self.broken.cancel();
+        }
+        ended
     }
-    ended
 }
 
 /// Why something was not published.
@@ -117,11 +110,17 @@ pub enum PublishError {
     Failed(String),
 }
 
+/// What becomes of a message that a broker handed out.
+#[derive(Clone, Copy)]
+pub enum Settlement {
+    Done,
+    Again,
+    Bury,
+}
+
 /// The broker's own hold on a message that is not done.
 pub trait Hold: Send + Sync {
-    fn done(self: Box<Self>) -> BoxFuture<'static, Result<(), String>>;
-    fn again<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>>;
-    fn bury<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>>;
+    fn settle<'a>(&'a self, delivery: &'a Delivery, how: Settlement) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// One connection: what comes in.

@@ -47,11 +47,7 @@ struct Standing {
 }
 
 /// The way out of one connection, and what ends that connection.
-#[derive(Clone)]
-struct Out {
-    outgoing: Arc<dyn Outgoing>,
-    broken: CancellationToken,
-}
+type Out = (Arc<dyn Outgoing>, CancellationToken);
 
 /// Dropping it closes the connection.
 pub struct Link {
@@ -114,7 +110,7 @@ impl Link {
         }
         let mut standing = self.standing.clone();
         let connected = standing.wait_for(|standing| standing.out.is_some()).await.map(|standing| standing.clone());
-        let Ok(Standing { state, out: Some(Out { outgoing, broken }) }) = connected else {
+        let Ok(Standing { state, out: Some((outgoing, broken)) }) = connected else {
             return Err(PublishError::Failed("the link is closed".to_owned()));
         };
         let sent = tokio::time::timeout(CONFIRMED, outgoing.publish(id, body, trace)).await;
@@ -206,7 +202,7 @@ impl Connector {
         deliveries: &mpsc::Sender<Delivery>,
     ) -> String {
         let broken = CancellationToken::new();
-        let out = Some(Out { outgoing, broken: broken.clone() });
+        let out = Some((outgoing, broken.clone()));
         if self.terms.keeps_nothing()
             && !matches!(&self.standing.borrow().state, LinkState::Away { why, .. } if why == FIRST)
         {

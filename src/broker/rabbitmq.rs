@@ -1,7 +1,7 @@
 //! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message
 //! counts as published once the broker says so.
 
-use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Source, Trace};
+use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Source, Trace};
 use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -78,8 +78,7 @@ async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Resul
         .await?;
     let shared = matches!(source, Source::Shared { .. });
     let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
-    let queue = RabbitQueue { name: queue.into(), way: way.clone() };
-    Ok((Box::new(Messages { consumer, channel, shared, queue: Arc::new(queue) }), way))
+    Ok((Box::new(Messages { consumer, channel, shared, queue: queue.into(), way: way.clone() }), way))
 }
 
 async fn fanout(channel: &Channel, topic: &Topic) -> Result<(), Failed> {
@@ -91,7 +90,8 @@ struct Messages {
     consumer: Consumer,
     channel: Channel,
     shared: bool,
-    queue: Arc<RabbitQueue>,
+    queue: Arc<str>,
+    way: Arc<Way>,
 }
 
 impl Incoming for Messages {
@@ -114,7 +114,10 @@ impl Incoming for Messages {
                 _ => None,
             });
             let hold: Option<Box<dyn Hold>> = match self.shared {
-                true => Some(Box::new(UnackedDelivery { acker: message.acker, queue: self.queue.clone() })),
+                true => {
+                    let (queue, way) = (self.queue.clone(), self.way.clone());
+                    Some(Box::new(UnackedDelivery { acker: message.acker, queue, way }))
+                }
                 false => {
                     if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
                         return Some(Err(why.to_string()));
@@ -203,46 +206,41 @@ impl Outgoing for Way {
     }
 }
 
-struct RabbitQueue {
-    name: Box<str>,
+struct UnackedDelivery {
+    acker: lapin::Acker,
+    queue: Arc<str>,
     way: Arc<Way>,
 }
 
-struct UnackedDelivery {
-    acker: lapin::Acker,
-    queue: Arc<RabbitQueue>,
-}
-
 impl Hold for UnackedDelivery {
-    fn done(self: Box<Self>) -> BoxFuture<'static, Result<(), String>> {
+    fn settle<'a>(&'a self, delivery: &'a Delivery, how: Settlement) -> BoxFuture<'a, Result<(), String>> {
+        let UnackedDelivery { acker, queue, way } = self;
+        let headers = |attempt| headers(&delivery.id, Some(attempt), &delivery.trace);
         Box::pin(async move {
-            match self.acker.ack(BasicAckOptions::default()).await {
-                Ok(true) => Ok(()),
-                Ok(false) => Err("the channel on which it came is closed".to_owned()),
-                Err(why) => Err(why.to_string()),
-            }
-        })
-    }
-
-    fn again<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>> {
-        let headers = headers(&delivery.id, Some(delivery.attempt.saturating_add(1)), &delivery.trace);
-        Box::pin(async move {
-            let put = self.queue.way.put("", &self.queue.name, &delivery.body, headers, 1).await;
+            let put = match how {
+                Settlement::Done => {
+                    return match acker.ack(BasicAckOptions::default()).await {
+                        Ok(true) => Ok(()),
+                        Ok(false) => Err("the channel on which it came is closed".to_owned()),
+                        Err(why) => Err(why.to_string()),
+                    };
+                }
+                Settlement::Again => {
+                    way.put("", queue, &delivery.body, headers(delivery.attempt.saturating_add(1)), 1).await
+                }
+                Settlement::Bury => {
+                    let name = format!("{queue}.dead");
+                    // A queue that is there with other arguments ends its channel, and no other.
+                    let channel = way.connection.create_channel().await.map_err(|why| why.to_string())?;
+                    let mut arguments = FieldTable::default();
+                    arguments.insert("x-max-length".into(), AMQPValue::LongInt(BURIED));
+                    let _ =
+                        channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments).await;
+                    let _ = channel.close(200, "".into()).await;
+                    way.put("", &name, &delivery.body, headers(delivery.attempt), 2).await
+                }
+            };
             put.map_err(|why| format!("{why:?}"))
-        })
-    }
-
-    fn bury<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), String>> {
-        let headers = headers(&delivery.id, Some(delivery.attempt), &delivery.trace);
-        Box::pin(async move {
-            let name = format!("{}.dead", self.queue.name);
-            // A queue that is there with other arguments ends its channel, and no other.
-            let channel = self.queue.way.connection.create_channel().await.map_err(|why| why.to_string())?;
-            let mut arguments = FieldTable::default();
-            arguments.insert("x-max-length".into(), AMQPValue::LongInt(BURIED));
-            let _ = channel.queue_declare(name.as_str().into(), QueueDeclareOptions::durable(), arguments).await;
-            let _ = channel.close(200, "".into()).await;
-            self.queue.way.put("", &name, &delivery.body, headers, 2).await.map_err(|why| format!("{why:?}"))
         })
     }
 }

@@ -18,18 +18,11 @@ pub enum BrokerKind {
 }
 
 impl BrokerKind {
-    fn is_built(self) -> bool {
+    /// The cargo feature, and whether this build has it.
+    fn feature(self) -> (&'static str, bool) {
         match self {
-            BrokerKind::RabbitMq => cfg!(feature = "rabbitmq"),
-            BrokerKind::Pulsar => cfg!(feature = "pulsar"),
-        }
-    }
-
-    /// The cargo feature.
-    fn feature(self) -> &'static str {
-        match self {
-            BrokerKind::RabbitMq => "rabbitmq",
-            BrokerKind::Pulsar => "pulsar",
+            BrokerKind::RabbitMq => ("rabbitmq", cfg!(feature = "rabbitmq")),
+            BrokerKind::Pulsar => ("pulsar", cfg!(feature = "pulsar")),
         }
     }
 }
@@ -90,8 +83,7 @@ impl Terms {
             Some("pulsar+ssl") => (BrokerKind::Pulsar, true, 6651),
             _ => return Err(format!("it is of no broker that is known here: {shape}")),
         };
-        if !kind.is_built() {
-            let feature = kind.feature();
+        if let (feature, false) = kind.feature() {
             return Err(format!("this toolhost was built without it: build with `--features {feature}`"));
         }
         let authority = uri.authority().map_or("", |authority| authority.as_str());

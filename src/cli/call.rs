@@ -12,18 +12,17 @@ use crate::registry;
 use crate::service::{
     self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report, Service, Sink, Verbose,
 };
+use futures_util::future::BoxFuture;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use tokio_util::sync::CancellationToken;
 
 /// Largest input that is read, bytes; the tool's own limit is smaller.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -320,7 +319,7 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
     }
     let known = json!({
         "log": if live == report.logs { &[] } else { &report.logs[..] },
-        "walls": &report.walls[..],
+        "walls": report.walls,
         "files": report.artifacts,
         "usage": report.usage,
         "digests": report.digests,
@@ -356,11 +355,11 @@ fn approver() -> Approver {
 struct Terminal;
 
 impl Ask for Terminal {
-    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>> {
+    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer> {
         let words = format!("{}\n  y and Enter lets it run, anything else does not:", question.text(true));
         Box::pin(async move {
-            let gone = Gone(Arc::new(AtomicBool::new(false)));
-            let over = gone.0.clone();
+            let over = CancellationToken::new();
+            let _gone = over.clone().drop_guard();
             let said = tokio::task::spawn_blocking(move || {
                 // A line that was typed ahead answers another question.
                 let _ = tcflush(io::stdin(), FlushArg::TCIFLUSH);
@@ -379,19 +378,10 @@ impl Ask for Terminal {
     }
 }
 
-/// Told when the question is over.
-struct Gone(Arc<AtomicBool>);
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// One line, as long as somebody waits for it. `None`: the terminal is gone.
-fn line(over: &AtomicBool) -> Option<String> {
+fn line(over: &CancellationToken) -> Option<String> {
     let stdin = io::stdin();
-    while !over.load(Ordering::Relaxed) {
+    while !over.is_cancelled() {
         let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
         if poll(&mut watched, PollTimeout::from(LOOK_MS)).ok()? > 0 {
             let mut line = String::new();

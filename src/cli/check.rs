@@ -14,7 +14,6 @@ use crate::{policy, registry};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -33,33 +32,33 @@ pub struct Args {
 }
 
 /// One file with everything found about it.
-pub type File = registry::FileReport;
+type File = registry::FileReport;
 
 /// Policies and machine: with them, a file that a tool may write is reported too.
-pub type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
+type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
 /// Checks the manifests of the configured folders, or of the given paths. A path outside the folders is checked as if
 /// it were one of them. `registry`: an empty one, which may know where tools wrote before.
-pub fn look(
+fn look(
     registry: &registry::Registry,
-    tools: &[PathBuf],
-    scripts: &[PathBuf],
+    settings: &Settings,
     paths: &[PathBuf],
     rules: Option<Rules>,
     stricter: Option<Schema>,
 ) -> (Vec<File>, Vec<Arc<registry::Tool>>) {
+    let Settings { tools, scripts, .. } = settings;
     let wanted: Vec<PathBuf> = paths.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let known: Vec<PathBuf> = tools.iter().chain(scripts).filter_map(|folder| folder.canonicalize().ok()).collect();
     let elsewhere = wanted.iter().filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
     let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.cloned().partition(|path| path.is_dir());
-    let folders = [tools.to_vec(), folders].concat();
+    let folders = [tools.clone(), folders].concat();
     let alone = alone.into_iter().filter(|path| path.is_file() && registry::is_manifest_file(&path.to_string_lossy()));
     if let Some((policies, machine)) = &rules {
         registry.answers_to(policies.clone(), machine.clone());
     }
     let mut files = Vec::new();
     let loader =
-        registry::DirectToolLoader::new(folders, scripts.to_vec()).stricter(stricter).and_files(alone.collect());
+        registry::DirectToolLoader::new(folders, scripts.clone()).stricter(stricter).and_files(alone.collect());
     for source in [Arc::new(registry::Builtin) as Arc<dyn registry::Source>, Arc::new(loader)] {
         if let Err(why) = registry.add_source(source) {
             files.push(unreadable(PathBuf::from("(source)"), why));
@@ -109,7 +108,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let stricter = host::manifest_schema(settings)?;
     let registry = registry::Registry::new();
     host::tell_ledger(settings, &registry)?;
-    let (mut files, tools) = look(&registry, &settings.tools, &settings.scripts, &paths, rules, stricter);
+    let (mut files, tools) = look(&registry, settings, &paths, rules, stricter);
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named: the tools were loaded to compare the policies with, and are not reported.
         files.clear();
@@ -134,10 +133,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if args.paths.is_empty() {
         registry.snapshot().nothing_found().iter().for_each(|words| words::complain(&format!("toolhost: {words}")));
     }
-    let mut out = Vec::new();
-    print(&files, args.json, &mut out)?;
-    words::show(&out);
-    Ok(if good(&files) { Exit::Ok } else { Exit::Caller }.into())
+    words::answer(&files.iter().map(entry).collect(), args.json, || self::text(&files));
+    Ok(if files.iter().any(File::has_errors) { Exit::Caller } else { Exit::Ok }.into())
 }
 
 /// The policy files of a path with their problems, one entry for each file.
@@ -169,7 +166,7 @@ fn policy_files(path: &Path, settings: &Settings, launchers: &Launchers, tools: 
 }
 
 /// `--strict`: every warning is an error, and of the notes those on what is not JSON.
-pub fn strict(files: &mut [File]) {
+fn strict(files: &mut [File]) {
     for file in files {
         let counts = |p: &&mut Problem| p.severity != Severity::Note || p.code == Code::Syntax;
         for problem in file.problems.iter_mut().filter(counts) {
@@ -179,37 +176,32 @@ pub fn strict(files: &mut [File]) {
     }
 }
 
-pub fn good(files: &[File]) -> bool {
-    !files.iter().any(File::has_errors)
-}
-
-pub fn print(files: &[File], json: bool, out: &mut dyn Write) -> io::Result<()> {
-    if json {
-        return writeln!(out, "{}", text::json(&Value::Array(files.iter().map(entry).collect()), true));
-    }
+/// The files with problems, and how many there are of each kind.
+fn text(files: &[File]) -> String {
     let state = |file: &File| match (file.status, file.has_errors()) {
         (registry::Status::Skipped, _) => "skipped",
         (registry::Status::Loaded, true) => "REFUSED",
         (registry::Status::Loaded, false) => "ok",
     };
+    let mut out = String::new();
     for file in files.iter().filter(|file| !file.problems.is_empty()) {
         let tool = file.tool.iter().map(|tool| format!(", {}", printable(tool))).collect::<String>();
-        writeln!(out, "{}: {}{tool}", text::path(&file.path), state(file))?;
-        file.problems.iter().try_for_each(|problem| print_problem(&file.path, problem, out))?;
+        out += &format!("{}: {}{tool}\n", text::path(&file.path), state(file));
+        file.problems.iter().for_each(|problem| out += &line(&file.path, problem));
     }
     let all = |wanted| files.iter().filter(|file| state(file) == wanted).count();
     let count = |severity| files.iter().flat_map(|file| &file.problems).filter(|p| p.severity == severity).count();
     let (good, skipped, refused) = (all("ok"), all("skipped"), all("REFUSED"));
     let refused = if refused > 0 { format!("{refused} refused, ") } else { String::new() };
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    writeln!(out, "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
+    out + &format!("{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)")
 }
 
-fn print_problem(path: &Path, problem: &Problem, out: &mut dyn Write) -> io::Result<()> {
+fn line(path: &Path, problem: &Problem) -> String {
     let Problem { severity, code, pointer, line, column, message } = problem;
     let place = if *line == 0 { String::new() } else { format!("{}:{line}:{column}: ", text::path(path)) };
     let pointer = if pointer.is_empty() { String::new() } else { format!("{}: ", printable(pointer)) };
-    writeln!(out, "  {place}{}[{}]: {pointer}{}", word(severity), word(code), printable(message))
+    format!("  {place}{}[{}]: {pointer}{}\n", word(severity), word(code), printable(message))
 }
 
 /// The name that an enum value has in JSON.

@@ -86,7 +86,8 @@ struct Host<'a> {
 impl Host<'_> {
     /// Every tool of the registry under these policies, as its files lie now.
     fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
-        let machine = self.known.machine_under(self.settings, policies);
+        let named_runtimes = host::named_runtimes(self.settings, policies);
+        let machine = policy::Machine { named_runtimes, ..(*self.known.machine).clone() };
         self.known.tools().iter().map(|tool| powers(&self.known, tool, policies, &machine)).collect()
     }
 
@@ -133,7 +134,7 @@ impl Host<'_> {
     fn read(&self, path: &Path) -> Result<registry::Tool> {
         let shown = text::path(path);
         let bad = |why: String| wrong("a manifest cannot be read").person(format!("{shown}: {why}"));
-        let (bytes, _) = super::settings::regular_file(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
+        let bytes = super::settings::regular_file(path, crate::quantity::MAX_DEFINITION_BYTES).map_err(bad)?;
         let (manifest, _) = manifest::read(&bytes).map_err(|problems| {
             let lines: Vec<String> =
                 problems.iter().map(|p| format!("{}:{}: {}: {}", p.line, p.column, p.pointer, p.message)).collect();
@@ -204,7 +205,7 @@ fn saved(path: &Path) -> Result<Side> {
         let entry = serde_json::from_str(entry.get()).map_err(|e| bad(&e))?;
         Powers::from_json(entry).map_err(|why| bad(&why))
     };
-    let whole: &RawValue = serde_json::from_slice(&bytes.0).map_err(|e| bad(&e))?;
+    let whole: &RawValue = serde_json::from_slice(&bytes).map_err(|e| bad(&e))?;
     let entries = match whole.get().starts_with('[') {
         true => Some(serde_json::from_str(whole.get()).map_err(|e| bad(&e))?),
         false => serde_json::from_str::<All<'_>>(whole.get()).map_err(|e| bad(&e))?.tools,

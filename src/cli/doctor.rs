@@ -200,7 +200,7 @@ fn where_from(settings: &Settings) -> Vec<Value> {
     let one = |path: &Option<PathBuf>, none: &str| {
         path.as_ref().map_or_else(|| none.to_owned(), |path| path.display().to_string())
     };
-    let log = settings.log.map(|(level, json)| format!("{level:?}{}", if json { ",json" } else { "" }));
+    let log = settings.log.map(|(level, json)| format!("{level}{}", if json { ",json" } else { "" }));
     let values = [
         ("root", settings.root.display().to_string()),
         ("tools", list(&settings.tools)),

@@ -12,13 +12,14 @@ use crate::executor::remote::Remote;
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::{identity, limits};
-use crate::service::runlog::{self, Level};
+use crate::service::runlog;
 use crate::service::{self, Collector, Executors, Parts, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tracing::level_filters::LevelFilter;
 
 /// The builtin tools and everything below the folders of the settings.
 pub fn registry(
@@ -146,12 +147,6 @@ impl Tools {
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
         Ok(Tools { snapshot, policies, machine, launchers })
-    }
-
-    /// The same machine, with the interpreters that other policies name.
-    pub fn machine_under(&self, settings: &Settings, policies: &policy::Policies) -> policy::Machine {
-        let named_runtimes = named_runtimes(settings, policies);
-        policy::Machine { named_runtimes, ..(*self.machine).clone() }
     }
 
     pub fn tools(&self) -> Vec<Arc<registry::Tool>> {
@@ -454,7 +449,7 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
 /// Begins a verb that calls tools: says which root it uses, and logs only what the settings ask for.
 pub fn start_verb(settings: &Settings) {
     say_root(settings);
-    runlog::init(settings.log_style(Level::Off), false);
+    runlog::init(settings.log_style(LevelFilter::OFF), false);
 }
 
 /// Says that the current folder is used as the root, if none was named.

@@ -4,9 +4,9 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
+use crate::registry;
 use crate::service::preflight::{self, Obstacle};
 use crate::transport::export;
-use crate::{policy, registry, service};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -57,7 +57,7 @@ pub fn prompt(settings: &Settings, PromptArgs { namespace, tags }: PromptArgs) -
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::load(settings)?;
     let mut out = Vec::new();
-    show(&host.snapshot, &host.policies, &host.machine, &args, &mut out)?;
+    show(&host, &args, &mut out)?;
     words::show(&out);
     let skipped = host.snapshot.skipped();
     if skipped > 0 {
@@ -78,22 +78,16 @@ fn withheld(host: &host::Tools, args: &Args) -> Option<String> {
     none.then(|| format!("toolhost: {file} grants {shown} no tool; `--caller NAME` shows another caller's tools"))
 }
 
-pub fn show(
-    snapshot: &registry::Snapshot,
-    policies: &policy::Policies,
-    machine: &policy::Machine,
-    args: &Args,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+    let host::Tools { snapshot, policies, .. } = host;
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),
         namespace: args.namespace.clone(),
         source: args.source.clone(),
     };
-    let policies = snapshot.protect(policies);
     let needs = |tool: &registry::Tool| {
-        let decision = service::requirements::decide(tool, snapshot, &policies, machine);
+        let decision = host.decide(tool);
         preflight::obstacles(tool, &decision, preflight::shipped(&tool.manifest.handler))
     };
     let caller = args.caller.clone().unwrap_or_else(host::login);

@@ -40,13 +40,6 @@ pub struct Args {
 /// Largest script that is copied, bytes.
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewTool {
-    pub id: String,
-    pub manifest: PathBuf,
-    pub script: PathBuf,
-}
-
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::say_root(settings);
     // The first folder is the one named, or the usual one, which is made if it is missing.
@@ -102,7 +95,7 @@ fn again(settings: &Settings) -> String {
     words
 }
 
-pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<NewTool> {
+fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(registry::CORE) {
@@ -113,8 +106,8 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
         Some(script) => from_script(&id, name, script, args.entry.as_deref(), &parameters)?,
         None => from_template(&id, name, args.language.as_deref().unwrap_or("python"), &parameters)?,
     };
-    let made = write(scripts_folder, &id, name, &file, &source, &document)?;
-    writeln!(out, "Made {} and {}.", text::path(&made.script), text::path(&made.manifest))?;
+    let [made, manifest] = write(scripts_folder, name, &file, &source, &document)?;
+    writeln!(out, "Made {} and {}.", text::path(&made), text::path(&manifest))?;
     let language = &document["handler"]["language"];
     match (&args.script, &args.entry) {
         (None, _) => {}
@@ -142,7 +135,7 @@ pub fn make(scripts_folder: &Path, args: &Args, again: &str, out: &mut dyn Write
     };
     let again = text::printable(again);
     writeln!(out, "Next: {again} call {id} {example}\nWhat it may touch: {again} audit {id}")?;
-    Ok(made)
+    Ok(())
 }
 
 /// A tool that works at once: it counts the words of a text, or gives back the arguments that are named.
@@ -218,7 +211,7 @@ fn from_script(
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, which says by its own shape how it is run: leave --entry out");
     }
-    let (source, _) = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
+    let source = settings::regular_file(script, MAX_SCRIPT_BYTES).map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut document = document(id, name, file, language);
     document["description"] =
         json!(format!("Runs {file}. Say here, for a model, what it does and what goes in and out."));
@@ -240,11 +233,12 @@ fn document(id: &str, name: &str, file: &str, language: Language) -> Value {
     })
 }
 
-fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<NewTool> {
+/// Where the script and the manifest lie.
+fn write(scripts: &Path, name: &str, file: &str, source: &[u8], document: &Value) -> anyhow::Result<[PathBuf; 2]> {
     // The manifest that is about to be written must load.
     let text = format!("{document:#}\n");
     if let Err(problems) = manifest::read(text.as_bytes()) {
-        bail!("no manifest for {id} can be written: {}", problems.first().map_or("", |problem| &problem.message));
+        bail!("no manifest for {name} can be written: {}", problems.first().map_or("", |problem| &problem.message));
     }
     let folder = scripts.join(name);
     let shown = text::path(&folder);
@@ -268,7 +262,7 @@ fn write(scripts: &Path, id: &str, name: &str, file: &str, source: &[u8], docume
         let _ = unlinkat(&base, name, UnlinkatFlags::RemoveDir);
         return Err(error);
     }
-    Ok(NewTool { id: id.to_owned(), manifest: folder.join(manifest), script: folder.join(file) })
+    Ok([folder.join(file), folder.join(manifest)])
 }
 
 /// Makes a file in an open folder; a link of that name is refused.

@@ -9,8 +9,9 @@ use super::watch::{Mode, Watch};
 use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::runlog::{self, Level};
-use crate::service::{Caller, Service, background};
+use crate::service::background::Background;
+use crate::service::runlog;
+use crate::service::{Caller, Service};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{Brokers, Entry};
 use crate::transport::{self, http, mcp};
@@ -24,6 +25,7 @@ use std::time::SystemTime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::level_filters::LevelFilter;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -73,7 +75,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = unusable(&settings, &args) {
         return Err(why.into());
     }
-    runlog::init(settings.log_style(Level::Warn), true);
+    runlog::init(settings.log_style(LevelFilter::WARN), true);
     let http = &mut settings.config.http;
     for (flag, setting) in [
         (args.token_file, &mut http.token_file),
@@ -201,7 +203,7 @@ async fn over_http(
         stop.cancelled().await;
         return Ok(());
     };
-    let (background, opened) = background::open(service, proxy).await;
+    let (background, opened) = Background::open(service, proxy).await;
     if let Err(why) = opened {
         let why = text::printable(&why);
         words::fail(&format!("toolhost: calls in the background are refused until this is corrected: {why}"));

@@ -9,16 +9,16 @@ use crate::manifest::host::{self, Host};
 use crate::packages::Index;
 use crate::sandbox::identity;
 use crate::service::audit::Keeping;
-use crate::service::runlog::{Level, Style};
+use crate::service::runlog::Style;
 use crate::transport::{announced, http};
 use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::Metadata;
 use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use tracing::level_filters::LevelFilter;
 
 /// The usual folder of policies, under the root.
 pub const POLICIES: &str = "sandbox-policies";
@@ -75,7 +75,7 @@ pub struct Settings {
     pub packages: Option<PathBuf>,
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_keeping: Keeping,
-    pub log: Option<(Level, bool)>,
+    pub log: Option<(LevelFilter, bool)>,
     /// Config files that are obeyed, and those that would be if they were there.
     pub configs: Vec<PathBuf>,
     /// What only the config file says; its paths are absolute.
@@ -276,7 +276,7 @@ impl Settings {
     }
 
     /// How this process logs; `usual` where it is not set.
-    pub fn log_style(&self, usual: Level) -> Style {
+    pub fn log_style(&self, usual: LevelFilter) -> Style {
         let (level, json) = self.log.unwrap_or((usual, false));
         Style { level, json, colour: self.colour && std::io::stderr().is_terminal() && !json }
     }
@@ -384,22 +384,19 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
 
 /// Reads a file that only its owner (us, or root) can have written.
 pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
-    let (bytes, facts) = regular_file(file, LARGEST)?;
-    if !files::is_trusted(facts.uid()) {
-        return Err("it belongs to another user, who could change what this host does".into());
-    }
-    if facts.mode() & 0o022 != 0 {
-        return Err("others can write it; run `chmod go-w` on it".into());
-    }
-    String::from_utf8(bytes).map_err(|e| e.to_string())
+    let bytes = files::checked(files::open(file, OFlag::empty()), LARGEST, |facts| match facts {
+        _ if !files::is_trusted(facts.uid()) => {
+            Some("it belongs to another user, who could change what this host does".to_owned())
+        }
+        _ if facts.mode() & 0o022 != 0 => Some("others can write it; run `chmod go-w` on it".to_owned()),
+        _ => None,
+    });
+    String::from_utf8(bytes?).map_err(|e| e.to_string())
 }
 
 /// Reads a regular file of at most so many bytes; never waits on a pipe.
-pub(super) fn regular_file(path: &Path, most: u64) -> Result<(Vec<u8>, Metadata), String> {
-    let file = files::open(path, OFlag::empty()).map_err(|e| e.to_string())?;
-    let facts = file.metadata().map_err(|e| e.to_string())?;
-    let bytes = files::whole(file, most).map_err(|e| e.to_string())?;
-    Ok((bytes.ok_or_else(|| format!("it is larger than {most} bytes"))?, facts))
+pub(super) fn regular_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    files::checked(files::open(path, OFlag::empty()), most, |_| None)
 }
 
 /// Where calls are recorded, and where built packages are kept.
@@ -470,15 +467,15 @@ fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> 
 }
 
 /// `debug`, `json`, `debug,json`.
-fn log_words(words: &str) -> anyhow::Result<(Level, bool)> {
-    let mut level = Level::Info;
+fn log_words(words: &str) -> anyhow::Result<(LevelFilter, bool)> {
+    let mut level = LevelFilter::INFO;
     let mut json = false;
     for word in words.split(',').map(str::trim) {
         match word {
             "json" => json = true,
             "text" => json = false,
             _ => {
-                level = Level::named(word).ok_or_else(|| {
+                level = word.parse().ok().filter(|level: &LevelFilter| level.to_string() == word).ok_or_else(|| {
                     let message =
                         "log level must be off, error, warn, info, debug or trace (with \",json\" for JSON lines)";
                     Refusal::new(Exit::Caller, format!("'{}': {message}", word.escape_debug()))
@@ -532,7 +529,7 @@ mod tests {
 
         let flags = Flags { config: Some(config.clone()), ..base.clone() };
         let configured = settings(&flags, &[("HOME", &home)]).unwrap();
-        assert_eq!((configured.tools, configured.log), (vec![at("c")], Some((Level::Debug, true))));
+        assert_eq!((configured.tools, configured.log), (vec![at("c")], Some((LevelFilter::DEBUG, true))));
         assert!(configured.config.capabilities.contains("env:TOKEN"));
         let varied = settings(&flags, &[("HOME", &home), ("TOOLHOST_TOOLS", &at("b"))]).unwrap();
         assert_eq!((varied.tools.clone(), varied.said_by["tools"].as_str()), (vec![at("b")], "TOOLHOST_TOOLS"));

@@ -16,6 +16,7 @@ use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::socket::SockProtocol;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -202,7 +203,8 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
     // Family and length of the destination; all else is the kernel's to say.
     let mut body = [0; ROUTE];
     (body[0], body[1]) = (family as u8, bytes.len() as u8 * 8);
-    let answer = Netlink::open()?.ask(libc::RTM_GETROUTE, 0, &body, &[(libc::RTA_DST, &bytes)])?;
+    let answer =
+        Netlink::open(SockProtocol::NetlinkRoute)?.ask(libc::RTM_GETROUTE, 0, &body, &[(libc::RTA_DST, &bytes)])?;
     answer.get(ROUTE_KIND).copied().ok_or(Errno::EBADMSG)
 }
 

@@ -47,6 +47,23 @@ pub struct Context {
     pub gate: Gate,
 }
 
+impl Context {
+    /// A call that begins now, without a trace, a ledger, or anybody to ask again.
+    pub fn new(id: impl Into<String>, user: impl Into<String>, traffic: Arc<Mutex<Traffic>>) -> Context {
+        Context {
+            id: id.into(),
+            user: user.into(),
+            cancel: CancellationToken::new(),
+            came: Instant::now(),
+            ran: Arc::default(),
+            traffic,
+            trace: broker::Trace::default(),
+            ledger: None,
+            gate: Gate::default(),
+        }
+    }
+}
+
 /// Asks whoever decided about the call whether that decision still holds. A fresh one does, and so does any without
 /// somebody to ask.
 #[derive(Clone, Debug, Default)]

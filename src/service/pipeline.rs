@@ -30,7 +30,6 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
 
 /// The member of a tool's input that tells what its client can be asked, and what it answered.
 const CLIENT: &str = "$client";
@@ -382,14 +381,8 @@ impl Service {
         let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.until.began.elapsed());
         let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
         ledger::check_unwritten(sources, self.parts.audit.ledger(), written)?;
-        let values = secrets::values(&confinement.shape.secrets, &record.caller.user, left).await?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
-        for (grant, value) in confinement.shape.secrets.iter().zip(values) {
-            record.hide(&value);
-            let by_relay = grant.header.is_some();
-            let to = if by_relay { &mut confinement.per_call.secrets } else { &mut confinement.per_call.env };
-            to.0.insert(grant.name.clone(), value);
-        }
+        secrets::give(&mut confinement, left, record).await?;
         // The tool goes on with the trace of its call, where its manifest declares these variables.
         if let Some(context) = record.context() {
             for (name, text) in [("TRACEPARENT", context.parent()), ("TRACESTATE", context.state())] {
@@ -476,21 +469,12 @@ impl Service {
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
     }
-}
 
-impl Service {
     fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
-        executor::Context {
-            id: record.id.clone(),
-            user: record.caller.user.clone(),
-            cancel: CancellationToken::new(),
-            came,
-            ran: Arc::default(),
-            traffic: record.traffic(),
-            trace: record.context().map(TraceContext::sent).unwrap_or_default(),
-            ledger: Some(Arc::new(self.parts.audit.clone())),
-            gate,
-        }
+        let trace = record.context().map(TraceContext::sent).unwrap_or_default();
+        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.parts.audit.clone()));
+        let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
+        executor::Context { came, gate, trace, ledger, ..context }
     }
 }
 

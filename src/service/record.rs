@@ -136,7 +136,7 @@ impl CallRecord {
             crashed: false,
             bad_output: String::new(),
             traffic: Arc::default(),
-            report: Report { verbose, ..Report::default() },
+            report: Report { verbose, walls: Some(executor::Walls::default()), ..Report::default() },
         }
     }
 
@@ -344,7 +344,7 @@ impl CallRecord {
         outcome.artifacts.iter_mut().for_each(|artifact| artifact.path = mask.text(&artifact.path));
         self.report.streamed = outcome.parts;
         self.report.usage = outcome.usage.clone();
-        self.report.walls = std::mem::take(&mut outcome.walls);
+        self.report.walls = Some(std::mem::take(&mut outcome.walls));
         self.report.denials = std::mem::take(&mut outcome.denials);
         if let Some(mut verbose) = self.report.verbose.take() {
             verbose.stdout = match &outcome.ending {

@@ -8,12 +8,11 @@ use crate::base::text::printable;
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::policy::Confirm;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -123,7 +122,7 @@ impl fmt::Debug for Approver {
 
 /// Asks a person. Dropping the future ends the question.
 pub trait Ask: Send + Sync {
-    fn ask<'a>(&'a self, question: &'a Question) -> Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+    fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer>;
 }
 
 /// What a person is asked: everything that the answer is for.

@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 /// Longest part of one field, bytes: enough to see what happened, never a flood.
@@ -35,12 +37,12 @@ pub(super) fn call(ended: &CallEnded) {
     let person = |words: fn(&Fault) -> &Option<String>| fault.and_then(|fault| words(fault).as_deref()).map(shown);
     macro_rules! write_at {
         ($level:ident) => {
-            if tracing::enabled!(target: "toolhost::call", tracing::Level::$level) {
+            if tracing::enabled!(target: "toolhost::call", Level::$level) {
                 let stdout = report.output_data.as_ref().map_or(ended.bad_output.as_str(), |answer| answer.as_str());
                 let result = fault.map(|fault| format!("{}: {}", fault.kind, fault.message));
                 tracing::event!(
                     target: "toolhost::call",
-                    tracing::Level::$level,
+                    Level::$level,
                     call = shown(&line.call),
                     trace = line.trace,
                     user = shown(&ended.caller),
@@ -61,9 +63,9 @@ pub(super) fn call(ended: &CallEnded) {
             }
         };
     }
-    match fault.map_or(Level::Info, level) {
-        Level::Error => write_at!(ERROR),
-        Level::Warn => write_at!(WARN),
+    match fault.map_or(Level::INFO, level) {
+        Level::ERROR => write_at!(ERROR),
+        Level::WARN => write_at!(WARN),
         _ => write_at!(INFO),
     }
 }
@@ -71,12 +73,12 @@ pub(super) fn call(ended: &CallEnded) {
 /// What the operator must repair is worse than what callers and tools do wrong.
 fn level(fault: &Fault) -> Level {
     match fault.kind {
-        Kind::SecurityError => Level::Error,
-        Kind::AuthorizationError => Level::Warn,
-        _ if fault.by_caller => Level::Info,
-        Kind::InternalError => Level::Error,
-        Kind::CapabilityError | Kind::DependencyError | Kind::ServiceError => Level::Warn,
-        _ => Level::Info,
+        Kind::SecurityError => Level::ERROR,
+        Kind::AuthorizationError => Level::WARN,
+        _ if fault.by_caller => Level::INFO,
+        Kind::InternalError => Level::ERROR,
+        Kind::CapabilityError | Kind::DependencyError | Kind::ServiceError => Level::WARN,
+        _ => Level::INFO,
     }
 }
 
@@ -94,38 +96,9 @@ fn shown(words: &str) -> String {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    pub level: Level,
+    pub level: LevelFilter,
     pub json: bool,
     pub colour: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-impl Level {
-    const NAMES: [(Level, &str); 6] = [
-        (Level::Off, "off"),
-        (Level::Error, "error"),
-        (Level::Warn, "warn"),
-        (Level::Info, "info"),
-        (Level::Debug, "debug"),
-        (Level::Trace, "trace"),
-    ];
-
-    pub fn name(self) -> &'static str {
-        Level::NAMES[self as usize].1
-    }
-
-    pub fn named(name: &str) -> Option<Level> {
-        Level::NAMES.iter().find(|(_, known)| *known == name).map(|(level, _)| *level)
-    }
 }
 
 /// Starts the log on standard error. A second start is ignored: embedding programs bring their own. `queued`: lines
@@ -134,7 +107,7 @@ pub fn init(style: Style, queued: bool) {
     if queued {
         begin_queue(style.json);
     }
-    let filter = EnvFilter::new(format!("off,toolhost={}", style.level.name()));
+    let filter = EnvFilter::new(format!("off,toolhost={}", style.level));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| -> Box<dyn io::Write> {

@@ -1,14 +1,14 @@
 //! The values of the secrets that a call may use, read again for each call, so that a changed one counts at once. No
 //! error shows a value, and a file that others may read is refused.
 
+use super::record::CallRecord;
 use crate::base::mask::SHORTEST;
 use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
-use crate::policy::{SecretGrant, SecretSource};
+use crate::policy::{Confinement, SecretGrant, SecretSource};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -51,6 +51,17 @@ pub(super) async fn values(secrets: &[SecretGrant], caller: &str, left: Duration
         values[index] = value?;
     }
     Ok(values)
+}
+
+/// Gives a call its secrets: to the relay, or as variables. No log of the call shows them.
+pub(super) async fn give(call: &mut Confinement, left: Duration, record: &mut CallRecord) -> Result<(), Fault> {
+    let values = values(&call.shape.secrets, &record.caller.user, left).await?;
+    for (grant, value) in call.shape.secrets.iter().zip(values) {
+        record.hide(&value);
+        let to = if grant.header.is_some() { &mut call.per_call.secrets } else { &mut call.per_call.env };
+        to.0.insert(grant.name.clone(), value);
+    }
+    Ok(())
 }
 
 /// A credential of this host's own.
@@ -111,20 +122,12 @@ async fn value(secret: &SecretGrant, caller: &str) -> Result<String, String> {
 fn file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
     let Some((folder, name)) = from.own_file(caller) else {
         let path = from.file().ok_or("it is not a file")?;
-        return read(files::open(path, OFlag::O_NOFOLLOW).map_err(|e| e.to_string())?);
+        return files::checked(files::open(path, OFlag::O_NOFOLLOW), LONGEST, files::not_private);
     };
     let name = name?;
     let folder = files::Folder::open(folder).map_err(|e| e.to_string())?;
-    let file = folder.file(&name, OFlag::O_NOFOLLOW).map_err(|e| format!("{name}: {e}"))?;
-    read(file).map_err(|why| format!("{name}: {why}"))
-}
-
-fn read(file: std::fs::File) -> Result<Vec<u8>, String> {
-    let failed = |e: io::Error| e.to_string();
-    if let Some(why) = files::not_private(&file.metadata().map_err(failed)?) {
-        return Err(why);
-    }
-    files::whole(file, LONGEST).map_err(failed)?.ok_or_else(|| format!("it is longer than {LONGEST} bytes"))
+    let read = files::checked(folder.file(&name, OFlag::O_NOFOLLOW), LONGEST, files::not_private);
+    read.map_err(|why| format!("{name}: {why}"))
 }
 
 /// What a program prints. It and the files that its words name cannot be changed by other users.

@@ -6,8 +6,8 @@
 use super::Report;
 use super::request::{CallRequest, Event, Sink};
 use crate::fault::{Fault, Kind};
+use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use std::collections::VecDeque;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
@@ -47,7 +47,7 @@ pub enum Show {
     Result,
 }
 
-type Run = Box<dyn Fn(CallRequest, Sink) -> Pin<Box<dyn Future<Output = Report> + Send>> + Send>;
+type Run = Box<dyn Fn(CallRequest, Sink) -> BoxFuture<'static, Report> + Send>;
 
 /// The calls, as their reader meets them. Dropping it cancels those that run.
 pub struct Speakers {
@@ -73,7 +73,24 @@ struct Speaker {
     /// What came before the first output.
     early: VecDeque<Event>,
     events: mpsc::Receiver<Event>,
-    report: oneshot::Receiver<Report>,
+    /// Its end; an error where it panicked.
+    report: MaybeDone<oneshot::Receiver<Report>>,
+}
+
+impl Speaker {
+    /// Waits for the first output, or the end. A note about the preparation is none: a call that still waits, perhaps
+    /// for a person, would keep the others from speaking.
+    async fn with_output(mut self) -> Speaker {
+        while let Some(event) = self.events.recv().await {
+            let is_note = matches!(event, Event::Preparing(_)) && self.early.len() < WAITING;
+            self.early.push_back(event);
+            if !is_note {
+                return self;
+            }
+        }
+        (&mut self.report).await;
+        self
+    }
 }
 
 impl Speakers {
@@ -120,15 +137,10 @@ impl Speakers {
                 Show::Result => (Sink::none(), mpsc::channel(1).1),
             };
             let (ended, report) = oneshot::channel();
-            let speaker = Speaker { call, tool, show, early: VecDeque::new(), events, report };
-            let mut candidate = Candidate { speaker: Some(speaker), ready: self.tell_ready.clone() };
-            let call = (self.run)(request, sink);
-            self.tasks.spawn(async move {
-                let (report, ()) = tokio::join!(call, candidate.listen());
-                // A reader that is gone misses nothing.
-                let _ = ended.send(report);
-                drop(candidate);
-            });
+            let speaker = Speaker { call, tool, show, early: VecDeque::new(), events, report: maybe_done(report) };
+            let (call, ready) = ((self.run)(request, sink), self.tell_ready.clone());
+            self.tasks.spawn(async move { _ = ended.send(call.await) });
+            self.tasks.spawn(async move { _ = ready.send(speaker.with_output().await).await });
         }
     }
 
@@ -154,47 +166,18 @@ impl Speakers {
         let report = match event {
             Some(Event::Part(text)) => return Some(StageEvent { call, stage: Stage::Output(text) }),
             Some(event) => return Some(StageEvent { call, stage: Stage::Processing(event) }),
-            None => (&mut speaker.report).await.unwrap_or_else(|_| {
-                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
-                Report::of_fault(call.to_string(), &speaker.tool, fault)
-            }),
+            None => {
+                (&mut speaker.report).await;
+                Pin::new(&mut speaker.report).take_output().and_then(Result::ok).unwrap_or_else(|| {
+                    let fault = Fault::new(Kind::InternalError, "The host failed while it handled this call.");
+                    Report::of_fault(call.to_string(), &speaker.tool, fault)
+                })
+            }
         };
         self.speaker = None;
         self.begun -= 1;
         self.begin();
         Some(StageEvent { call, stage: Stage::Completed(Box::new(report)) })
-    }
-}
-
-/// A running call that has said nothing yet. However it ends, dropping this hands its speaker on.
-struct Candidate {
-    speaker: Option<Speaker>,
-    ready: mpsc::Sender<Speaker>,
-}
-
-impl Candidate {
-    /// Waits for the first output. A note about the preparation is none: a call that still waits, perhaps for a person,
-    /// would keep the others from speaking.
-    async fn listen(&mut self) {
-        while let Some(speaker) = &mut self.speaker {
-            let Some(event) = speaker.events.recv().await else { return };
-            let is_note = matches!(event, Event::Preparing(_)) && speaker.early.len() < WAITING;
-            speaker.early.push_back(event);
-            if !is_note {
-                self.hand_on();
-            }
-        }
-    }
-
-    fn hand_on(&mut self) {
-        // There is room for each call once.
-        self.speaker.take().map(|speaker| self.ready.try_send(speaker));
-    }
-}
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        self.hand_on();
     }
 }
 

@@ -10,8 +10,7 @@ use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret,
 use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::{Map, map};
+use serde_json::{Map, Value, json, map};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -78,17 +77,6 @@ struct Standing {
     until: Option<(Instant, Timestamp)>,
 }
 
-/// One announcer, as `status` shows it.
-#[derive(Serialize)]
-pub struct AnnouncerStatus {
-    announcer: String,
-    at: String,
-    connected: bool,
-    tools: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<String>,
-}
-
 impl Announcements {
     /// Begins to listen, until the host stops.
     pub async fn open(
@@ -123,15 +111,15 @@ impl Announcements {
         Ok(Arc::new(Announcements(listeners)))
     }
 
-    pub fn status(&self) -> Vec<AnnouncerStatus> {
+    /// The announcers, as `status` shows them.
+    pub fn status(&self) -> Vec<Value> {
         let status = |listener: &Arc<Listener>| {
             let connected = matches!(listener.link.state(), LinkState::Connected { .. });
-            let of = |known: &AnnouncerState| AnnouncerStatus {
-                announcer: known.name.clone(),
-                at: listener.at.clone(),
-                connected,
-                tools: known.source.tools(),
-                until: lock(&known.standing).until.map(|(_, until)| until.to_string()),
+            let of = |known: &AnnouncerState| {
+                let (name, tools) = (&known.name, known.source.tools());
+                let mut status = json!({"announcer": name, "at": listener.at, "connected": connected, "tools": tools});
+                lock(&known.standing).until.iter().for_each(|(_, until)| status["until"] = json!(until.to_string()));
+                status
             };
             listener.from.values().map(of).collect::<Vec<_>>()
         };
@@ -321,7 +309,7 @@ impl Voice {
     }
 
     /// Of the tools that the entry's caller can call now.
-    fn descriptors(&self) -> Map<String, serde_json::Value> {
+    fn descriptors(&self) -> Map<String, Value> {
         let broker::Entry { request, response, tools, caller, .. } = &self.entry;
         let caller = Caller::named(caller.clone());
         let mut found = Map::new();

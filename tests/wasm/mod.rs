@@ -5,7 +5,7 @@ use crate::harness::made_of;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use toolhost::executor::process::Launchers;
 use toolhost::executor::wasm::{Cache, Role, Wasm};
 use toolhost::executor::{Call, Context, Ending, Event, Events, Executor, Outcome};
@@ -117,17 +117,7 @@ fn wasm(base: &Path) -> Wasm {
 }
 
 fn context() -> Context {
-    Context {
-        id: "call".into(),
-        user: "tester".into(),
-        cancel: tokio_util::sync::CancellationToken::new(),
-        came: Instant::now(),
-        ran: Arc::default(),
-        traffic: Arc::default(),
-        trace: toolhost::broker::Trace::default(),
-        ledger: None,
-        gate: toolhost::executor::Gate::default(),
-    }
+    Context::new("call", "tester", Arc::default())
 }
 
 fn shape(folder: PathBuf, script: PathBuf) -> Shape {

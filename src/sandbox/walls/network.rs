@@ -17,8 +17,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, bind, listen, setsockopt,
-    socket, sockopt,
+    AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrLike, bind, listen,
+    setsockopt, socket, sockopt,
 };
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
@@ -137,7 +137,7 @@ const TO_PORTS: u16 = 24;
 
 /// Sets up loopback, its addresses, and the rules.
 fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
-    let mut kernel = Netlink::open().map_err(problem("a netlink socket"))?;
+    let mut kernel = Netlink::open(SockProtocol::NetlinkRoute).map_err(problem("a netlink socket"))?;
     let up = libc::IFF_UP as u32;
     // struct ifinfomsg
     let link = [[0; 4], LOOPBACK.to_ne_bytes(), up.to_ne_bytes(), up.to_ne_bytes()].concat();

@@ -4,7 +4,7 @@
 //! first one. The number of attempts is bounded.
 
 use super::calls::Background;
-use super::jobs::{Callback, Delivery, Job};
+use super::jobs::{Callback, CallbackState, Delivery, Job};
 use super::store::Change;
 use crate::base::places::Places;
 use crate::base::{lock, text};
@@ -101,7 +101,7 @@ impl Background {
 
     /// One attempt, and what came of it.
     async fn tell(&self, mut job: Job) {
-        let Some(mut callback) = job.callback.take() else { return };
+        let Some(Callback { shown: mut callback, mut next }) = job.callback.take() else { return };
         callback.attempts += 1;
         let tried = tokio::time::timeout(PATIENCE, self.send(&job, &callback)).await;
         let late = || Err(delivery_fault("the receiver did not answer in time", ""));
@@ -118,7 +118,7 @@ impl Background {
                     Some(seconds) => {
                         let words = format!("the callback failed: {words}; again in {seconds} s");
                         tracing::warn!(target: "toolhost::callback", call = id, trace, event, person, "{words}");
-                        callback.next = Timestamp::now() + SignedDuration::from_secs(*seconds);
+                        next = Timestamp::now() + SignedDuration::from_secs(*seconds);
                     }
                     None => {
                         let words = format!("the callback failed for good: {words}");
@@ -130,7 +130,7 @@ impl Background {
             }
         }
         let (id, trace) = (job.id.clone(), job.trace.clone());
-        job.callback = Some(callback);
+        job.callback = Some(Callback { shown: callback, next });
         lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
         if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
             // After a restart it is sent again, under the same id.
@@ -138,7 +138,7 @@ impl Background {
         }
     }
 
-    async fn send(&self, job: &Job, callback: &Callback) -> Result<(), Fault> {
+    async fn send(&self, job: &Job, callback: &CallbackState) -> Result<(), Fault> {
         let url = CallbackUrl::parse(&callback.url).map_err(|why| delivery_fault("its URL cannot be used", why))?;
         let (dialler, key) = {
             let decisions = self.service.decisions()?;
@@ -183,12 +183,10 @@ impl Background {
 fn message(job: &Job, result: Option<&str>) -> String {
     let ended = job.ended.map_or_else(String::new, |ended| ended.to_string());
     let data = json!({"id": job.id, "tool": job.tool, "outcome": job.outcome.as_deref().unwrap_or_default()});
-    let head = json!({"type": "call.ended", "timestamp": ended, "data": data}).to_string();
-    let head = head.trim_end_matches('}');
-    match result.filter(|result| head.len() + result.len() + 16 <= LARGEST) {
-        Some(result) => format!("{head},\"result\":{result}}}}}"),
-        None => format!("{head},\"resultLeftOut\":true}}}}"),
-    }
+    let head = json!({"type": "call.ended", "timestamp": ended});
+    let whole = |name, json: &str| text::with_field(&head, "data", &text::with_field(&data, name, json));
+    let told = result.map(|result| whole("result", result)).filter(|whole| whole.len() <= LARGEST);
+    told.unwrap_or_else(|| whole("resultLeftOut", "true"))
 }
 
 /// `whsec_` and base64, as Standard Webhooks writes a key, or the text itself.

@@ -2,8 +2,9 @@
 //!
 //! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as running.
 
-use super::jobs::{Callback, Delivery, Job, Jobs};
+use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::store::{Change, Store};
+use super::{callback, task};
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
 use crate::fault::{Fault, Kind};
@@ -70,18 +71,6 @@ pub struct Receipt {
     pub callback: Option<CallbackState>,
 }
 
-/// How far the callback came.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallbackState {
-    pub url: String,
-    pub event: String,
-    pub state: Delivery,
-    pub attempts: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
 impl Receipt {
     /// `open`: the call, as long as it is not over.
     fn new(job: &Job, open: Option<CallState>) -> Receipt {
@@ -100,21 +89,15 @@ impl Receipt {
             principal: job.through().to_owned(),
             ran: false,
         };
-        let callback = job.callback.as_ref().map(|callback| CallbackState {
-            url: callback.url.clone(),
-            event: callback.event.clone(),
-            state: callback.state,
-            attempts: callback.attempts,
-            error: callback.error.clone(),
-        });
+        let callback = job.callback.as_ref().map(|callback| callback.shown.clone());
         Receipt { call, mode: "async", ended: job.ended.map(|ended| ended.to_string()), callback }
     }
 }
 
 impl Background {
-    /// Opens the store beside the audit log, and ends the calls of a host that is gone. `Err` says why calls in the
-    /// background are refused until that is fixed. `proxy`: by which callbacks are sent.
-    pub(super) async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
+    /// Opens the store beside the audit log, ends the calls of a host that is gone, and has callbacks sent. `Err` says
+    /// why calls in the background are refused until that is fixed. `proxy`: by which callbacks are sent.
+    pub async fn open(service: Arc<Service>, proxy: Option<String>) -> (Arc<Background>, Result<(), String>) {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
         let background = Arc::new(Background {
@@ -129,6 +112,8 @@ impl Background {
             over: tokio::sync::Mutex::new(over),
         });
         let opened = background.open_or_get(PATIENCE).await.map(drop);
+        tokio::spawn(callback::keep(Arc::downgrade(&background), background.changed.subscribe()));
+        task::register(&background);
         (background, opened)
     }
 
@@ -199,20 +184,20 @@ impl Background {
             () = cancel.cancelled() => ended(output::cancelled()),
             () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
         };
-        self.keep_end(job, &report, label.as_deref()).await;
+        self.keep_end(job, report, label.as_deref()).await;
     }
 
     /// Keeps how a call ended.
-    async fn keep_end(&self, mut job: Job, report: &Report, label: Option<&str>) {
+    async fn keep_end(&self, mut job: Job, report: Report, label: Option<&str>) {
+        let (tool, mut fault) = (report.tool.clone(), report.error.clone());
         let mut text = render(report, label);
-        let mut fault = report.error.clone();
         let gone = {
             let mut jobs = lock(&self.jobs);
             let (gone, fits) = jobs.room(&job, text.len());
             if !fits {
                 let words = "This call ended, and its outcome was too large to be kept.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
-                text = render(&Report::of_fault(job.id.clone(), &report.tool, large.clone()), label);
+                text = render(Report::of_fault(job.id.clone(), &tool, large.clone()), label);
                 fault = Some(large);
             }
             job.bytes = text.len();
@@ -382,8 +367,9 @@ fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
         Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
     })?;
     rights.callback(&url)?;
-    let (next, state) = (Timestamp::now(), Delivery::Pending);
-    Ok(Callback { url: url.to_string(), event: new_id(), state, attempts: 0, next, error: None })
+    let (url, event) = (url.to_string(), new_id());
+    let shown = CallbackState { url, event, state: Delivery::Pending, attempts: 0, error: None };
+    Ok(Callback { shown, next: Timestamp::now() })
 }
 
 fn is_for(who: &Caller, job: &Job) -> bool {
@@ -400,11 +386,11 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
 }
 
 /// As an agent reads it, whoever asks: roles may change until then.
-fn render(report: &Report, label: Option<&str>) -> String {
+fn render(report: Report, label: Option<&str>) -> String {
     let mut text = Vec::new();
     let mut to = serde_json::Serializer::with_formatter(&mut text, VisibleJson);
     // A vector takes everything.
-    let _ = report.shown(false, label).serialize(&mut to);
+    let _ = report.for_reader(false, label).serialize(&mut to);
     String::from_utf8_lossy(&text).into_owned()
 }
 
@@ -428,7 +414,7 @@ fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store
     for job in jobs.iter_mut().filter(|job| job.ended.is_none()) {
         let fault = fault_of_lost(recorded.get(&job.id));
         let tool = job.tool.split('@').next().unwrap_or_default();
-        let text = render(&Report::of_fault(job.id.clone(), tool, fault.clone()), None);
+        let text = render(Report::of_fault(job.id.clone(), tool, fault.clone()), None);
         over(job, Some(&fault));
         job.bytes = text.len();
         store.write(&Change { put: vec![job.clone()], result: Some((job.id.clone(), text)), gone: Vec::new() })?;

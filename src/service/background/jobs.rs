@@ -37,16 +37,23 @@ pub(super) struct Job {
 
 /// A callback: how a caller wants to hear of the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Callback {
+    #[serde(flatten)]
+    pub shown: CallbackState,
+    /// When it is sent next.
+    pub next: Timestamp,
+}
+
+/// How far it came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallbackState {
     pub url: String,
     /// Its id, the same each time it is sent.
     pub event: String,
     pub state: Delivery,
     pub attempts: u32,
-    /// When it is sent next.
-    pub next: Timestamp,
     /// What went wrong the last time, for the caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -73,7 +80,7 @@ impl Job {
 
     /// Its end is sent, again where that failed.
     pub fn has_pending_callback(&self) -> bool {
-        self.ended.is_some() && self.callback.as_ref().is_some_and(|callback| callback.state == Delivery::Pending)
+        self.ended.is_some() && self.callback.as_ref().is_some_and(|callback| callback.shown.state == Delivery::Pending)
     }
 }
 
@@ -214,14 +221,9 @@ mod tests {
         jobs.admit(job(128, "b")).expect("others have room");
         assert!(end(&mut jobs, 128, 1) && end(&mut jobs, 0, 1));
         // One whose callback is pending is not forgotten, and keeps its place.
-        let callback = Callback {
-            url: String::new(),
-            event: String::new(),
-            state: Delivery::Pending,
-            attempts: 1,
-            next: Timestamp::UNIX_EPOCH,
-            error: None,
-        };
+        let (url, event) = (String::new(), String::new());
+        let shown = CallbackState { url, event, state: Delivery::Pending, attempts: 1, error: None };
+        let callback = Callback { shown, next: Timestamp::UNIX_EPOCH };
         jobs.change("0001", |open| {
             (open.job.ended, open.job.callback) = (Some(Timestamp::UNIX_EPOCH), Some(callback));
         });

@@ -2,12 +2,12 @@
 
 use super::calls::Background;
 use crate::base::json::{self, Text};
+use crate::base::text;
 use crate::executor::method::CALL_STATUS;
 use crate::executor::{self, Ending, Executor, Outcome};
 use crate::fault::{Fault, Kind};
 use crate::service::{Caller, Phase};
-use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::json;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -18,22 +18,6 @@ pub(super) fn register(background: &Arc<Background>) {
 }
 
 struct Status(Weak<Background>);
-
-/// What an agent reads.
-#[derive(Serialize)]
-struct TaskStatus<'a> {
-    id: &'a str,
-    tool: &'a str,
-    status: &'static str,
-    began: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a RawValue>,
-    /// It is larger than an answer of this tool may be.
-    #[serde(rename = "resultLeftOut", skip_serializing_if = "std::ops::Not::not")]
-    left_out: bool,
-}
 
 /// Most that stands beside a result, bytes.
 const BESIDE: u64 = 1024;
@@ -78,12 +62,18 @@ async fn answer_about(background: &Background, who: &Caller, id: &str, room: u64
     };
     let unread = |why: String| Fault::new(Kind::InternalError, "The outcome of this call cannot be read.").person(why);
     let text = tokio::task::spawn_blocking(move || {
-        let result = kept.as_deref().map(serde_json::from_str::<&RawValue>).transpose().map_err(|e| e.to_string())?;
         let call = &receipt.call;
-        let ended = receipt.ended.as_deref();
-        let told =
-            TaskStatus { id: &call.id, tool: &call.tool, status, began: &call.began, ended, result, left_out: !fits };
-        json::compact(&serde_json::to_vec(&told).map_err(|e| e.to_string())?).map_err(|problem| problem.message)
+        let mut told = json!({"id": call.id, "tool": call.tool, "status": status, "began": call.began});
+        receipt.ended.iter().for_each(|ended| told["ended"] = json!(ended));
+        if !fits {
+            // It is larger than an answer of this tool may be.
+            told["resultLeftOut"] = json!(true);
+        }
+        let told = match kept {
+            Some(result) => text::with_field(&told, "result", &result),
+            None => told.to_string(),
+        };
+        json::compact(told.as_bytes()).map_err(|problem| problem.message)
     });
     text.await.unwrap_or_else(|e| Err(e.to_string())).map_err(unread)
 }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
 const FORMAT: u32 = 3;
@@ -38,6 +38,8 @@ const FAILED: Duration = Duration::from_secs(60);
 const MOST_FAILED: usize = 1000;
 /// Most builds under way or waiting.
 const UNDER_WAY: usize = 32;
+/// Lines of installers that wait for those who hear them.
+const LINES: usize = 64;
 /// How often it is looked whether another process is done with a key.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
@@ -77,8 +79,8 @@ pub struct Packages {
     tools: Arc<Places>,
     /// Builds that failed, by what they were for.
     failed: Mutex<HashMap<String, (Instant, Fault)>>,
-    /// The last line of each build under way.
-    progress: Mutex<HashMap<String, watch::Sender<String>>>,
+    /// What installers print, each line with the key of its build.
+    progress: broadcast::Sender<(String, String)>,
     /// Builds that ended well, and others.
     ended: [AtomicU64; 2],
 }
@@ -103,7 +105,7 @@ impl Packages {
             builders: [Places::new(BUILDERS, 1), Places::new(BUILDERS, 1)],
             tools: Places::new(UNDER_WAY, 1),
             failed: Mutex::default(),
-            progress: Mutex::default(),
+            progress: broadcast::Sender::new(LINES),
             ended: Default::default(),
         })
     }
@@ -182,18 +184,16 @@ impl Packages {
                 built
             }
         };
-        let line = || watch::channel(String::new()).0;
-        let mut progress = lock(&self.progress).entry(key.to_owned()).or_insert_with(line).subscribe();
+        let mut progress = self.progress.subscribe();
         let within = if self.parts.waits { Duration::MAX } else { within };
         let mut building = std::pin::pin!(tokio::time::timeout(within, self.building.join(&name, work)));
         let built = loop {
             tokio::select! {
                 built = &mut building => break built,
-                Ok(()) = progress.changed() => report(progress.borrow_and_update().clone()),
+                // Lines that came too fast are passed over.
+                line = progress.recv() => line.into_iter().filter(|(of, _)| of == key).for_each(|(_, line)| report(line)),
             }
         };
-        drop(progress);
-        lock(&self.progress).retain(|_, told| told.receiver_count() > 0);
         let built = built.map_err(|_| under_way())?.map_err(|missed| {
             let (kind, message) = match missed {
                 NoResult::Full => (Kind::RateLimitError, "too many packages wait to be built in this host; try again"),
@@ -211,9 +211,8 @@ impl Packages {
     }
 
     fn report(&self, key: &str, line: &str) {
-        if let Some(line_of_key) = lock(&self.progress).get(key) {
-            line_of_key.send_replace(text::printable(line));
-        }
+        // An error means that no caller waits.
+        let _ = self.progress.send((key.to_owned(), text::printable(line)));
     }
 
     async fn hold(&self, key: &str) -> Result<Option<LockedEntry>, Fault> {

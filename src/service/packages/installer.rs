@@ -3,7 +3,6 @@
 
 use super::build::Packages;
 use crate::base::{lock, text};
-use crate::broker::Trace;
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, Site};
@@ -21,8 +20,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
 /// Who is said to have called, and what.
 const CALLER: &str = "toolhost";
@@ -212,34 +210,18 @@ impl<'a> Installer<'a> {
             Ecosystem::Python => PYTHON,
             Ecosystem::Node => NODE,
         };
-        let mut per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
-        let values = secrets::values(&shape.secrets, "", Duration::from_secs(10)).await?;
-        for (grant, value) in shape.secrets.iter().zip(values) {
-            record.hide(&value);
-            per_call.secrets.0.insert(grant.name.clone(), value);
-        }
-        let shape = Arc::new(shape);
-        let digest = shape.digest();
-        audit.keep(&shape, &digest)?;
-        let confinement = Confinement { shape, per_call };
+        let per_call = PerCall { timeout_ms: LONGEST_MS, source: Some(source.to_owned()), ..PerCall::default() };
+        let mut confinement = Confinement { shape: Arc::new(shape), per_call };
+        secrets::give(&mut confinement, Duration::from_secs(10), record).await?;
+        let digest = confinement.shape.digest();
+        audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest, None);
         let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
         let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
         let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
-        let cancel = CancellationToken::new();
-        let _cancels = cancel.clone().drop_guard();
-        let context = executor::Context {
-            id: record.id.clone(),
-            user: CALLER.to_owned(),
-            cancel,
-            came: Instant::now(),
-            ran: Arc::default(),
-            traffic: record.traffic(),
-            trace: Trace::default(),
-            // What a build can write is looked at before anything uses it, and is written by no other run.
-            ledger: None,
-            gate: executor::Gate::default(),
-        };
+        // Without a ledger: what a build can write is looked at before anything uses it, and is written by no other run.
+        let context = executor::Context::new(&record.id, CALLER, record.traffic());
+        let _cancels = context.cancel.clone().drop_guard();
         record.running()?;
         let ended = self.run_watched(process.as_ref(), &context, call, record).await;
         let traffic = lock(&record.traffic()).clone();

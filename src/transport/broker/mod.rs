@@ -12,7 +12,7 @@ use crate::base::places::Places;
 use crate::broker::{Delivery, Link, LinkState, Source};
 use crate::service::Service;
 use entry::{Face, OpenRequests, WAITING};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,21 +33,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The entries of this host while it serves.
 #[derive(Default)]
 pub struct Brokers(Vec<Arc<Face>>);
-
-/// One entry, as `status` shows it.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BrokerStatus {
-    broker: String,
-    requests: String,
-    connected: bool,
-    since: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
-    open: usize,
-    answered: u64,
-    unanswered: u64,
-}
 
 impl Brokers {
     /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have
@@ -91,26 +76,28 @@ impl Brokers {
         self.0.iter().any(|face| matches!(face.link.state(), LinkState::Away { .. }))
     }
 
-    pub fn status(&self) -> Vec<BrokerStatus> {
+    /// The entries, as `status` shows them.
+    pub fn status(&self) -> Vec<Value> {
         self.0.iter().map(|face| status(face)).collect()
     }
 }
 
-fn status(face: &Face) -> BrokerStatus {
+fn status(face: &Face) -> Value {
     let (connected, since, why) = match face.link.state() {
         LinkState::Connected { since } => (true, since, None),
         LinkState::Away { since, why } => (false, since, Some(why)),
     };
-    BrokerStatus {
-        broker: face.entry.terms.to_string(),
-        requests: face.entry.request.to_string(),
-        connected,
-        since: since.to_string(),
-        why,
-        open: face.open.len(),
-        answered: face.answered.load(Ordering::Relaxed),
-        unanswered: face.unanswered.load(Ordering::Relaxed),
-    }
+    let mut status = json!({
+        "broker": face.entry.terms.to_string(),
+        "requests": face.entry.request.to_string(),
+        "connected": connected,
+        "since": since.to_string(),
+    });
+    why.into_iter().for_each(|why| status["why"] = json!(why));
+    status["open"] = json!(face.open.len());
+    status["answered"] = json!(face.answered.load(Ordering::Relaxed));
+    status["unanswered"] = json!(face.unanswered.load(Ordering::Relaxed));
+    status
 }
 
 /// Serves one entry. What comes is read at once: Pulsar drops what is not read, and RabbitMQ sends no more than may

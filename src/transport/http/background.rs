@@ -4,6 +4,7 @@
 use super::reply::{self, Events, QUIET, Reader, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
 use crate::base::places::Place;
+use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{CallRequest, Caller, Phase, Sink};
 use axum::extract::Path;
@@ -95,7 +96,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
         Some(receipt) => {
             let room = room(&known, &who, &id).await;
             if let Some(result) = background.result(&who, &id).await.map_err(|fault| known.refusal(fault))? {
-                let text = reply::with_field(&json!(receipt), "result", &result) + "\n";
+                let text = text::with_field(&json!(receipt), "result", &result) + "\n";
                 return Ok(reply::document(Some((text.into_bytes(), room)), ()));
             }
         }
@@ -144,7 +145,7 @@ async fn follow(to: Events, known: KnownRequest, who: Caller, id: String) {
             let room = room(&known, &who, &id).await;
             let result = background.result(&who, &id).await.ok().flatten();
             let (name, json) = result.map_or(("resultLeftOut", "true".to_owned()), |json| ("result", json));
-            let text = format!("event: end\ndata: {}\n\n", reply::with_field(&json!(receipt), name, &json));
+            let text = format!("event: end\ndata: {}\n\n", text::with_field(&json!(receipt), name, &json));
             return to.send_text(text.into_bytes(), room).await;
         }
         if shown.replace(receipt.call.phase) != Some(receipt.call.phase) {

@@ -385,12 +385,11 @@ async fn run_action(start: Start, Action { reading, request, charge }: Action) -
     let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
     drop(charge);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
-    let outcome = answer.outcome.take();
+    let outcome = answer.outcome.take().map(|report| report.for_reader(reader.operator, reader.label.as_deref()));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
-    let (payer, operator, label, answer) = (reader.payer, reader.operator, reader.label, Arc::new(answer));
+    let (payer, answer) = (reader.payer, Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let Answer { lead, dialect, observation, warnings, .. } = &*answer;
-        let outcome = outcome.map(|report| report.shown(operator, label.as_deref()));
         answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
         to.write_all(b"\n")
     };
@@ -403,12 +402,12 @@ async fn run_action(start: Start, Action { reading, request, charge }: Action) -
 
 /// An answer as its caller may see it.
 #[derive(Serialize)]
-struct ActionAnswer<'a, O> {
+struct ActionAnswer<'a> {
     lead: &'a str,
     dialect: &'a Option<action::Dialect>,
     observation: &'a Option<String>,
     warnings: &'a [String],
-    outcome: Option<O>,
+    outcome: Option<&'a Report>,
 }
 
 /// MCP is another protocol than the rest, with its own documents.

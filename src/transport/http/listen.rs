@@ -188,17 +188,9 @@ impl Socket {
 pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let at = |path: &Path, why: String| format!("{}: {why}", text::path(path));
     let read = |path: &Path, private: bool| -> Result<Vec<u8>, String> {
-        let file = files::open(path, nix::fcntl::OFlag::empty()).map_err(|e| at(path, e.to_string()))?;
-        let facts = file.metadata().map_err(|e| at(path, e.to_string()))?;
-        let open = match private {
-            true => files::not_private(&facts),
-            false => None,
-        };
-        if let Some(why) = open {
-            return Err(at(path, why));
-        }
-        let bytes = files::whole(file, LARGEST).map_err(|e| at(path, e.to_string()))?;
-        bytes.ok_or_else(|| at(path, format!("it is larger than {LARGEST} bytes")))
+        let file = files::open(path, nix::fcntl::OFlag::empty());
+        let read = files::checked(file, LARGEST, |facts| files::not_private(facts).filter(|_| private));
+        read.map_err(|why| at(path, why))
     };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(certificate, false)?).collect();
     let chain = chain.map_err(|e| at(certificate, format!("not certificates in PEM: {e}")))?;

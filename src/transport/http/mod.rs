@@ -104,7 +104,7 @@ pub async fn serve(
         brokers,
         announced,
         kernel: Kernel::default(),
-        warnings: server::Warnings::default(),
+        warnings: server::Warnings::new(),
         crowd: Crowd::new(connection::MOST),
         overflow: Crowd::new(connection::OVERFLOW),
         begin: Mutex::new(Some(begin)),
@@ -115,12 +115,10 @@ pub async fn serve(
     let mut connections = JoinSet::new();
     let ended = drained(&server, calls);
     tokio::pin!(ended);
-    let mut minute = tokio::time::interval(Duration::from_secs(60));
     loop {
         tokio::select! {
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
-            _ = minute.tick() => server.warnings.log_repeated(),
             accepted = listener.accept() => match accepted {
                 // Looked at, and the one that goes for it closed, before the next one is accepted: those that are
                 // refused never pile up.
@@ -137,7 +135,6 @@ pub async fn serve(
         }
     }
     drop(listener);
-    server.warnings.log_repeated();
     server.kill.cancel();
     let farewell = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::join!(tokio::time::timeout(FAREWELL, farewell), server.background.stop());

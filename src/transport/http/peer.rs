@@ -2,31 +2,25 @@
 //! from one about which the kernel could not be asked.
 
 use crate::base::lock;
+use crate::base::netlink::Netlink;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{self, PeerCredentials};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, getsockopt, recv, send, setsockopt, socket,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{SockProtocol, getsockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 
-/// Length of nlmsghdr (netlink(7)).
-const HEAD: usize = 16;
-const ERROR: u16 = 2;
 /// SOCK_DIAG_BY_FAMILY (sock_diag(7)).
 const BY_FAMILY: u16 = 20;
-const REQUEST: u16 = 1;
 /// TCP_ESTABLISHED, and the states in which one end was shut: FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING.
 /// Others are listeners, or connections that are not made yet or over.
 const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
 /// Where `idiag_state`, the two ports, `idiag_uid` and `idiag_inode` stand in inet_diag_msg.
-const STATE: usize = HEAD + 1;
-const PORTS: usize = HEAD + 4;
-const UID: usize = HEAD + 64;
-const INODE: usize = HEAD + 68;
+const STATE: usize = 1;
+const PORTS: usize = 4;
+const UID: usize = 64;
+const INODE: usize = 68;
 
 /// The user that connected a unix socket.
 pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
@@ -35,34 +29,25 @@ pub fn unix_peer(stream: &impl AsFd) -> io::Result<u32> {
 
 /// A way to ask the kernel, which is kept: a host without a free descriptor can ask too.
 #[derive(Default)]
-pub struct Kernel(Mutex<Option<OwnedFd>>);
+pub struct Kernel(Mutex<Option<Netlink>>);
 
 impl Kernel {
     /// The owner of the socket that is bound to `theirs` and connected to `ours`, as sock_diag(7) knows it. `None`:
     /// it has no owner. `Err`: the kernel could not be asked.
     pub fn owner(&self, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
         let mut kept = lock(&self.0);
-        let kernel = match kept.take() {
+        let mut kernel = match kept.take() {
             Some(kernel) => kernel,
-            None => opened()?,
+            None => Netlink::open(SockProtocol::NetlinkSockDiag)?,
         };
-        send(kernel.as_raw_fd(), &question(theirs, ours), MsgFlags::empty())?;
-        let mut answer = [0; 1024];
-        let length = recv(kernel.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        let owner = owner(kernel.ask(BY_FAMILY, 0, &question(theirs, ours), &[]), theirs, ours)?;
         // Not kept where an answer may still come, which would be taken for that to the next question.
         *kept = Some(kernel);
-        owner(answer.get(..length).unwrap_or_default(), theirs, ours)
+        Ok(owner)
     }
 }
 
-fn opened() -> io::Result<OwnedFd> {
-    let kernel =
-        socket(AddressFamily::Netlink, SockType::Datagram, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
-    setsockopt(&kernel, sockopt::ReceiveTimeout, &TimeVal::seconds(1))?;
-    Ok(kernel)
-}
-
-/// nlmsghdr and inet_diag_req_v2: one socket by both of its addresses.
+/// inet_diag_req_v2: one socket by both of its addresses.
 fn question(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
     let (theirs_ip, ours_ip) = (theirs.ip().to_canonical(), ours.ip().to_canonical());
     let family = if theirs_ip.is_ipv4() { nix::libc::AF_INET } else { nix::libc::AF_INET6 };
@@ -80,13 +65,7 @@ fn question(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
     // Any interface, any cookie.
     body.extend(0u32.to_ne_bytes());
     body.extend([0xff; 8]);
-    let length = u32::try_from(HEAD + body.len()).unwrap_or_default();
-    let mut message = length.to_ne_bytes().to_vec();
-    message.extend(BY_FAMILY.to_ne_bytes());
-    message.extend(REQUEST.to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend(body);
-    message
+    body
 }
 
 fn ports(theirs: SocketAddr, ours: SocketAddr) -> [u8; 4] {
@@ -96,15 +75,13 @@ fn ports(theirs: SocketAddr, ours: SocketAddr) -> [u8; 4] {
 
 /// The uid in the kernel's answer, if it is about exactly this connection, and a process still holds that socket. Where
 /// the client's socket is gone the kernel may answer with a listener on its port.
-fn owner(answer: &[u8], theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+fn owner(answer: Result<Vec<u8>, Errno>, theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> {
+    let answer = match answer {
+        Err(Errno::ENOENT) => return Ok(None),
+        answer => answer?,
+    };
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-    let kind = answer.get(4..6).map_or(0, |kind| u16::from_ne_bytes([kind[0], kind[1]]));
-    if kind == ERROR {
-        let errno = Errno::from_raw(number(HEAD).map_or(0, |errno| errno.cast_signed().wrapping_neg()));
-        return if errno == Errno::ENOENT { Ok(None) } else { Err(errno.into()) };
-    }
-    let exact = kind == BY_FAMILY
-        && answer.get(STATE).is_some_and(|state| CONNECTED.contains(state))
+    let exact = answer.get(STATE).is_some_and(|state| CONNECTED.contains(state))
         && answer.get(PORTS..PORTS + 4) == Some(ports(theirs, ours).as_slice())
         && number(INODE).is_some_and(|inode| inode != 0);
     Ok(number(UID).filter(|_| exact))
@@ -118,12 +95,7 @@ mod tests {
     #[test]
     fn a_kernel_that_could_not_look_has_not_said_that_nobody_is_there() {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let told = |errno: Errno| {
-            let mut answer = vec![0; HEAD];
-            answer[4..6].copy_from_slice(&ERROR.to_ne_bytes());
-            answer.extend((-(errno as i32)).to_ne_bytes());
-            owner(&answer, at(1), at(2)).map_err(|why| why.raw_os_error())
-        };
+        let told = |errno| owner(Err(errno), at(1), at(2)).map_err(|why| why.raw_os_error());
         assert_eq!(told(Errno::ENOENT), Ok(None));
         assert_eq!(told(Errno::ENOMEM), Err(Some(Errno::ENOMEM as i32)));
     }

@@ -36,13 +36,11 @@ pub fn malformed(words: impl Into<String>) -> Fault {
 pub struct Refusal {
     pub status: StatusCode,
     pub fault: Box<Fault>,
-    /// The fault is shown with the words for a person.
-    pub for_operator: bool,
 }
 
 impl Refusal {
     pub fn new(status: StatusCode, fault: Fault) -> Refusal {
-        Refusal { status, fault: Box::new(fault), for_operator: false }
+        Refusal { status, fault: Box::new(fault) }
     }
 
     /// A request that cannot be read.
@@ -71,12 +69,8 @@ impl From<Fault> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Refusal { status, fault, for_operator } = self;
-        let mut body = json!({ "error": fault });
-        if let Some(person) = fault.person.as_ref().filter(|_| for_operator) {
-            body["error"]["person"] = Value::String(person.clone());
-        }
-        let mut response = json(status, &body);
+        let Refusal { status, fault } = self;
+        let mut response = json(status, &json!({ "error": fault }));
         if fault.retryable {
             response.headers_mut().insert(header::RETRY_AFTER, retry_after(&fault));
         }
@@ -161,12 +155,13 @@ pub struct Reader {
 impl Reader {
     /// A report as this reader may see it, between two texts, once it has room.
     pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
-        let (operator, label, before) = (self.operator, self.label.clone(), before.to_owned());
+        let before = before.to_owned();
         let write = move |report: &Report, to: &mut dyn Write| {
             to.write_all(before.as_bytes())?;
-            visible(&report.shown(operator, label.as_deref()), to)?;
+            visible(report, to)?;
             to.write_all(after.as_bytes())
         };
+        let report = report.for_reader(self.operator, self.label.as_deref());
         answers::of_report(self.payer.clone(), report, write).await
     }
 }
@@ -206,12 +201,6 @@ fn pieces<K: Send + 'static>(text: Vec<u8>, kept: K) -> impl Stream<Item = Resul
     let mut rest = Bytes::from_owner(Text(text, kept));
     let next = move || (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))));
     stream::iter(std::iter::from_fn(next))
-}
-
-/// The fields of a JSON object and one more, whose value is JSON text.
-pub fn with_field(head: &Value, name: &str, json: &str) -> String {
-    let head = text::json(head, false);
-    format!("{},\"{name}\":{json}}}", head.strip_suffix('}').unwrap_or_default())
 }
 
 /// Sends the Server-Sent Events of one response.

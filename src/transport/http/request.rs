@@ -46,7 +46,7 @@ impl KnownRequest {
 
     /// A fault of the service outside of a call.
     pub fn refusal(&self, fault: Fault) -> Refusal {
-        Refusal { for_operator: self.is_operator(), ..fault.into() }
+        if self.is_operator() { fault.for_operator() } else { fault }.into()
     }
 
     /// Who can be asked about a call of this caller. Where everybody is one user of this machine, who asks cannot be

@@ -12,10 +12,12 @@ use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
 use http::StatusCode;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -82,15 +84,19 @@ pub fn full() -> Fault {
     Fault::new(Kind::RateLimitError, "Too many connections are open.").retryable()
 }
 
-/// Peers and reasons that are kept apart; all others share one line for each reason.
-const MOST: usize = 256;
+/// Lines of one minute that tell their peers apart; all others share one for each reason.
+const LINES: usize = 256;
+const MINUTE: Duration = Duration::from_secs(60);
 
-/// By peer and reason: how often since its line.
-#[derive(Default)]
-pub struct Warnings(Mutex<HashMap<(String, &'static str), u64>>);
+/// When a minute began, and of which peers and reasons it has a line.
+pub struct Warnings(Mutex<(Instant, HashSet<(String, &'static str)>)>);
 
 impl Warnings {
-    /// Writes the line where this peer had none of this reason in the last minute.
+    pub fn new() -> Warnings {
+        Warnings(Mutex::new((Instant::now(), HashSet::new())))
+    }
+
+    /// Writes the line where this minute has none of this peer and reason.
     pub fn warn(&self, peer: &str, reason: &'static str, words: &str) {
         if self.is_new(peer, reason) {
             tracing::warn!(target: "toolhost::http", %peer, "{words}");
@@ -98,21 +104,12 @@ impl Warnings {
     }
 
     fn is_new(&self, peer: &str, reason: &'static str) -> bool {
-        let mut known = lock(&self.0);
-        let own = (peer.to_owned(), reason);
-        let apart = known.len() < MOST || known.contains_key(&own);
-        let key = if apart { own } else { ("others".to_owned(), reason) };
-        let count = known.entry(key).and_modify(|more| *more += 1).or_default();
-        *count == 0
-    }
-
-    /// Writes how many lines were left out since the last time. For each minute.
-    pub fn log_repeated(&self) {
-        for ((peer, reason), more) in std::mem::take(&mut *lock(&self.0)) {
-            if more > 0 {
-                tracing::warn!(target: "toolhost::http", "{peer}: {more} times more within a minute: {reason}");
-            }
+        let mut lines = lock(&self.0);
+        if lines.0.elapsed() >= MINUTE {
+            *lines = (Instant::now(), HashSet::new());
         }
+        let peer = if lines.1.len() < LINES { peer } else { "others" };
+        lines.1.insert((peer.to_owned(), reason))
     }
 }
 
@@ -120,14 +117,13 @@ impl Warnings {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_peer_has_one_line_a_minute_and_the_many_share_one() {
-        let warnings = Warnings::default();
-        let lines = |peer: &str| (0..1000).filter(|_| warnings.is_new(peer, "refused")).count();
-        assert_eq!((lines("uid 1"), lines("uid 2")), (1, 1));
-        warnings.log_repeated();
-        assert_eq!(lines("uid 1"), 1, "and a minute later again");
-        let many = (0..10_000).filter(|peer| warnings.is_new(&format!("::{peer}"), "refused")).count();
-        assert_eq!(many, MOST, "the others have one of those");
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_has_one_line_a_minute_and_the_many_share_one() {
+        let warnings = Warnings::new();
+        let lines =
+            |many: usize| (0..many).filter(|peer| warnings.is_new(&format!("::{}", peer % 500), "refused")).count();
+        assert_eq!((lines(1), lines(1), lines(2), lines(10_000)), (1, 0, 1, LINES - 2 + 1));
+        tokio::time::advance(MINUTE).await;
+        assert_eq!((lines(1), lines(1)), (1, 0));
     }
 }

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 tokio::task_local! {
     /// Whose request over HTTP rmcp looks at.
@@ -88,8 +88,9 @@ pub struct Frontend {
     mcp: Arc<Mcp>,
     /// The server or the connection ends.
     closing: CancellationToken,
-    /// The connection or session ends.
+    /// The connection or session ends: this is dropped.
     ended: CancellationToken,
+    _ends: DropGuard,
     /// The least grave messages that an older client wants.
     level: Mutex<LoggingLevel>,
     /// Of which resources it hears.
@@ -102,7 +103,8 @@ impl Frontend {
     pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Frontend {
         let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
         let (closing, ended) = (closing.clone(), closing.child_token());
-        Frontend { mcp, closing, ended, level, subscribed, hears: AtomicBool::new(false) }
+        let (ends, hears) = (ended.clone().drop_guard(), AtomicBool::new(false));
+        Frontend { mcp, closing, ended, _ends: ends, level, subscribed, hears }
     }
 
     /// The tools of this request's caller.
@@ -246,12 +248,6 @@ impl Frontend {
     /// The tasks, where this one is the caller's.
     fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<&TaskManager, ErrorData> {
         self.mcp.tasks.find(&self.who(McpRequest::find(context)?, context).user, id)
-    }
-}
-
-impl Drop for Frontend {
-    fn drop(&mut self) {
-        self.ended.cancel();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::results::ResultContent;
 use crate::base::{lock, text};
-use crate::service::{Approver, CallRequest, Caller, Slot, TraceContext};
+use crate::service::{Approver, CallRequest, Caller, TraceContext};
 use crate::transport::answers::Payer;
 use bytes::Bytes;
 use http::request::Parts;
@@ -28,8 +28,6 @@ pub struct McpRequest {
     /// `CallRequest::counted`.
     pub counted: usize,
     pub answer: Mutex<Option<Arc<ResultContent>>>,
-    /// The call counts as one that runs until its answer is sent.
-    pub turn: Mutex<Option<Arc<Slot>>>,
     /// Cancelled once the client has cancelled the request, has left, or has its answer.
     pub left: CancellationToken,
 }
@@ -44,7 +42,6 @@ impl McpRequest {
             arguments: Mutex::default(),
             counted: 0,
             answer: Mutex::default(),
-            turn: Mutex::default(),
             left: CancellationToken::new(),
         }
     }
@@ -57,8 +54,7 @@ impl McpRequest {
     }
 
     /// Keeps the content of the answer until that is sent.
-    pub fn set_answer(&self, mut content: ResultContent) {
-        *lock(&self.turn) = content.turn.take();
+    pub fn set_answer(&self, content: ResultContent) {
         *lock(&self.answer) = Some(Arc::new(content));
     }
 
@@ -78,7 +74,7 @@ impl McpRequest {
 
     /// The answer was sent, or is kept for a client that comes back: the call does not count as running any more.
     pub fn end_turn(&self) {
-        drop(lock(&self.turn).take());
+        drop(self.answer().and_then(|content| lock(&content.turn).take()));
     }
 
     /// On whose behalf the request of this context comes.

@@ -17,7 +17,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
 const LONGEST_INDENTED: usize = 256 * 1024;
@@ -30,7 +30,7 @@ const PLACE: &[u8] = br#""content":[]"#;
 pub struct ResultContent {
     pub text: Bytes,
     /// The call counts as one that runs until this is sent.
-    pub turn: Option<Arc<Slot>>,
+    pub turn: Mutex<Option<Arc<Slot>>>,
     _room: Place,
 }
 
@@ -64,7 +64,7 @@ async fn content(report: Report, payer: &Payer) -> (CallToolResult, Option<Resul
     let length = answer.json.get().len() + answer.blocks.as_ref().map_or(0, |blocks| blocks.get().len());
     match payer.build(length, move |to| answer.write(to)).await {
         Some((text, room)) => {
-            let content = ResultContent { text: text.into(), turn, _room: room };
+            let content = ResultContent { text: text.into(), turn: turn.into(), _room: room };
             (CallToolResult::success(Vec::new()), Some(content))
         }
         None => (failure(&Report::of_fault(id, &tool, answers::too_large())), None),

@@ -2,6 +2,7 @@
 //! they stand, whatever their length, and a mask finds their texts elsewhere.
 
 use crate::base::mask::HIDDEN;
+use crate::manifest::arguments::declares;
 use crate::manifest::schema::Schema;
 use crate::manifest::{Handler, Manifest};
 use crate::policy;
@@ -28,8 +29,13 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         _ => None,
     };
     let (mut shown, mut withheld) = (arguments.clone(), None);
-    let secrets = schema.map(|schema| hide(schema, &mut shown)).unwrap_or_default();
+    let mut secrets = schema.map(|schema| hide(schema, &mut shown)).unwrap_or_default();
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
+        // A name that the schema does not know may be a secret's, misspelt.
+        if schema.is_some_and(|schema| !declares(&schema.raw, name)) {
+            collect(&arguments[name.as_str()], &mut secrets);
+            *value = HIDDEN.into();
+        }
         match (renamed.map(|renamed| renamed.get(name).unwrap_or(name).as_str()), value) {
             (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
             (Some("env"), other) => *other = HIDDEN.into(),

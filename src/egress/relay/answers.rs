@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 pub type AnswerBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
+/// Encodings in which the letters of ASCII are those of ASCII, by how their names begin.
+const CHARSETS: [&str; 6] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-", "windows-125"];
+
 /// `host`: its name, and the port at which it speaks TLS. `None`: the answer cannot be searched.
 pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder>) -> Option<Response<AnswerBody>> {
     let (mut head, body) = response.into_parts();
@@ -49,12 +52,16 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     Some(Response::from_parts(head, body.boxed_unsync()))
 }
 
-/// Whether the bytes of the body are not those of the content.
+/// Whether the letters of ASCII in the content are not those bytes in the body.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let values = [header::CONTENT_ENCODING, header::TRANSFER_ENCODING].map(|name| headers.get_all(name));
-    let codings = values.into_iter().flatten().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let plain = ["", "identity", "chunked"];
-    !codings.map(<[u8]>::trim_ascii).all(|coding| plain.iter().any(|p| coding.eq_ignore_ascii_case(p.as_bytes())))
+    let mut codings = values.into_iter().flatten().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let plain = |coding: &[u8]| ["", "identity", "chunked"].iter().any(|p| coding.eq_ignore_ascii_case(p.as_bytes()));
+    let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase()).unwrap_or_default();
+    let kind = String::from_utf8_lossy(&kind);
+    let mut charsets = kind.split("charset").skip(1).map(|rest| rest.trim_start_matches([' ', '\t', '=', '"', '\'']));
+    !codings.all(|coding| plain(coding.trim_ascii()))
+        || !charsets.all(|charset| CHARSETS.iter().any(|known| charset.starts_with(known)))
 }
 
 /// A link `https://NAME/…`, in `Link` behind a `<`, becomes `http://NAME/…`.

@@ -166,8 +166,8 @@ impl Exchange {
         match answers::mask(response, (&guard.name, tls_port), &finder) {
             Some(response) => Ok(response),
             None => {
-                let why =
-                    "its answer is compressed, a part or in a switched protocol, and cannot be searched for the secret";
+                let why = "its answer cannot be searched for the secret: it is compressed, in an encoding without \
+                           ASCII, a part, or in a switched protocol";
                 Ok(self.refuse(reject(StatusCode::BAD_GATEWAY, why)).await)
             }
         }

@@ -412,14 +412,14 @@ async fn the_environment_of_a_call_reaches_the_tool_and_no_record() {
         digests.push(report.digests.confinement);
         let seen = world.fake.seen.lock().unwrap();
         let seen = seen.last().unwrap();
-        assert_eq!(seen.per_call.env.0["TOKEN"], text);
+        assert_eq!(seen.per_call.env["TOKEN"], text);
         assert!(seen.shape.env.is_empty() && !format!("{seen:?}").contains(text), "{seen:?}");
         let record = world.records().pop().unwrap();
         assert_eq!(record["notes"], json!(["environment: set by the call: TOKEN"]));
     }
     assert!(world.call("u:env", json!({"scriptPath": "examples/echo.py"})).await.success);
     let seen = world.fake.seen.lock().unwrap();
-    assert!(seen[2].per_call.env.0.is_empty() && seen[2].shape == seen[1].shape, "it ends with its call");
+    assert!(seen[2].per_call.env.is_empty() && seen[2].shape == seen[1].shape, "it ends with its call");
     assert_eq!(digests[0], digests[1], "the digest is no oracle for it");
     for entry in walkdir::WalkDir::new(world.root().join("state")).into_iter().flatten() {
         let kept = fs::read_to_string(entry.path()).unwrap_or_default();

@@ -1,21 +1,20 @@
 //! Masks secrets in what leaves this host: answers of hosts, output, logs, records and reports.
 //!
-//! A text is searched for the secrets and their base64 in three readings: as it is, decoded character by character, and
-//! decoded so once more. How much of a stream is held back, and hidden beside a cut, depends on the longest secret and
-//! never on how a text compares with one: that would confirm a guess.
+//! A text has three readings: as it is, decoded character by character, and decoded so once more. Each is searched for
+//! the secrets and their base64, and a match is mapped back to the bytes of the text that it was read from. A search
+//! that streams holds back a constant number of bytes, and as many are hidden beside a cut. That number depends on the
+//! length of the longest secret and never on how a text compares with one, which would confirm a guess.
 
 use aho_corasick::Anchored;
-use aho_corasick::automaton::Automaton;
+use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
-use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 
 /// Stands where a secret stood.
@@ -24,16 +23,16 @@ pub const HIDDEN: &str = "***";
 pub const SHORTEST: usize = 8;
 /// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
-/// Most bytes of all secrets: beyond it, whole texts are hidden.
-const MOST_BYTES: usize = 64 << 10;
+/// Most bytes of all patterns of secrets: beyond it, whole texts are hidden.
+const MOST_BYTES: usize = 1 << 20;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
 const LONGEST_CODE: usize = 12;
-/// Encoded characters of one spelling.
-#[rustfmt::skip]
-const NAMED: [(&str, u8); 10] = [
-    ("&amp;", b'&'), ("&lt;", b'<'), ("&gt;", b'>'), ("&quot;", b'"'), ("&apos;", b'\''),
-    ("\\n", b'\n'), ("\\r", b'\r'), ("\\t", b'\t'), ("\\b", 8), ("\\f", 12),
-];
+/// Bytes of a text for each character of a secret that was encoded twice.
+const SPREAD: usize = 2 * LONGEST_CODE;
+/// Bytes that are decoded at a time.
+const STEP: usize = 4096;
+const NAMED: [(&[u8], u8); 5] =
+    [(b"&amp;", b'&'), (b"&lt;", b'<'), (b"&gt;", b'>'), (b"&quot;", b'"'), (b"&apos;", b'\'')];
 
 /// Some secrets, and what finds them.
 #[derive(Clone, Default)]
@@ -50,29 +49,33 @@ impl Mask {
         self.finder.take();
     }
 
+    pub fn join(&mut self, other: Mask) {
+        self.secrets.extend(other.secrets);
+        self.finder.take();
+    }
+
     /// `None`: the secrets are too long together.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        let build = || {
-            if self.secrets.iter().map(String::len).sum::<usize>() > MOST_BYTES {
-                return None;
-            }
-            let all: BTreeSet<Vec<u8>> = self.secrets.iter().flat_map(|secret| patterns(secret)).collect();
-            Finder::builder().prefilter(false).build(&all).ok().map(Arc::new)
-        };
-        self.finder.get_or_init(build).clone()
+        self.finder.get_or_init(|| Finder::new(&self.secrets).map(Arc::new)).clone()
     }
 
     /// The text with every secret hidden, and what a cut may have left of one.
     pub fn text(&self, text: &str) -> String {
-        self.lines(&[text]).concat()
+        self.pieces(&[text], "", true).remove(0)
+    }
+
+    /// The text with each secret hidden that stands whole in it.
+    pub fn whole(&self, text: &str) -> String {
+        self.pieces(&[text], "", false).remove(0)
     }
 
     /// Lines of a log: a secret may be broken over several of them, or cut.
-    pub fn lines<T: Borrow<str>>(&self, lines: &[T]) -> Vec<String> {
+    pub fn lines(&self, lines: &[String]) -> Vec<String> {
         self.pieces(lines, "\n", true)
     }
 
-    /// A list of texts, of which several may hold one secret together; `None`: nothing is hidden, or it is another list.
+    /// A list of texts in which a secret may stand in several one after the other; `None` where nothing is hidden, or
+    /// it is another list.
     pub fn list(&self, json: &str) -> Option<String> {
         let texts: Vec<String> = serde_json::from_str(json).ok()?;
         let shown = self.pieces(&texts, "", false);
@@ -80,22 +83,27 @@ impl Mask {
     }
 
     /// Texts that follow each other with this between them: what is hidden stands where it begins.
-    fn pieces<T: Borrow<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
-        if self.secrets.is_empty() {
-            return texts.iter().map(|text| text.borrow().to_owned()).collect();
+    fn pieces<T: AsRef<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
+        let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
+        if self.secrets.is_empty() || texts.iter().all(|text| text.is_empty()) {
+            return texts.into_iter().map(str::to_owned).collect();
         }
         let Some(finder) = self.finder() else { return vec![HIDDEN.to_owned(); texts.len()] };
-        let (whole, mut from) = (texts.join(between), 0);
-        let mut found = find(&finder, whole.as_bytes());
+        let whole = texts.join(between);
+        let mut places = finder.all(whole.as_bytes());
         if cut {
-            beside_cuts(&whole, reach(&finder)).for_each(|place| add(&mut found, place));
+            places.extend(beside_cuts(&whole, finder.reach()));
+            places.sort_by_key(|place| place.start);
         }
-        let shown = |text: &T| {
-            let shown = hide(text.borrow().as_bytes(), from, &found, false);
-            from += text.borrow().len() + between.len();
-            String::from_utf8_lossy(&shown).into_owned()
+        let mut found = Vec::new();
+        places.into_iter().for_each(|place| add(&mut found, place));
+        let mut next = 0;
+        let shown = |text: &str| {
+            let from = next;
+            next += text.len() + between.len();
+            text_of(&mask(text.as_bytes(), from, &found, false))
         };
-        texts.iter().map(shown).collect()
+        texts.into_iter().map(shown).collect()
     }
 
     /// The answer of a tool with the secrets hidden that stand in its texts and numbers; of the names of members those
@@ -104,41 +112,59 @@ impl Mask {
         if self.secrets.is_empty() {
             return None;
         }
-        let (mut shown, mut rest, mut changed) = (String::new(), json, 0);
-        while let Some(start) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
-            let (before, after) = rest.split_at(start);
-            let mut tokens = serde_json::Deserializer::from_str(after).into_iter::<&RawValue>();
-            let Some(Ok(token)) = tokens.next() else { return Some(format!("\"{HIDDEN}\"")) };
-            rest = &after[token.get().len()..];
-            shown.push_str(before);
-            // A number is its own text.
-            let text = serde_json::from_str(token.get()).unwrap_or_else(|_| token.get().to_owned());
-            let is_name = rest.starts_with(':');
-            let mut hidden = if is_name { names } else { self }.pieces(&[text.as_str()], "", false).concat();
-            if hidden == text {
-                shown.push_str(token.get());
-                continue;
-            }
-            // Names that become equal stay apart.
-            changed += usize::from(is_name);
-            hidden += &if is_name && changed > 1 { format!(" ({changed})") } else { String::new() };
-            shown += &Value::String(hidden).to_string();
-        }
-        shown += rest;
+        let shown = self.tokens(json, names).unwrap_or_else(|| format!("\"{HIDDEN}\""));
         (shown != json).then_some(shown)
     }
 
-    /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
-    pub fn piece(&self, begun: &mut Option<Search>, piece: Option<&str>) -> String {
-        if self.secrets.is_empty() {
-            return piece.unwrap_or_default().to_owned();
+    fn tokens(&self, json: &str, names: &Mask) -> Option<String> {
+        let (mut shown, mut rest, mut changed) = (String::with_capacity(json.len()), json, 0);
+        while let Some(start) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
+            let (before, after) = rest.split_at(start);
+            let mut tokens = serde_json::Deserializer::from_str(after).into_iter::<&RawValue>();
+            let token = tokens.next()?.ok()?.get();
+            rest = &after[token.len()..];
+            let text = if token.starts_with('"') { serde_json::from_str(token).ok()? } else { token.to_owned() };
+            let is_name = rest.starts_with(':');
+            let mut hidden = if is_name { names } else { self }.whole(&text);
+            shown.push_str(before);
+            if hidden == text {
+                shown.push_str(token);
+                continue;
+            }
+            if is_name {
+                // The number of changed names keeps them apart.
+                changed += 1;
+                hidden += &if changed > 1 { format!(" ({changed})") } else { String::new() };
+            }
+            shown.push_str(&serde_json::to_string(&hidden).ok()?);
         }
-        let Some(finder) = self.finder() else { return piece.map_or("", |_| HIDDEN).to_owned() };
-        let mut search = begun.take().unwrap_or_else(|| Search::new(finder, false));
-        let shown = search.push(piece.map(str::as_bytes));
-        *begun = piece.map(|_| search);
-        String::from_utf8_lossy(&shown).into_owned()
+        Some(shown + rest)
     }
+
+    /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
+    pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
+        let text = piece.unwrap_or_default();
+        if self.secrets.is_empty() {
+            return text.to_owned();
+        }
+        let Some(finder) = self.finder() else {
+            stream.hid |= piece.is_some();
+            return piece.map_or("", |_| HIDDEN).to_owned();
+        };
+        let mut search = stream.search.take().unwrap_or_else(|| Search::new(finder, false));
+        let shown = if piece.is_some() { search.push(text.as_bytes()) } else { search.finish() };
+        stream.hid |= search.hid;
+        stream.search = piece.map(|_| search);
+        text_of(&shown)
+    }
+}
+
+/// A text that comes in pieces.
+#[derive(Default)]
+pub struct TextStream {
+    search: Option<Search>,
+    /// Something was hidden.
+    pub hid: bool,
 }
 
 /// The first `most` bytes of a text, and a mark where something was cut.
@@ -146,25 +172,67 @@ pub fn head(text: &str, most: usize) -> String {
     if text.len() <= most { text.to_owned() } else { text[..text.floor_char_boundary(most)].to_owned() + CUT }
 }
 
-/// All patterns of some secrets.
-pub type Finder = NFA;
+/// The places beside cuts that may be parts of a secret, which reaches so far.
+fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
+    let starts =
+        text.match_indices("[…").map(|(at, _)| at).chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
+    let ends = text.match_indices("…]\n").map(|(at, mark)| at + mark.len());
+    let ends = ends.chain(text.starts_with('…').then_some('…'.len_utf8()));
+    let before = starts.map(move |at| at.saturating_sub(reach)..at);
+    before.chain(ends.map(move |at| at..text.len().min(at + reach))).filter(|place| !place.is_empty())
+}
 
-/// How many bytes of a text may belong to a secret that is not whole yet: each of its characters can be encoded twice.
-fn reach(finder: &Finder) -> usize {
-    2 * LONGEST_CODE * (finder.max_pattern_len() + LONGEST_CODE)
+/// A match can begin or end within a character.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// All patterns of some secrets.
+pub struct Finder {
+    patterns: NFA,
+    start: StateID,
+    /// The length of the longest pattern.
+    longest: usize,
+}
+
+impl Finder {
+    fn new(secrets: &BTreeSet<String>) -> Option<Finder> {
+        let (mut all, mut bytes) = (BTreeSet::new(), 0);
+        for pattern in secrets.iter().flat_map(|secret| patterns(secret)) {
+            bytes += pattern.len();
+            if bytes > MOST_BYTES {
+                return None;
+            }
+            all.insert(pattern);
+        }
+        let longest = all.iter().map(Vec::len).max().unwrap_or(1);
+        let patterns = NFA::builder().prefilter(false).build(&all).ok()?;
+        let start = patterns.start_state(Anchored::No).ok()?;
+        Some(Finder { patterns, start, longest })
+    }
+
+    /// How many bytes of a text may belong to a secret that is not whole yet.
+    pub fn reach(&self) -> usize {
+        SPREAD * (self.longest + LONGEST_CODE)
+    }
+
+    /// Where secrets stand in a whole text: in order, those that overlap as one.
+    pub fn all(self: &Arc<Finder>, text: &[u8]) -> Vec<Range<usize>> {
+        let mut search = Search::new(Arc::clone(self), true);
+        search.read(text);
+        search.take(Vec::new(), true);
+        search.found
+    }
 }
 
 /// What a secret is searched as: itself, decoded as a reading of a text is, and what its bytes alone decide of its
 /// base64 at each place in a group of three.
 fn patterns(secret: &str) -> Vec<Vec<u8>> {
-    let decoded = |text: &[u8], whole: bool| -> Vec<u8> {
-        let reading: Vec<Unit> = text.iter().map(|byte| (*byte, 0..0)).collect();
-        decode(&reading, whole).into_iter().map(|(byte, _)| byte).collect()
-    };
-    let once = decoded(secret.as_bytes(), true);
+    let once = decode(secret.as_bytes(), true);
     // What follows the secret in a text may be read with its last signs.
-    let ends = [decoded(secret.as_bytes(), false), decoded(&once, false)];
-    let mut found: Vec<Vec<u8>> = [secret.into(), decoded(&once, true), once].into_iter().chain(ends).collect();
+    let readings = [decode(secret.as_bytes(), false), decode(&once, false), decode(&once, true)];
+    let latin: Option<Vec<u8>> = secret.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
+    let mut found: Vec<Vec<u8>> = [secret.into(), once].into_iter().chain(readings).chain(latin).collect();
     for before in 0..3 {
         let bytes = [&[0; 2][..before], secret.as_bytes()].concat();
         let decided = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
@@ -189,60 +257,102 @@ pub struct Search {
     finder: Arc<Finder>,
     /// Secrets are overwritten. Otherwise `HIDDEN` stands where they begin.
     equal_length: bool,
-    /// The end of the text, which was not given out: a secret may begin in it.
-    held: Vec<u8>,
+    /// As it is, decoded once and twice.
+    readings: [Reading; 3],
+    decoders: [Decoder; 2],
+    found: Vec<Range<usize>>,
+    /// Bytes that were read.
+    read: usize,
+    /// The last of them, which were not given out: a secret may begin in them.
+    text: VecDeque<u8>,
+    /// Something was hidden.
+    pub hid: bool,
 }
 
 impl Search {
     pub fn new(finder: Arc<Finder>, equal_length: bool) -> Search {
-        Search { finder, equal_length, held: Vec::new() }
+        let readings = [(); 3].map(|()| Reading { state: finder.start, places: VecDeque::new() });
+        let (decoders, found, text) = Default::default();
+        Search { finder, equal_length, readings, decoders, found, read: 0, text, hid: false }
     }
 
-    /// Takes the next piece in, and gives out what is settled; `None`: nothing more comes.
-    pub fn push(&mut self, piece: Option<&[u8]>) -> Vec<u8> {
-        self.held.extend_from_slice(piece.unwrap_or_default());
-        let (reach, mut end) = (reach(&self.finder), self.held.len());
-        if piece.is_some() {
-            // What is held back is searched again: not for each byte that comes.
-            if end < reach + reach / 8 {
-                return Vec::new();
-            }
-            // Characters stay whole.
-            let begins = |at: &usize| self.held[*at] & 0xC0 != 0x80;
-            end = (end - reach - 3..=end - reach).rev().find(begins).unwrap_or(end - reach);
+    /// Takes bytes in, and gives out those that are settled.
+    pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.read(bytes);
+        self.text.extend(bytes);
+        let mut length = self.text.len().saturating_sub(self.finder.reach());
+        // Characters stay whole.
+        for _ in 0..3 {
+            length -= usize::from(length > 0 && self.text.get(length).is_some_and(|byte| byte & 0xC0 == 0x80));
         }
-        let found = find(&self.finder, &self.held);
-        // A secret that begins before the end is whole.
-        end = found.iter().rfind(|secret| secret.start < end).map_or(end, |secret| secret.end.max(end));
-        let settled: Vec<u8> = self.held.drain(..end).collect();
-        hide(&settled, 0, &found, self.equal_length)
+        self.release(length)
+    }
+
+    /// The rest: nothing more comes.
+    pub fn finish(&mut self) -> Vec<u8> {
+        self.take(Vec::new(), true);
+        self.release(self.text.len())
+    }
+
+    fn release(&mut self, length: usize) -> Vec<u8> {
+        let from = self.read - self.text.len();
+        let piece: Vec<u8> = self.text.drain(..length).collect();
+        let shown = mask(&piece, from, &self.found, self.equal_length);
+        self.hid |= self.found.first().is_some_and(|secret| secret.start < from + length);
+        self.found.retain(|secret| secret.end > from + length);
+        shown
+    }
+
+    fn read(&mut self, bytes: &[u8]) {
+        for step in bytes.chunks(STEP) {
+            let units = units(step, self.read);
+            self.read += step.len();
+            self.take(units, false);
+        }
+    }
+
+    /// Searches the next units for secrets; `last`: no more follow.
+    fn take(&mut self, mut units: Vec<Unit>, last: bool) {
+        for (number, reading) in self.readings.iter_mut().enumerate() {
+            units.iter().for_each(|unit| reading.read(&self.finder, *unit, &mut self.found));
+            if let Some(decoder) = self.decoders.get_mut(number) {
+                units = decoder.decode(units, last);
+            }
+        }
     }
 }
 
-/// Where secrets stand in a text: in order, those that overlap as one.
-fn find(finder: &Finder, text: &[u8]) -> Vec<Range<usize>> {
-    let (reach, mut found) = (reach(finder), Vec::new());
-    // In blocks: a reading takes more memory than its text.
-    let length = reach.max(1 << 16);
-    for from in (0..text.len()).step_by(length) {
-        let block = from.saturating_sub(reach)..text.len().min(from + length);
-        let mut reading: Vec<Unit> = block.map(|at| (text[at], at..at + 1)).collect();
-        for decodings in 0..3 {
-            if decodings > 0 {
-                reading = decode(&reading, true);
-            }
-            let mut state = finder.start_state(Anchored::No).unwrap_or_default();
-            for (at, (byte, place)) in reading.iter().enumerate() {
-                state = finder.next_state(Anchored::No, state, fold(*byte));
-                if finder.is_match(state) {
-                    // The first is the longest: the others are ends of it.
-                    let length = finder.pattern_len(finder.match_pattern(state, 0));
-                    add(&mut found, reading[at + 1 - length].1.start..place.end);
-                }
-            }
+/// A byte of a reading, and the bytes of the text that it stands for.
+#[derive(Clone, Copy)]
+struct Unit {
+    byte: u8,
+    from: usize,
+    to: usize,
+}
+
+fn units(text: &[u8], at: usize) -> Vec<Unit> {
+    text.iter().zip(at..).map(|(byte, from)| Unit { byte: *byte, from, to: from + 1 }).collect()
+}
+
+struct Reading {
+    state: StateID,
+    /// Where the last bytes of the reading stand in the text, as many as the longest pattern has.
+    places: VecDeque<usize>,
+}
+
+impl Reading {
+    fn read(&mut self, finder: &Finder, unit: Unit, found: &mut Vec<Range<usize>>) {
+        if self.places.len() == finder.longest {
+            self.places.pop_front();
+        }
+        self.places.push_back(unit.from);
+        self.state = finder.patterns.next_state(Anchored::No, self.state, fold(unit.byte));
+        if finder.patterns.is_match(self.state) {
+            // The first is the longest: the others are ends of it.
+            let length = finder.patterns.pattern_len(finder.patterns.match_pattern(self.state, 0));
+            add(found, self.places[self.places.len() - length]..unit.to);
         }
     }
-    found
 }
 
 /// Adds a place to places in order; those that overlap become one.
@@ -254,18 +364,8 @@ fn add(found: &mut Vec<Range<usize>>, place: Range<usize>) {
     found.splice(first..after, std::iter::once(start..end));
 }
 
-/// The places beside cuts: what stands there may be a part of a secret.
-fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
-    let mark = '…'.len_utf8();
-    let ends = text.match_indices("[…").map(|(at, _)| at).chain(text.ends_with('…').then(|| text.len() - mark));
-    let starts = text.match_indices("…]\n").map(|(at, mark)| at + mark.len());
-    let starts = starts.chain(text.starts_with('…').then_some(mark));
-    let places = ends.map(move |at| at.saturating_sub(reach)..at);
-    places.chain(starts.map(move |at| at..text.len().min(at + reach))).filter(|place| !place.is_empty())
-}
-
 /// A piece of a text, which begins at `from`, with the secrets hidden.
-fn hide(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -> Vec<u8> {
+fn mask(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -> Vec<u8> {
     let (mut shown, mut done) = (Vec::with_capacity(piece.len()), 0);
     let first = found.partition_point(|secret| secret.end <= from);
     for secret in found[first..].iter().take_while(|secret| secret.start < from + piece.len()) {
@@ -282,65 +382,93 @@ fn hide(piece: &[u8], from: usize, found: &[Range<usize>], equal_length: bool) -
     shown
 }
 
-/// A byte of a reading, and the place in the text that it stands for.
-type Unit = (u8, Range<usize>);
+/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture. What is not an encoding stands for
+/// itself, and so does a longer one than `LONGEST_CODE`. A line break and blanks after it are skipped: base64 is
+/// broken into lines.
+#[derive(Default)]
+struct Decoder {
+    /// From the first byte on that may begin an encoded character.
+    waiting: VecDeque<Unit>,
+    /// Bytes of a line break and its blanks that were skipped.
+    skipped: usize,
+}
 
-/// Decodes `%XX`, `\uXXXX`, `\x`, `&#n;`, `&lt;` and their like, in any mixture; what is none stands for itself. A line
-/// break and its blanks are skipped: base64 has lines. Without `whole` as far as that does not depend on what follows.
-fn decode(reading: &[Unit], whole: bool) -> Vec<Unit> {
-    let bytes: Vec<u8> = reading.iter().map(|(byte, _)| *byte).collect();
-    let (mut decoded, mut at, mut skipped) = (Vec::with_capacity(bytes.len()), 0, 0);
-    while at < bytes.len() {
-        let ahead = &bytes[at..bytes.len().min(at + LONGEST_CODE)];
-        let (length, character) = match character(ahead) {
-            Some(code) => code,
-            None if !whole && ahead.len() < LONGEST_CODE && b"%\\&".contains(&ahead[0]) => break,
-            None => (1, vec![ahead[0]]),
-        };
-        let place = reading[at].1.start..reading[at + length - 1].1.end;
-        at += length;
-        for byte in character {
-            let blank = matches!(byte, b'\r' | b'\n') || skipped > 0 && matches!(byte, b' ' | b'\t');
-            skipped = if blank && skipped < LONGEST_CODE { skipped + 1 } else { 0 };
-            if skipped == 0 {
-                decoded.push((byte, place.clone()));
+impl Decoder {
+    /// `last`: nothing more comes.
+    fn decode(&mut self, units: Vec<Unit>, last: bool) -> Vec<Unit> {
+        self.waiting.extend(units);
+        let mut decoded = Vec::with_capacity(self.waiting.len());
+        while let Some(Unit { byte, from, .. }) = self.waiting.front().copied() {
+            let mut code = None;
+            if matches!(byte, b'%' | b'\\' | b'&') {
+                let ahead: Vec<u8> = self.waiting.iter().take(LONGEST_CODE).map(|unit| unit.byte).collect();
+                code = character(&ahead);
+                if code.is_none() && !last && ahead.len() < LONGEST_CODE {
+                    break;
+                }
+            }
+            let (length, bytes) = code.unwrap_or_else(|| (1, vec![byte]));
+            let to = self.waiting[length - 1].to;
+            self.waiting.drain(..length);
+            for byte in bytes {
+                let blank = matches!(byte, b'\r' | b'\n') || self.skipped > 0 && matches!(byte, b' ' | b'\t');
+                self.skipped = if blank && self.skipped < LONGEST_CODE { self.skipped + 1 } else { 0 };
+                if self.skipped == 0 {
+                    decoded.push(Unit { byte, from, to });
+                }
             }
         }
+        decoded
     }
-    decoded
+}
+
+/// A text decoded once; without `last` as far as that does not depend on what follows it.
+fn decode(text: &[u8], last: bool) -> Vec<u8> {
+    Decoder::default().decode(units(text, 0), last).iter().map(|unit| unit.byte).collect()
 }
 
 /// How many of these bytes stand for the encoded character that they begin with, and its bytes.
 fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
-    let number = |at: Range<usize>, radix| u32::from_str_radix(str::from_utf8(bytes.get(at)?).ok()?, radix).ok();
+    let hex = |digits: Range<usize>| number(bytes.get(digits)?, 16);
     let byte = |length: usize, value: u32| Some((length, vec![u8::try_from(value).ok()?]));
     let char = |length: usize, value: u32| Some((length, char::from_u32(value)?.to_string().into_bytes()));
     // A number of any length up to this sign.
     let until = |from: usize, end: u8, radix: u32| {
         let digits = bytes[from..].iter().position(|b| *b == end)?;
-        char(from + digits + 1, number(from..from + digits, radix).filter(|value| *value > 0)?)
+        char(from + digits + 1, number(&bytes[from..from + digits], radix).filter(|value| *value > 0)?)
     };
     match *bytes {
-        [b'%', ..] => byte(3, number(1..3, 16)?),
-        [b'\\', b'x', ..] => byte(4, number(2..4, 16)?),
-        [b'\\', b'u', b'{', ..] => until(3, b'}', 16),
-        [b'\\', b'u', ..] => match number(2..6, 16)? {
-            high @ 0xD800..=0xDBFF if bytes.get(6..8) == Some(b"\\u") => {
-                let low = number(8..12, 16)?.checked_sub(0xDC00).filter(|low| *low < 0x400)?;
-                char(12, 0x10000 + ((high - 0xD800) << 10) + low)
+        [b'%' | b'\\', b'u', b'{', ..] => until(3, b'}', 16),
+        [mark @ (b'%' | b'\\'), b'u', ..] => match hex(2..6)? {
+            high @ 0xD800..=0xDBFF if bytes.get(6..8) == Some(&[mark, b'u']) => {
+                let low = hex(8..12).filter(|low| (0xDC00..=0xDFFF).contains(low))?;
+                char(12, 0x10000 + ((high - 0xD800) << 10) + low - 0xDC00)
             }
             unit => char(6, unit),
         },
+        [b'%', ..] => byte(3, hex(1..3)?),
+        [b'\\', b'x', ..] => byte(4, hex(2..4)?),
+        [b'\\', b'U', ..] => char(10, hex(2..10)?),
+        [b'\\', b'n', ..] => byte(2, 10),
+        [b'\\', b'r', ..] => byte(2, 13),
+        [b'\\', b't', ..] => byte(2, 9),
+        [b'\\', b'b', ..] => byte(2, 8),
+        [b'\\', b'f', ..] => byte(2, 12),
         // A sign stands for itself behind a backslash, unless it may begin another encoded character.
         [b'\\', sign, ..] if sign.is_ascii_punctuation() && !b"%&".contains(&sign) => byte(2, sign.into()),
         [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
         [b'&', b'#', ..] => until(2, b';', 10),
-        [b'&' | b'\\', ..] => {
-            let is = |name: &str| bytes.get(..name.len()).is_some_and(|b| b.eq_ignore_ascii_case(name.as_bytes()));
+        [b'&', ..] => {
+            let is = |name: &[u8]| bytes.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
             NAMED.iter().find(|(name, _)| is(name)).map(|(name, byte)| (name.len(), vec![*byte]))
         }
         _ => None,
     }
+}
+
+fn number(digits: &[u8], radix: u32) -> Option<u32> {
+    let digit = |value: u32, b: &u8| Some(value.saturating_mul(radix).saturating_add(char::from(*b).to_digit(radix)?));
+    digits.iter().try_fold(0, digit)
 }
 
 /// A value that may hold a secret (a variable, an argument): `Debug` shows nothing of it. Serde does: messages between
@@ -348,6 +476,14 @@ fn character(bytes: &[u8]) -> Option<(usize, Vec<u8>)> {
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Hidden<T>(pub T);
+
+impl<T> Deref for Hidden<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
 
 impl<T> fmt::Debug for Hidden<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

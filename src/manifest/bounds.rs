@@ -24,9 +24,6 @@ pub(super) struct Bounds {
     pub is_recursive: bool,
     /// An `anyOf` or `oneOf` of it looks into members or items: it is explained by all flaws of all its branches.
     pub has_deep_unions: bool,
-    /// The members that lead to each part of a value that is marked secret (`writeOnly`, `x-secret`), the outermost
-    /// first; `None`: any member. Lists on the way do not count.
-    pub secrets: Vec<Vec<Option<String>>>,
     /// The bytes of its longest `const` or pattern: each explanation that names it copies it.
     pub copied: usize,
 }
@@ -42,19 +39,11 @@ pub(super) fn measure(schema: &Value) -> Result<Bounds, Problem> {
         root: schema,
         bounds: Bounds::default(),
         around: Vec::new(),
-        path: Vec::new(),
-        circles: Vec::new(),
         known: HashMap::new(),
         room: MAX_REGEX_BYTES,
         patterns: 0,
     };
-    walk.schema(schema, "", Position { depth: 0, level: 0, times: 1, in_union: false, is_definition: false })?;
-    // What refers to itself is not followed further: a part of it is secret as a whole where it can hold a secret.
-    for (path, start) in walk.circles {
-        if walk.bounds.secrets.iter().any(|secret| secret.starts_with(&path[..start])) {
-            walk.bounds.secrets.push(path);
-        }
-    }
+    walk.schema(schema, "", Position { depth: 0, level: 0, times: 1, in_union: false })?;
     let dialect = schema["$schema"].as_str().unwrap_or_default();
     let is_old = ["draft-03", "draft-04"].iter().any(|draft| dialect.contains(draft));
     refuse_identities(schema, "", if is_old { &["$id", "$schema", "id"] } else { &["$id", "$schema"] })?;
@@ -110,7 +99,6 @@ struct Position {
     /// How often the checker looks at this part for one value (`AGAIN`).
     times: usize,
     in_union: bool,
-    is_definition: bool,
 }
 
 /// Beside `unevaluatedProperties` or `unevaluatedItems` the checker asks each schema once more whether it holds, and
@@ -120,12 +108,8 @@ const AGAIN: usize = 3;
 struct Walk<'s> {
     root: &'s Value,
     bounds: Bounds,
-    /// The schemas around the place that is looked at, each with its level and the length of its path.
-    around: Vec<(&'s Value, usize, usize)>,
-    /// The members that lead to this place.
-    path: Vec<Option<String>>,
-    /// References to a schema around them: their paths, and the length of that schema's.
-    circles: Vec<(Vec<Option<String>>, usize)>,
+    /// The schemas around the place that is looked at, each with its level.
+    around: Vec<(&'s Value, usize)>,
     /// The states of the patterns of each subschema whose own keywords were read.
     known: HashMap<*const Value, usize>,
     /// Bytes that further patterns may take, and how many there are.
@@ -142,10 +126,6 @@ impl<'s> Walk<'s> {
             return Err(fault(pointer, message));
         }
         let Some(map) = schema.as_object() else { return self.count(size(schema), at) };
-        let is_secret = ["writeOnly", "x-secret"].iter().any(|word| map.get(*word) == Some(&Value::Bool(true)));
-        if is_secret && !at.is_definition {
-            self.bounds.secrets.push(self.path.clone());
-        }
         let states = match self.known.get(&std::ptr::from_ref(schema)) {
             Some(states) => *states,
             None => {
@@ -158,7 +138,7 @@ impl<'s> Walk<'s> {
         self.bounds.states = self.bounds.states.saturating_add(states.saturating_mul(at.times));
         let again = ["unevaluatedProperties", "unevaluatedItems"].iter().any(|keyword| map.contains_key(*keyword));
         let times = if again { at.times.saturating_mul(AGAIN) } else { at.times };
-        self.around.push((schema, at.level, self.path.len()));
+        self.around.push((schema, at.level));
         if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
             self.reference(reference, pointer, Position { times, depth: at.depth + 1, ..at })?;
         }
@@ -175,16 +155,8 @@ impl<'s> Walk<'s> {
                     level: at.level + usize::from(!is_same_value),
                     times: if is_same_value || keyword == "contains" { times } else { at.times },
                     in_union: !is_definition && (at.in_union || matches!(keyword.as_str(), "anyOf" | "oneOf")),
-                    is_definition: at.is_definition || is_definition,
                 };
-                let above = self.path.len();
-                match keyword.as_str() {
-                    "properties" => self.path.push(Some(name[1..].replace("~1", "/").replace("~0", "~"))),
-                    "patternProperties" | "additionalProperties" | "unevaluatedProperties" => self.path.push(None),
-                    _ => {}
-                }
                 self.schema(subschema, &format!("{pointer}/{}{name}", escape_segment(keyword)), place)?;
-                self.path.truncate(above);
             }
             if is_definition {
                 // A definition is held against a value only where a reference leads to it.
@@ -222,12 +194,9 @@ impl<'s> Walk<'s> {
             let message = "this reference leads to nothing in the schema (write it as #/$defs/name, without escapes)";
             return Err(fault(here, message));
         };
-        match self.around.iter().find(|(around, ..)| std::ptr::eq(*around, schema)) {
+        match self.around.iter().find(|(around, _)| std::ptr::eq(*around, schema)) {
             None => self.schema(schema, target, at),
-            Some((_, level, start)) if *level < at.level => {
-                if !at.is_definition {
-                    self.circles.push((self.path.clone(), *start));
-                }
+            Some((_, level)) if *level < at.level => {
                 self.bounds.circles += at.times;
                 self.bounds.is_recursive = true;
                 Ok(())
@@ -314,5 +283,30 @@ fn compiled_size(pattern: &str, room: usize) -> Option<(usize, usize)> {
 }
 
 /// Keywords whose subschemas hold for the same value.
-const SAME_VALUE: [&str; 9] =
+pub const SAME_VALUE: [&str; 9] =
     ["allOf", "anyOf", "oneOf", "if", "then", "else", "not", "dependentSchemas", "dependencies"];
+
+/// A schema, or the schemas of a list or of a map.
+pub fn parts(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(list) => list.iter().collect(),
+        // Most keywords hold a schema, `dependentSchemas` a map of them: taken as both, which only finds too many.
+        Value::Object(map) => std::iter::once(value).chain(map.values()).filter(|part| part.is_object()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The subschemas that may apply to a member. Every pattern of names counts, whether it matches or not.
+pub fn of_field<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
+    let own = schema["properties"].get(name);
+    let rest = ["additionalProperties", "unevaluatedProperties"].map(|word| schema.get(word).filter(|_| own.is_none()));
+    let patterns = schema["patternProperties"].as_object().into_iter().flat_map(|map| map.values());
+    own.into_iter().chain(rest.into_iter().flatten()).chain(patterns).filter(|part| part.is_object()).collect()
+}
+
+/// The subschemas that may apply to an item.
+pub fn of_item(schema: &Value, at: usize) -> Vec<&Value> {
+    let words = ["items", "contains", "unevaluatedItems", "additionalItems"].map(|word| schema.get(word));
+    let listed = ["prefixItems", "items"].map(|word| schema.get(word).and_then(|list| list.get(at)));
+    words.into_iter().chain(listed).flatten().filter(|part| part.is_object()).collect()
+}

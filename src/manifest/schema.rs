@@ -32,6 +32,8 @@ pub struct Schema {
     pub raw: Value,
     compiled: Arc<Validator>,
     bounds: Arc<Bounds>,
+    /// Whether anything in it may be marked secret (`writeOnly`, `x-secret`).
+    pub may_hide: bool,
 }
 
 /// How a value breaks a schema.
@@ -59,7 +61,9 @@ impl Schema {
         let bounds = bounds::measure(raw)?;
         let deep = bounds.is_recursive;
         let compiled = on_stack(deep, || build(raw)).map_err(|why| bounds::fault("", why))??;
-        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), bounds: Arc::new(bounds) };
+        let text = raw.to_string();
+        let may_hide = ["writeOnly", "x-secret"].iter().any(|word| text.contains(word));
+        let schema = Schema { raw: raw.clone(), compiled: Arc::new(compiled), bounds: Arc::new(bounds), may_hide };
         on_stack(deep, || schema.check_defaults()).map_err(|why| bounds::fault("", why))??;
         Ok(schema)
     }
@@ -111,13 +115,8 @@ impl Schema {
 
     /// Whether checking this value may take so long that it is refused. Where a schema refers to itself, the checker
     /// remembers each part of the value for each such reference.
-    pub fn is_too_large(&self, value: &Value) -> bool {
+    pub(super) fn is_too_large(&self, value: &Value) -> bool {
         self.steps(value) > MAX_CHECK_STEPS / (1 + self.bounds.circles)
-    }
-
-    /// The members that lead to each secret part of a value.
-    pub fn secrets(&self) -> &[Vec<Option<String>>] {
-        &self.bounds.secrets
     }
 
     pub(super) fn has_defaults(&self) -> bool {

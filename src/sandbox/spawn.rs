@@ -41,7 +41,7 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let child = Child {
         plan,
         argv: pointers(&plan.arguments),
-        envp: pointers(&plan.environment.0),
+        envp: pointers(&plan.environment),
         stack: tool_top,
         started: std::cell::Cell::new(false),
         failed: std::cell::Cell::new(None),

@@ -17,7 +17,7 @@ use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
 use super::{Service, blocking, denials, idempotency, ledger, packages, redact, secrets};
 use crate::base::json::{self, Text};
-use crate::base::mask::{Hidden, Search};
+use crate::base::mask::{Hidden, TextStream};
 use crate::base::{files, lock};
 use crate::manifest::Manifest;
 use crate::packages::store::LockedEntry;
@@ -507,7 +507,7 @@ fn unsettled() -> Fault {
 struct Parts {
     allowed: u64,
     left: u64,
-    begun: Option<Search>,
+    held: TextStream,
 }
 
 fn output_bytes(decision: &policy::Decision) -> u64 {
@@ -516,7 +516,7 @@ fn output_bytes(decision: &policy::Decision) -> u64 {
 
 impl Parts {
     fn new(allowed: u64) -> Parts {
-        Parts { allowed, left: allowed, begun: None }
+        Parts { allowed, left: allowed, held: TextStream::default() }
     }
 
     /// Hands on an event of the executor as a transport may see it.
@@ -543,7 +543,7 @@ impl Parts {
                         return Ok(());
                     }
                 };
-                let shown = record.piece(&mut self.begun, Some(&text));
+                let shown = record.piece(&mut self.held, Some(&text));
                 if shown.is_empty() && !text.is_empty() {
                     return Ok(());
                 }
@@ -555,7 +555,7 @@ impl Parts {
 
     /// Hands on what stayed back, once nothing more comes that it could belong to.
     fn rest(&mut self, record: &mut CallRecord, stream: &mut Stream) {
-        let shown = record.piece(&mut self.begun, None);
+        let shown = record.piece(&mut self.held, None);
         if !shown.is_empty() {
             stream.push(Event::Part(shown));
         }

@@ -56,10 +56,19 @@ pub struct Limiter {
     pub tasks: Arc<Places>,
     /// Calls in the background that run, or whose callback is pending.
     pub background: Arc<Places>,
-    /// Rates that are being used up: when each is whole again, and who brought its name.
-    rates: Mutex<HashMap<String, (Duration, String)>>,
+    rates: Mutex<Rates>,
     /// Refusals without a record, by principal, since the last with one.
     unrecorded: Mutex<HashMap<String, u64>>,
+}
+
+/// Rates that are being used up.
+#[derive(Debug, Default)]
+struct Rates {
+    /// When each is whole again, and who brought its name.
+    whole: HashMap<String, (Duration, String)>,
+    /// How many names each brought, and when whole ones were last removed: once a second, since it looks at all.
+    brought: HashMap<String, usize>,
+    removed: Duration,
 }
 
 /// Held while a call runs, and until its answer is delivered where that may take long; then the next call may run.
@@ -135,20 +144,20 @@ impl Limiter {
             // A changed limit begins with a whole minute.
             let key = format!("{name} {limit}");
             let step = MINUTE.checked_div(limit).ok_or_else(|| refused(limit, MINUTE))?;
-            let whole_at = rates.get(&key).map_or(now, |(whole_at, _)| now.max(*whole_at)) + step;
+            let whole_at = rates.whole.get(&key).map_or(now, |(whole_at, _)| now.max(*whole_at)) + step;
             if whole_at > now + MINUTE {
                 return Err(refused(limit, whole_at - now - MINUTE));
             }
-            if !rates.contains_key(&key) {
-                rates.retain(|_, (whole_at, _)| *whole_at > now);
-                let most = if by.is_empty() { RATES } else { RATES_BROUGHT };
-                if rates.values().filter(|(_, other)| *other == by).count() >= most {
-                    return Err(refused(limit, MINUTE));
-                }
+            if !rates.whole.contains_key(&key) && !rates.has_room(&by, now) {
+                return Err(refused(limit, MINUTE));
             }
             next.push((key, (whole_at, by)));
         }
-        rates.extend(next);
+        for (key, (whole_at, by)) in next {
+            if rates.whole.insert(key, (whole_at, by.clone())).is_none() {
+                *rates.brought.entry(by).or_default() += 1;
+            }
+        }
         Ok(())
     }
 
@@ -235,6 +244,18 @@ impl Limiter {
         let late = |_| full(format!("No slot for this call was free for {} s.", at_most.as_secs_f32()));
         slot.running = Some(place.map_err(late)?);
         Ok(())
+    }
+}
+
+impl Rates {
+    fn has_room(&mut self, by: &str, now: Duration) -> bool {
+        if now >= self.removed + Duration::from_secs(1) {
+            (self.removed, self.brought) = (now, HashMap::new());
+            self.whole.retain(|_, (whole_at, _)| *whole_at > now);
+            self.whole.values().for_each(|(_, by)| *self.brought.entry(by.clone()).or_default() += 1);
+        }
+        let most = if by.is_empty() { RATES } else { RATES_BROUGHT };
+        self.brought.get(by).is_none_or(|brought| *brought < most)
     }
 }
 

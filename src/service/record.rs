@@ -6,18 +6,17 @@ use super::call_ended::{CUT, CallEnded, Decision, Line, PART, Stage, events, few
 use super::calls::{CallState, OpenCall, Phase};
 use super::metrics::Meter;
 use super::quota::Slot;
-use super::redact;
+use super::redact::{self, RecordArguments};
 use super::report::Report;
 use super::request::{CallRequest, Caller, new_id};
 use super::script::Script;
 use super::traces::{CallSpan, TraceContext};
 use super::{audit, idempotency, output, runlog};
 use crate::base::json::{self, Text};
-use crate::base::mask::{HIDDEN, Mask, Search};
+use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::{self, cut as cut_to};
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
-use crate::manifest::schema::Schema;
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
@@ -84,8 +83,7 @@ struct ShownArguments {
     mask: Mask,
     /// Of the secrets that this host gives alone: names of members are searched for them.
     host: Mask,
-    /// As JSON text.
-    shown: String,
+    shown: RecordArguments,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
     withheld: Option<(String, Value)>,
 }
@@ -127,7 +125,7 @@ impl CallRecord {
             unread: request.refused.is_some(),
             denied_by: None,
             tool: None,
-            arguments: ShownArguments { shown: "null".to_owned(), ..ShownArguments::default() },
+            arguments: ShownArguments::default(),
             decided: None,
             notes: policy::Notes::default(),
             confined: None,
@@ -191,27 +189,29 @@ impl CallRecord {
 
     /// As JSON text, secrets hidden.
     pub fn shown_arguments(&self) -> String {
-        self.masked(&self.arguments.shown)
+        self.masked(&self.arguments.shown.to_string())
     }
 
     /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
     pub fn given(&mut self, given: redact::Masked) {
         // What was hidden before stays hidden, whatever is decided now.
-        given.secrets.iter().for_each(|secret| self.arguments.mask.add(secret));
+        self.arguments.mask.join(given.mask);
         (self.arguments.shown, self.arguments.withheld) = (given.shown, given.withheld);
     }
 
     /// The script that a call names is found: the schemas of all its manifests say what of its input is secret.
-    pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Schema>, input: &Value) {
-        let ShownArguments { mask, shown, withheld, .. } = &mut self.arguments;
-        let (name, mut input) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
+    pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value) {
+        let ShownArguments { mask, shown: arguments, withheld, .. } = &mut self.arguments;
+        let (name, mut shown) = withheld.take().unwrap_or_else(|| (String::new(), input.clone()));
         for schema in schemas {
-            redact::hide(schema, &mut input).iter().for_each(|secret| mask.add(secret));
+            let (secrets, hidden) = redact::hide(schema, &shown);
+            mask.join(secrets);
+            shown = hidden;
         }
-        let mut arguments: Value = serde_json::from_str(shown).unwrap_or_default();
-        if let Some(argument) = arguments.get_mut(&name) {
-            *argument = input;
-            *shown = arguments.to_string();
+        if let RecordArguments::Tree(arguments) = arguments
+            && let Some(argument) = arguments.get_mut(&name)
+        {
+            *argument = shown;
         }
     }
 
@@ -388,10 +388,7 @@ impl CallRecord {
     /// What a tool answers, secrets hidden: a tool may give back what it was given.
     pub fn hidden(&mut self, answer: Text) -> Text {
         let Some(shown) = self.changed(answer.as_str()) else { return answer };
-        let words = format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
-        if !self.notes.told.contains(&words) {
-            self.notes.narrowed(words);
-        }
+        self.notes_hidden();
         json::compact(shown.as_bytes()).unwrap_or_else(|_| Text::from(&json!(HIDDEN)))
     }
 
@@ -407,8 +404,19 @@ impl CallRecord {
     }
 
     /// A text of an answer that comes in several, as far as it can be shown now; `None`: what stayed back of them.
-    pub fn piece(&self, begun: &mut Option<Search>, text: Option<&str>) -> String {
-        self.arguments.mask.piece(begun, text)
+    pub fn piece(&mut self, held: &mut TextStream, text: Option<&str>) -> String {
+        let shown = self.arguments.mask.piece(held, text);
+        if held.hid {
+            self.notes_hidden();
+        }
+        shown
+    }
+
+    fn notes_hidden(&mut self) {
+        let words = format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
+        if !self.notes.told.contains(&words) {
+            self.notes.narrowed(words);
+        }
     }
 
     /// Denials that show no secret and no control character, and are not long.

@@ -1,83 +1,177 @@
 //! Which arguments of a call are secret: those that a schema marks `writeOnly` or `x-secret`. They are hidden where
-//! they stand, whatever their length, and a mask finds their texts elsewhere.
+//! they stand, whatever their length, and the mask that comes with them finds their texts elsewhere.
 
-use crate::base::mask::HIDDEN;
+use crate::base::mask::{HIDDEN, Mask};
 use crate::manifest::arguments::declares;
-use crate::manifest::schema::Schema;
+use crate::manifest::bounds::{SAME_VALUE, of_field, of_item, parts};
 use crate::manifest::{Handler, Manifest};
 use crate::policy;
 use serde_json::Value;
+use std::fmt::{self, Display};
 
-/// The arguments of a call as records show them, as JSON text, and the secrets among them.
+/// Deepest value that is followed; arguments are bounded below it.
+const DEEPEST: usize = 128;
+/// Most looks in one walk, each at one value under one schema: a schema can refer to itself in any number of ways.
+const LOOKS: u32 = 20_000;
+/// Bytes of a schema that are searched in one look.
+const BYTES_A_LOOK: usize = 512;
+
+/// The arguments of a call as records show them, and what finds their secrets elsewhere.
 #[derive(Default)]
 pub struct Masked {
-    pub secrets: Vec<String>,
-    pub shown: String,
+    pub mask: Mask,
+    pub shown: RecordArguments,
     /// The argument with the input of a script that the call names: shown once its secrets are known.
     pub withheld: Option<(String, Value)>,
 }
 
-/// Masks arguments. Of a script that the call names the environment is hidden, and its input until it is found.
+/// Arguments as a record shows them. With nothing to hide they are text: a tree can be forty times as large.
+#[derive(Clone, PartialEq)]
+pub enum RecordArguments {
+    Text(String),
+    Tree(Value),
+}
+
+impl Default for RecordArguments {
+    fn default() -> RecordArguments {
+        RecordArguments::Tree(Value::Null)
+    }
+}
+
+impl Display for RecordArguments {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordArguments::Text(text) => out.write_str(text),
+            RecordArguments::Tree(tree) => write!(out, "{tree}"),
+        }
+    }
+}
+
+/// Arguments, masked as the parameters of their tool say. Of a script that the call names the environment is hidden, and
+/// its input until the script is found.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
-    let schema = manifest.parameters.as_ref().filter(|schema| !schema.secrets().is_empty());
-    let renamed = match &manifest.handler {
+    let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide).map(|schema| &schema.raw);
+    let names = match &manifest.handler {
         Handler::ServiceMethod { service, parameter_map, .. } if service == policy::SCRIPT_SERVICE => {
             Some(parameter_map)
         }
-        // A tree can be forty times as large as its text.
-        _ if schema.is_none() => return Masked { shown: arguments.to_string(), ..Masked::default() },
+        _ if schema.is_none() => {
+            return Masked { shown: RecordArguments::Text(arguments.to_string()), ..Masked::default() };
+        }
         _ => None,
     };
-    let (mut shown, mut withheld) = (arguments.clone(), None);
-    let mut secrets = schema.map(|schema| hide(schema, &mut shown)).unwrap_or_default();
+    let (mut mask, mut shown) =
+        schema.map_or_else(|| (Mask::default(), arguments.clone()), |schema| hide(schema, arguments));
+    let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
         // A name that the schema does not know may be a secret's, misspelt.
-        if schema.is_some_and(|schema| !declares(&schema.raw, name)) {
-            collect(&arguments[name.as_str()], &mut secrets);
+        if schema.is_some_and(|schema| !declares(schema, name)) {
+            collect(&arguments[name.as_str()], &mut mask);
             *value = HIDDEN.into();
         }
-        match (renamed.map(|renamed| renamed.get(name).unwrap_or(name).as_str()), value) {
+        match (names.map(|names| names.get(name).unwrap_or(name).as_str()), value) {
             (Some("env"), Value::Object(variables)) => variables.values_mut().for_each(|text| *text = HIDDEN.into()),
             (Some("env"), other) => *other = HIDDEN.into(),
             (Some("inputData"), value) => withheld = Some((name.clone(), std::mem::replace(value, HIDDEN.into()))),
             _ => {}
         }
     }
-    Masked { secrets, shown: shown.to_string(), withheld }
+    Masked { mask, shown: RecordArguments::Tree(shown), withheld }
 }
 
-/// Hides what the schema marks in a value, and returns the texts. A value too large for its schema is secret.
-pub fn hide(schema: &Schema, value: &mut Value) -> Vec<String> {
-    let whole = schema.is_too_large(value).then_some(&[][..]);
-    let (mut secrets, paths) = (Vec::new(), schema.secrets().iter().map(Vec::as_slice).chain(whole).collect());
-    hide_below(paths, value, &mut secrets);
-    secrets
-}
-
-/// Hides what these members lead to. Text that is not read as JSON yet is secret where a part of it may be.
-fn hide_below(paths: Vec<&[Option<String>]>, value: &mut Value, secrets: &mut Vec<String>) {
-    let is_unread = value.is_string() || value.is_number();
-    if paths.iter().any(|path| path.is_empty() || is_unread) {
-        collect(value, secrets);
-        *value = HIDDEN.into();
-        return;
+/// The secrets among these arguments, and the arguments with the secrets hidden. Where following the schema takes too
+/// many looks, all arguments are secret.
+pub fn hide(schema: &Value, arguments: &Value) -> (Mask, Value) {
+    let mut walk = Walk { root: schema, looks: LOOKS, mask: Mask::default() };
+    let mut shown = arguments.clone();
+    walk.hide(vec![schema], &mut shown, 0);
+    if walk.looks == 0 {
+        shown = HIDDEN.into();
+        collect(arguments, &mut walk.mask);
     }
+    (walk.mask, shown)
+}
+
+/// Every text and number below a secret value.
+fn collect(value: &Value, mask: &mut Mask) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| hide_below(paths.clone(), item, secrets)),
-        Value::Object(fields) => fields.iter_mut().for_each(|(name, field)| {
-            let leads = |path: &&&[Option<String>]| path[0].as_ref().is_none_or(|member| member == name);
-            hide_below(paths.iter().filter(leads).map(|path| &path[1..]).collect(), field, secrets);
-        }),
-        _ => {}
+        Value::String(text) => mask.add(text),
+        Value::Number(number) => mask.add(&number.to_string()),
+        Value::Array(items) => items.iter().for_each(|item| collect(item, mask)),
+        Value::Object(fields) => fields.values().for_each(|field| collect(field, mask)),
+        Value::Null | Value::Bool(_) => {}
     }
 }
 
-/// Every text and number of a secret value; words as `true` are too short to be searched for.
-fn collect(value: &Value, secrets: &mut Vec<String>) {
-    match value {
-        Value::String(text) => secrets.push(text.clone()),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, secrets)),
-        Value::Object(fields) => fields.values().for_each(|field| collect(field, secrets)),
-        other => secrets.push(other.to_string()),
+struct Walk<'s> {
+    root: &'s Value,
+    /// Counts down; at 0 nothing more is looked at.
+    looks: u32,
+    mask: Mask,
+}
+
+impl<'s> Walk<'s> {
+    /// Walks the value under every schema that may hold for it. Where one of them says secret, all below is hidden. A
+    /// list where an object is expected, or an object where a list is, is walked as if each part were what is expected.
+    fn hide(&mut self, mut schemas: Vec<&'s Value>, value: &mut Value, depth: usize) {
+        // Everything is hidden where the looks do not suffice.
+        if self.looks == 0 {
+            return;
+        }
+        self.gather(&mut schemas);
+        let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
+        let is_plain = value.is_string() || value.is_number();
+        if depth > DEEPEST
+            || schemas.iter().any(secret)
+            // JSON text that is not read yet may be secret in any part.
+            || is_plain && schemas.iter().any(|schema| self.has_secret_parts(schema))
+        {
+            collect(value, &mut self.mask);
+            *value = HIDDEN.into();
+            return;
+        }
+        let of_items = |at: usize| schemas.iter().flat_map(|schema| of_item(schema, at)).collect::<Vec<_>>();
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    let own: Vec<_> = schemas.iter().flat_map(|schema| of_field(schema, name)).collect();
+                    self.hide(if own.is_empty() { of_items(0) } else { own }, field, depth + 1);
+                }
+            }
+            Value::Array(items) => {
+                for (at, item) in items.iter_mut().enumerate() {
+                    let own = of_items(at);
+                    self.hide(if own.is_empty() { schemas.clone() } else { own }, item, depth + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a part of such a value may be marked secret, as far as is known without following references.
+    fn has_secret_parts(&mut self, schema: &Value) -> bool {
+        if self.looks == 0 {
+            return true;
+        }
+        let parts = ["properties", "patternProperties", "additionalProperties", "items", "prefixItems"];
+        let written: String = parts.iter().filter_map(|part| schema.get(part)).map(Value::to_string).collect();
+        self.looks = self.looks.saturating_sub(u32::try_from(written.len() / BYTES_A_LOOK).unwrap_or(LOOKS));
+        self.looks == 0 || ["writeOnly", "x-secret", "$ref"].iter().any(|word| written.contains(word))
+    }
+
+    /// Adds the schemas that these lead to for the same value, each once.
+    fn gather(&mut self, schemas: &mut Vec<&'s Value>) {
+        let mut next = 0;
+        while let Some(schema) = schemas.get(next).copied() {
+            next += 1;
+            let Some(left) = self.looks.checked_sub(1) else { return };
+            self.looks = left;
+            let target = schema["$ref"].as_str().and_then(|reference| self.root.pointer(reference.strip_prefix('#')?));
+            for other in target.into_iter().chain(SAME_VALUE.iter().flat_map(|word| parts(&schema[*word]))) {
+                if !schemas.iter().any(|known| std::ptr::eq(*known, other)) {
+                    schemas.push(other);
+                }
+            }
+        }
     }
 }

@@ -201,6 +201,7 @@ impl Service {
         };
         // First the secrets of the run, so that whatever is said about it is masked.
         let schemas = owners.iter().filter_map(|(manifest, _)| manifest.parameters.as_ref());
+        let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
         let until = blocking::Until::usual(until.began, asked_ms);

@@ -382,7 +382,8 @@ fn an_answer_is_searched_whole_or_refused() {
         for (answer, why) in [
             ("200 OK\r\nContent-Encoding: gzip", "compressed"),
             ("200 OK\r\nTransfer-Encoding: gzip, chunked", "compressed"),
-            ("200 OK\r\nContent-Type: text/html; charset = utf-16", "without ASCII"),
+            ("200 OK\r\nContent-Type: text/html; charset = utf-16", "encoding without"),
+            ("200 OK\r\nContent-Type: multipart/byteranges; boundary=x", "a part"),
             ("206 Partial Content\r\nContent-Range: bytes 0-1/9", "a part"),
             ("101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket", "a switched"),
         ] {

@@ -27,7 +27,7 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     head.extensions.clear();
     let masked = |text: &[u8]| {
         let mut search = Search::new(Arc::clone(finder), true);
-        [Some(text), None].map(|piece| search.push(piece)).concat()
+        [search.push(text), search.finish()].concat()
     };
     let mut headers = HeaderMap::new();
     for (header, value) in &head.headers {
@@ -48,11 +48,15 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     // Overwritten byte for byte, so that lengths stay true. What comes after the body is left out.
     let mut search = Search::new(Arc::clone(finder), true);
     let pieces = body.into_data_stream().map_ok(Some).chain(stream::iter([Ok(None)]));
-    let body = StreamBody::new(pieces.map_ok(move |piece| Frame::data(search.push(piece.as_deref()).into())));
+    let masked = move |piece: Option<Bytes>| match piece {
+        Some(piece) => Frame::data(search.push(&piece).into()),
+        None => Frame::data(search.finish().into()),
+    };
+    let body = StreamBody::new(pieces.map_ok(masked));
     Some(Response::from_parts(head, body.boxed_unsync()))
 }
 
-/// Whether the letters of ASCII in the content are not those bytes in the body.
+/// Whether the bytes of the body are not those of one content in ASCII or what extends it.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let values = [header::CONTENT_ENCODING, header::TRANSFER_ENCODING].map(|name| headers.get_all(name));
     let mut codings = values.into_iter().flatten().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -60,7 +64,9 @@ fn is_encoded(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase()).unwrap_or_default();
     let kind = String::from_utf8_lossy(&kind);
     let mut charsets = kind.split("charset").skip(1).map(|rest| rest.trim_start_matches([' ', '\t', '=', '"', '\'']));
+    // A secret may stand in two parts.
     !codings.all(|coding| plain(coding.trim_ascii()))
+        || kind.contains("byteranges")
         || !charsets.all(|charset| CHARSETS.iter().any(|known| charset.starts_with(known)))
 }
 

@@ -49,7 +49,7 @@ impl Secrets {
         let Some(file) = file else { return Ok(Secrets::default()) };
         let text = Hidden(messages::read_memory_file(file, VALUES)?);
         let values: BTreeMap<String, String> =
-            serde_json::from_slice(&text.0).map_err(|_| io::Error::other("the secrets cannot be read"))?;
+            serde_json::from_slice(&text).map_err(|_| io::Error::other("the secrets cannot be read"))?;
         let mut mask = Mask::default();
         values.values().for_each(|value| mask.add(value));
         Ok(Secrets { values: Hidden(values), mask })
@@ -57,7 +57,7 @@ impl Secrets {
 
     /// Finds all of them; `None`: they cannot be hidden.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        self.values.0.values().all(|value| value.len() >= SHORTEST).then(|| self.mask.finder())?
+        self.values.values().all(|value| value.len() >= SHORTEST).then(|| self.mask.finder())?
     }
 }
 
@@ -202,7 +202,7 @@ fn alike(name: &HeaderName, other: &str) -> bool {
 /// The header that this rule adds.
 fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), Rejection> {
     let unfit = |what: &str| reject(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"));
-    let value = secrets.values.0.get(secret).ok_or_else(|| unfit("is not there in this call"))?;
+    let value = secrets.values.get(secret).ok_or_else(|| unfit("is not there in this call"))?;
     let name = HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header"))?;
     let value = HeaderValue::try_from(rule.value.replacen("{}", value, 1));
     let mut value = value.map_err(|_| unfit("cannot stand in a header"))?;

@@ -115,14 +115,14 @@ impl Scripts {
         let clock = Clock::new(context.map_or(started, |context| context.came), per_call.timeout_ms);
         let traffic = &context.map(|context| Arc::clone(&context.traffic)).unwrap_or_default();
         let extra = RoleNeeds { own_source: source.is_some(), ..RoleNeeds::default() };
-        let brings = CallInput { source, environment: Some(&per_call.env.0), third: None };
+        let brings = CallInput { source, environment: Some(&per_call.env), third: None };
         let mut again = true;
         let (ready, finished) = loop {
             let ready = clock.prepare(RAISING, self.launchers.ready(&shape, &extra)).await?;
             if let Some(context) = context {
                 context.opens(&shape).await?;
             }
-            let call = ready.call(&brings, (input, &per_call.secrets.0), &shape.limits, clock, events, traffic);
+            let call = ready.call(&brings, (input, &per_call.secrets), &shape.limits, clock, events, traffic);
             match call.await {
                 // It was killed while it was idle, and most likely all idle ones were: start again with a new one.
                 Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),

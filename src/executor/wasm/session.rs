@@ -213,7 +213,7 @@ impl Session {
     ) -> Result<(Answer, Vec<u8>), SessionError> {
         let traffic = heard.traffic;
         self.calls += 1;
-        if self.child.ready.begin(&per_call.secrets.0).is_err() {
+        if self.child.ready.begin(&per_call.secrets).is_err() {
             return Err(SessionError::Before);
         }
         let timeout_ms = crate::base::millis(limit);

@@ -60,7 +60,7 @@ pub fn serve() -> io::Result<()> {
     while let Some((order, input)) = frame::read(&mut from, most)? {
         let Order::Call { id, timeout_ms, env } = order else { return Err(io::Error::other("init came twice")) };
         let (answer, output) = loaded
-            .call(id, &env.0, input, Duration::from_millis(timeout_ms), &to)
+            .call(id, &env, input, Duration::from_millis(timeout_ms), &to)
             .map_err(|e| io::Error::other(format!("{e:#}")))?;
         let again = answer.is_fit();
         to.send(&Report::Answer(answer), &output)?;
@@ -234,7 +234,7 @@ impl Loaded {
             .arg(&self.init.program)
             .stderr(log.clone());
         // A variable of the call takes the place of the one with the same name.
-        for (name, value) in self.init.env.0.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
+        for (name, value) in self.init.env.iter().filter(|(name, _)| !env.contains_key(*name)).chain(env) {
             wasi.env(name, value);
         }
         match self.entry {

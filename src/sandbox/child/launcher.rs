@@ -263,7 +263,7 @@ impl Launcher<'_> {
                 let _ = nix::unistd::fchown(file, Some(id.into()), Some(id.into()));
             }
         }
-        Ok(CallSetup { stdio, source, environment: environment::with(&self.setup.environment.0, &own), third })
+        Ok(CallSetup { stdio, source, environment: environment::with(&self.setup.environment, &own), third })
     }
 
     /// Raises the walls of one call and starts its tool.
@@ -299,7 +299,7 @@ impl Launcher<'_> {
             .map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
         let plan = crate::sandbox::raise(&crate::sandbox::Raising {
             setup: &self.setup,
-            environment: &given.environment.0,
+            environment: &given.environment,
             counters: self.counters.as_ref(),
             ruleset: &ruleset,
             filter: &self.filter,

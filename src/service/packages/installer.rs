@@ -13,7 +13,7 @@ use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::{Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape};
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
-use crate::service::redact::Masked;
+use crate::service::redact::{Masked, RecordArguments};
 use crate::service::traces::CallSpan;
 use crate::service::{Arguments, CallRequest, Caller, denials, output, secrets};
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ impl<'a> Installer<'a> {
     ) -> Result<Value, Fault> {
         let audit = &self.packages.audit;
         record.entry = Some(audit.open()?);
-        let shown = json!({"run": what, "tool": self.need.tool}).to_string();
+        let shown = RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}));
         record.given(Masked { shown, ..Masked::default() });
         let process = self.packages.process.as_ref().ok_or_else(|| {
             Fault::new(Kind::CapabilityError, "this host runs no scripts, and so no installer of packages")

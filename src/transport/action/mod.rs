@@ -78,7 +78,7 @@ fn request(
     let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref()), tool);
     let mut found = find(&tool);
     let unknown = found.as_ref().is_err_and(|fault| fault.kind == Kind::ToolNotFoundError);
-    let resolved = resolvers.iter().filter(|_| unknown).find_map(|other| other.resolve(&tool, &action.inputs.0));
+    let resolved = resolvers.iter().filter(|_| unknown).find_map(|other| other.resolve(&tool, &action.inputs));
     let arguments = match resolved {
         Some(resolved) => {
             tool = resolved.tool;

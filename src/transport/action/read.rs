@@ -195,7 +195,7 @@ impl Block<'_> {
                 let words = format!("input '{}' holds elements: put its value in CDATA, or write JSON", shown(name));
                 self.flaw(input, &words);
             }
-            if action.inputs.0.contains_key(name) {
+            if action.inputs.contains_key(name) {
                 action.twice.extend((!action.twice.contains(name)).then(|| name.clone()));
             } else {
                 action.inputs.0.insert(name.clone(), Value::String(input.text.clone()));

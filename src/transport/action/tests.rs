@@ -22,7 +22,7 @@ fn parsed(text: &str) -> String {
 fn value(inside: &str) -> Result<String, String> {
     let text = format!("<ACTION><tool_id>a:b</tool_id><inputs><input name=\"v\">{inside}</input></inputs></ACTION>");
     match read(&text).action.expect("an action") {
-        Ok(action) => Ok(action.inputs.0["v"].as_str().expect("a text").to_owned()),
+        Ok(action) => Ok(action.inputs["v"].as_str().expect("a text").to_owned()),
         Err(unread) => Err(unread.fault.message),
     }
 }

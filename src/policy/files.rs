@@ -140,7 +140,7 @@ impl Judge<'_> {
             if verdict.allowed {
                 return vec![(verdict, grants)];
             }
-            verdict.allowed = true;
+            verdict.allowed = verdict.narrower != Some(Narrower::Owner);
             answers.extend(verdict.effective.is_some().then_some((verdict, grants)));
         }
         let (mut script, grants) = self.own_script("(default)");
@@ -237,16 +237,10 @@ impl Judge<'_> {
                 let is_open = !foreign && (self.denial)(access, &part).is_none();
                 is_open.then(|| (part, by.or(Some(rule))))
             },
+            |(wide, _), (area, _)| area.within(wide),
         );
-        let mut largest: Vec<(Area, &Rule)> = Vec::new();
-        for (area, rule) in parts.into_iter().filter_map(|(area, rule)| Some((area, rule?))) {
-            if !largest.iter().any(|(wide, _)| area.within(wide)) {
-                largest.retain(|(narrow, _)| !narrow.within(&area));
-                largest.push((area, rule));
-            }
-        }
-        largest.retain(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH)));
-        largest
+        let known = parts.into_iter().filter_map(|(area, rule)| Some((area, rule?)));
+        known.filter(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH))).collect()
     }
 
     /// Whether the area is other tools' too: of a guest, or a whole base folder of scripts. A relative rule ("its own
@@ -263,7 +257,7 @@ impl Judge<'_> {
             let mut rules = layer.policy.files.allowing(access).filter(|rule| !(rule.relative && foreign));
             rules.any(|rule| request.within(&rule.area_at(folder)))
         };
-        let Some(layer) = self.layers.iter().find(|layer| !allows(layer)).or(self.layers.last()) else {
+        let Some(layer) = self.layers.iter().find(|layer| !allows(layer)).or(self.layers.first()) else {
             return (Narrower::Policy, String::new());
         };
         let mut reason = layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());

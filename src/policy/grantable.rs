@@ -7,7 +7,7 @@ use super::decision::Decision;
 use super::file::Policy;
 use super::files::{FileRules, Rule};
 use super::limits;
-use super::verdict::{Narrower, RequestKind};
+use super::verdict::{Narrower, RequestKind, Verdict};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{At, StderrRule};
@@ -74,7 +74,10 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
         let areas = grants.map(|grant| Area::from_opening(&grant.opening));
         areas.map(|area| Rule { text: area.text(), relative: false, area, why: why.clone(), at }).collect()
     };
-    let words = owner.verdicts.iter().filter(|verdict| verdict.allowed && verdict.what == RequestKind::Capability);
+    // One that cannot run lends no word.
+    let can_run = owner.shape.is_ok();
+    let is_word = |verdict: &&Verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability;
+    let words = owner.verdicts.iter().filter(is_word);
     let packages = owner.package_rules.iter().filter_map(|(of, allowed)| Some((*of, entry(allowed.as_ref().ok()?))));
     Policy {
         name: owner.tool.clone(),
@@ -116,17 +119,31 @@ pub fn granted<'p, E: 'p>(
     entries.into_iter().next().ok_or((Narrower::Policy, String::new()))
 }
 
-/// Of what has parts: those that every layer grants. `both`: what a part has in common with an entry of a layer.
+/// Of what has parts: the largest that every layer grants. `both`: what a part has in common with an entry of a layer.
 pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
     whole: P,
     layers: &[Layer<'p>],
     entries: impl Fn(&'p Policy) -> I,
     both: impl Fn(&P, &'p E) -> Option<P>,
+    covers: impl Fn(&P, &P) -> bool,
 ) -> Vec<P> {
     layers.iter().fold(vec![whole], |parts, layer| {
         let common = |part| entries(layer.policy).into_iter().filter_map(|entry| both(part, entry)).collect::<Vec<_>>();
-        parts.iter().flat_map(common).collect()
+        // After each layer: parts of parts would multiply.
+        largest(parts.iter().flat_map(common), &covers)
     })
+}
+
+/// Without those that another covers.
+fn largest<P>(parts: impl IntoIterator<Item = P>, covers: impl Fn(&P, &P) -> bool) -> Vec<P> {
+    let mut kept: Vec<P> = Vec::new();
+    for part in parts {
+        if !kept.iter().any(|wide| covers(wide, &part)) {
+            kept.retain(|narrow| !covers(&part, narrow));
+            kept.push(part);
+        }
+    }
+    kept
 }
 
 pub trait Grantable: Sized {
@@ -149,12 +166,5 @@ pub trait Grantable: Sized {
 
 /// Grants without those that another grant covers.
 pub fn least<G: Grantable>(grants: impl IntoIterator<Item = G>) -> Vec<G> {
-    let mut kept: Vec<G> = Vec::new();
-    for grant in grants {
-        if !kept.iter().any(|wide| wide.covers(&grant)) {
-            kept.retain(|narrow| !grant.covers(narrow));
-            kept.push(grant);
-        }
-    }
-    kept
+    largest(grants, G::covers)
 }

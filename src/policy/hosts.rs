@@ -150,8 +150,8 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[Layer<'_>], verdicts: &m
         let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         let (rule, why) = (String::new(), String::new());
         let whole = HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why };
-        let parts = narrowed(whole, layers, |policy| &policy.hosts, |part, entry| part.intersection(&entry.grant));
-        let parts = least(parts);
+        let both = |part: &HostGrant, entry: &Entry<HostGrant>| part.intersection(&entry.grant);
+        let parts = narrowed(whole, layers, |policy| &policy.hosts, both, HostGrant::covers);
         verdicts.push(verdict(request, &parts, layers));
         grants.extend(parts);
     }
@@ -163,7 +163,7 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> 
         let allows = |port: &u16| layer.policy.hosts.iter().any(|entry| entry.grant.reaches(&request.host, *port));
         request.ports().into_iter().filter(|port| !allows(port)).collect()
     };
-    let refusing = layers.iter().find(|layer| !missing(layer).is_empty()).or(layers.last());
+    let refusing = layers.iter().find(|layer| !missing(layer).is_empty()).or(layers.first());
     let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
         let what = format!("{} at {}", host(request), ports(&missing(layer)));
         (layer.narrower, layer.lacks_entry("[network] hosts", &what))

@@ -337,8 +337,14 @@ fn conflict(
         let reason = format!("the tool could read the file where it lies ({}): put that file elsewhere", grant.rule);
         (Narrower::Policy, reason)
     };
+    // Two patterns of one folder may have a name in common.
+    let may_hold = |grant: &&Grant, all: &Area| {
+        let area = Area::from_opening(&grant.opening);
+        let are_patterns = matches!((&area, all), (Area::Names { .. }, Area::Names { .. }));
+        are_patterns && area.folder() == all.folder() || area.overlap(all).is_some()
+    };
     if let Some(all) = secret.from.all_files()
-        && let Some(grant) = files.iter().find(|grant| Area::from_opening(&grant.opening).overlap(&all).is_some())
+        && let Some(grant) = files.iter().find(|grant| may_hold(grant, &all))
     {
         return Some(is_open(grant));
     }

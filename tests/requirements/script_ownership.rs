@@ -221,6 +221,17 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
         playground.settle();
         run("free/copy.py", json!(6), "ParameterValidationError: inputData answers to the parameters of two:a");
         run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
+        // What ten owners grant together is found at once: parts of parts do not multiply.
+        fs::copy(base.join("vic/main.py"), base.join("free/many.py")).unwrap();
+        let reads: Vec<_> = ["f", "f*", "*f", "*f*", "?", "?*", "*?", "*?*", "*"].map(|p| format!("./{p}")).into();
+        for n in 0..10 {
+            let handler = json!({"type": "external-script", "scriptPath": "free/many.py", "language": "python"});
+            let more = json!({"securityContext": {"fileAccess": {"allowRead": reads}}});
+            let file = playground.path("tool-defs").join(format!("many-{n}.tool.json"));
+            fs::write(file, manifest(&format!("many:m{n}"), handler, more).to_string()).unwrap();
+        }
+        playground.settle();
+        run("free/many.py", json!(6), r#"ok {"n": 6}"#);
         // Each tool by its own name answers to its own.
         playground.expect("two:b", r#"{"n": 7}"#, "ok");
         let mut server = Server::start(&playground);

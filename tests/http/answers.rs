@@ -84,22 +84,29 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
             stream
         })
         .collect();
-    // Five answers of 12 MiB have a quarter of 256 MiB; the sixth waits.
-    std::thread::sleep(Duration::from_secs(2));
+    // Five answers of 12 MiB have a quarter of 256 MiB; the sixth waits, a moment after its record.
     let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
     std::thread::scope(|scope| {
-        let later = scope.spawn(|| add(&alice));
+        let waits = |_| {
+            let (later, asked) = (scope.spawn(|| add(&alice)), Instant::now());
+            while !later.is_finished() && asked.elapsed() < Duration::from_secs(3) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            (!later.is_finished()).then_some(later)
+        };
+        let later = (0..20).find_map(waits).expect("a call of hers waits");
+        let before = ran();
         assert_eq!(add(&bob), 3, "others go on");
         std::thread::sleep(Duration::from_secs(1));
         // On a busy machine the first is let go before all have asked.
         if first.elapsed() < Duration::from_secs(28) {
-            assert_eq!(ran(), 7, "no new call of hers starts");
+            assert_eq!(ran(), before + 1, "no new call of hers starts");
         }
         assert_eq!(later.join().unwrap(), 3, "once those who do not read are let go");
     });
     assert!(first.elapsed() > Duration::from_secs(28), "{:?}", first.elapsed());
     let outcomes: Vec<Value> = playground.records().iter().map(|record| record["outcome"].clone()).collect();
-    assert_eq!(outcomes, vec![json!("success"); 8], "the records stay");
+    assert!(outcomes.len() >= 8 && outcomes.iter().all(|outcome| outcome == "success"), "the records stay");
     // The fifth began to be sent before the sixth was asked for; the sixth once there was room for it.
     within(Duration::from_secs(45), "five connections are closed", || open() <= 1);
     for (n, stream) in deaf.into_iter().take(5).enumerate() {

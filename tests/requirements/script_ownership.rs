@@ -228,7 +228,7 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
             let handler = json!({"type": "external-script", "scriptPath": "free/many.py", "language": "python"});
             let more = json!({"securityContext": {"fileAccess": {"allowRead": reads}}});
             let file = playground.path("tool-defs").join(format!("many-{n}.tool.json"));
-            fs::write(file, manifest(&format!("many:m{n}"), handler, more).to_string()).unwrap();
+            fs::write(file, manifest(format!("many:m{n}"), handler, more).to_string()).unwrap();
         }
         playground.settle();
         run("free/many.py", json!(6), r#"ok {"n": 6}"#);

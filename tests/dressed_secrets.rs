@@ -65,12 +65,7 @@ fn no_dress_of_a_secret_is_printed_or_kept() {
         let playground = Playground::new(who, "/var/tmp");
         tool(&playground, "keyed", json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
         tool(&playground, "given", json!({}));
-        fs::create_dir_all(playground.path("sandbox-policies/keys")).unwrap();
-        playground.settle();
-        private(&playground, "sandbox-policies/keys/KEY", KEY);
-        let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[secrets]\n\
-                     grant = [{ name = \"KEY\", from = \"file:keys/KEY\", why = \"w\" }]\n";
-        playground.policy("keyed", "esc:keyed", grant);
+        keyed(&playground, KEY);
         let names = [json!({"***": 1, "***! (2)": 2}), json!({KEY: 1, format!("{KEY}!"): 2})];
         for (id, arguments, names) in
             [("esc:keyed", json!({}), &names[0]), ("esc:given", json!({"key": KEY}), &names[1])]
@@ -114,13 +109,8 @@ fn a_secret_too_short_to_be_hidden_refuses_the_call() {
             "print(1)\n",
             json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}),
         );
-        fs::create_dir_all(playground.path("sandbox-policies/keys")).unwrap();
-        let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[secrets]\n\
-                     grant = [{ name = \"KEY\", from = \"file:keys/KEY\", why = \"w\" }]\n";
-        playground.policy("keyed", "esc:keyed", grant);
-        playground.settle();
         for (value, good) in [("1234567", false), ("12345678", true)] {
-            private(&playground, "sandbox-policies/keys/KEY", value);
+            keyed(&playground, value);
             let ended = playground.call_with("esc:keyed", "{}", &[]);
             assert_eq!(ended.out["success"] == true, good, "{who:?}: {ended:?}");
             assert_eq!(ended.stderr.contains("fewer than 8 bytes"), !good, "{who:?}: {ended:?}");

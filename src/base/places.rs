@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct Places {
     state: Mutex<PlacesState>,
-    /// All places, and the most of one key.
+    /// All places.
     pub all: usize,
+    /// The most of one key, where a claim says nothing else.
     pub each: usize,
 }
 
@@ -58,7 +59,7 @@ impl Places {
         self.enter_as(self.claim_of(key), 1).await
     }
 
-    /// Waits for so many places. None are had at once, unless equal claims wait.
+    /// Waits for so many places. A claim of no places waits only behind equal claims.
     pub async fn enter_as(self: &Arc<Self>, claim: Claim, size: usize) -> Place {
         let (send, receive) = oneshot::channel();
         let mut waiter = Waiter(self, receive);
@@ -159,7 +160,7 @@ impl PlacesState {
 }
 
 impl Place {
-    /// Counts this place as another claim of another size. `Err`: which key has no room; it then stays as it was.
+    /// Counts this place as another claim of another size. `Err`: the key that has no room; nothing changed then.
     pub fn charge<'c>(&mut self, claim: &'c Claim, size: usize) -> Result<(), &'c str> {
         self.places.clone().hand_out(|state| {
             state.remove(&self.claim, self.size);

@@ -36,7 +36,7 @@ pub struct Entry<V> {
 }
 
 impl<K, V> Default for Shares<K, V> {
-    /// How much there is stands in each claim.
+    /// Its `Places` have no bounds of their own: each claim has them.
     fn default() -> Shares<K, V> {
         Shares { places: Places::new(0, 0), entries: BTreeMap::new(), unused: HashMap::new() }
     }

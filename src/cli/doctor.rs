@@ -369,7 +369,8 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
 /// fits.
 fn exact(facts: &Facts) -> (&'static str, &'static str) {
     if facts.container.is_some() {
-        let fix = "run toolhost outside of the container, or give the container a writable cgroup v2 of its own (docs/SETUP.md)";
+        let fix = "run toolhost outside of the container, or give the container a writable cgroup v2 of its own \
+                   (docs/SETUP.md)";
         ("this container has no control group to use", fix)
     } else if facts.delegable {
         ("a delegated control group makes them exact", "systemd-run --user --scope -p Delegate=yes toolhost …")

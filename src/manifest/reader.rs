@@ -79,7 +79,7 @@ impl<'d> Reader<'d> {
     /// Reports one error of a schema. `around`: where the value lies that was held to it.
     fn explain(&mut self, error: &ValidationError<'_>, schema: &Value, around: &str) {
         let at = format!("{around}{}", error.instance_path().as_str());
-        // Of an entry of a list: the list.
+        // An entry of a list has the name of the list.
         let key = at.rsplit('/').find(|key| key.parse::<usize>().is_err()).unwrap_or_default();
         let rule = rule(schema, error.schema_path().as_str());
         if let Kind::AdditionalProperties { unexpected } = error.kind() {

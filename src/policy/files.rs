@@ -140,6 +140,7 @@ impl Judge<'_> {
             if verdict.allowed {
                 return vec![(verdict, grants)];
             }
+            // A tool that names the same script and has less is said, as for every other request.
             verdict.allowed = verdict.narrower != Some(Narrower::Owner);
             answers.extend(verdict.effective.is_some().then_some((verdict, grants)));
         }
@@ -272,7 +273,7 @@ fn rule_name(policy: &Policy, rule: &Rule) -> String {
     format!("{}: {}", policy.name, rule.text)
 }
 
-pub(super) fn kind(access: Access) -> RequestKind {
+fn kind(access: Access) -> RequestKind {
     match access {
         Access::Read => RequestKind::Read,
         Access::Write => RequestKind::Write,

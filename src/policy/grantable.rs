@@ -56,7 +56,7 @@ pub struct Layer<'p> {
 impl Layer<'_> {
     pub fn lacks_entry(self, table: &str, what: &str) -> String {
         match self.narrower {
-            // A caller is told this, too: it names no place.
+            // A caller reads this, too: it names no place.
             Narrower::Owner => format!("{} names this script and is not granted all of it", self.policy.name),
             _ => format!("no entry of {table} in policy {} covers {what}", self.policy.origin().called()),
         }
@@ -91,6 +91,7 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
         secrets: owner.secrets.iter().map(entry).collect(),
         packages: packages.collect(),
         digest: owner.digest.clone(),
+        // The rest of the built-in policy grants nothing and requires nothing.
         ..Policy::built_in()
     }
 }

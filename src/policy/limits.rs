@@ -1,5 +1,5 @@
-//! Limits: the smallest of what the manifest and every layer say, none left open; and the confinement of one call, which
-//! may ask for less time, or for more up to the ceiling.
+//! Limits: the smallest of what the manifest and every layer say. None is left open. A call may ask for less time, or
+//! for more up to the ceiling.
 
 use super::confinement::{Confinement, Limits, PerCall};
 use super::decision::Decision;

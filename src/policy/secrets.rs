@@ -277,7 +277,8 @@ impl HeaderRule {
     }
 }
 
-/// The grants, in order of name; `hosts` and `files`: what the tool reaches and opens. The cap lists words only.
+/// The grants, in order of name; `hosts` and `files`: what the tool reaches and opens. The host's cap has no
+/// `[secrets]`: it lists their words in `[capabilities]`.
 pub(super) fn judge(
     manifest: &Manifest,
     layers: &[Layer<'_>],

@@ -54,7 +54,7 @@ pub struct Stage {
     pub inode: u64,
     /// A grant shows the folder itself too, so files that are not copied stay visible.
     pub show_rest: bool,
-    /// Elsewhere: what is granted below the folder, and stays visible beside the copies.
+    /// Where `show_rest` is false: what is granted below the folder, and stays visible beside the copies.
     pub shown: Vec<PathBuf>,
 }
 

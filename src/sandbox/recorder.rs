@@ -7,9 +7,9 @@
 //!
 //! It reads a path through /proc/TID/mem while the call waits, and the kernel resolves it: openat2(2) sees what the
 //! task sees. Where a part is missing, the mount of the last folder that is there decides. Nothing is opened but as
-//! O_PATH. What cannot be read or resolved, a link to nothing included, is recorded as such. Another thread may change a path afterwards: the
-//! record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every call
-//! that it would have been notified of.
+//! O_PATH. What cannot be read or resolved, as a link to nothing, is recorded as such. Another thread may change a
+//! path later: the record is for people who write a manifest, and decides nothing. If the recorder dies, the kernel
+//! refuses every call that it would have been notified of.
 
 use super::identity::GUEST;
 use super::protocol::{Attempt, Note, Operation};

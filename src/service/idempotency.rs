@@ -18,6 +18,7 @@ const KEPT: Duration = Duration::from_secs(600);
 const LONGEST: usize = 255;
 /// About what a key and its outcome take beside the outcome's texts, bytes.
 const OUTCOME: usize = 4096;
+
 /// What came under a key, by the caller and that key: the digest of what was asked, and its outcome.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Mutex<HashMap<Name, (String, Outcome)>>);

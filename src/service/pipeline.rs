@@ -169,7 +169,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
         let (rights, tools) = (&target.found.rights, &target.tools);
-        if record.slot().is_some_and(|slot| !self.limiter.charge_also(slot, rights, tools)) {
+        if record.slot().is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools)) {
             // Another tool that owns what runs has no slot now.
             record.step_aside();
             self.comes_back(target, record).await?;

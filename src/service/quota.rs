@@ -66,8 +66,9 @@ pub struct Limiter {
 struct Rates {
     /// When each is whole again, and who brought its name.
     whole: HashMap<String, (Duration, String)>,
-    /// How many names each brought, and when whole ones were last removed: once a second, since it looks at all.
+    /// How many names each principal brought.
     brought: HashMap<String, usize>,
+    /// When whole rates were last removed: once a second, since that walks over all of them.
     removed: Duration,
 }
 
@@ -84,6 +85,7 @@ fn full(message: impl Into<String>) -> Fault {
     Fault::new(Kind::RateLimitError, message).retry_after(FULL)
 }
 
+/// A refusal for now, which says when to try again.
 pub(super) fn held_back(kind: Kind, words: &str, wait: Duration) -> Fault {
     let seconds = wait.as_millis().div_ceil(1000);
     Fault::new(kind, format!("{words} Try again in {seconds} s.")).retry_after(wait)
@@ -176,7 +178,7 @@ impl Limiter {
         recorded.then(|| lock(&self.unrecorded).remove(principal).unwrap_or_default())
     }
 
-    /// Counts refusals without a record. True: there were none that wait for one.
+    /// Counts refusals without a record. True: they are the first since the last record.
     pub fn unrecorded(&self, principal: &str, count: u64) -> bool {
         let mut unrecorded = lock(&self.unrecorded);
         let first = unrecorded.is_empty();
@@ -227,7 +229,7 @@ impl Limiter {
     }
 
     /// Charges a slot to all tools of its target. False: one of them has no room now.
-    pub(super) fn charge_also(&self, slot: &mut Slot, rights: &Rights, tools: &[String]) -> bool {
+    pub(super) fn charge_to(&self, slot: &mut Slot, rights: &Rights, tools: &[String]) -> bool {
         let claim = claim(&self.running, rights, tools, true);
         slot.running.as_mut().is_none_or(|running| running.charge(&claim, 1).is_ok())
     }

@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How one call ended. `success` is false exactly when there is an `error`. As JSON it is what the person at the command
-/// line reads; others get it `for_reader`.
+/// How one call ended. `success` is false exactly when there is an `error`. As JSON it is what the person at the
+/// command line reads; others get it `for_reader`.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {

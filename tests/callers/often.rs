@@ -305,8 +305,8 @@ fn whom_policy_keeps_refusing_is_told_to_the_person() {
 #[test]
 fn the_limit_of_a_tool_that_becomes_an_owner_meanwhile_counts() {
     let late = "[[limit]]\ntools = [\"b:late\"]\nwhy = \"w\"\ncalls_per_minute = 1\n";
-    for (limits, refused) in [(format!("{ONE_AT_ONCE}{late}").replace("b:*", "b:slow"), true), (String::new(), false)] {
-        let limits = if refused { limits } else { ONE_AT_ONCE.replace("b:*", "b:slow") };
+    let slow = ONE_AT_ONCE.replace("b:*", "b:slow");
+    for (limits, refused) in [(format!("{slow}{late}"), true), (slow.clone(), false)] {
         let playground = waiters(&limits);
         let mut server = serve(&playground, "alice");
         let run = json!({"scriptPath": "bob/slow/main.py", "inputData": {}});

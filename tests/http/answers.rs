@@ -88,13 +88,15 @@ fn answers_that_nobody_reads_hold_up_their_principal_alone_and_for_30_seconds() 
     let add = |who: &str| web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone();
     std::thread::scope(|scope| {
         let waits = |_| {
+            std::thread::sleep(Duration::from_secs(1));
             let (later, asked) = (scope.spawn(|| add(&alice)), Instant::now());
             while !later.is_finished() && asked.elapsed() < Duration::from_secs(3) {
                 std::thread::sleep(Duration::from_millis(50));
             }
             (!later.is_finished()).then_some(later)
         };
-        let later = (0..20).find_map(waits).expect("a call of hers waits");
+        // The sixth waits a moment after its record: few calls come before that.
+        let later = (0..5).find_map(waits).expect("a call of hers waits");
         let before = ran();
         assert_eq!(add(&bob), 3, "others go on");
         std::thread::sleep(Duration::from_secs(1));

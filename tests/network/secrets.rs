@@ -374,6 +374,25 @@ fn an_answer_is_searched_whole_or_refused() {
             assert_eq!(got["headers"]["x-echo"], format!("Bearer {stars}"), "{got}");
             assert!(!got["headers"].to_string().contains("s3cret"), "{got}");
         }
+        // Links to the host lead back through the relay, and no others.
+        let two = |scheme: &str| format!("<{scheme}://api.example.com/2>; rel=next, <{scheme}://api.example.com/3>");
+        for (link, shown) in [
+            (two("https"), two("http")),
+            ("https://api.example.com/x?y#z".into(), "http://api.example.com/x?y#z".into()),
+            ("https://api.example.com.evil.example/".into(), "https://api.example.com.evil.example/".into()),
+            ("https://api.example.com@evil.example/".into(), "https://api.example.com@evil.example/".into()),
+            (
+                "https://b.example/?to=https://api.example.com/".into(),
+                "https://b.example/?to=https://api.example.com/".into(),
+            ),
+        ] {
+            let got = said(&format!("HTTP/1.1 200 OK\r\nLink: {link}\r\nKeep-Alive: x\r\nContent-Length: 0\r\n\r\n"));
+            assert_eq!(
+                (&got["headers"]["link"], &got["headers"]["keep-alive"]),
+                (&json!(shown), &Value::Null),
+                "{got}"
+            );
+        }
         let got = said("HTTP/1.1 200 OK\r\nContent-Length: 400000\r\n\r\n{LONG}");
         assert_eq!(got["body"].as_str().unwrap(), "0123456789".repeat(40_000), "passes whole");
         // An answer that ends too early shows no part of the secret.

@@ -1,6 +1,7 @@
 //! What a host that gets a secret answers, as the tool sees it: without the secrets, and with links to that host that
 //! lead back through the relay. What cannot be searched is refused.
 
+use super::message::end_connection;
 use crate::base::mask::{Finder, Search};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -25,6 +26,7 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     }
     // The reason phrase and the case of names are the host's words too.
     head.extensions.clear();
+    end_connection(&mut head.headers);
     let masked = |text: &[u8]| {
         let mut search = Search::new(Arc::clone(finder), true);
         [search.push(text), search.finish()].concat()
@@ -41,6 +43,8 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
             headers.append(header, value);
         }
     }
+    // The connection of the tool ends with this answer, too.
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     head.headers = headers;
     if body.is_end_stream() {
         return Some(Response::from_parts(head, body.boxed_unsync()));
@@ -56,16 +60,18 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     Some(Response::from_parts(head, body.boxed_unsync()))
 }
 
-/// Whether the bytes of the body are not those of one content in ASCII or what extends it.
+/// Whether a secret could be in the body without standing in its bytes: compressed, in an encoding without ASCII, or
+/// split between parts.
 fn is_encoded(headers: &HeaderMap) -> bool {
-    let values = [header::CONTENT_ENCODING, header::TRANSFER_ENCODING].map(|name| headers.get_all(name));
-    let mut codings = values.into_iter().flatten().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let plain = |coding: &[u8]| ["", "identity", "chunked"].iter().any(|p| coding.eq_ignore_ascii_case(p.as_bytes()));
+    let all = |name, plain: &str| {
+        let values = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        values.map(<[u8]>::trim_ascii).all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(plain.as_bytes()))
+    };
     let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase()).unwrap_or_default();
     let kind = String::from_utf8_lossy(&kind);
     let mut charsets = kind.split("charset").skip(1).map(|rest| rest.trim_start_matches([' ', '\t', '=', '"', '\'']));
-    // A secret may stand in two parts.
-    !codings.all(|coding| plain(coding.trim_ascii()))
+    !all(header::CONTENT_ENCODING, "identity")
+        || !all(header::TRANSFER_ENCODING, "chunked")
         || kind.contains("byteranges")
         || !charsets.all(|charset| CHARSETS.iter().any(|known| charset.starts_with(known)))
 }

@@ -431,7 +431,7 @@ struct SinkState {
 }
 
 impl Sink {
-    /// `report`: what the host is told the bytes are. More than `max_bytes` end the call.
+    /// `report`: as what the bytes are sent. More than `max_bytes` end the call.
     pub fn new(to: &ToHost, report: Report, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
         Sink(Arc::new(Mutex::new(SinkState { to, report, pending, left: max_bytes, is_over: false })))

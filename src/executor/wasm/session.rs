@@ -202,7 +202,7 @@ impl Session {
         }
     }
 
-    /// One call: its answer and the text that it returned; what it tells meanwhile goes to `heard` as it comes. After `Err`, and
+    /// One call: its answer and the text that it returned; what it reports meanwhile goes to `heard`. After `Err`, and
     /// whenever the answer says so, the session must be dropped.
     pub async fn call(
         &mut self,

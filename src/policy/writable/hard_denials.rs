@@ -214,7 +214,7 @@ pub fn loaded(name: &str) -> bool {
 
 /// Whether some name that matches the pattern could be loaded: it has no fixed ending, or one of the table, or matches
 /// a whole name.
-pub fn may_be_loaded(names: &str) -> bool {
+pub(super) fn may_be_loaded(names: &str) -> bool {
     let (ending, names) = (ending(names), names.to_lowercase());
     ending.len() < 2 || loaded(&ending) || LOADED.split(' ').any(|name| name_matches(&names, name))
 }

@@ -198,7 +198,7 @@ fn settled(mut resolved: Resolved) -> Result<Resolved, Fault> {
         } else {
             let paths = resolved.mounts.iter().map(|mount| mount.path.clone());
             stage.shown = paths.filter(|path| path.starts_with(&stage.folder)).collect();
-            // In order: a folder comes with all that is mounted in it.
+            // Mounts are in order of path: what lies in a folder that is shown comes with it.
             stage.shown.dedup_by(|below, path| below.starts_with(path));
         }
         let below = |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);

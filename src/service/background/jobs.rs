@@ -44,7 +44,7 @@ pub(super) struct Callback {
     pub next: Timestamp,
 }
 
-/// How far it came.
+/// What a caller reads of a callback: how far it came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallbackState {
     pub url: String,

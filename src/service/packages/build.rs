@@ -191,7 +191,10 @@ impl Packages {
             tokio::select! {
                 built = &mut building => break built,
                 // Lines that came too fast are passed over.
-                line = progress.recv() => line.into_iter().filter(|(of, _)| of == key).for_each(|(_, line)| report(line)),
+                line = progress.recv() => match line {
+                    Ok((of, line)) if of == key => report(line),
+                    _ => {}
+                },
             }
         };
         let built = built.map_err(|_| under_way())?.map_err(|missed| {

@@ -219,7 +219,7 @@ impl<'a> Installer<'a> {
         let site = Site { manifest: PathBuf::new(), base: PathBuf::new(), script: None, folder: "/tmp".into() };
         let (manifest, confinement, output_bytes) = (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
         let call = executor::Call { manifest, site, input: order, confinement, service: None, output_bytes };
-        // Without a ledger: what a build can write is looked at before anything uses it, and is written by no other run.
+        // Without a ledger: what a build wrote is checked before anything uses it, and no other run writes there.
         let context = executor::Context::new(&record.id, CALLER, record.traffic());
         let _cancels = context.cancel.clone().drop_guard();
         record.running()?;

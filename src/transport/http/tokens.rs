@@ -114,8 +114,8 @@ fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     // Whoever can change the folder could put back a line that was taken away.
     let opened = Folder::open(folder).and_then(|folder| folder.file(name, OFlag::O_NOFOLLOW));
     let opened = opened.map_err(|e| at(e.to_string()))?;
-    let stamp = opened.metadata().map_err(|e| at(e.to_string()))?;
-    let (stamp, bytes) = (Stamp::from(&stamp), files::checked(Ok(opened), LARGEST, files::not_private).map_err(at)?);
+    let stamp = Stamp::from(&opened.metadata().map_err(|e| at(e.to_string()))?);
+    let bytes = files::checked(Ok(opened), LARGEST, files::not_private).map_err(at)?;
     let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
     let mut lines: Vec<TokenLine> = Vec::new();
     for (number, written) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {

@@ -5,7 +5,7 @@ use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, 
 use super::decision::Decision;
 use super::file::{Mode, Policy, Selector};
 use super::files::Judge;
-use super::grantable::{Layer, as_policy, refused_with};
+use super::grantable::{LABELS, Layer, as_policy, refused_with};
 use super::load::Policies;
 use super::machine::{self, Machine, Need};
 use super::packages::{self, Ecosystem};
@@ -231,7 +231,7 @@ fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
     let need = |label: &String| {
         let label = text::printable(label);
         let words = format!("the permission '{label}' declared in metadata.permissions, which policy requires");
-        Need::new("/metadata/permissions", words)
+        Need::new(LABELS, words)
     };
     missing.map(need).collect()
 }

@@ -74,7 +74,7 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
         let areas = grants.map(|grant| Area::from_opening(&grant.opening));
         areas.map(|area| Rule { text: area.text(), relative: false, area, why: why.clone(), at }).collect()
     };
-    // One that cannot run lends no word.
+    // One that cannot run lends no word and no secret.
     let can_run = owner.shape.is_ok();
     let is_word = |verdict: &&Verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability;
     let words = owner.verdicts.iter().filter(is_word);
@@ -88,7 +88,7 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
         limits: limits::of_shape(&owner.limits).0.iter().map(|(limit, most)| (*limit, entry(most))).collect(),
         capabilities: words.map(|word| Capability { name: word.asked.clone(), why: why.clone(), at }).collect(),
         hosts: owner.hosts.iter().map(entry).collect(),
-        secrets: owner.secrets.iter().map(entry).collect(),
+        secrets: owner.secrets.iter().filter(|_| can_run).map(entry).collect(),
         packages: packages.collect(),
         digest: owner.digest.clone(),
         // The rest of the built-in policy grants nothing and requires nothing.
@@ -96,9 +96,14 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
     }
 }
 
+/// JSON pointer of the labels of a manifest, which a policy may require.
+pub(super) const LABELS: &str = "/metadata/permissions";
+
 /// Why no call may run the script of a tool that is refused itself.
 pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
-    let fault = owner.shape.as_ref().err().filter(|fault| fault.kind == Kind::SecurityError)?;
+    // A label that policy requires is a refusal by policy, too.
+    let by_policy = owner.lacks.iter().any(|need| need.pointer == LABELS);
+    let fault = owner.shape.as_ref().err().filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
     let why = fault.person.as_deref().unwrap_or_default();
     let message = "this script belongs to a tool that this host refuses; ask the operator";
     let person = format!("{} names this script and is refused itself: {why}", owner.tool);

@@ -181,11 +181,15 @@ impl SecretSource {
         Some((path.parent()?, name))
     }
 
-    /// All files of that folder which could be some caller's.
-    pub(super) fn all_files(&self) -> Option<Area> {
-        let SecretSource::CallerFile(path) = self else { return None };
-        let names = path.file_name()?.to_str()?.split(CALLER).map(area::escape).collect::<Vec<_>>().join("*");
-        Some(Area::Names { folder: path.parent()?.to_owned(), names })
+    /// All files of that folder which could be some caller's, also by its real path.
+    fn all_files(&self) -> Vec<Area> {
+        let SecretSource::CallerFile(path) = self else { return Vec::new() };
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            return Vec::new();
+        };
+        let names = name.split(CALLER).map(area::escape).collect::<Vec<_>>().join("*");
+        let folders = [Some(folder.to_owned()), folder.canonicalize().ok()].into_iter().flatten();
+        folders.map(|folder| Area::Names { folder, names: names.clone() }).collect()
     }
 
     /// The file that it is read from, or the program that tells it.
@@ -339,14 +343,13 @@ fn conflict(
         (Narrower::Policy, reason)
     };
     // Two patterns of one folder may have a name in common.
-    let may_hold = |grant: &&Grant, all: &Area| {
+    let all_files = secret.from.all_files();
+    let may_hold = |grant: &&Grant| {
         let area = Area::from_opening(&grant.opening);
-        let are_patterns = matches!((&area, all), (Area::Names { .. }, Area::Names { .. }));
-        are_patterns && area.folder() == all.folder() || area.overlap(all).is_some()
+        let is_pattern = matches!(area, Area::Names { .. });
+        all_files.iter().any(|all| is_pattern && area.folder() == all.folder() || area.overlap(all).is_some())
     };
-    if let Some(all) = secret.from.all_files()
-        && let Some(grant) = files.iter().find(|grant| may_hold(grant, &all))
-    {
+    if let Some(grant) = files.iter().find(may_hold) {
         return Some(is_open(grant));
     }
     let Some(header) = &secret.header else {

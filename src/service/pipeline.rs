@@ -280,9 +280,6 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         let attempt = target.attempt(&self.breakers, true)?;
-        let new: Vec<_> = target.tools.iter().filter(|tool| !asked.counted.contains(tool)).cloned().collect();
-        self.limiter.starts(&target.found.rights, &new)?;
-        asked.counted.extend(new);
         let may_ask = target.may_ask();
         if let (Value::Object(input), true) = (&mut target.input, may_ask) {
             input.insert(CLIENT.to_owned(), asked.request.client.to_json());
@@ -409,12 +406,11 @@ impl Service {
         record.enters(Stage::Prepare);
         let came = target.found.until.began;
         let confinement = self.confined(target, asked.environment.as_ref(), record).await?;
+        asked.count(&self.limiter, target)?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
-        let limit = match confinement {
-            Some(_) => None,
-            None => Some(Duration::from_millis(policy::time_ms(decision, target.asked_ms)?)),
-        };
+        let limit = || policy::time_ms(decision, target.asked_ms).map(Duration::from_millis);
+        let limit = confinement.is_none().then(limit).transpose()?;
         record.sends(&target.input);
         let call = Call {
             manifest: target.found.tool.manifest.clone(),
@@ -479,6 +475,14 @@ impl Service {
 }
 
 impl PendingCall {
+    /// Charges the rates of the tools that this call runs, each once, however often it is decided again.
+    fn count(&mut self, limiter: &super::quota::Limiter, target: &Target) -> Result<(), Fault> {
+        let new: Vec<_> = target.tools.iter().filter(|tool| !self.counted.contains(tool)).cloned().collect();
+        limiter.starts(&target.found.rights, &new)?;
+        self.counted.extend(new);
+        Ok(())
+    }
+
     /// With which decision a call goes on that waited.
     fn goes_on(&mut self, before: &Target, now: Target, record: &mut CallRecord) -> Result<Target, Fault> {
         if now.digest() == before.digest() {

@@ -156,9 +156,13 @@ impl Limiter {
             next.push((key, (whole_at, by)));
         }
         for (key, (whole_at, by)) in next {
-            if rates.whole.insert(key, (whole_at, by.clone())).is_none() {
-                *rates.brought.entry(by).or_default() += 1;
+            // Whoever brought a name first has brought it.
+            if let Some((known, _)) = rates.whole.get_mut(&key) {
+                *known = whole_at;
+                continue;
             }
+            *rates.brought.entry(by.clone()).or_default() += 1;
+            rates.whole.insert(key, (whole_at, by));
         }
         Ok(())
     }

@@ -505,9 +505,9 @@ impl CallRecord {
             report,
         };
         ended.report.verbose = ended.report.verbose.take().map(|known| Box::new(ended.verbose(&known)));
-        // First: whatever fails below, what ran does not run again under its key.
-        self.place.take().filter(|_| self.uses_key).into_iter().for_each(|place| place.keep(&ended.report));
+        // The record comes first: who repeats this call has its outcome, and is recorded, after it.
         self.entry.take().into_iter().for_each(|entry| entry.write(&ended.line));
+        self.place.take().filter(|_| self.uses_key).into_iter().for_each(|place| place.keep(&ended.report));
         runlog::call(&ended);
         self.span.end(&ended);
         self.meter.take().into_iter().for_each(|meter| meter.count(&ended));

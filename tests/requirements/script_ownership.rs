@@ -221,6 +221,16 @@ fn a_script_run_by_path_answers_to_its_own_parameters() {
         playground.settle();
         run("free/copy.py", json!(6), "ParameterValidationError: inputData answers to the parameters of two:a");
         run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
+        // A label that policy requires and a tool lacks keeps its script from others, too.
+        playground.policy(
+            "label",
+            "two:a",
+            "require = [\"permission:pii\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n",
+        );
+        playground.settle();
+        run("free/copy.py", json!(5), "SecurityError: belongs to a tool that this host refuses");
+        fs::remove_file(playground.path("sandbox-policies/label.policy.toml")).unwrap();
+        run("free/copy.py", json!(5), r#"ok {"n": 5}"#);
         // What ten owners grant together is found at once: parts of parts do not multiply.
         fs::copy(base.join("vic/main.py"), base.join("free/many.py")).unwrap();
         let reads: Vec<_> = ["f", "f*", "*f", "*f*", "?", "?*", "*?", "*?*", "*"].map(|p| format!("./{p}")).into();

@@ -1,7 +1,6 @@
 //! What a host that gets a secret answers, as the tool sees it: without the secrets, and with links to that host that
 //! lead back through the relay. What cannot be searched is refused.
 
-use super::message::end_connection;
 use crate::base::mask::{Finder, Search};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -26,7 +25,6 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
     }
     // The reason phrase and the case of names are the host's words too.
     head.extensions.clear();
-    end_connection(&mut head.headers);
     let masked = |text: &[u8]| {
         let mut search = Search::new(Arc::clone(finder), true);
         [search.push(text), search.finish()].concat()
@@ -43,8 +41,6 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
             headers.append(header, value);
         }
     }
-    // The connection of the tool ends with this answer, too.
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     head.headers = headers;
     if body.is_end_stream() {
         return Some(Response::from_parts(head, body.boxed_unsync()));
@@ -67,8 +63,8 @@ fn is_encoded(headers: &HeaderMap) -> bool {
         let values = headers.get_all(name).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
         values.map(<[u8]>::trim_ascii).all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(plain.as_bytes()))
     };
-    let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase()).unwrap_or_default();
-    let kind = String::from_utf8_lossy(&kind);
+    let kinds: Vec<_> = headers.get_all(header::CONTENT_TYPE).iter().map(HeaderValue::as_bytes).collect();
+    let kind = String::from_utf8_lossy(&kinds.join(&b',')).to_ascii_lowercase();
     let mut charsets = kind.split("charset").skip(1).map(|rest| rest.trim_start_matches([' ', '\t', '=', '"', '\'']));
     !all(header::CONTENT_ENCODING, "identity")
         || !all(header::TRANSFER_ENCODING, "chunked")

@@ -8,7 +8,7 @@
 
 use super::answers::{self, AnswerBody};
 use super::call::Connection;
-use super::message::{Rejection, canonical, is_websocket, judge, reject, rewrite};
+use super::message::{Rejection, canonical, end_connection, is_websocket, judge, reject, rewrite};
 use super::secrets::{Admitted, Guard};
 use super::stream::{BUFFER, Stream, target};
 use crate::base::{lock, text};
@@ -181,6 +181,7 @@ impl Exchange {
         let close = || HeaderValue::from_static("close");
         request.headers_mut().insert(header::CONNECTION, close());
         let mut response = self.open(stream).await?.send_request(request).await?;
+        end_connection(response.headers_mut());
         response.headers_mut().insert(header::CONNECTION, close());
         Ok(response)
     }

@@ -430,8 +430,10 @@ pub(super) fn check_allowed(
     }
     let mut details = refused.join("\n");
     if !need.wanted.locked {
-        let forget = format!("`toolhost deps clean {}` forgets what was resolved", need.id());
-        details.push_str(&format!("\n{forget}, so that it is resolved again"));
+        // Other tools with the same requirements get this fault, too: it names none.
+        details.push_str(
+            "\n`toolhost deps clean` and the tool's id forget what was resolved, so that it is resolved again",
+        );
     }
     let message = "this tool requires packages that this host never installs, so nothing was run";
     Err(Fault::new(Kind::DependencyError, message).details(details))

@@ -171,7 +171,7 @@ fn what_is_not_as_said_is_said_and_fails() {
     let (code, out, err) = copy.toolhost(&["audit", "test:closed", "--probe"]);
     assert_eq!(code, 4, "{out}{err}");
     assert!(out.starts_with("1 of ") && out.contains("attempts were blocked although granted"), "{out}");
-    let line = out.lines().find(|line| line.trim_start().starts_with("no ")).unwrap();
+    let line = out.lines().find(|line| line.trim_start().starts_with("FAIL: blocked")).unwrap();
     assert!(line.contains("closed/data") && line.contains("EACCES"), "{out}");
 }
 

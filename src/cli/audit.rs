@@ -37,13 +37,18 @@ const NOT_SHOWN: [&str; 11] = [
     "digests",
 ];
 const TABLES: [words::Table; 3] = [
-    ("asks", &["what", "asked", "allowed", "effective", "why", "enforcedBy"], &["rule", "place", "reason"]),
-    ("limits", &["limit", "asked", "effective", "ceiling", "from", "enforcedBy", "clamped", "sampled"], &[]),
+    (
+        "asks",
+        &["what=kind", "asked=request", "allowed", "effective", "why", "enforcedBy"],
+        &["rule", "place", "reason"],
+    ),
+    ("limits", &["limit", "asked=request", "effective", "ceiling", "from", "enforcedBy", "clamped", "sampled"], &[]),
     ("denials", &["operation", "target", "rule", "narrower", "calls", "time", "call"], &["changed"]),
 ];
-/// What our probe tried, and the walls that stood around it.
-const PROBED: [words::Table; 2] = [("tried", &["asSaid", "granted", "could", "what", "answer", "closed"], &[]), WALLS];
-pub(super) const WALLS: words::Table = ("walls", &["name", "state", "why"], &[]);
+/// What our probe tried, and the layers around it.
+const PROBED: [words::Table; 2] = [ATTEMPTS, LAYERS];
+pub(super) const ATTEMPTS: words::Table = ("tried", &["result", "what=attempt", "answer"], &["closed"]);
+pub(super) const LAYERS: words::Table = ("walls", &["name=layer", "state", "why=detail"], &[]);
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -279,6 +284,11 @@ fn last_denials(last: &Value) -> Option<String> {
 fn whole(report: &Value) -> String {
     let mut rest = report.clone();
     rest["limits"] = effective_limits(report).cloned().collect();
+    for ask in rest["asks"].as_array_mut().into_iter().flatten().filter(|ask| ask["place"] == "house") {
+        // Built in: there is no file to look at.
+        ask["rule"] = Value::Null;
+        ask["place"] = Value::Null;
+    }
     let unseen = |name: &str| !has_process(report) && ["folder", "system", "everywhere", "network"].contains(&name);
     let last = rest.as_object_mut().map(|fields| {
         fields.retain(|name, value| !NOT_SHOWN.contains(&name.as_str()) && !unseen(name) && !words::is_empty(value));
@@ -414,7 +424,7 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     settle(process::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probed(&shape, &examined);
-    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&report, &PROBED));
+    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&with_results(&report), &PROBED));
     words::answer(&report, json, text);
     Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
 }
@@ -430,6 +440,18 @@ fn probed(shape: &policy::Shape, examined: &examine::Examined) -> Value {
         "tried": tried.collect::<Vec<_>>(),
         "walls": examined.walls,
     })
+}
+
+/// The report for a person: of each attempt whether the confinement held.
+pub(super) fn with_results(report: &Value) -> Value {
+    let mut shown = report.clone();
+    for tried in shown["tried"].as_array_mut().into_iter().flatten() {
+        let result = if tried["could"] == tried["granted"] { "PASS" } else { "FAIL" };
+        let effect = if tried["could"] == true { "allowed" } else { "blocked" };
+        tried["result"] = json!(format!("{result}: {effect}"));
+    }
+    shown.as_object_mut().map(|fields| fields.shift_remove("asSaid"));
+    shown
 }
 
 /// What the attempts of our probe mean.

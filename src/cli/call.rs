@@ -325,7 +325,7 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
         "digests": report.digests,
         "call": report.id,
     });
-    out.push_str(&words::render(&known, &[]));
+    out.push_str(&words::render(&known, &[super::audit::LAYERS]));
     out.trim_end().to_owned()
 }
 
@@ -339,6 +339,7 @@ fn render_verbose(verbose: &Verbose, out: &mut String) {
     words::field("grants", &json!(verbose.grants), out);
     let timing: Vec<String> = verbose.timing.iter().map(|(stage, ms)| format!("{stage} {ms} ms")).collect();
     words::line(out, "timing", &timing.join(", "));
+    out.push('\n');
 }
 
 /// How often the reader looks whether anybody still waits for the answer, milliseconds.

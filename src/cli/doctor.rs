@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 /// The lists of the report that are tables.
 const TABLES: [words::Table; 6] = [
-    ("tried", &["granted", "could", "what", "answer", "closed"], &[]),
-    audit::WALLS,
+    audit::ATTEMPTS,
+    audit::LAYERS,
     ("mends", &["why"], &["command"]),
-    ("runtimes", &["language", "version", "program", "found", "ran"], &[]),
+    ("runtimes", &["language", "version", "program", "found=found by", "ran=starts as"], &[]),
     ("settings", &["name", "value", "from"], &[]),
-    ("indexes", &["ecosystem", "name", "missing", "leadsTo"], &[]),
+    ("indexes", &["ecosystem", "name", "missing", "leadsTo=address"], &[]),
 ];
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -50,7 +50,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         true => "Nothing runs on this machine until this is fixed.",
         false => "Every sandbox layer is active.",
     };
-    words::answer(&report, args.json, || format!("{head}\n{}", words::render(&report, &TABLES)));
+    words::answer(&report, args.json, || format!("{head}\n{}", words::render(&audit::with_results(&report), &TABLES)));
     Ok(exit.into())
 }
 

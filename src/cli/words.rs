@@ -5,6 +5,7 @@
 use crate::base::json::Indented;
 use crate::base::text;
 use crate::executor::Progress;
+use crate::policy::LimitVerdict;
 use crate::sandbox;
 use crate::service::runlog;
 use nix::errno::Errno;
@@ -133,10 +134,13 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
     out
 }
 
-/// Rows under their headings. A cell that is longer than `WIDEST` pushes the rest of its row to the right.
+/// Rows under their headings: a column is `member` or `member=heading`. A cell that is longer than `WIDEST` pushes the
+/// rest of its row to the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
-    let heads = columns.iter().map(|name| title(name).to_uppercase()).collect();
-    let cells = |row: &Value| columns.iter().map(|name| text::printable(&flat(&row[*name]))).collect();
+    let columns = columns.iter().map(|column| column.split_once('=').unwrap_or((*column, *column)));
+    let columns: Vec<(&str, String)> = columns.map(|(name, heading)| (name, title(heading).to_uppercase())).collect();
+    let heads = columns.iter().map(|(_, heading)| heading.clone()).collect();
+    let cells = |row: &Value| columns.iter().map(|(name, _)| text::printable(&named(name, &row[*name]))).collect();
     let cells: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
     let length = |row: &Vec<String>, column: usize| row[column].chars().count();
     let width = |column| cells.iter().map(|row| length(row, column)).filter(|wide| *wide <= WIDEST).max().unwrap_or(0);
@@ -181,8 +185,23 @@ pub fn is_empty(value: &Value) -> bool {
     }
 }
 
+/// What people read in place of a member's name that programs rely on.
+const TITLES: [(&str, &str); 6] = [
+    ("asks", "requests"),
+    ("tried", "attempts"),
+    ("mends", "fixes"),
+    ("walls", "layers"),
+    ("madeUp", "generated"),
+    ("passedOver", "not used"),
+];
+
+/// The same of a member's fixed value.
+const VALUES: [(&str, &str, &str); 3] =
+    [("state", "stood", "active"), ("state", "cgroup", "active"), ("from", LimitVerdict::BUILT_IN, "built-in default")];
+
 /// `enforcedBy` as `enforced by`.
 fn title(name: &str) -> String {
+    let name = TITLES.iter().find(|(member, _)| *member == name).map_or(name, |(_, title)| title);
     let spaced = name.chars().flat_map(|c| [c.is_ascii_uppercase().then_some(' '), Some(c.to_ascii_lowercase())]);
     spaced.flatten().collect()
 }
@@ -199,21 +218,28 @@ fn filled(words: impl Iterator<Item = String>) -> Vec<String> {
     lines
 }
 
-/// `wall ms 38, cpu ms 29`; a text as it is, null as `none`.
+fn named(name: &str, value: &Value) -> String {
+    let known = VALUES.iter().find(|(member, fixed, _)| *member == name && value == fixed);
+    known.map_or_else(|| flat(value), |(.., words)| (*words).to_owned())
+}
+
+/// `wall ms 38, cpu ms 29`; a text as it is, null as `none`, and of `{"ok": …}` how it is or why it is not.
 fn flat(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
         Value::Bool(is) => if *is { "yes" } else { "no" }.to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join(" "),
+        Value::Object(fields) if fields.contains_key("ok") => {
+            flat(fields.get("is").or_else(|| fields.get("why")).unwrap_or(&Value::Null))
+        }
         Value::Object(fields) => fields.iter().filter_map(pair).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }
 
 fn pair((name, value): (&String, &Value)) -> Option<String> {
-    let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-    (!is_nothing).then(|| format!("{} {}", title(name), flat(value)))
+    (!is_empty(value)).then(|| format!("{} {}", title(name), named(name, value)))
 }
 
 /// One JSON value on standard output: compact for a program, indented for a person.

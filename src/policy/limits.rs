@@ -24,8 +24,8 @@ pub(super) fn limits(
             _ => manifest.limits.get(&limit).copied(),
         };
         let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
-        let house = (limit.house_default(), "house default".to_owned());
-        let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(house);
+        let built_in = (limit.house_default(), LimitVerdict::BUILT_IN.to_owned());
+        let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
         let (clamped, enforced_by) =
             (asked.is_some_and(|asked| asked > ceiling), enforced_by(limit, cgroup).to_owned());
         let sampled = match limit {
@@ -35,14 +35,14 @@ pub(super) fn limits(
             _ => false,
         };
         let most = if limit == Limit::TimeoutMs { ceiling.min(usual_ms) } else { ceiling };
-        // Who asks for no time gets the house default, not the ceiling.
+        // Who asks for no time gets the built-in default, not the ceiling.
         let usual = if limit == Limit::TimeoutMs { limit.house_default() } else { ceiling };
         let effective = asked.unwrap_or(usual).min(most);
         LimitVerdict { limit, asked, ceiling, effective, clamped, from, enforced_by, sampled }
     };
     let limits: Vec<LimitVerdict> = Limit::ALL.into_iter().map(verdict).collect();
     for limit in limits.iter().filter(|limit| limit.clamped) {
-        notes.clamped(limit.limit, limit.asked.unwrap_or(limit.effective), limit.effective, &limit.from);
+        notes.clamped(limit, limit.asked.unwrap_or(limit.effective), limit.effective);
     }
     limits
 }
@@ -57,7 +57,7 @@ fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {
     match layer.policy.limits.get(&limit) {
         Some(ceiling) if ceiling.grant > limit.most() => (limit.most(), "the largest response".to_owned()),
         Some(ceiling) => (ceiling.grant, layer.policy.place(ceiling.at)),
-        None => (limit.house_default(), "house default".to_owned()),
+        None => (limit.house_default(), LimitVerdict::BUILT_IN.to_owned()),
     }
 }
 
@@ -98,7 +98,7 @@ pub fn call_notes(decision: &Decision, asked_ms: Option<u64>) -> Notes {
     if let Some(limit) = decision.limit(Limit::TimeoutMs)
         && let Some(asked) = asked_ms.filter(|asked| *asked > limit.ceiling)
     {
-        notes.clamped(limit.limit, asked, limit.ceiling, &limit.from);
+        notes.clamped(limit, asked, limit.ceiling);
     }
     notes
 }

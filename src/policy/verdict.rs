@@ -185,11 +185,21 @@ pub struct LimitVerdict {
     pub effective: u64,
     /// The manifest asked for more than the ceiling.
     pub clamped: bool,
-    /// Who set the ceiling: `file:line`, a policy's name, or `house default`.
+    /// Who set the ceiling: `file:line`, a policy's name, or `BUILT_IN`.
     pub from: String,
     pub enforced_by: String,
     /// Summed up over the call every few milliseconds: CPU and memory without a cgroup, what it writes live always.
     pub sampled: bool,
+}
+
+impl LimitVerdict {
+    /// `from` where no file sets the limit. Programs read this text.
+    pub const BUILT_IN: &str = "house default";
+
+    /// Who set the ceiling, in words for people.
+    pub fn set_by(&self) -> &str {
+        if self.from == LimitVerdict::BUILT_IN { "the built-in default" } else { &self.from }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -212,10 +222,10 @@ impl Notes {
         self.told.extend(more.told);
     }
 
-    /// A limit that is smaller than what was asked; `from`: who set it.
-    pub(super) fn clamped(&mut self, limit: Limit, asked: u64, gets: u64, from: &str) {
-        let words = format!("clamped: {} asked {asked}, gets {gets}", limit.name());
-        self.all.push(format!("{words} ({from})"));
+    /// A limit that is smaller than what was asked.
+    pub(super) fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
+        let words = format!("clamped: {} asked {asked}, gets {gets}", limit.limit.name());
+        self.all.push(format!("{words} (set by {})", limit.set_by()));
         self.told.push(words);
     }
 }

@@ -133,20 +133,21 @@ pub(super) fn limit_of(ending: &Ending) -> Option<(Limit, u64)> {
 pub(super) fn set_by(limit: Limit, decision: &policy::Decision, requested_ms: Option<u64>) -> Option<String> {
     let verdict = decision.limit(limit)?;
     let name = limit.name();
-    let policy = match verdict.from.as_str() {
-        "house default" => "house default, which a policy may raise ([limits])".to_owned(),
-        from => format!("policy {from}"),
+    let policy = match verdict.set_by() {
+        from if verdict.from == policy::LimitVerdict::BUILT_IN => {
+            format!("{from}, which a policy may raise ([limits])")
+        }
+        from => format!("the policy {from}"),
     };
     let field = if limit == Limit::TimeoutMs { "execution.timeoutMs".to_owned() } else { format!("limits.{name}") };
     let by_call = limit == Limit::TimeoutMs && requested_ms.is_some_and(|asked| asked <= verdict.ceiling);
     let setter = match verdict.asked {
         _ if by_call => "this call".to_owned(),
         Some(asked) if verdict.clamped => format!("{policy} (the manifest asks for {asked})"),
-        Some(_) => format!("manifest ({field})"),
+        Some(_) => format!("the manifest ({field})"),
         None => format!("{policy}; a manifest asks for more by {field}"),
     };
-    let the = if by_call { "" } else { "the " };
-    Some(format!("{name} was set by {the}{setter}; the most is {}, set by the {policy}", verdict.ceiling))
+    Some(format!("{name} was set by {setter}; the most is {}, set by {policy}", verdict.ceiling))
 }
 
 /// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.

@@ -20,7 +20,7 @@ fn limits_are_the_smallest_and_clamps_are_said() {
     );
     let decision = decide(&tool, &under(vec![parsed(&text)], Some(cap)));
     assert_eq!(decision.limit(Limit::TimeoutMs).unwrap().effective, 1_000);
-    // What the cap does not say is the house default.
+    // What the cap does not say is the built-in default.
     assert_eq!(shape(&decision).limits.get(Limit::MemoryBytes), 1 << 30);
 }
 
@@ -35,7 +35,7 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
     assert_eq!(time(Some(100)).unwrap(), 100);
     assert_eq!(time(Some(999_999)).unwrap(), 30_000);
     let notes = policy::call_notes(&decision, Some(999_999));
-    assert_eq!(notes.all, ["clamped: timeoutMs asked 999999, gets 30000 (house default)"]);
+    assert_eq!(notes.all, ["clamped: timeoutMs asked 999999, gets 30000 (set by the built-in default)"]);
     assert_eq!(notes.told, ["clamped: timeoutMs asked 999999, gets 30000"], "a caller reads no place");
     assert_eq!(policy::call_notes(&decision, Some(20_000)), policy::Notes::default());
     let fault = time(Some(50)).unwrap_err();

@@ -7,7 +7,7 @@ use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{self, printable};
 use crate::fault::Kind;
-use crate::packages::store::Entry;
+use crate::packages::store::BuiltEnvironment;
 use crate::service::Service;
 use crate::service::packages::{Need, Resolved};
 use serde_json::{Value, json};
@@ -219,7 +219,7 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal>
 fn entries(
     service: &Service,
     tool: Option<&str>,
-    mut each: impl FnMut(&Entry, SystemTime) -> Result<(Value, String), Refusal>,
+    mut each: impl FnMut(&BuiltEnvironment, SystemTime) -> Result<(Value, String), Refusal>,
 ) -> Result<Report, Refusal> {
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for (entry, used) in of_tool(service, tool)? {
@@ -254,14 +254,16 @@ fn stamp(time: SystemTime) -> String {
 }
 
 /// Entries that serve this tool now, or were built for it; all, where none is named. Each with its last use.
-fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, SystemTime)>, Refusal> {
+fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>, Refusal> {
     let store = service.packages().store()?;
     let all = store.list().map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
     let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
     let need = service.need(tool);
     let serving = need.as_ref().ok().and_then(|need| service.packages().key(need.as_ref()?).ok());
-    let own = |entry: &Entry| entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key);
+    let own = |entry: &BuiltEnvironment| {
+        entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key)
+    };
     let own: Vec<_> = all.into_iter().filter(|(entry, _)| own(entry)).collect();
     match need {
         // A tool that is gone, or is refused, may have left entries all the same.

@@ -20,7 +20,7 @@ const LARGEST_WRITTEN: u64 = 1 << 20;
 pub(super) const MOST: usize = 5000;
 
 /// Where a script lies.
-pub struct Place<'a> {
+pub struct ScriptLocation<'a> {
     pub script: &'a Path,
     pub language: Language,
     /// The version of the interpreter, with which markers are compared.
@@ -50,7 +50,7 @@ pub(super) struct Text {
 }
 
 impl<'a> Folder<'a> {
-    pub fn open(place: &Place<'a>) -> Result<Folder<'a>, FileProblem> {
+    pub fn open(place: &ScriptLocation<'a>) -> Result<Folder<'a>, FileProblem> {
         let path = place.script.parent().unwrap_or(Path::new("/"));
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let at = opened.map_err(|errno| closed(path, "opened", errno))?;

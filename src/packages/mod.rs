@@ -13,7 +13,7 @@ pub mod store;
 pub mod tree;
 
 pub use crate::policy::packages::{PackageRequirements, Required, Source};
-pub use files::Place;
+pub use files::ScriptLocation;
 pub use index::{Credential, DEFAULT, Index};
 pub use python::from_command_line;
 
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 const LONG: u64 = 128 * 1024;
 
 /// What the script's files require; `None`: nothing.
-pub fn find(place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
+pub fn find(place: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
     let folder = Folder::open(place)?;
     let node = || if place.alone { Ok(None) } else { node::find(&folder, place.anew) };
     let wanted = match Ecosystem::for_language(place.language) {

@@ -29,7 +29,7 @@ const REFUSED: [&str; 10] = [
 ];
 /// One place of a lock, as the installer is given it.
 #[derive(Clone, Debug, Serialize)]
-struct Entry {
+struct LockEntry {
     #[serde(flatten)]
     package: Package,
     /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for it.
@@ -41,7 +41,7 @@ struct Entry {
 }
 
 /// By place: `node_modules/a/node_modules/b`.
-type Tree = BTreeMap<String, Entry>;
+type Tree = BTreeMap<String, LockEntry>;
 
 /// Versions, and whether a machine may do without, by name.
 type Dependencies = BTreeMap<String, (String, bool)>;
@@ -198,7 +198,7 @@ fn tree(file: &Text) -> Result<Tree, FileProblem> {
     Ok(tree)
 }
 
-fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String> {
+fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockEntry>, String> {
     let names = names(place).ok_or("packages outside node_modules (workspaces) are not supported")?;
     if said["link"] == true {
         return Err("it is a link to a folder, and packages come from the policy's index alone".to_owned());
@@ -230,7 +230,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String
         .filter(|(_, words)| !words.is_null());
     let only = lists.map(|(field, words)| (field, if words.is_array() { words } else { json!([words]) })).collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
-    Ok(Some(Entry { package: Package { name, version, hashes }, bundled, optional, only }))
+    Ok(Some(LockEntry { package: Package { name, version, hashes }, bundled, optional, only }))
 }
 
 /// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.

@@ -1,7 +1,7 @@
 //! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and
 //! the locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
 
-use super::files::{Folder, MOST, Place, Text, misfit, shown};
+use super::files::{Folder, MOST, ScriptLocation, Text, misfit, shown};
 use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required};
 use crate::policy::{FileProblem, versions};
@@ -31,7 +31,10 @@ struct Lock {
     packages: Vec<Package>,
 }
 
-pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
+pub(super) fn find(
+    folder: &Folder<'_>,
+    place: &ScriptLocation<'_>,
+) -> Result<Option<PackageRequirements>, FileProblem> {
     let environment = Environment::new(place.python);
     let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (own, is_python) = (own_lock(name), place.language == Language::Python);

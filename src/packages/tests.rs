@@ -19,7 +19,7 @@ fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Pac
     }
     let script = root.join(script);
     let language = Language::of_file_name(&script.to_string_lossy())[0];
-    find(&Place { script: &script, language, python: Some("3.11.7"), alone, anew: false, writer: &|_| None })
+    find(&ScriptLocation { script: &script, language, python: Some("3.11.7"), alone, anew: false, writer: &|_| None })
 }
 
 fn good(script: &str, files: &[(&str, &str)]) -> PackageRequirements {
@@ -153,7 +153,7 @@ fn only_plain_files_are_read() {
     fs::write(&script, "").expect("a script");
     let look = |writer: &dyn Fn(&Path) -> Option<String>| {
         let (script, language) = (script.as_path(), Language::Python);
-        find(&Place { script, language, python: None, alone: false, anew: false, writer })
+        find(&ScriptLocation { script, language, python: None, alone: false, anew: false, writer })
     };
     let cases: [(&str, &dyn Fn()); 3] = [
         ("symbolic link", &|| std::os::unix::fs::symlink("/etc/hostname", &file).expect("a link")),

@@ -2,7 +2,7 @@
 //! only.
 
 use crate::manifest::{Handler, Language, Site};
-use crate::packages::{self, PackageRequirements, Place};
+use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
@@ -98,7 +98,14 @@ fn find_beside(
     let writer = |path: &Path| snapshot.written.by(path);
     let alone = guest || site.folder == site.base;
     let python = version.filter(|_| language == Language::Python);
-    Some(packages::find(&Place { script: site.script.as_deref()?, language, python, alone, anew, writer: &writer }))
+    Some(packages::find(&ScriptLocation {
+        script: site.script.as_deref()?,
+        language,
+        python,
+        alone,
+        anew,
+        writer: &writer,
+    }))
 }
 
 /// Where somebody installed packages already: those of the interpreter that the policy names, or beside the script.

@@ -6,7 +6,7 @@ use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::packages;
-use crate::packages::store::Entry;
+use crate::packages::store::BuiltEnvironment;
 use crate::policy::Decision;
 use crate::policy::packages::{Ecosystem, Package};
 use crate::service::{Service, requirements};
@@ -90,7 +90,7 @@ impl Need {
 pub struct PackageState {
     /// What its requirements were resolved to, where it has no lock.
     pub resolved: Option<Vec<Package>>,
-    pub built: Option<Arc<Entry>>,
+    pub built: Option<Arc<BuiltEnvironment>>,
 }
 
 /// `None`: the tool requires no packages, or is not granted any. `Err`: in words for the person.

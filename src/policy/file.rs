@@ -5,7 +5,7 @@ use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
 use super::document::{Document, FileProblem};
 use super::files::{self, FileRules};
-use super::grantable::{Entry, Origin};
+use super::grantable::{Origin, PolicyEntry};
 use super::machine::NamedRuntime;
 use super::packages::{self, Ecosystem, PackagesAllowed};
 use super::services::{self, ServiceRule};
@@ -79,12 +79,12 @@ pub struct Policy {
     /// Why the person may be one that the client which calls asks.
     pub confirm_by_client: Option<String>,
     pub files: FileRules,
-    pub limits: BTreeMap<Limit, Entry<u64>>,
+    pub limits: BTreeMap<Limit, PolicyEntry<u64>>,
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
-    pub hosts: Vec<Entry<HostGrant>>,
-    pub secrets: Vec<Entry<SecretGrant>>,
-    pub packages: BTreeMap<Ecosystem, Entry<PackagesAllowed>>,
+    pub hosts: Vec<PolicyEntry<HostGrant>>,
+    pub secrets: Vec<PolicyEntry<SecretGrant>>,
+    pub packages: BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
     pub source: Value,
     pub digest: String,
@@ -268,11 +268,11 @@ fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
     (cgroup, permissions)
 }
 
-fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, Entry<u64>> {
+fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, PolicyEntry<u64>> {
     let mut read = |limit: Limit| {
         let pointer = format!("/limits/{}", limit.policy_name());
         let grant = document.get(&pointer)?;
-        Some((limit, Entry { grant, at: document.at(&pointer) }))
+        Some((limit, PolicyEntry { grant, at: document.at(&pointer) }))
     };
     Limit::ALL.into_iter().filter_map(&mut read).collect()
 }

@@ -4,7 +4,7 @@
 //! An index is a name here; the configuration of the host has its address.
 
 pub use super::confinement::{Denied, PackageGrant, PackageRules, Source};
-use super::grantable::{Entry, Grantable, Layer, Origin};
+use super::grantable::{Grantable, Layer, Origin, PolicyEntry};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions;
 pub use super::versions::Ecosystem;
@@ -77,7 +77,7 @@ struct PackageLine {
 }
 
 /// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a build.
-pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, Entry<PackagesAllowed>> {
+pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
     let deny = document.list::<Denied>("/packages/deny");
     for (pointer, denied) in &deny {
         let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
@@ -103,7 +103,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ec
         let rules = PackageRules { index, lock_required, builds, deny: deny.clone(), min_age_days, why };
         let lock_file = lock_file.map(|name| policy.file.with_file_name(name));
         let (rule, place) = (format!("{}: {}", policy.name, ecosystem.name()), policy.place(at));
-        found.insert(ecosystem, Entry { grant: PackagesAllowed { rules, rule, place, lock_file }, at });
+        found.insert(ecosystem, PolicyEntry { grant: PackagesAllowed { rules, rule, place, lock_file }, at });
     }
     found
 }

@@ -7,7 +7,7 @@ use super::area::{self, Area};
 use super::capability::{self, Kind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
-use super::grantable::{Entry, Grantable, Layer, granted};
+use super::grantable::{Grantable, Layer, PolicyEntry, granted};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -51,8 +51,8 @@ struct HeaderLine {
 }
 
 /// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
-pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Vec<Entry<SecretGrant>> {
-    let mut found: Vec<Entry<SecretGrant>> = Vec::new();
+pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Vec<PolicyEntry<SecretGrant>> {
+    let mut found: Vec<PolicyEntry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
         let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         let at = |key: &str| format!("{pointer}/{key}");
@@ -75,7 +75,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
             document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
-        found.push(Entry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
+        found.push(PolicyEntry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
     }
     found
 }
@@ -298,7 +298,7 @@ pub(super) fn judge(
         let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
         let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
         // All of them use it in the same way, or none does.
-        let is_same = |entry: &&Entry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
+        let is_same = |entry: &&PolicyEntry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
         let entry = granted(&others, "[secrets] grant", word, |policy| policy.secrets.iter().find(is_same));
         let is_listed = |cap: &Layer<'_>| cap.policy.capabilities.iter().any(|capability| capability.name == *word);
         let capped = caps.iter().find(|cap| !is_listed(cap));
@@ -307,7 +307,7 @@ pub(super) fn judge(
             capped.or_else(|| conflict(manifest, &entry.grant, hosts, files)).map_or(Ok(entry), Err)
         });
         verdicts.push(match entry {
-            Ok(Entry { grant, at }) => {
+            Ok(PolicyEntry { grant, at }) => {
                 grants.push(grant.clone());
                 let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &wall);
                 verdict.because(&grant.rule, &grant.why, policy.place(*at))

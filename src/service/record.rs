@@ -54,7 +54,7 @@ pub(super) struct CallRecord {
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
     /// Its place in the audit log, until its line is written.
-    pub entry: Option<audit::Entry>,
+    pub entry: Option<audit::AuditEntry>,
     /// Its transport could not read it as a call.
     pub unread: bool,
     /// What of the file of callers refused it.

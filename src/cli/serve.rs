@@ -13,7 +13,7 @@ use crate::service::background::Background;
 use crate::service::runlog;
 use crate::service::{Caller, Service};
 use crate::transport::announced::{self, Announcements};
-use crate::transport::broker::{Brokers, Entry};
+use crate::transport::broker::{BrokerSettings, Brokers};
 use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
 use std::convert::Infallible;
@@ -95,7 +95,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
-        let entries: Vec<Entry> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
+        let entries: Vec<BrokerSettings> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
         let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
         let service = host::service(&settings, host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
@@ -161,7 +161,7 @@ type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
 /// Serves over brokers, announces what it serves, and hears what others announce. Returns what does, until it ends.
 async fn over_brokers(
     settings: &Settings,
-    entries: &[Entry],
+    entries: &[BrokerSettings],
     service: &Arc<Service>,
     (stop, kill): (&CancellationToken, &CancellationToken),
 ) -> anyhow::Result<(OverBrokers, JoinSet<()>)> {
@@ -275,7 +275,7 @@ fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
 }
 
 /// What is served over brokers, and what of it cannot be called.
-fn say_brokers(service: &Service, entries: &[Entry]) {
+fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
     for entry in entries {
         let caller = Caller::named(entry.caller.clone());
         for tool in &entry.tools {

@@ -35,7 +35,7 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// `announced` of a `[[tool_services]]`.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ListenerSettings {
     pub terms: Terms,
     pub topic: Topic,
     pub from: Vec<Announcer>,
@@ -80,14 +80,14 @@ struct Standing {
 impl Announcements {
     /// Begins to listen, until the host stops.
     pub async fn open(
-        entries: &[Entry],
+        entries: &[ListenerSettings],
         own: BTreeSet<String>,
         service: &Arc<Service>,
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Result<Arc<Announcements>, String> {
         let mut listeners = Vec::new();
-        for Entry { terms, topic, from } in entries.iter().cloned() {
+        for ListenerSettings { terms, topic, from } in entries.iter().cloned() {
             let mut known = BTreeMap::new();
             for Announcer { name, namespace, key } in from {
                 let key =
@@ -241,7 +241,7 @@ fn registry_id(source: &Announced) -> &str {
 
 /// Announces what the entries say that they announce, until the host stops.
 pub async fn announce(
-    entries: &[broker::Entry],
+    entries: &[broker::BrokerSettings],
     service: &Arc<Service>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -259,7 +259,7 @@ pub async fn announce(
 }
 
 struct Voice {
-    entry: broker::Entry,
+    entry: broker::BrokerSettings,
     announcing: Announcing,
     key: AnnouncerKey,
     link: Link,
@@ -310,7 +310,7 @@ impl Voice {
 
     /// Of the tools that the entry's caller can call now.
     fn descriptors(&self) -> Map<String, Value> {
-        let broker::Entry { request, response, tools, caller, .. } = &self.entry;
+        let broker::BrokerSettings { request, response, tools, caller, .. } = &self.entry;
         let caller = Caller::named(caller.clone());
         let mut found = Map::new();
         for reference in tools {

@@ -20,7 +20,7 @@ const ENDED: usize = 4096;
 
 /// One `[[broker]]`.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct BrokerSettings {
     pub terms: Terms,
     pub request: Topic,
     pub response: Topic,
@@ -48,9 +48,9 @@ pub struct Announcing {
 }
 
 /// One entry while it is served.
-pub struct Face {
+pub struct ServedBroker {
     pub service: Arc<Service>,
-    pub entry: Entry,
+    pub entry: BrokerSettings,
     pub link: Link,
     /// For calls that run.
     pub running: Arc<Places>,
@@ -62,7 +62,7 @@ pub struct Face {
     pub kill: CancellationToken,
 }
 
-impl Face {
+impl ServedBroker {
     pub fn caller(&self) -> Caller {
         Caller::named(self.entry.caller.clone())
     }

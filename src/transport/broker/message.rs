@@ -1,7 +1,7 @@
 //! One message: a request as a call, and its answer. A request that came before runs again only where its tool can
 //! change nothing; every request is answered or in the run log.
 
-use super::entry::{Face, Identity, Redelivery};
+use super::entry::{Identity, Redelivery, ServedBroker};
 use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, LinkState, PublishError, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const NO_LISTENER: &str = "no client listens for replies";
 
 /// Takes one message to its end.
-pub async fn handle(face: Arc<Face>, delivery: Delivery) {
+pub async fn handle(face: Arc<ServedBroker>, delivery: Delivery) {
     let request = Identity::new(&delivery);
     let delivery = match delivery.redelivered {
         false => delivery,
@@ -69,7 +69,7 @@ async fn done(delivery: Delivery) {
     }
 }
 
-async fn answer(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
+async fn answer(face: &Arc<ServedBroker>, mut delivery: Delivery) -> Ended {
     let body = std::mem::take(&mut delivery.body);
     let waits = face.waiting.clone().try_acquire_many_owned(kib(body.len())).ok();
     let (body, read) = read(face, body, waits.is_none()).await;
@@ -83,7 +83,7 @@ async fn answer(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
 }
 
 /// One that some host had before and did not answer: run again where that can change nothing.
-async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
+async fn second(face: &Arc<ServedBroker>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
     let harmless = read.call.refused.is_some() || may_run_again(face, &read.call);
     let last = delivery.attempt > 0;
     if harmless && !last {
@@ -123,7 +123,7 @@ fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
 
 /// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the
 /// operator agrees.
-fn may_run_again(face: &Face, call: &CallRequest) -> bool {
+fn may_run_again(face: &ServedBroker, call: &CallRequest) -> bool {
     let who = face.service.who(&call.caller, call.label.as_deref());
     let Ok(tool) = face.service.find(&who, &call.tool) else { return false };
     let effects = face.service.effects(&tool);
@@ -149,13 +149,13 @@ struct BrokerCall {
 }
 
 impl BrokerCall {
-    fn refused(face: &Face, tool: &str, fault: Fault) -> BrokerCall {
+    fn refused(face: &ServedBroker, tool: &str, fault: Fault) -> BrokerCall {
         BrokerCall { call: CallRequest::refused(face.caller(), tool, fault), streams: false, is_reply: false }
     }
 }
 
 /// Reads a body, unless there are too many; a long one on a thread apart.
-async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
+async fn read(face: &Arc<ServedBroker>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
     if too_many {
         let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
         return (body, BrokerCall::refused(face, "", fault));
@@ -172,7 +172,7 @@ async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, Brok
     work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
-fn asked(face: &Face, body: &[u8]) -> BrokerCall {
+fn asked(face: &ServedBroker, body: &[u8]) -> BrokerCall {
     let mut meant = String::new();
     match ToolServiceRequest::decode(body) {
         Err(why) => BrokerCall::refused(face, "", wrong(printable(&why))),
@@ -188,7 +188,7 @@ fn wrong(words: impl Into<String>) -> Fault {
 }
 
 /// `meant`: gets the tool, as soon as it is known.
-fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
+fn call(face: &ServedBroker, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
     if request.config.len() > LONGEST_CONFIG {
         return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
     }
@@ -229,7 +229,7 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 }
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
-async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
+async fn run(face: &Arc<ServedBroker>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
     let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, face.link.state());
     if is_reply {
         let report = face.service.call(call, Sink::none()).await;
@@ -278,7 +278,7 @@ async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }
 }
 
 /// Publishes the parts of an answer as they come; how many. One that was lost ends the stream.
-async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
+async fn forwarded(face: &ServedBroker, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
     let mut parts = 0;
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };
@@ -319,7 +319,7 @@ fn failure_text(fault: &Fault, call: &str) -> String {
 
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second
 /// one.
-async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
+async fn publish(face: &ServedBroker, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
     let large =
         || ToolServiceResponse::failed("The answer is larger than a message may be. Ask for less of it.").encode();
     let mut body = reply.encode().or_else(large).unwrap_or_default();
@@ -348,7 +348,7 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
 
 /// After an outage of a broker that does not report a missing listener, an answer waits until callers had time to come
 /// back.
-async fn waits_for_listeners(face: &Face, came: &LinkState, id: &[u8]) {
+async fn waits_for_listeners(face: &ServedBroker, came: &LinkState, id: &[u8]) {
     if !face.entry.terms.keeps_nothing() || face.link.state() == *came {
         return;
     }
@@ -363,7 +363,7 @@ async fn waits_for_listeners(face: &Face, came: &LinkState, id: &[u8]) {
 }
 
 /// The connection is new, and callers may still make theirs.
-fn is_returning(face: &Face) -> bool {
+fn is_returning(face: &ServedBroker) -> bool {
     match face.link.state() {
         LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
         LinkState::Away { .. } => true,
@@ -371,7 +371,7 @@ fn is_returning(face: &Face) -> bool {
 }
 
 /// An answer without a listener.
-fn lost(face: &Face, call: &str, id: &[u8], why: &str) {
+fn lost(face: &ServedBroker, call: &str, id: &[u8], why: &str) {
     face.unanswered.fetch_add(1, Ordering::Relaxed);
     let (id, why) = (shown(id), printable(&head(why, 300)));
     tracing::error!(target: "toolhost::broker", call, "request {id} is left unanswered: {why}");

@@ -6,12 +6,12 @@
 mod entry;
 mod message;
 
-pub use entry::{Announcing, Descriptors, Entry, descriptors};
+pub use entry::{Announcing, BrokerSettings, Descriptors, descriptors};
 
 use crate::base::places::Places;
 use crate::broker::{Delivery, Link, LinkState, Source};
 use crate::service::Service;
-use entry::{Face, OpenRequests, WAITING};
+use entry::{OpenRequests, ServedBroker, WAITING};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,25 +32,25 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The entries of this host while it serves.
 #[derive(Default)]
-pub struct Brokers(Vec<Arc<Face>>);
+pub struct Brokers(Vec<Arc<ServedBroker>>);
 
 impl Brokers {
     /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have
     /// ended, or `kill` was.
     pub fn open(
-        entries: &[Entry],
+        entries: &[BrokerSettings],
         service: &Arc<Service>,
         stop: &CancellationToken,
         kill: &CancellationToken,
     ) -> (Arc<Brokers>, JoinSet<()>) {
         let (mut faces, mut served) = (Vec::new(), JoinSet::new());
         for entry in entries.iter().cloned() {
-            let Entry { request, subscription, at_once, .. } = &entry;
+            let BrokerSettings { request, subscription, at_once, .. } = &entry;
             let source =
                 Source::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
             let (link, deliveries) = Link::open(entry.terms.clone(), source, entry.response.clone());
             let at_once = usize::from(*at_once).min(ADMITTED);
-            let face = Arc::new(Face {
+            let face = Arc::new(ServedBroker {
                 service: service.clone(),
                 link,
                 running: Places::new(at_once, at_once),
@@ -82,7 +82,7 @@ impl Brokers {
     }
 }
 
-fn status(face: &Face) -> Value {
+fn status(face: &ServedBroker) -> Value {
     let (connected, since, why) = match face.link.state() {
         LinkState::Connected { since } => (true, since, None),
         LinkState::Away { since, why } => (false, since, Some(why)),
@@ -102,7 +102,7 @@ fn status(face: &Face) -> Value {
 
 /// Serves one entry. What comes is read at once: Pulsar drops what is not read, and RabbitMQ sends no more than may
 /// run. Who sends faster than can be refused is not read for that long.
-async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
+async fn serve(face: Arc<ServedBroker>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
     loop {

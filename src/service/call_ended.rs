@@ -234,7 +234,7 @@ mod tests {
         let (part, digest, text) = (cut_to(&worst, PART), Some("0".repeat(64)), Some(cut_to(&worst, CUT)));
         let (operation, target, rule) = (worst.clone(), worst.clone(), worst.clone());
         let denial = Denial { operation, target, rule, ..Denial::default() };
-        let refused = Some(protocol::Refusal::Content { why: long.clone() });
+        let refused = Some(protocol::RefusalReason::Content { why: long.clone() });
         let event = protocol::Event { what: protocol::TrafficKind::Connection, target: long, refused };
         let line = Line {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),

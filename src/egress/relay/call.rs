@@ -3,7 +3,7 @@
 use super::secrets::Secrets;
 use super::stream::{Meter, Stream, target};
 use crate::base::{lock, mask, messages};
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, ToRelay, Totals, TrafficKind};
+use crate::egress::protocol::{EVENTS, Event, FromRelay, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficKind};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
@@ -122,7 +122,7 @@ impl Call {
     }
 
     /// Counts an event, and reports it if it is one of the first. The same lookup or header is reported once.
-    pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<Refusal>) {
+    pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
         let bounded = |text: &str| mask::head(text, TEXT);
         let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = Event { what, target: bounded(target), refused };
@@ -217,7 +217,7 @@ impl Connection {
         self.call.dial(&self.host, port, &self.slot).await
     }
 
-    pub async fn refuse(&self, what: TrafficKind, refusal: Refusal) {
+    pub async fn refuse(&self, what: TrafficKind, refusal: RefusalReason) {
         self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
     }
 }

@@ -3,7 +3,7 @@
 use super::call::{BACK_OFF, Call, Connection, synthetic};
 use super::stream::{BUFFER, Stream, target};
 use super::{hello, http, secrets};
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -38,23 +38,23 @@ async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
 }
 
 /// The host that stands behind an address, or the target as it was named and why it is refused.
-fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, Refusal)> {
+fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, RefusalReason)> {
     let localhost = Host::Name("localhost".to_owned());
     let host = match call.state().names.name(address) {
         Some(name) => Host::Name(name.to_owned()),
         None if synthetic(address) => {
-            return Err((SocketAddr::new(address, port).to_string(), Refusal::NoName));
+            return Err((SocketAddr::new(address, port).to_string(), RefusalReason::NoName));
         }
         // What the tool's own hosts file calls localhost is this machine's.
         None if address.is_loopback() && call.granted(&localhost, Some(port)) => localhost,
         None => Host::Address(address),
     };
     if !call.granted(&host, Some(port)) {
-        return Err((target(&host, port), Refusal::NotGranted));
+        return Err((target(&host, port), RefusalReason::NotGranted));
     }
     match call.slot() {
         Ok(slot) => Ok(Connection { call: Arc::clone(call), host, port, slot }),
-        Err(limit) => Err((target(&host, port), Refusal::Limit { limit })),
+        Err(limit) => Err((target(&host, port), RefusalReason::Limit { limit })),
     }
 }
 
@@ -103,7 +103,7 @@ async fn refuse_tls(connection: &Connection, tool: Stream) {
     drop(tool);
     let name = HostPattern { host: connection.host.clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
-    connection.refuse(TrafficKind::Connection, Refusal::Secret { why }).await;
+    connection.refuse(TrafficKind::Connection, RefusalReason::Secret { why }).await;
 }
 
 async fn copy(tool: &mut Stream, upstream: &mut Stream) {

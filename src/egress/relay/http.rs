@@ -12,7 +12,7 @@ use super::message::{Rejection, canonical, is_websocket, judge, reject, rewrite}
 use super::secrets::{Admitted, Guard};
 use super::stream::{BUFFER, Stream, target};
 use crate::base::{lock, text};
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::egress::tls;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
@@ -100,7 +100,7 @@ pub async fn serve(connection: Connection, tool: Stream) {
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
             let why = format!("it is not HTTP/1 as it should be: {error}");
-            exchange.connection.refuse(TrafficKind::Request, Refusal::Content { why }).await;
+            exchange.connection.refuse(TrafficKind::Request, RefusalReason::Content { why }).await;
         }
         Err(_) => {}
     }
@@ -158,7 +158,7 @@ impl Exchange {
             Err(why) => {
                 let why = format!("no TLS with {}: {why}", guard.name);
                 let body = format!("toolhost: {why}\n");
-                call.saw(TrafficKind::Connection, &target(host, tls_port), Some(Refusal::Tls { why })).await;
+                call.saw(TrafficKind::Connection, &target(host, tls_port), Some(RefusalReason::Tls { why })).await;
                 return Ok(plain(StatusCode::BAD_GATEWAY, body));
             }
         };
@@ -223,7 +223,7 @@ impl Exchange {
         let Connection { call, port, .. } = &self.connection;
         match rejection.other {
             Some(other) if !call.granted(&other, Some(*port)) => {
-                call.saw(TrafficKind::Request, &target(&other, *port), Some(Refusal::NotGranted)).await;
+                call.saw(TrafficKind::Request, &target(&other, *port), Some(RefusalReason::NotGranted)).await;
             }
             _ => self.connection.refuse(TrafficKind::Request, rejection.refusal).await,
         }

@@ -1,7 +1,7 @@
 //! Requests and answers over HTTP/1: whether a request is for one host alone, and which headers end with a connection.
 
 use super::stream::{quoted, target};
-use crate::egress::protocol::Refusal;
+use crate::egress::protocol::RefusalReason;
 use crate::manifest::host::{self, Host, HostPattern};
 use hyper::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -21,19 +21,19 @@ const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, h
 pub struct Rejection {
     pub status: StatusCode,
     pub why: String,
-    pub refusal: Refusal,
+    pub refusal: RefusalReason,
     /// The other host that it is for.
     pub other: Option<Host>,
 }
 
 pub fn reject(status: StatusCode, why: impl Into<String>) -> Rejection {
     let why = why.into();
-    Rejection { status, refusal: Refusal::Content { why: why.clone() }, why, other: None }
+    Rejection { status, refusal: RefusalReason::Content { why: why.clone() }, why, other: None }
 }
 
 /// A request that the rule of a secret does not allow.
 pub fn not_by_rule(why: String) -> Rejection {
-    Rejection { refusal: Refusal::Secret { why: why.clone() }, ..reject(StatusCode::FORBIDDEN, why) }
+    Rejection { refusal: RefusalReason::Secret { why: why.clone() }, ..reject(StatusCode::FORBIDDEN, why) }
 }
 
 /// Whether a request is one for this host alone; true: it asks to switch to WebSocket.

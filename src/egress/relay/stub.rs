@@ -2,7 +2,7 @@
 
 use super::call::{BACK_OFF, Call, NAMES};
 use super::stream::Stream;
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::manifest::host::{self, Host};
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::A;
@@ -117,19 +117,19 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     let (code, address, refused) = match canonical(name) {
         _ if lookups > LOOKUPS => {
             let why = format!("a call may look up {LOOKUPS} names");
-            (ResponseCode::Refused, None, Some(Refusal::Bound { why }))
+            (ResponseCode::Refused, None, Some(RefusalReason::Bound { why }))
         }
         Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
             RecordType::A => match call.state().names.address(&name) {
                 Some(address) => (ResponseCode::NoError, Some(address), None),
                 None => {
                     let why = format!("a call may reach {NAMES} names");
-                    (ResponseCode::Refused, None, Some(Refusal::Bound { why }))
+                    (ResponseCode::Refused, None, Some(RefusalReason::Bound { why }))
                 }
             },
             _ => (ResponseCode::NoError, None, None),
         },
-        _ => (ResponseCode::NXDomain, None, Some(Refusal::NotGranted)),
+        _ => (ResponseCode::NXDomain, None, Some(RefusalReason::NotGranted)),
     };
     match lookups.cmp(&(LOOKUPS + 1)) {
         // Report only the first lookup over the limit.

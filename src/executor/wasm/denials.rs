@@ -5,7 +5,7 @@
 use super::frame::{Denied, Refused, Report, ToHost, invalid};
 use crate::base::{lock, text};
 use crate::egress::Traffic;
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::executor::{Attempt, Denial, Operation, WITHIN};
 use crate::policy::{Access, Area, Opening};
 use std::io;
@@ -77,17 +77,17 @@ impl WorkerDenials {
             self.attempts.push(Attempt { operation, target: text::printable(&target), path, rule: rule.to_owned() });
         };
         let network = |what: TrafficKind, target: &str, refusal| lock(traffic).refused(what, target, refusal);
-        let bound = |why: &str| Refusal::Bound { why: why.to_owned() };
+        let bound = |why: &str| RefusalReason::Bound { why: why.to_owned() };
         match what {
             Denied::Read => file(Operation::Read, "wasm: not granted"),
             Denied::Write => file(Operation::Write, "wasm: not granted"),
             Denied::ReadOnly => file(Operation::Write, "wasm: read-only"),
             Denied::ReadWithin => file(Operation::Read, WITHIN),
             Denied::WriteWithin => file(Operation::Write, WITHIN),
-            Denied::Lookup => network(TrafficKind::Lookup, &target, Refusal::NotGranted),
-            Denied::Request => network(TrafficKind::Request, &target, Refusal::NotGranted),
+            Denied::Lookup => network(TrafficKind::Lookup, &target, RefusalReason::NotGranted),
+            Denied::Request => network(TrafficKind::Request, &target, RefusalReason::NotGranted),
             // Which host it was for is not known, and so not what would ask for it.
-            Denied::Tcp => network(TrafficKind::Connection, "by a TCP socket", Refusal::NotGranted),
+            Denied::Tcp => network(TrafficKind::Connection, "by a TCP socket", RefusalReason::NotGranted),
             Denied::Udp => network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names")),
             Denied::Bind => network(TrafficKind::Listener, &target, bound("no tool takes connections")),
             Denied::Table => self.denials.push(Denial {

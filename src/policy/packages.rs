@@ -176,7 +176,7 @@ impl PackagesAllowed {
 }
 
 /// Why a script gets no packages.
-pub(super) enum Refusal {
+pub(super) enum PackageRefusal {
     Lacks(String),
     /// What policy never installs, a sentence each.
     Denied(Vec<String>),
@@ -187,12 +187,12 @@ pub(super) fn judge(
     wanted: &PackageRequirements,
     allowance: Option<&Allowance>,
     indexes: &BTreeMap<(Ecosystem, String), String>,
-) -> (Verdict, Result<PackageGrant, Refusal>) {
+) -> (Verdict, Result<PackageGrant, PackageRefusal>) {
     let (ecosystem, files) = (wanted.ecosystem, names(&wanted.sources));
     let name = ecosystem.name();
     let asked = format!("{name} ({files})");
     let lacks = |narrower, reason: String, words: String| {
-        (Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]), Err(Refusal::Lacks(words)))
+        (Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]), Err(PackageRefusal::Lacks(words)))
     };
     let allowed = match allowance {
         Some(Ok(allowed)) => allowed,
@@ -221,7 +221,7 @@ pub(super) fn judge(
     let refused = refused(&allowed.rules, ecosystem, &wanted.packages, None);
     if !refused.is_empty() {
         let verdict = Verdict::denied(RequestKind::Package, asked, Narrower::Policy, refused.join("; "), &[]);
-        return (because(verdict), Err(Refusal::Denied(refused)));
+        return (because(verdict), Err(PackageRefusal::Denied(refused)));
     }
     let what = match (wanted.locked, wanted.lacks_lock(&allowed.rules)) {
         (true, _) => format!("{} packages of its lock", wanted.packages.len()),

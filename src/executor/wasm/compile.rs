@@ -107,7 +107,7 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
 #[derive(Debug)]
 pub enum Failure {
     /// It ends the same way each time.
-    Refused(Refusal),
+    Refused(ModuleRefusal),
     /// It cannot be read, or changed since it was looked at.
     Unreadable(io::Error),
     /// This attempt failed.
@@ -121,7 +121,7 @@ pub fn not_stored(error: &io::Error) -> Failure {
 
 /// Why a module has no code.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ModuleRefusal {
     pub why: String,
     /// It took more time or memory than a module of its size may; else this host cannot run the module.
     pub too_much: bool,
@@ -143,7 +143,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     };
     let over = |most: u64, unit: &str, more: &str| {
         let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
-        Failure::Refused(Refusal { why, too_much: true })
+        Failure::Refused(ModuleRefusal { why, too_much: true })
     };
     let failed = match tokio::time::timeout(allowed.time, talk).await {
         Ok(Ok(done)) => return done,
@@ -188,7 +188,9 @@ async fn receive(
                 };
             }
             Report::Compiled => return Ok(Ok(into)),
-            Report::Refused { message: why } => return Ok(Err(Failure::Refused(Refusal { why, too_much: false }))),
+            Report::Refused { message: why } => {
+                return Ok(Err(Failure::Refused(ModuleRefusal { why, too_much: false })));
+            }
             Report::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
             _ => return Err(invalid("an answer of a worker")),
         }

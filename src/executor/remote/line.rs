@@ -41,11 +41,11 @@ pub struct Line {
 /// Whoever waits, by the id of the request.
 #[derive(Default)]
 struct Waiting {
-    by_id: Mutex<HashMap<String, Place>>,
+    by_id: Mutex<HashMap<String, WaitingCall>>,
     strays: AtomicU64,
 }
 
-struct Place {
+struct WaitingCall {
     inbox: Arc<Inbox>,
     /// Bytes that may still come.
     room: u64,
@@ -175,7 +175,7 @@ pub struct Waiter {
 impl Waiter {
     pub fn new(line: &Arc<Line>, room: u64) -> Waiter {
         let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
-        lock(&line.waiting.by_id).insert(id.clone(), Place { inbox: inbox.clone(), room });
+        lock(&line.waiting.by_id).insert(id.clone(), WaitingCall { inbox: inbox.clone(), room });
         Waiter { line: line.clone(), id, inbox }
     }
 

@@ -119,7 +119,7 @@ pub enum Report {
     /// Something that the call under way was refused.
     Denied(Refused),
     /// Payload: the text that a typed export returned.
-    Answer(Answer),
+    Answer(CallSummary),
     /// Payload: the next piece of compiled code.
     Code,
     /// All of it was sent.
@@ -131,7 +131,7 @@ pub enum Report {
 /// One finished call.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Answer {
+pub struct CallSummary {
     pub id: u64,
     pub end: End,
     pub cpu_ms: u64,
@@ -142,7 +142,7 @@ pub struct Answer {
     pub more_denied: u64,
 }
 
-impl Answer {
+impl CallSummary {
     /// Whether the worker may serve another call.
     pub fn is_fit(&self) -> bool {
         self.clean && matches!(self.end, End::Exit { .. } | End::Returned | End::Raised)

@@ -30,7 +30,7 @@ use crate::quantity::Limit;
 use crate::sandbox::grants::Resolved;
 use crate::{fault, policy};
 use denials::WorkerDenials;
-use frame::{Answer, End};
+use frame::{CallSummary, End};
 use futures_util::future::BoxFuture;
 use session::{CallSinks, Session, SessionError};
 use std::future::Future;
@@ -203,7 +203,7 @@ impl Executor for Wasm {
 
 /// What a call's answer, or its absence, means.
 fn conclude(
-    answered: Result<(Answer, Vec<u8>), SessionError>,
+    answered: Result<(CallSummary, Vec<u8>), SessionError>,
     (printed, logs): (Output, Vec<String>),
     shape: &policy::Shape,
     limit_ms: u64,

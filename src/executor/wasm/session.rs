@@ -1,7 +1,9 @@
 //! The host's end of one worker or compiler. What comes back is parsed as hostile.
 
 use super::denials::WorkerDenials;
-use super::frame::{self, Answer, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid};
+use super::frame::{
+    self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid,
+};
 use super::worker::LOOKUPS;
 use crate::base::lock;
 use crate::base::mask::Hidden;
@@ -210,7 +212,7 @@ impl Session {
         per_call: &policy::PerCall,
         limit: Duration,
         heard: &mut CallSinks<'_, '_>,
-    ) -> Result<(Answer, Vec<u8>), SessionError> {
+    ) -> Result<(CallSummary, Vec<u8>), SessionError> {
         let traffic = heard.traffic;
         self.calls += 1;
         if self.child.ready.begin(&per_call.secrets).is_err() {
@@ -251,7 +253,7 @@ async fn answer(
     id: u64,
     most: FrameLimits,
     heard: &mut CallSinks<'_, '_>,
-) -> io::Result<(Answer, Vec<u8>)> {
+) -> io::Result<(CallSummary, Vec<u8>)> {
     loop {
         match frame::read_async::<Report>(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -378,7 +380,7 @@ mod tests {
     use crate::executor::events;
 
     /// Frames of a worker that says what it likes.
-    async fn answered(frames: &str) -> io::Result<(usize, Answer)> {
+    async fn answered(frames: &str) -> io::Result<(usize, CallSummary)> {
         let (events, traffic) = (events().0, Mutex::default());
         let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
         let mut heard =

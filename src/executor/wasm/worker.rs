@@ -5,7 +5,7 @@
 
 use super::adapt::{self, Contract};
 use super::denials::{Granted, Watch};
-use super::frame::{self, Answer, Denied, End, FrameLimits, Init, Order, Report, ToHost};
+use super::frame::{self, CallSummary, Denied, End, FrameLimits, Init, Order, Report, ToHost};
 use super::guest::{self, Folders, Guest, Sink};
 use super::{compile, engine, trusted_code};
 use crate::quantity::{KIB, Limit, MIB};
@@ -141,7 +141,7 @@ impl Loaded {
         input: Vec<u8>,
         timeout: Duration,
         to: &ToHost,
-    ) -> wasmtime::Result<(Answer, Vec<u8>)> {
+    ) -> wasmtime::Result<(CallSummary, Vec<u8>)> {
         let limits = &self.init.limits;
         let deadline = Instant::now() + timeout.min(LONGEST_CALL);
         let cpu_before = cpu_used();
@@ -185,7 +185,7 @@ impl Loaded {
         drop(guest);
         let clean = self.folders.are_clean();
         let more_denied = watch.more();
-        Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, returned))
+        Ok((CallSummary { id, end, cpu_ms, peak_memory, clean, more_denied }, returned))
     }
 
     async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>) -> wasmtime::Result<(End, Vec<u8>)> {

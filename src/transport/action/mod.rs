@@ -39,7 +39,7 @@ pub struct Resolved {
 
 /// What one text led to.
 #[derive(Debug, Serialize)]
-pub struct Answer {
+pub struct ActionResult {
     /// The text before the action, which is for the person; all of the text where it holds no action.
     pub lead: String,
     pub dialect: Option<Dialect>,
@@ -52,7 +52,12 @@ pub struct Answer {
 
 /// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Ids that the
 /// registry does not know are asked of the resolvers, in this order. Dropping the future cancels the call.
-pub async fn act(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, mut reading: Reading) -> Answer {
+pub async fn act(
+    service: &Service,
+    resolvers: &[&dyn Resolver],
+    from: CallRequest,
+    mut reading: Reading,
+) -> ActionResult {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
     reading.answered(report)
@@ -111,8 +116,8 @@ fn shortened(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u
 
 impl Reading {
     /// The answer to a text that holds no action.
-    fn without_action(self) -> Answer {
-        Answer { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
+    fn without_action(self) -> ActionResult {
+        ActionResult { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
     }
 
     /// What the action calls its tool.
@@ -126,7 +131,7 @@ impl Reading {
     }
 
     /// The answer to an action that ended so.
-    pub fn answered(self, report: Report) -> Answer {
+    pub fn answered(self, report: Report) -> ActionResult {
         let dialect = match &self.action {
             Some(Ok(action)) => Some(action.dialect),
             Some(Err(unread)) => unread.dialect,
@@ -146,7 +151,7 @@ impl Reading {
         notes.extend(advice.map(|advice| format!("What to do: {advice}")));
         let sentence = sentence(id.trim(), &report);
         let observation = Some(render(&attributes, &asked, &sentence, &notes));
-        Answer { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
+        ActionResult { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
     }
 }
 

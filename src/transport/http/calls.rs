@@ -9,7 +9,7 @@ use crate::base::places::Place;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments};
-use crate::transport::action::{self, Answer};
+use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
 use crate::transport::mcp::Message;
 use axum::body::Body;
@@ -389,7 +389,7 @@ async fn run_action(start: Start, Action { reading, request, charge }: Action) -
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
     let (payer, answer) = (reader.payer, Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
-        let Answer { lead, dialect, observation, warnings, .. } = &*answer;
+        let ActionResult { lead, dialect, observation, warnings, .. } = &*answer;
         answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
         to.write_all(b"\n")
     };

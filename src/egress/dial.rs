@@ -294,7 +294,7 @@ mod tests {
         assert!(dialler("localhost:80", &all).dial(&localhost, port).await.is_ok());
         assert!(dialler("localhost", &all).dial(&localhost, port).await.is_ok());
         let bare = dialler("localhost", &[]).dial(&localhost, port).await.err();
-        assert!(matches!(bare, Some(Refusal::Address { .. })), "{bare:?}");
+        assert!(matches!(bare, Some(RefusalReason::Address { .. })), "{bare:?}");
         let refused = Some(RefusalReason::NotGranted);
         assert_eq!(dialler("localhost:443", &all).dial(&localhost, port).await.err(), refused);
         assert_eq!(dialler("localhost:80", &all).dial(&localhost, port ^ 1).await.err(), refused);
@@ -329,7 +329,7 @@ mod tests {
             proxy: Some(at),
         };
         let name = |name: &str| Host::Name(name.to_owned());
-        assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(Refusal::NotGranted));
+        assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(RefusalReason::NotGranted));
         let mut tunnel = dialler(at).dial(&name("a.test"), 443).await.expect("a tunnel");
         let mut said = String::new();
         tunnel.read_to_string(&mut said).await.expect("text");
@@ -339,6 +339,9 @@ mod tests {
         );
         let (at, _) = proxy("HTTP/1.1 403 Forbidden\r\n\r\n").await;
         let refused = dialler(at).dial(&name("a.test"), 443).await.err();
-        assert!(matches!(&refused, Some(Refusal::Unreached { why }) if why.contains("403 Forbidden")), "{refused:?}");
+        assert!(
+            matches!(&refused, Some(RefusalReason::Unreached { why }) if why.contains("403 Forbidden")),
+            "{refused:?}"
+        );
     }
 }

@@ -156,7 +156,10 @@ impl RefusalReason {
 
     /// Whether a rule of this host refused, rather than the other end.
     pub fn is_a_rule(&self) -> bool {
-        let other_end = matches!(self, Refusal::Unresolved { .. } | Refusal::Unreached { .. } | Refusal::Tls { .. });
+        let other_end = matches!(
+            self,
+            RefusalReason::Unresolved { .. } | RefusalReason::Unreached { .. } | RefusalReason::Tls { .. }
+        );
         !other_end && *self != RefusalReason::RelayEnded
     }
 }

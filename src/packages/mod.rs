@@ -39,7 +39,7 @@ pub fn find(place: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, F
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
-/// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `Place`.
+/// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `ScriptLocation`.
 pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
     let file = files::Text::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::LARGEST {

@@ -88,7 +88,7 @@ async fn tls(connection: Connection, mut tool: Stream) {
     match hello::watch(&mut tool, &mut upstream, &connection.host).await {
         Ok(()) => copy(&mut tool, &mut upstream).await,
         Err(refusal) => {
-            if matches!(refusal, Refusal::Tls { .. }) {
+            if matches!(refusal, RefusalReason::Tls { .. }) {
                 // An alert of the host still arrives.
                 let _ = tool.shutdown().await;
             }

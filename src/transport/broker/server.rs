@@ -47,8 +47,8 @@ pub struct Announcing {
     pub ttl: i64,
 }
 
-/// One entry while it is served.
-pub struct ServedBroker {
+/// One `[[broker]]` while it is served.
+pub struct BrokerServer {
     pub service: Arc<Service>,
     pub entry: BrokerSettings,
     pub link: Link,
@@ -62,7 +62,7 @@ pub struct ServedBroker {
     pub kill: CancellationToken,
 }
 
-impl ServedBroker {
+impl BrokerServer {
     pub fn caller(&self) -> Caller {
         Caller::named(self.entry.caller.clone())
     }

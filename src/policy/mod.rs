@@ -54,4 +54,4 @@ pub use reports::{audit, diff, suggest, who_can};
 pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
 pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
-pub use writable::{Place, WritablePaths};
+pub use writable::{WritablePath, WritablePaths};

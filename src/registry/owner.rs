@@ -217,10 +217,10 @@ pub(super) fn own_trees(
     machine: &policy::Machine,
     standing: &Incumbents,
 ) -> policy::WritablePaths {
-    let mut trees: Vec<(&Tool, policy::Place)> = Vec::new();
+    let mut trees: Vec<(&Tool, policy::WritablePath)> = Vec::new();
     for tool in tools.iter().filter(|tool| writes(tool) && tool.site.folder != tool.site.base) {
         let grants = policy::decide(&tool.manifest, &tool.site, policies, machine).grants;
-        let places = policy::Place::of_grants(&grants, &tool.reference()).into_iter();
+        let places = policy::WritablePath::of_grants(&grants, &tool.reference()).into_iter();
         trees.extend(places.filter(|place| place.tree.starts_with(&tool.site.folder)).map(|place| (tool, place)));
     }
     let mut all = policy::WritablePaths::default();

@@ -148,7 +148,7 @@ mod tests {
 
     fn writable(tree: &Path) -> OffLimits {
         let mut all = WritablePaths::default();
-        all.add(policy::Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
+        all.add(policy::WritablePath { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
         OffLimits::new(&[], all)
     }
 

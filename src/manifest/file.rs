@@ -27,7 +27,7 @@ pub static SCHEMA: LazyLock<Value> =
     methods = { validate = false },
     pattern_options = { engine = regex }
 )]
-struct Shape;
+struct ManifestSchema;
 
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
@@ -39,8 +39,8 @@ pub fn read(bytes: &[u8]) -> Reading {
         return read;
     }
     let mut reader = Reader::from_json(&document);
-    if !Shape::is_valid(&document.value) {
-        reader.hold_to((&SCHEMA, Shape::iter_errors), &document.value, "");
+    if !ManifestSchema::is_valid(&document.value) {
+        reader.hold_to((&SCHEMA, ManifestSchema::iter_errors), &document.value, "");
         reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);

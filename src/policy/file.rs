@@ -144,7 +144,7 @@ pub fn schema() -> &'static Value {
 }
 
 #[jsonschema::validator(path = "src/policy/schema.json", methods = { is_valid = false, validate = false })]
-struct Shape;
+struct PolicySchema;
 
 /// Reads one policy as far as it can be read. One with a fault grants nothing to the tools that it names. `None`: it is
 /// not known which those are, or the file is the cap of every tool.
@@ -159,7 +159,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
     };
     let mut reader = Reader::new(&document.value, &document, &TOML);
     let it = &mut reader;
-    it.hold_to((schema(), Shape::iter_errors), &document.value, "");
+    it.hold_to((schema(), PolicySchema::iter_errors), &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");

@@ -259,7 +259,7 @@ pub struct Client {
     pub state: Value,
 }
 
-pub enum Shape<'a> {
+pub enum OutputKind<'a> {
     Plain,
     Content(Content<'a>),
     Asks(Questions),
@@ -325,9 +325,9 @@ impl Client {
     }
 }
 
-impl<'a> Shape<'a> {
+impl<'a> OutputKind<'a> {
     /// What an answer is. An answer of a shape that has a fault is refused.
-    pub fn read(answer: &'a str) -> Result<Shape<'a>, Fault> {
+    pub fn read(answer: &'a str) -> Result<OutputKind<'a>, Fault> {
         let has = |name: &str| {
             let pointer = format!("/{name}");
             answer.starts_with('{') && answer.contains(name) && crate::base::json::member(answer, &pointer).is_some()
@@ -339,7 +339,7 @@ impl<'a> Shape<'a> {
         if has("$content") {
             let content: Content = serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
             check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
-            return Ok(Shape::Content(content));
+            return Ok(OutputKind::Content(content));
         }
         if has("$ask") {
             if answer.len() > LONGEST {
@@ -347,9 +347,9 @@ impl<'a> Shape<'a> {
             }
             let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
             questions.asks().map_err(|why| wrong("$ask", why))?;
-            return Ok(Shape::Asks(questions));
+            return Ok(OutputKind::Asks(questions));
         }
-        Ok(Shape::Plain)
+        Ok(OutputKind::Plain)
     }
 }
 
@@ -510,10 +510,10 @@ mod tests {
 
     #[test]
     fn content_is_what_it_says_and_questions_are_forms_samples_or_roots() {
-        let why = |answer: &Value| match Shape::read(&answer.to_string()) {
-            Ok(Shape::Plain) => "plain".into(),
-            Ok(Shape::Content(_)) => "content".into(),
-            Ok(Shape::Asks(_)) => "asks".into(),
+        let why = |answer: &Value| match OutputKind::read(&answer.to_string()) {
+            Ok(OutputKind::Plain) => "plain".into(),
+            Ok(OutputKind::Content(_)) => "content".into(),
+            Ok(OutputKind::Asks(_)) => "asks".into(),
             Err(fault) => fault.details.unwrap_or_default(),
         };
         let png = STANDARD.encode(b"\x89PNG\r\n");

@@ -10,7 +10,7 @@ use super::arguments::{self, Arguments};
 use super::call_ended::Stage;
 use super::callers::Rights;
 use super::decision_cache::DecisionCache;
-use super::output::{self, Shape};
+use super::output::{self, OutputKind};
 use super::record::CallRecord;
 use super::request::{CallRequest, Event, Stream};
 use super::target::{FoundTool, Target};
@@ -321,10 +321,10 @@ impl Service {
         });
         let (envelope, output) = judged(outcome, target, own, record)?;
         record.published()?;
-        let shape = if envelope.is_some() { Shape::Plain } else { Shape::read(output.as_str())? };
+        let shape = if envelope.is_some() { OutputKind::Plain } else { OutputKind::read(output.as_str())? };
         match shape {
-            Shape::Plain => answer_fits(manifest, envelope, output, until).await,
-            Shape::Content(content) => {
+            OutputKind::Plain => answer_fits(manifest, envelope, output, until).await,
+            OutputKind::Content(content) => {
                 if manifest.output.is_some() {
                     let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
                     let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
@@ -332,10 +332,10 @@ impl Service {
                 }
                 Ok(output)
             }
-            Shape::Asks(_) => {
+            OutputKind::Asks(_) => {
                 // What leaves this host holds no secret.
                 let shown = record.hidden(output);
-                if let Shape::Asks(questions) = Shape::read(shown.as_str())? {
+                if let OutputKind::Asks(questions) = OutputKind::read(shown.as_str())? {
                     target.asks(&questions, &asked.request.client, record)?;
                 }
                 Ok(Text::from(&Value::Null))

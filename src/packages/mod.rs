@@ -20,7 +20,7 @@ pub use python::from_command_line;
 use crate::base::files::Stamp;
 use crate::policy::FileProblem;
 use crate::policy::packages::Ecosystem;
-use files::Folder;
+use files::ScriptFolder;
 use std::path::{Path, PathBuf};
 
 /// Files that are longer, all together, take some milliseconds to read.
@@ -28,7 +28,7 @@ const LONG: u64 = 128 * 1024;
 
 /// What the script's files require; `None`: nothing.
 pub fn find(place: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
-    let folder = Folder::open(place)?;
+    let folder = ScriptFolder::open(place)?;
     let node = || if place.alone { Ok(None) } else { node::find(&folder, place.anew) };
     let wanted = match Ecosystem::for_language(place.language) {
         Some(Ecosystem::Python) => python::find(&folder, place)?,
@@ -41,7 +41,7 @@ pub fn find(place: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, F
 
 /// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `ScriptLocation`.
 pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
-    let file = files::Text::new(path.to_owned(), text.as_bytes());
+    let file = files::TextFile::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::LARGEST {
         return Err(file.problem(0, format!("it is larger than {} bytes", files::LARGEST)));
     }

@@ -1,6 +1,6 @@
 //! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
 
-use super::files::{Folder, MOST, Text, misfit, shown};
+use super::files::{MOST, ScriptFolder, TextFile, misfit, shown};
 use crate::base::json::{self, Dialect, Document, escape_segment};
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
 use crate::policy::{FileProblem, versions};
@@ -47,7 +47,7 @@ type Tree = BTreeMap<String, LockEntry>;
 type Dependencies = BTreeMap<String, (String, bool)>;
 
 /// `anew`: as if there were no package-lock.json.
-pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequirements>, FileProblem> {
+pub(super) fn find(folder: &ScriptFolder<'_>, anew: bool) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let document = parse(&file)?;
     let asked = read_requirements(&file, &document)?;
@@ -80,7 +80,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
         let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` writes bun.lock";
         return Err(file.problem(0, why));
     }
-    let sources = [&file].into_iter().chain(&foreign).map(Text::source).collect();
+    let sources = [&file].into_iter().chain(&foreign).map(TextFile::source).collect();
     let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
     inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
     let (ecosystem, lock_file, packages) = (Ecosystem::Node, LOCK.to_owned(), Vec::new());
@@ -88,7 +88,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
 }
 
 /// A lock that nothing beside it speaks for: the places at the top are what is required.
-pub(super) fn read_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
+pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
     let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
     let requires = top.map(|(place, entry)| Required {
@@ -119,7 +119,7 @@ fn manifest(asked: &Dependencies) -> String {
         .to_string()
 }
 
-fn parse(file: &Text) -> Result<Document<'_>, FileProblem> {
+fn parse(file: &TextFile) -> Result<Document<'_>, FileProblem> {
     json::parse(file.text.as_bytes(), Dialect::Strict)
         .map_err(|bad| file.problem(bad.line, format!("it cannot be read: {}", bad.message)))
 }
@@ -131,7 +131,7 @@ fn line(document: &Document<'_>, name: &str) -> usize {
     pointers.map(|pointer| document.place_of_key(&pointer).0).find(|line| *line > 0).unwrap_or_default()
 }
 
-fn read_requirements(file: &Text, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
+fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
     let mut asked = Dependencies::new();
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {
@@ -176,7 +176,7 @@ fn names(place: &str) -> Option<Vec<&str>> {
     good.then_some(names)
 }
 
-fn tree(file: &Text) -> Result<Tree, FileProblem> {
+fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
     let document = parse(file)?;
     let version = document.value["lockfileVersion"].as_u64();
     let Some(places) = document.value["packages"].as_object().filter(|_| matches!(version, Some(2 | 3))) else {

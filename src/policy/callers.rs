@@ -3,7 +3,7 @@
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
-use super::document::Document;
+use super::document::TomlDocument;
 use super::file::Selector;
 use super::files::plain_path;
 use super::grantable::{Grantable, Origin};
@@ -323,7 +323,7 @@ struct ParameterLine {
 }
 
 pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
-    let document = Document::parse(source)?;
+    let document = TomlDocument::parse(source)?;
     let mut it = Reader::new(&document.value, &document, &TOML);
     it.hold_to((schema(), CallersSchema::iter_errors), &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();

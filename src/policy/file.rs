@@ -3,7 +3,7 @@
 
 use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
-use super::document::{Document, FileProblem};
+use super::document::{FileProblem, TomlDocument};
 use super::files::{self, FileRules};
 use super::grantable::{Origin, PolicyEntry};
 use super::machine::NamedRuntime;
@@ -153,7 +153,7 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         let empty = Problem::new(Severity::Error, Code::Schema, "", EMPTY);
         return (None, vec![Problem { line: 1, column: 1, ..empty }]);
     }
-    let document = match Document::parse(source) {
+    let document = match TomlDocument::parse(source) {
         Ok(document) => document,
         Err(problems) => return (None, problems),
     };

@@ -16,5 +16,5 @@ pub use announcement::{Announcement, AnnouncerKey, Sealed};
 pub use delivery::{Delivery, LARGEST, LONGEST_ID, PublishError, Source, Trace};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, LinkState};
-pub use serve::{Parts, ServiceRequest, ToolService, serve};
+pub use serve::{ReplyStream, ServiceRequest, ToolService, serve};
 pub use terms::{BrokerKind, Secret, Terms, Topic};

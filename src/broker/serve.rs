@@ -26,11 +26,11 @@ pub struct ServiceRequest {
 pub trait ToolService: Send + Sync + 'static {
     /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `parts` is sent at once,
     /// before the answer, which is the last part then.
-    fn invoke(&self, asked: ServiceRequest, parts: &Parts) -> impl Future<Output = Result<Value, String>> + Send;
+    fn invoke(&self, asked: ServiceRequest, parts: &ReplyStream) -> impl Future<Output = Result<Value, String>> + Send;
 }
 
 /// Where an answer that streams goes.
-pub struct Parts {
+pub struct ReplyStream {
     replies: Arc<Replies>,
     id: Vec<u8>,
 }
@@ -42,7 +42,7 @@ struct Replies {
     refused: AtomicUsize,
 }
 
-impl Parts {
+impl ReplyStream {
     pub async fn send(&self, part: impl Into<String>) {
         self.replies.put(&self.id, ToolServiceResponse::part(part.into())).await;
     }
@@ -68,7 +68,7 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
 }
 
 async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
-    let parts = Parts { replies: replies.clone(), id: delivery.id.clone() };
+    let parts = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
     let reply = match asked(&delivery.body) {
         // Neither has an answer: what is a reply itself, and what asks under an id that no message may have.
         Ok(None) => None,

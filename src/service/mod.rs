@@ -74,12 +74,12 @@ pub struct Executors {
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,
 }
 
-pub struct Parts {
+pub struct Components {
     pub registry: Arc<registry::Registry>,
     pub rules: Rules,
     pub executors: Executors,
     pub audit: audit::Log,
-    pub packages: packages::Parts,
+    pub packages: packages::BuildSettings,
     /// The script base folders, for scripts that a call names.
     pub scripts: Vec<PathBuf>,
     pub settings: Settings,
@@ -101,7 +101,7 @@ impl Default for Settings {
 
 pub struct Service {
     me: Weak<Service>,
-    parts: Parts,
+    parts: Components,
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
@@ -124,7 +124,7 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(parts: Parts) -> Arc<Service> {
+    pub fn new(parts: Components) -> Arc<Service> {
         let Rules { policies, machine } = &parts.rules;
         parts.registry.answers_to(policies.clone(), machine.clone());
         let process = parts.executors.process.clone();

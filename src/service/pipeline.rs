@@ -432,7 +432,7 @@ impl Service {
             self.starts(asked, target, record).await?;
         }
         record.running()?;
-        let mut parts = Parts::new(output_bytes(decision));
+        let mut parts = StreamedAnswer::new(output_bytes(decision));
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -504,7 +504,7 @@ fn unsettled() -> Fault {
 
 /// The parts of a streamed answer, which together are at most `outputBytes`, secrets hidden, also one that was cut into
 /// two texts.
-struct Parts {
+struct StreamedAnswer {
     allowed: u64,
     left: u64,
     held: TextStream,
@@ -514,9 +514,9 @@ fn output_bytes(decision: &policy::Decision) -> u64 {
     decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.house_default(), |limit| limit.effective)
 }
 
-impl Parts {
-    fn new(allowed: u64) -> Parts {
-        Parts { allowed, left: allowed, held: TextStream::default() }
+impl StreamedAnswer {
+    fn new(allowed: u64) -> StreamedAnswer {
+        StreamedAnswer { allowed, left: allowed, held: TextStream::default() }
     }
 
     /// Hands on an event of the executor as a transport may see it.

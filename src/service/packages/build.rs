@@ -47,7 +47,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
 /// What a host needs to build packages. Nothing of it is looked for or made before a tool requires some.
 #[derive(Clone)]
-pub struct Parts {
+pub struct BuildSettings {
     /// The folder of the store; `Err`: why there is none, for the person.
     pub store: Result<PathBuf, String>,
     pub indexes: Vec<Index>,
@@ -57,16 +57,21 @@ pub struct Parts {
     pub waits: bool,
 }
 
-impl Parts {
+impl BuildSettings {
     /// For a host without packages.
-    pub fn none(why: &'static str) -> Parts {
+    pub fn none(why: &'static str) -> BuildSettings {
         let store = Err(why.to_owned());
-        Parts { store, indexes: Vec::new(), npm: Arc::new(|| Err("a host without packages".to_owned())), waits: false }
+        BuildSettings {
+            store,
+            indexes: Vec::new(),
+            npm: Arc::new(|| Err("a host without packages".to_owned())),
+            waits: false,
+        }
     }
 }
 
 pub struct Packages {
-    pub(super) parts: Parts,
+    pub(super) parts: BuildSettings,
     pub(super) process: Option<Arc<dyn Executor>>,
     pub(super) audit: audit::Log,
     store: Mutex<Option<Arc<Store>>>,
@@ -93,7 +98,7 @@ pub struct Ready {
 }
 
 impl Packages {
-    pub fn new(parts: Parts, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
+    pub fn new(parts: BuildSettings, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
         Arc::new(Packages {
             parts,
             process,

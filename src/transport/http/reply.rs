@@ -192,13 +192,13 @@ pub fn document(built: Option<Built>, kept: impl Send + 'static) -> Response {
 
 /// The pieces of a text. What is `kept` lasts until the last of them is sent.
 fn pieces<K: Send + 'static>(text: Vec<u8>, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    struct Text<K>(Vec<u8>, K);
-    impl<K> AsRef<[u8]> for Text<K> {
+    struct TextOwner<K>(Vec<u8>, K);
+    impl<K> AsRef<[u8]> for TextOwner<K> {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    let mut rest = Bytes::from_owner(Text(text, kept));
+    let mut rest = Bytes::from_owner(TextOwner(text, kept));
     let next = move || (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))));
     stream::iter(std::iter::from_fn(next))
 }

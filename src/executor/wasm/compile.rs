@@ -2,7 +2,7 @@
 //!
 //! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
-use super::frame::{self, FilePart, FrameLimits, Order, Report, invalid};
+use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
 use super::session::{Child, Role};
 use super::{adapt, engine, guest, trusted_code};
 use crate::base::store::Writer;
@@ -65,14 +65,14 @@ pub fn serve() -> io::Result<()> {
     };
     let mut to = io::stdout().lock();
     let end = match read(&module, &digest) {
-        Err(message) => Report::Unreadable { message },
+        Err(message) => WorkerMessage::Unreadable { message },
         Ok(module) => match compile(&module, entry_point.as_deref()) {
-            Err(message) => Report::Refused { message: frame::short(&message) },
+            Err(message) => WorkerMessage::Refused { message: frame::short(&message) },
             Ok(code) => {
                 for piece in code.chunks(frame::PIECE) {
-                    to.write_all(&frame::encode(&Report::Code, piece)?)?;
+                    to.write_all(&frame::encode(&WorkerMessage::Code, piece)?)?;
                 }
-                Report::Compiled
+                WorkerMessage::Compiled
             }
         },
     };
@@ -178,7 +178,7 @@ async fn receive(
         };
         match report {
             // Never whole in our memory, since a few bytes of module can make much code.
-            Report::Code => {
+            WorkerMessage::Code => {
                 left -= piece.len() as u64;
                 let write = move || into.write(&piece).map(|()| into);
                 let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
@@ -187,11 +187,11 @@ async fn receive(
                     Err(e) => return Ok(Err(not_stored(&e))),
                 };
             }
-            Report::Compiled => return Ok(Ok(into)),
-            Report::Refused { message: why } => {
+            WorkerMessage::Compiled => return Ok(Ok(into)),
+            WorkerMessage::Refused { message: why } => {
                 return Ok(Err(Failure::Refused(ModuleRefusal { why, too_much: false })));
             }
-            Report::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
+            WorkerMessage::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
             _ => return Err(invalid("an answer of a worker")),
         }
     }

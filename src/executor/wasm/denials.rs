@@ -2,7 +2,7 @@
 //!
 //! The worker reports only what its guest asked for. The host believes neither its count nor its lengths.
 
-use super::frame::{Denied, Refused, Report, ToHost, invalid};
+use super::frame::{Denied, Refused, ToHost, WorkerMessage, invalid};
 use crate::base::{lock, text};
 use crate::egress::Traffic;
 use crate::egress::protocol::{RefusalReason, TrafficKind};
@@ -46,7 +46,7 @@ impl Watch {
             return;
         }
         // A host that is gone shows with the next report that matters.
-        let _ = reported.to.send(&Report::Denied(refused.clone()), &[]);
+        let _ = reported.to.send(&WorkerMessage::Denied(refused.clone()), &[]);
         reported.refused.push(refused);
     }
 

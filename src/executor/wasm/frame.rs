@@ -105,7 +105,7 @@ pub struct Opening {
 /// Worker or compiler → host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub enum Report {
+pub enum WorkerMessage {
     /// For calls.
     Ready,
     /// This host cannot run the module; for people.
@@ -222,7 +222,7 @@ impl ToHost {
         ToHost(Arc::new(Mutex::new(to)))
     }
 
-    pub fn send(&self, report: &Report, payload: &[u8]) -> io::Result<()> {
+    pub fn send(&self, report: &WorkerMessage, payload: &[u8]) -> io::Result<()> {
         lock(&self.0).write_all(&encode(report, payload)?)
     }
 }

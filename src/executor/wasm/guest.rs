@@ -2,7 +2,7 @@
 
 use super::adapt::EXITS;
 use super::denials::{Granted, SCRATCH, Watch, below};
-use super::frame::{Denied, MAX_LOG_PIECE, Opening, Report, ToHost};
+use super::frame::{Denied, MAX_LOG_PIECE, Opening, ToHost, WorkerMessage};
 use super::http::Hooks;
 use crate::base::lock;
 use crate::sandbox;
@@ -423,7 +423,7 @@ pub struct Sink(Arc<Mutex<SinkState>>);
 
 struct SinkState {
     to: ToHost,
-    report: Report,
+    report: WorkerMessage,
     pending: Vec<u8>,
     /// How many bytes may still come.
     left: u64,
@@ -432,7 +432,7 @@ struct SinkState {
 
 impl Sink {
     /// `report`: as what the bytes are sent. More than `max_bytes` end the call.
-    pub fn new(to: &ToHost, report: Report, max_bytes: u64) -> Sink {
+    pub fn new(to: &ToHost, report: WorkerMessage, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
         Sink(Arc::new(Mutex::new(SinkState { to, report, pending, left: max_bytes, is_over: false })))
     }

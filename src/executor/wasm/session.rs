@@ -2,7 +2,7 @@
 
 use super::denials::WorkerDenials;
 use super::frame::{
-    self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid,
+    self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, WorkerMessage, invalid,
 };
 use super::worker::LOOKUPS;
 use crate::base::lock;
@@ -100,7 +100,7 @@ impl Child {
         to.write_all(&frame::encode(order, payload)?).await
     }
 
-    pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(Report, Vec<u8>)>> {
+    pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
         frame::read_async(&mut self.from, most).await
     }
 
@@ -189,11 +189,11 @@ impl Session {
             session.child.hear(FrameLimits { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
-            Ok(Ok(Some((Report::Ready, _)))) => Ok(session),
-            Ok(Ok(Some((Report::Refused { message }, _)))) => {
+            Ok(Ok(Some((WorkerMessage::Ready, _)))) => Ok(session),
+            Ok(Ok(Some((WorkerMessage::Refused { message }, _)))) => {
                 Err(Fault::new(Kind::ScriptError, format!("not a module this host can run: {message}")))
             }
-            Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
+            Ok(Ok(Some((WorkerMessage::Unable { message }, _)))) => Err(unable(&message)),
             Ok(Ok(Some(_))) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
             Ok(Ok(None)) => {
                 let limit = session.child.limit().await;
@@ -255,22 +255,22 @@ async fn answer(
     heard: &mut CallSinks<'_, '_>,
 ) -> io::Result<(CallSummary, Vec<u8>)> {
     loop {
-        match frame::read_async::<Report>(from, most).await? {
+        match frame::read_async::<WorkerMessage>(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some((Report::Log, piece)) => heard.log.push(&piece),
-            Some((Report::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
-            Some((Report::Output, piece)) => {
+            Some((WorkerMessage::Log, piece)) => heard.log.push(&piece),
+            Some((WorkerMessage::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
+            Some((WorkerMessage::Output, piece)) => {
                 if heard.out.push(&piece).await {
                     return Err(invalid("output after which nothing is read"));
                 }
             }
-            Some((Report::Answer(answer), returned)) if answer.id == id => {
+            Some((WorkerMessage::Answer(answer), returned)) if answer.id == id => {
                 if matches!(answer.end, End::Exit { .. }) {
                     heard.out.close().await;
                 }
                 return Ok((answer, returned));
             }
-            Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
+            Some((WorkerMessage::Answer(_), _)) => return Err(invalid("an answer to another call")),
             Some(_) => return Err(invalid("a report that answers nothing")),
         }
     }

@@ -1,7 +1,7 @@
 //! Builds environments: behind the walls, under limits of their own, one build for everybody who needs the same. A
 //! build goes on when its callers leave.
 
-use super::installer::{Installer, Need, Report, program, unusable};
+use super::installer::{Installer, LineSink, Need, program, unusable};
 use crate::base::files::{self, Lock};
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
@@ -361,7 +361,7 @@ impl Packages {
     }
 
     /// What is required, locked: what was resolved before, or is now.
-    async fn resolve_once(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
+    async fn resolve_once(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<Resolved, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
             return read_lock(need, text);
@@ -371,7 +371,7 @@ impl Packages {
         Ok(resolved)
     }
 
-    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
+    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<Resolved, Fault> {
         read_lock(need, Installer::new(self, need, work, report)?.resolve(latest(need)).await?)
     }
 }

@@ -52,12 +52,12 @@ pub enum Method {
     Script(ScriptMethod),
 }
 
-type Names = (String, String);
+type MethodName = (String, String);
 
 /// The services of this host.
 #[derive(Default)]
 pub struct Methods {
-    methods: RwLock<BTreeMap<Names, Method>>,
+    methods: RwLock<BTreeMap<MethodName, Method>>,
 }
 
 impl Methods {

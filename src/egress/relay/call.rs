@@ -64,7 +64,7 @@ pub struct Call {
 #[derive(Default)]
 pub struct State {
     pub totals: Totals,
-    pub names: Names,
+    pub names: SyntheticAddresses,
     reported: Vec<Event>,
     /// Sockets that were asked for. The slot is held until the answer, also when the tool went away before.
     dials: HashMap<u64, (oneshot::Sender<TcpStream>, Slot)>,
@@ -230,9 +230,9 @@ const RANGE: u8 = if cfg!(test) { 127 } else { 198 };
 
 /// The synthetic address of each name that a call asked for, of 198.18.0.0/15 (RFC 2544), which no host has.
 #[derive(Default)]
-pub struct Names(Vec<String>);
+pub struct SyntheticAddresses(Vec<String>);
 
-impl Names {
+impl SyntheticAddresses {
     /// The address of a name: the same at each asking. `None`: there are `NAMES` others.
     pub fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
         let known = self.0.iter().position(|known| known == name);

@@ -7,7 +7,9 @@ use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
-use super::types::{Asks, Execution, Handler, Language, Manifest, Reading, extension_kind, id_fault, version_range};
+use super::types::{
+    Asks, Execution, Handler, Language, Manifest, ManifestResult, extension_kind, id_fault, version_range,
+};
 use super::{arguments, descriptor, document, environment};
 use crate::base::problem::{Code, Problem};
 use crate::base::{json, suggest, text};
@@ -33,7 +35,7 @@ struct ManifestSchema;
 const MAX_PATTERNS: usize = 256;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
-pub fn read(bytes: &[u8]) -> Reading {
+pub fn read(bytes: &[u8]) -> ManifestResult {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     if let Some(read) = descriptor::tool_file(&document, bytes) {
         return read;

@@ -8,7 +8,7 @@
 
 use super::answers::{self, AnswerBody};
 use super::call::Connection;
-use super::message::{Rejection, canonical, is_websocket, judge, reject, rewrite};
+use super::message::{RequestError, canonical, is_websocket, judge, reject, rewrite};
 use super::secrets::{Admitted, Guard};
 use super::stream::{BUFFER, Stream, target};
 use crate::base::{lock, text};
@@ -219,7 +219,7 @@ impl Exchange {
         Ok(sender)
     }
 
-    async fn refuse(&self, rejection: Rejection) -> Reply {
+    async fn refuse(&self, rejection: RequestError) -> Reply {
         let Connection { call, port, .. } = &self.connection;
         match rejection.other {
             Some(other) if !call.granted(&other, Some(*port)) => {

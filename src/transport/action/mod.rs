@@ -7,7 +7,7 @@ mod read;
 mod tests;
 mod xml;
 
-pub use read::{Action, ActionError, Context, Dialect, Reading, read};
+pub use read::{Action, ActionError, Context, Dialect, ParsedText, read};
 
 use crate::base::text;
 use crate::fault::Kind;
@@ -56,7 +56,7 @@ pub async fn act(
     service: &Service,
     resolvers: &[&dyn Resolver],
     from: CallRequest,
-    mut reading: Reading,
+    mut reading: ParsedText,
 ) -> ActionResult {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
@@ -68,9 +68,9 @@ fn request(
     service: &Service,
     resolvers: &[&dyn Resolver],
     from: CallRequest,
-    reading: &mut Reading,
+    reading: &mut ParsedText,
 ) -> Option<CallRequest> {
-    let Reading { action, warnings, .. } = reading;
+    let ParsedText { action, warnings, .. } = reading;
     let action = match action.as_mut()? {
         Ok(action) => action,
         Err(unread) => {
@@ -114,7 +114,7 @@ fn shortened(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u
     (asked_ms <= usual).then_some(asked_ms)
 }
 
-impl Reading {
+impl ParsedText {
     /// The answer to a text that holds no action.
     fn without_action(self) -> ActionResult {
         ActionResult { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }

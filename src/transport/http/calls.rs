@@ -1,7 +1,7 @@
 //! Requests that lead to calls: one call, several in a batch, the call that a model wrote into its text, and MCP. A
 //! call ends with its client, unless it has a receipt.
 
-use super::reply::{self, Begun, Events, Reader, Refusal, Response, malformed};
+use super::reply::{self, Begun, Events, Recipient, Refusal, Response, malformed};
 use super::request::{self, KnownRequest, Start};
 use super::{background, body, tools};
 use crate::base::json::{self, Object};
@@ -93,7 +93,7 @@ async fn stream(
     id: String,
     (first, mut events): (Option<Event>, Receiver<Event>),
     (mut call, mut report): (JoinSet<Report>, Option<Report>),
-    reader: Reader,
+    reader: Recipient,
     begun: Begun,
 ) {
     to.send("start", &json!({ "id": id })).await;
@@ -357,7 +357,7 @@ pub async fn act(start: Start, body: Body) -> Response {
 
 /// A body that was read: the model's text, and the call that it may lead to.
 struct Action {
-    reading: action::Reading,
+    reading: action::ParsedText,
     request: CallRequest,
     charge: Place,
 }

@@ -146,13 +146,13 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
 }
 
 /// Who reads an answer, and pays for the room that it takes.
-pub struct Reader {
+pub struct Recipient {
     pub payer: Payer,
     pub operator: bool,
     pub label: Option<String>,
 }
 
-impl Reader {
+impl Recipient {
     /// A report as this reader may see it, between two texts, once it has room.
     pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
         let before = before.to_owned();
@@ -167,7 +167,7 @@ impl Reader {
 }
 
 /// A report as a whole answer. `status`: in the place of that of its fault, unless the host itself failed.
-pub async fn report(report: Report, status: Option<StatusCode>, reader: &Reader, begun: Begun) -> Response {
+pub async fn report(report: Report, status: Option<StatusCode>, reader: &Recipient, begun: Begun) -> Response {
     let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
     let status = status.filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR).unwrap_or(own);
     let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
@@ -242,7 +242,7 @@ impl Events {
     }
 
     /// Sends the one `end` of a call.
-    pub async fn end(&self, report: Report, reader: &Reader, begun: Begun) {
+    pub async fn end(&self, report: Report, reader: &Recipient, begun: Begun) {
         let kept = (begun, report.turn.clone());
         if let Some((text, room)) = reader.write(report, "event: end\ndata: ", "\n\n").await {
             self.send_text(text, (room, kept)).await;

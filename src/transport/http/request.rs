@@ -1,6 +1,6 @@
 //! What a handler takes of a request: the server, and who calls.
 
-use super::reply::{self, Begun, Reader, Refusal, Response};
+use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
 use crate::base::lock;
 use crate::fault::{Fault, Kind};
@@ -99,10 +99,10 @@ impl Start {
     }
 
     /// Who reads the answer.
-    pub fn reader(&self, label: Option<String>) -> Reader {
+    pub fn reader(&self, label: Option<String>) -> Recipient {
         let KnownRequest { server, caller, .. } = &self.known;
         let payer = Payer::new(server.service.limiter(), &caller.user);
-        Reader { payer, operator: self.known.is_operator(), label }
+        Recipient { payer, operator: self.known.is_operator(), label }
     }
 
     /// Refuses a request that leads to no call, which leaves its record like every other refusal.

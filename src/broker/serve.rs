@@ -1,7 +1,7 @@
 //! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or
 //! panics.
 
-use super::delivery::{Delivery, LONGEST_ID, PublishError, Source};
+use super::delivery::{Delivery, LONGEST_ID, PublishError, Subscription};
 use super::envelope::{ToolServiceRequest, ToolServiceResponse};
 use super::link::Link;
 use super::terms::{Terms, Topic};
@@ -51,7 +51,7 @@ impl ReplyStream {
 /// Answers requests until it is dropped. Services of one `id` share them. With RabbitMQ a request counts as answered
 /// once its reply is out: one that was being answered when this ended is asked again.
 pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
-    let source = Source::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
+    let source = Subscription::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
     let (link, mut came) = Link::open(terms, source, replies);
     let replies = Arc::new(Replies { link, refused: AtomicUsize::new(usize::MAX) });
     let service = Arc::new(service);

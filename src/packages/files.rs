@@ -2,7 +2,7 @@
 
 use crate::base::{files, text};
 use crate::manifest::{Code, Language, Severity};
-use crate::policy::packages::{Ecosystem, Package, Source};
+use crate::policy::packages::{Ecosystem, Package, SourceFile};
 use crate::policy::{At, FileProblem, versions};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -111,8 +111,8 @@ impl TextFile {
         TextFile { path, text, sha256, lines: OnceLock::new() }
     }
 
-    pub fn source(&self) -> Source {
-        Source { path: self.path.clone(), sha256: self.sha256.clone() }
+    pub fn source(&self) -> SourceFile {
+        SourceFile { path: self.path.clone(), sha256: self.sha256.clone() }
     }
 
     pub fn name(&self) -> String {

@@ -12,7 +12,7 @@ mod python;
 pub mod store;
 pub mod tree;
 
-pub use crate::policy::packages::{PackageRequirements, Required, Source};
+pub use crate::policy::packages::{PackageRequirements, Required, SourceFile};
 pub use files::ScriptLocation;
 pub use index::{Credential, DEFAULT, Index};
 pub use python::from_command_line;

@@ -2,7 +2,7 @@
 
 use super::files::{MOST, ScriptFolder, TextFile, misfit, shown};
 use crate::base::json::{self, Dialect, Document, escape_segment};
-use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
+use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, SourceFile};
 use crate::policy::{FileProblem, versions};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -100,7 +100,7 @@ pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProb
     Ok(locked(vec![lock.source()], requires.collect(), &tree))
 }
 
-fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
+fn locked(sources: Vec<SourceFile>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
     let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
     packages.sort();
     packages.dedup();

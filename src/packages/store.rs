@@ -7,7 +7,7 @@ use super::installed::{self, Vendored};
 use super::tree::{self, Item, Stamp, TreeError};
 use crate::base::files::{self, Lock};
 use crate::base::lock;
-use crate::base::store::{ContentStore, Kind, Limits, Tree, Work};
+use crate::base::store::{ContentStore, Limits, RecordKind, Tree, Work};
 use crate::policy::packages::{Ecosystem, Package};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
@@ -20,9 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-const ENTRY: Kind = Kind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
-const RESOLVED: Kind = Kind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
-static KINDS: [Kind; 2] = [ENTRY, RESOLVED];
+const ENTRY: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
+const RESOLVED: RecordKind =
+    RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
+static KINDS: [RecordKind; 2] = [ENTRY, RESOLVED];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
 /// Most of one entry.
 const MOST: Limits = Limits { files: 100_000, bytes: 4 << 30 };

@@ -211,7 +211,7 @@ impl HeaderRule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct SourceFile {
     pub path: PathBuf,
     pub sha256: String,
 }
@@ -225,7 +225,7 @@ pub struct PackageGrant {
     pub rules: PackageRules,
     pub rule: String,
     pub locked: bool,
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -79,7 +79,7 @@ impl Decision {
     pub fn asks(&self) -> Vec<Ask> {
         let granted = self.verdicts.iter().filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
         let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
-            capability::Kind::Ask(ask) => Some(ask),
+            capability::CapabilityKind::Ask(ask) => Some(ask),
             _ => None,
         });
         asks.collect()

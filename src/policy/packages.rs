@@ -3,7 +3,7 @@
 //!
 //! An index is a name here; the configuration of the host has its address.
 
-pub use super::confinement::{Denied, PackageGrant, PackageRules, Source};
+pub use super::confinement::{Denied, PackageGrant, PackageRules, SourceFile};
 use super::grantable::{Grantable, Layer, Origin, PolicyEntry};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub struct PackageRequirements {
     pub ecosystem: Ecosystem,
     /// The files that say so, with their digests.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
     /// What the lock holds, by name and version; empty where there is none.
     pub packages: Vec<Package>,
     /// The lock has a hash for every package.
@@ -269,7 +269,7 @@ pub(super) fn name(path: &Path) -> String {
     printable(&path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-pub(super) fn names(sources: &[Source]) -> String {
+pub(super) fn names(sources: &[SourceFile]) -> String {
     sources.iter().map(|source| name(&source.path)).collect::<Vec<_>>().join(", ")
 }
 

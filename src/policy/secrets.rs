@@ -4,7 +4,7 @@
 //! ways, and never has one that the relay adds.
 
 use super::area::{self, Area};
-use super::capability::{self, Kind};
+use super::capability::{self, CapabilityKind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
 use super::grantable::{Grantable, Layer, PolicyEntry, granted};
@@ -290,7 +290,7 @@ pub(super) fn judge(
     let Some(policy) = layers.first().map(|layer| layer.policy) else { return grants };
     let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers.iter().partition(|layer| layer.narrower == Narrower::Host);
     for word in &manifest.asks.capabilities {
-        let Kind::Secret(name) = capability::kind(word) else { continue };
+        let CapabilityKind::Secret(name) = capability::kind(word) else { continue };
         if !seen.insert(name) {
             continue;
         }

@@ -6,7 +6,7 @@ use super::broker;
 pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret, Source, Terms, Topic};
+use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret, Subscription, Terms, Topic};
 use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
@@ -97,7 +97,7 @@ impl Announcements {
                 known.insert(name.clone(), AnnouncerState { name, key, source, standing: Mutex::default() });
             }
             let at = format!("{topic} of {terms}");
-            let (link, mut came) = Link::open(terms, Source::All { topic: topic.clone() }, topic);
+            let (link, mut came) = Link::open(terms, Subscription::All { topic: topic.clone() }, topic);
             let listener = Arc::new(Listener { service: service.clone(), link, at, from: known, own: own.clone() });
             listeners.push(listener.clone());
             let stop = stop.clone();
@@ -251,7 +251,7 @@ pub async fn announce(
         let key = AnnouncerKey::read(&announcing.key).await;
         let key = key.map_err(|why| format!("[[broker]] announce: the key of {}: {why}", announcing.name))?;
         let topic = announcing.topic.clone();
-        let (link, came) = Link::open(entry.terms.clone(), Source::All { topic: topic.clone() }, topic);
+        let (link, came) = Link::open(entry.terms.clone(), Subscription::All { topic: topic.clone() }, topic);
         let voice = Voice { entry, announcing, key, link, service: service.clone(), last: 0 };
         tasks.spawn(voice.speak(came, stop.clone()));
     }

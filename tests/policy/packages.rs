@@ -3,7 +3,7 @@
 use super::*;
 use std::path::{Path, PathBuf};
 use toolhost::manifest::Code;
-use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, PackageRules, Required, Source};
+use toolhost::policy::packages::{Ecosystem, Package, PackageRequirements, PackageRules, Required, SourceFile};
 use toolhost::policy::{Ages, Narrower, RequestKind, refused_packages};
 
 fn with(table: &str) -> Policy {

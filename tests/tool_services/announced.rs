@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::time::Duration;
-use toolhost::broker::{Announcement, AnnouncerKey, Link, Secret, Source, Topic};
+use toolhost::broker::{Announcement, AnnouncerKey, Link, Secret, Subscription, Topic};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -119,7 +119,7 @@ impl Voice {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let topic = Topic::parse(topic).unwrap();
         let guard = runtime.enter();
-        let (link, mut came) = Link::open(terms(url), Source::All { topic: topic.clone() }, topic);
+        let (link, mut came) = Link::open(terms(url), Subscription::All { topic: topic.clone() }, topic);
         drop(guard);
         runtime.spawn(async move { while came.recv().await.is_some() {} });
         Voice { runtime, link }

@@ -4,7 +4,7 @@
 //! its call.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, LinkState, Source, Terms, ToolServiceResponse, Topic};
+use crate::broker::{Delivery, Link, LinkState, Subscription, Terms, ToolServiceResponse, Topic};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +82,7 @@ impl Inbox {
 impl Line {
     pub fn open(terms: Terms, requests: Topic, replies: Topic) -> Line {
         let name = format!("{requests} of {terms}");
-        let (link, mut came) = Link::open(terms, Source::All { topic: replies }, requests);
+        let (link, mut came) = Link::open(terms, Subscription::All { topic: replies }, requests);
         let waiting = Arc::<Waiting>::default();
         let listening = waiting.clone();
         tokio::spawn(async move {

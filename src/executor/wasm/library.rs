@@ -13,7 +13,7 @@ use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
-use crate::base::store::{self, Content, ContentStore, Kind as Record, Limits, Writer};
+use crate::base::store::{self, Content, ContentStore, Limits, RecordKind as Record, Writer};
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;

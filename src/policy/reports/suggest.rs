@@ -6,7 +6,7 @@ use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
 use crate::manifest::{Manifest, Site};
 use crate::policy::area::Area;
-use crate::policy::capability::{self, Kind};
+use crate::policy::capability::{self, CapabilityKind};
 use crate::policy::decision::Decision;
 use crate::policy::file::{HOST_FILE, SUFFIX};
 use crate::policy::hosts::risks;
@@ -155,8 +155,10 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     let (mut granted, mut secrets) = (Vec::new(), Vec::new());
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
-            Kind::Env(_) | Kind::Ask(_) => granted.push(format!("{{ name = {}, why = {why} }}", quoted(word))),
-            Kind::Secret(name) => {
+            CapabilityKind::Env(_) | CapabilityKind::Ask(_) => {
+                granted.push(format!("{{ name = {}, why = {why} }}", quoted(word)))
+            }
+            CapabilityKind::Secret(name) => {
                 let from = quoted(&format!("env:{name}"));
                 secrets.push(format!("{{ name = {}, from = {from}, why = {why} }}", quoted(name)));
             }

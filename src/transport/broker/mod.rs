@@ -9,7 +9,7 @@ mod server;
 pub use server::{Announcing, BrokerSettings, Descriptors, descriptors};
 
 use crate::base::places::Places;
-use crate::broker::{Delivery, Link, LinkState, Source};
+use crate::broker::{Delivery, Link, LinkState, Subscription};
 use crate::service::Service;
 use serde_json::{Value, json};
 use server::{BrokerServer, OpenRequests, WAITING};
@@ -47,7 +47,7 @@ impl Brokers {
         for entry in entries.iter().cloned() {
             let BrokerSettings { request, subscription, at_once, .. } = &entry;
             let source =
-                Source::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
+                Subscription::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
             let (link, deliveries) = Link::open(entry.terms.clone(), source, entry.response.clone());
             let at_once = usize::from(*at_once).min(ADMITTED);
             let broker = Arc::new(BrokerServer {

@@ -46,7 +46,7 @@ pub enum Mode {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tools {
+pub struct ToolSelector {
     pub selector: Selector,
     pub at: At,
 }
@@ -64,7 +64,7 @@ pub struct Policy {
     pub why: String,
     /// The file; empty for the built-in default.
     pub file: PathBuf,
-    pub tools: Vec<Tools>,
+    pub tools: Vec<ToolSelector>,
     /// Empty = anywhere.
     pub folders: Vec<Folder>,
     pub mode: Mode,
@@ -224,7 +224,7 @@ fn without_grants(policy: Policy, problem: Problem) -> Policy {
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
-fn cap_only(document: &mut Reader<'_>) -> Vec<Tools> {
+fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     if document.value.get("tools").is_some_and(|tools| *tools != serde_json::json!(["*"])) {
         document.fault("/tools", "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
     }
@@ -239,12 +239,12 @@ fn cap_only(document: &mut Reader<'_>) -> Vec<Tools> {
     vec![Tools { selector: Selector::Any, at: At::default() }]
 }
 
-fn tools(document: &mut Reader<'_>) -> Vec<Tools> {
+fn tools(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     if document.value.get("tools").is_none() {
         document.fault("/tools", "`tools` is missing: write exact ids, \"ns:*\", or \"*\"");
     }
     let tools = document.list::<Selector>("/tools").into_iter();
-    tools.map(|(pointer, selector)| Tools { selector, at: document.at(&pointer) }).collect()
+    tools.map(|(pointer, selector)| ToolSelector { selector, at: document.at(&pointer) }).collect()
 }
 
 fn folders(document: &mut Reader<'_>, root: &Path) -> Vec<Folder> {

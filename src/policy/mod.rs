@@ -42,7 +42,7 @@ pub use decision::Decision;
 pub use disk::{certificates, lock_file};
 pub use document::FileProblem;
 pub use file::Selector;
-pub use file::{DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, Tools, is_policy_file, parse, schema};
+pub use file::{DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, ToolSelector, is_policy_file, parse, schema};
 pub use files::{FileRules, Rule};
 pub use grantable::Grantable;
 pub use hosts::range as host_range;

@@ -224,9 +224,9 @@ impl Launcher<'_> {
     }
 
     /// Scratch and Landlock rules for the next call, made while no call waits.
-    fn prepare(&self) -> Result<(Scratch, landlock::Rules), Problem> {
+    fn prepare(&self) -> Result<(Scratch, landlock::RuleBuilder), Problem> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
-        let mut rules = landlock::Rules::new(self.abi).map_err(unruled)?;
+        let mut rules = landlock::RuleBuilder::new(self.abi).map_err(unruled)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
             rules = rules.allow(file, *folder, *right).map_err(unruled)?;
         }
@@ -272,7 +272,7 @@ impl Launcher<'_> {
         given: CallSetup,
         before: Totals,
         scratch: &mut Scratch,
-        mut rules: landlock::Rules,
+        mut rules: landlock::RuleBuilder,
     ) -> Result<Spawned, Problem> {
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {

@@ -1,7 +1,9 @@
 //! The host's end of one relay: dials for it, and keeps what it says of each call.
 
 use super::dial::Dialler;
-use super::protocol::{EVENTS, Event, FromRelay, LIMITS, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficKind};
+use super::protocol::{
+    EVENTS, FromRelay, LIMITS, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent, TrafficKind,
+};
 use crate::base::{lock, mask, messages, text};
 use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
@@ -156,7 +158,7 @@ impl Lease {
             Err(refusal) => {
                 let traffic = &mut *lock(traffic);
                 traffic.totals.connections_refused += 1;
-                traffic.saw(Event {
+                traffic.saw(TrafficEvent {
                     what: TrafficKind::Connection,
                     target: target.to_string(),
                     refused: Some(refusal),
@@ -218,7 +220,7 @@ impl Lease {
 fn lost(traffic: &Mutex<Traffic>) {
     let traffic = &mut *lock(traffic);
     if !traffic.events.iter().any(|event| event.refused == Some(RefusalReason::RelayEnded)) {
-        traffic.saw(Event {
+        traffic.saw(TrafficEvent {
             what: TrafficKind::Connection,
             target: String::new(),
             refused: Some(RefusalReason::RelayEnded),
@@ -234,7 +236,7 @@ pub struct Traffic {
     #[serde(skip)]
     pub principal: String,
     /// The first `EVENTS` that were served, and as many that were refused.
-    pub events: Vec<Event>,
+    pub events: Vec<TrafficEvent>,
     /// Where `counted` is false, what the host saw until then: at least so much.
     pub totals: Totals,
     /// The relay told its counts when the call ended.
@@ -261,11 +263,11 @@ impl Traffic {
     /// What was refused before it came to a relay, or where there is none.
     pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: RefusalReason) {
         self.totals.refuse(what);
-        self.saw(Event { what, target: target.to_owned(), refused: Some(refusal) });
+        self.saw(TrafficEvent { what, target: target.to_owned(), refused: Some(refusal) });
     }
 
     /// An event that the host itself knows of.
-    fn saw(&mut self, mut event: Event) {
+    fn saw(&mut self, mut event: TrafficEvent) {
         let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
         if alike < EVENTS || event.refused == Some(RefusalReason::RelayEnded) {
             event.target = bounded(&event.target);

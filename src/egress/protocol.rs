@@ -57,7 +57,7 @@ pub enum FromRelay {
     Dial { id: u64, host: Host, port: u16 },
     /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
     /// refused ones are reported.
-    Saw(Event),
+    Saw(TrafficEvent),
     /// The call passed this limit; its connections are reset.
     Over { limit: Limit },
     /// The call is over, and nothing of it is left.
@@ -67,7 +67,7 @@ pub enum FromRelay {
 /// What a tool did with its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
+pub struct TrafficEvent {
     pub what: TrafficKind,
     /// The name as asked for (not yet escaped), `name:port`, or `address:port`.
     pub target: String,

@@ -5,7 +5,7 @@
 //! told apart, unless every policy that asks says so.
 
 use super::record::CallRecord;
-use super::request::{Answer, Approver, Event, Question, Stream};
+use super::request::{Answer, Approver, Event, EventStream, Question};
 use super::target::Target;
 use super::{Caller, Service};
 use crate::base::places::Place;
@@ -70,7 +70,7 @@ impl Service {
         &self,
         target: &Target,
         approver: Approver,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
         let (question, patience) = (self.question(target, record), self.parts.settings.patience);

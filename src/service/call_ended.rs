@@ -235,7 +235,7 @@ mod tests {
         let (operation, target, rule) = (worst.clone(), worst.clone(), worst.clone());
         let denial = Denial { operation, target, rule, ..Denial::default() };
         let refused = Some(protocol::RefusalReason::Content { why: long.clone() });
-        let event = protocol::Event { what: protocol::TrafficKind::Connection, target: long, refused };
+        let event = protocol::TrafficEvent { what: protocol::TrafficKind::Connection, target: long, refused };
         let line = Line {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: "0".repeat(36),

@@ -5,7 +5,7 @@
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
-use crate::egress::protocol::{Event, RefusalReason, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Site;
@@ -95,7 +95,7 @@ fn operation(what: TrafficKind) -> &'static str {
     }
 }
 
-fn narrower(event: &Event, refusal: &RefusalReason, decision: &policy::Decision) -> String {
+fn narrower(event: &TrafficEvent, refusal: &RefusalReason, decision: &policy::Decision) -> String {
     let narrower = match refusal {
         RefusalReason::NotGranted => match verdict_on(&event.target, decision) {
             Some(verdict) => verdict.narrower.unwrap_or(Narrower::Policy),

@@ -56,7 +56,7 @@ use decision_cache::{DecisionCache, InForce};
 use fault::{Fault, Kind};
 use futures_util::FutureExt;
 use record::CallRecord;
-use request::Stream;
+use request::EventStream;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -166,7 +166,7 @@ impl Service {
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
         let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
         record.meter = Some(self.meter(&request.tool));
-        let mut stream = Stream::to(sink);
+        let mut stream = EventStream::to(sink);
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
         record.listed = Some(listed);

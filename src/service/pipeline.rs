@@ -12,7 +12,7 @@ use super::callers::Rights;
 use super::decision_cache::DecisionCache;
 use super::output::{self, OutputKind};
 use super::record::CallRecord;
-use super::request::{CallRequest, Event, Stream};
+use super::request::{CallRequest, Event, EventStream};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
 use super::{Service, blocking, denials, idempotency, ledger, packages, redact, secrets};
@@ -70,7 +70,7 @@ impl Service {
     pub(super) async fn pipeline(
         &self,
         mut request: CallRequest,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
@@ -165,7 +165,7 @@ impl Service {
         &self,
         asked: &mut PendingCall,
         target: &mut Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
         let (rights, tools) = (&target.found.rights, &target.tools);
@@ -254,7 +254,7 @@ impl Service {
         &self,
         need: packages::Need,
         target: &Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
     ) -> Result<packages::Ready, Fault> {
         let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.asked_ms)?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
@@ -276,7 +276,7 @@ impl Service {
         &self,
         asked: &mut PendingCall,
         target: &mut Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         let attempt = target.attempt(&self.breakers, true)?;
@@ -403,7 +403,7 @@ impl Service {
         &self,
         asked: &mut PendingCall,
         target: &mut Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         record.enters(Stage::Prepare);
@@ -520,7 +520,7 @@ impl StreamedAnswer {
     }
 
     /// Hands on an event of the executor as a transport may see it.
-    fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
+    fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut EventStream) -> Result<(), Fault> {
         stream.push(match event {
             executor::Event::Log(line) => Event::Log(record.add_log(&line)),
             executor::Event::Message(level, text) => Event::Message(level, record.add_log(&text)),
@@ -554,7 +554,7 @@ impl StreamedAnswer {
     }
 
     /// Hands on what stayed back, once nothing more comes that it could belong to.
-    fn rest(&mut self, record: &mut CallRecord, stream: &mut Stream) {
+    fn rest(&mut self, record: &mut CallRecord, stream: &mut EventStream) {
         let shown = record.piece(&mut self.held, None);
         if !shown.is_empty() {
             stream.push(Event::Part(shown));

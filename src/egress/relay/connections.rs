@@ -1,7 +1,7 @@
 //! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
 
 use super::call::{BACK_OFF, Call, Connection, synthetic};
-use super::stream::{BUFFER, Stream, target};
+use super::stream::{BUFFER, MeteredStream, target};
 use super::{hello, http, secrets};
 use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::manifest::host::{Host, HostPattern};
@@ -26,7 +26,7 @@ pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
 
 async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
     call.state().totals.connections += 1;
-    let Ok(tool) = Stream::new(socket, None) else { return };
+    let Ok(tool) = MeteredStream::new(socket, None) else { return };
     let Ok(address) = tool.local_address() else { return };
     match admit(call, address, port) {
         Ok(connection) => call.spawn(serve(connection, tool)),
@@ -58,7 +58,7 @@ fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (St
     }
 }
 
-async fn serve(connection: Connection, mut tool: Stream) {
+async fn serve(connection: Connection, mut tool: MeteredStream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
         port if secrets::keeps(&connection.call.lease, &connection.host, port) => refuse_tls(&connection, tool).await,
@@ -72,7 +72,7 @@ async fn serve(connection: Connection, mut tool: Stream) {
 }
 
 /// TLS of the tool itself, whose ClientHello names the host.
-async fn tls(connection: Connection, mut tool: Stream) {
+async fn tls(connection: Connection, mut tool: MeteredStream) {
     let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.host)).await;
     let hello = match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
         Ok(hello) => hello,
@@ -99,13 +99,13 @@ async fn tls(connection: Connection, mut tool: Stream) {
 }
 
 /// TLS of the tool to a host that gets a secret: nothing could be added to what is in it.
-async fn refuse_tls(connection: &Connection, tool: Stream) {
+async fn refuse_tls(connection: &Connection, tool: MeteredStream) {
     drop(tool);
     let name = HostPattern { host: connection.host.clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
     connection.refuse(TrafficKind::Connection, RefusalReason::Secret { why }).await;
 }
 
-async fn copy(tool: &mut Stream, upstream: &mut Stream) {
+async fn copy(tool: &mut MeteredStream, upstream: &mut MeteredStream) {
     let _ = copy_bidirectional_with_sizes(tool, upstream, BUFFER, BUFFER).await;
 }

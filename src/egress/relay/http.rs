@@ -10,7 +10,7 @@ use super::answers::{self, AnswerBody};
 use super::call::Connection;
 use super::message::{RequestError, canonical, is_websocket, judge, reject, rewrite};
 use super::secrets::{Admitted, Guard};
-use super::stream::{BUFFER, Stream, target};
+use super::stream::{BUFFER, MeteredStream, target};
 use crate::base::{lock, text};
 use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::egress::tls;
@@ -64,7 +64,7 @@ struct Exchange {
     switched: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
 }
 
-pub async fn serve(connection: Connection, tool: Stream) {
+pub async fn serve(connection: Connection, tool: MeteredStream) {
     let exchange = Arc::new(Exchange {
         guard: Guard::for_host(&connection.call.lease, &connection.host),
         connection,
@@ -186,7 +186,7 @@ impl Exchange {
     }
 
     /// Speaks TLS with exactly this name, or says why it does not trust who answers.
-    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<Stream>, String>, Broken> {
+    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<MeteredStream>, String>, Broken> {
         let Connection { call, host, .. } = &self.connection;
         let stream = self.connection.dial_at(port).await.ok_or(Broken::Undialled)?;
         let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };

@@ -5,7 +5,7 @@ use super::hello::{self, RETRY};
 use super::secrets::Secrets;
 use super::serve;
 use crate::base::{lock, messages};
-use crate::egress::protocol::{Event, FromRelay, RefusalReason, Served, ToRelay, Totals, TrafficKind};
+use crate::egress::protocol::{FromRelay, RefusalReason, Served, ToRelay, Totals, TrafficEvent, TrafficKind};
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What the relay said.
 #[derive(Default)]
 struct RelayLog {
-    events: Vec<Event>,
+    events: Vec<TrafficEvent>,
     dialled: Vec<String>,
     ended: Vec<Totals>,
 }

@@ -38,7 +38,7 @@ const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 /// State of one store.
 pub struct Guest {
     pub table: ResourceTable,
-    pub meter: Meter,
+    pub meter: MemoryMeter,
     wasi: WasiCtx,
     http: WasiHttpCtx,
     hooks: Hooks,
@@ -60,7 +60,7 @@ impl Guest {
         networked: bool,
         watch: Watch,
     ) -> Guest {
-        let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
+        let meter = MemoryMeter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
         let (http, hooks) = (WasiHttpCtx::default(), Hooks::new(networked, watch.clone()));
         let (table, names, salt) = (ResourceTable::new(), HashMap::new(), RandomState::new());
         Guest { table, meter, wasi, http, hooks, folders, names, granted, watch, salt }
@@ -143,7 +143,7 @@ impl WasiHttpView for Guest {
 }
 
 /// Counts all linear memories of a call together.
-pub struct Meter {
+pub struct MemoryMeter {
     allowed: u64,
     total: u64,
     pub peak: u64,
@@ -153,7 +153,7 @@ pub struct Meter {
     watch: Watch,
 }
 
-impl ResourceLimiter for Meter {
+impl ResourceLimiter for MemoryMeter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         self.asked = desired.saturating_sub(current) as u64;
         let total = self.total.saturating_add(self.asked);

@@ -70,7 +70,7 @@ async fn send(
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
         if !https {
-            return Ok::<Box<dyn Stream>, Error>(Box::new(stream));
+            return Ok::<Box<dyn AsyncStream>, Error>(Box::new(stream));
         }
         let encrypted = tls::connect(trust.get_or_init(tls::of_machine), &host, stream).await.map_err(Error::Tls)?;
         Ok(Box::new(encrypted))
@@ -88,5 +88,5 @@ async fn send(
     Ok((response, Box::new(std::future::ready(Ok(())))))
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait AsyncStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> AsyncStream for T {}

@@ -34,13 +34,13 @@ struct KnownPlaces {
     until: u64,
     places: WritablePaths,
     /// Every line: the next of the same tool and area adds nothing.
-    lines: BTreeSet<Line>,
+    lines: BTreeSet<LedgerKey>,
 }
 
 /// Tree, names, and tool without its version.
-type Line = (PathBuf, Option<String>, String);
+type LedgerKey = (PathBuf, Option<String>, String);
 
-fn line(place: &WritablePath) -> Line {
+fn line(place: &WritablePath) -> LedgerKey {
     let id = place.tool.split('@').next().unwrap_or_default().to_owned();
     (place.tree.clone(), place.names.clone(), id)
 }

@@ -31,7 +31,7 @@ pub enum ServiceMessage {
     TooMuch,
 }
 
-pub struct Line {
+pub struct ServiceConnection {
     pub link: Link,
     waiting: Arc<Waiting>,
     /// For people.
@@ -79,8 +79,8 @@ impl Inbox {
     }
 }
 
-impl Line {
-    pub fn open(terms: Terms, requests: Topic, replies: Topic) -> Line {
+impl ServiceConnection {
+    pub fn open(terms: Terms, requests: Topic, replies: Topic) -> ServiceConnection {
         let name = format!("{requests} of {terms}");
         let (link, mut came) = Link::open(terms, Subscription::All { topic: replies }, requests);
         let waiting = Arc::<Waiting>::default();
@@ -90,7 +90,7 @@ impl Line {
                 listening.got(&delivery);
             }
         });
-        Line { link, waiting, name }
+        ServiceConnection { link, waiting, name }
     }
 
     pub fn is_connected(&self) -> bool {
@@ -167,13 +167,13 @@ fn read(body: &[u8], room: u64) -> ServiceMessage {
 
 /// One call's place. Dropped: its replies are strays.
 pub struct Waiter {
-    pub line: Arc<Line>,
+    pub line: Arc<ServiceConnection>,
     pub id: String,
     inbox: Arc<Inbox>,
 }
 
 impl Waiter {
-    pub fn new(line: &Arc<Line>, room: u64) -> Waiter {
+    pub fn new(line: &Arc<ServiceConnection>, room: u64) -> Waiter {
         let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
         lock(&line.waiting.by_id).insert(id.clone(), WaitingCall { inbox: inbox.clone(), room });
         Waiter { line: line.clone(), id, inbox }

@@ -12,7 +12,7 @@ use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
 use futures_util::future::select_all;
-use line::{Line, ServiceMessage, Waiter};
+use line::{ServiceConnection, ServiceMessage, Waiter};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -35,15 +35,15 @@ pub struct RemoteServices {
 /// The executor. Connections are made at the first call, and kept.
 pub struct Remote {
     brokers: Vec<RemoteServices>,
-    services: Mutex<BTreeMap<Key, Service>>,
+    services: Mutex<BTreeMap<ConnectionKey, Service>>,
 }
 
 /// Id, request queues and response queue.
-type Key = (String, Vec<String>, String);
+type ConnectionKey = (String, Vec<String>, String);
 
 /// The instances of one service, and how many calls there were.
 struct Service {
-    lines: Vec<Arc<Line>>,
+    lines: Vec<Arc<ServiceConnection>>,
     calls: usize,
 }
 
@@ -53,14 +53,14 @@ impl Remote {
     }
 
     /// The instances of a service: first the one whose turn it is.
-    fn lines(&self, grant: &ServiceGrant) -> Result<Vec<Arc<Line>>, Fault> {
+    fn lines(&self, grant: &ServiceGrant) -> Result<Vec<Arc<ServiceConnection>>, Fault> {
         let mut services = lock(&self.services);
         let key = (grant.service.clone(), grant.request.clone(), grant.response.clone());
         if !services.contains_key(&key) {
             let terms = self.terms(&grant.service)?;
             let topic = |queue: &String| Topic::parse(queue).map_err(|why| no_topic(queue, &why));
             let answers = topic(&grant.response)?;
-            let open = |queue| Ok(Arc::new(Line::open(terms.clone(), topic(queue)?, answers.clone())));
+            let open = |queue| Ok(Arc::new(ServiceConnection::open(terms.clone(), topic(queue)?, answers.clone())));
             let lines = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
             // What a descriptor said before it was changed: it is not called again.
             services.retain(|(service, ..), _| *service != grant.service);
@@ -196,7 +196,7 @@ type Sent = (Waiter, LinkState);
 
 /// Sends the request to the first instance that is there, and only then waits for one that is away: its broker may be
 /// starting, or was never spoken to. One that may have the request is not followed by another. `None`: it is too large.
-async fn send(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Option<Sent>, Fault> {
+async fn send(lines: &[Arc<ServiceConnection>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Option<Sent>, Fault> {
     let (ready, mut away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
     for line in &ready {
         if let Some(sent) = put(line, asked).await? {
@@ -218,7 +218,7 @@ async fn send(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Res
 }
 
 /// `None`: this instance has no reader. `Some(None)`: the request is too large.
-async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Option<Sent>>, Fault> {
+async fn put(line: &Arc<ServiceConnection>, asked: &RemoteRequest<'_>) -> Result<Option<Option<Sent>>, Fault> {
     asked.context.gate.pass().await?;
     let waiter = Waiter::new(line, asked.room);
     match line.link.ask(waiter.id.as_bytes(), &asked.body, &asked.context.trace).await {

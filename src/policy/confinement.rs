@@ -237,14 +237,14 @@ pub struct PackageRules {
     pub lock_required: bool,
     /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
     pub builds: bool,
-    pub deny: Vec<Denied>,
+    pub deny: Vec<DeniedPackage>,
     /// A version must have been published this many days ago.
     pub min_age_days: Option<u32>,
     pub why: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Denied {
+pub struct DeniedPackage {
     pub name: String,
     /// A range, as the ecosystem writes it; `None`: all.
     pub versions: Option<String>,

@@ -3,7 +3,7 @@
 //!
 //! An index is a name here; the configuration of the host has its address.
 
-pub use super::confinement::{Denied, PackageGrant, PackageRules, SourceFile};
+pub use super::confinement::{DeniedPackage, PackageGrant, PackageRules, SourceFile};
 use super::grantable::{Grantable, Layer, Origin, PolicyEntry};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions;
@@ -78,7 +78,7 @@ struct PackageLine {
 
 /// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a build.
 pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
-    let deny = document.list::<Denied>("/packages/deny");
+    let deny = document.list::<DeniedPackage>("/packages/deny");
     for (pointer, denied) in &deny {
         let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
         if !known(&|ecosystem| versions::name(ecosystem, &denied.name).is_some()) {
@@ -90,7 +90,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ec
             document.fault(&format!("{pointer}/versions"), message);
         }
     }
-    let deny: Vec<Denied> = deny.into_iter().map(|(_, denied)| denied).collect();
+    let deny: Vec<DeniedPackage> = deny.into_iter().map(|(_, denied)| denied).collect();
     let min_age_days = document.get("/packages/min_age_days");
     let mut found = BTreeMap::new();
     for ecosystem in Ecosystem::ALL {
@@ -165,7 +165,8 @@ impl PackagesAllowed {
     /// Two indexes have nothing in common.
     fn intersection(mut self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
         let (rules, theirs) = (&mut self.rules, &other.rules);
-        let more: Vec<Denied> = theirs.deny.iter().filter(|denied| !rules.deny.contains(denied)).cloned().collect();
+        let more: Vec<DeniedPackage> =
+            theirs.deny.iter().filter(|denied| !rules.deny.contains(denied)).cloned().collect();
         rules.deny.extend(more);
         rules.lock_required |= theirs.lock_required;
         rules.builds &= theirs.builds;
@@ -256,7 +257,7 @@ pub fn refused(rules: &PackageRules, ecosystem: Ecosystem, packages: &[Package],
 }
 
 /// A range that the ecosystem does not know denies every version.
-fn denies(denied: &Denied, ecosystem: Ecosystem, package: &Package) -> bool {
+fn denies(denied: &DeniedPackage, ecosystem: Ecosystem, package: &Package) -> bool {
     let same = match versions::name(ecosystem, &denied.name) {
         Some(name) => name.eq_ignore_ascii_case(&package.name),
         None => false,

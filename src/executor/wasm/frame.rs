@@ -170,7 +170,7 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
-    pub what: Denied,
+    pub what: DenialKind,
     /// The guest's path (the name of the opened folder, relative to the tool's folder where it lies there, and what was
     /// asked for in it), a name, or an address.
     pub target: String,
@@ -178,7 +178,7 @@ pub struct Refused {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Denied {
+pub enum DenialKind {
     /// The file lies in no grant.
     Read,
     Write,

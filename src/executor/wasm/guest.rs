@@ -2,7 +2,7 @@
 
 use super::adapt::EXITS;
 use super::denials::{Granted, SCRATCH, Watch, below};
-use super::frame::{Denied, MAX_LOG_PIECE, Opening, ToHost, WorkerMessage};
+use super::frame::{DenialKind, MAX_LOG_PIECE, Opening, ToHost, WorkerMessage};
 use super::http::Hooks;
 use crate::base::lock;
 use crate::sandbox;
@@ -86,15 +86,17 @@ impl Guest {
         };
         let holds = |writes| self.granted.holds(path, writes);
         let denied = match error {
-            ErrorCode::Access if doing == Doing::Links => Some(Denied::WriteWithin),
+            ErrorCode::Access if doing == Doing::Links => Some(DenialKind::WriteWithin),
             ErrorCode::NotPermitted => Some(match (writes, holds(false)) {
-                (true, _) if holds(true) => Denied::WriteWithin,
-                (true, true) => Denied::ReadOnly,
-                (false, true) => Denied::ReadWithin,
-                (true, false) => Denied::Write,
-                (false, false) => Denied::Read,
+                (true, _) if holds(true) => DenialKind::WriteWithin,
+                (true, true) => DenialKind::ReadOnly,
+                (false, true) => DenialKind::ReadWithin,
+                (true, false) => DenialKind::Write,
+                (false, false) => DenialKind::Read,
             }),
-            ErrorCode::NoEntry if self.granted.hides(path) => Some(if writes { Denied::Write } else { Denied::Read }),
+            ErrorCode::NoEntry if self.granted.hides(path) => {
+                Some(if writes { DenialKind::Write } else { DenialKind::Read })
+            }
             _ => None,
         };
         if let Some(denied) = denied {
@@ -120,7 +122,7 @@ impl Guest {
         Ok(opened)
     }
 
-    fn made<T>(&self, made: SocketResult<T>, denied: Denied) -> wasmtime::Result<(Result<T, NetworkError>,)> {
+    fn made<T>(&self, made: SocketResult<T>, denied: DenialKind) -> wasmtime::Result<(Result<T, NetworkError>,)> {
         if let Err(error) = &made
             && matches!(error.downcast_ref(), Some(NetworkError::AccessDenied))
         {
@@ -174,7 +176,7 @@ impl ResourceLimiter for MemoryMeter {
 
     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         if desired > MAX_TABLE_ELEMENTS {
-            self.watch.saw(Denied::Table, String::new());
+            self.watch.saw(DenialKind::Table, String::new());
         }
         Ok(desired <= MAX_TABLE_ELEMENTS)
     }
@@ -198,7 +200,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         "create-tcp-socket",
         |mut store: Store, (family,): (IpAddressFamily,)| {
             let made = tcp_create_socket::Host::create_tcp_socket(&mut store.data_mut().sockets(), family);
-            store.data().made(made, Denied::Tcp)
+            store.data().made(made, DenialKind::Tcp)
         },
     )?;
     linker.instance("wasi:sockets/udp-create-socket@0.2.12")?.func_wrap_async(
@@ -206,7 +208,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
         |mut store: Store, (family,): (IpAddressFamily,)| {
             Box::new(async move {
                 let made = udp_create_socket::Host::create_udp_socket(&mut store.data_mut().sockets(), family).await;
-                store.data().made(made, Denied::Udp)
+                store.data().made(made, DenialKind::Udp)
             })
         },
     )?;
@@ -217,7 +219,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
             let found = ip_name_lookup::Host::resolve_addresses(&mut guest.sockets(), network, name.clone());
             let refused = || found.as_ref().err()?.downcast_ref();
             if matches!(refused(), Some(NetworkError::PermanentResolverFailure)) {
-                guest.watch.saw(Denied::Lookup, name);
+                guest.watch.saw(DenialKind::Lookup, name);
             }
             Ok((found.map(Ok).or_else(|error| error.downcast().map(Err))?,))
         },

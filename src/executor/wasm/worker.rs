@@ -5,7 +5,7 @@
 
 use super::adapt::{self, Contract};
 use super::denials::{Granted, Watch};
-use super::frame::{self, CallSummary, Denied, End, FrameLimits, Init, Order, ToHost, WorkerMessage};
+use super::frame::{self, CallSummary, DenialKind, End, FrameLimits, Init, Order, ToHost, WorkerMessage};
 use super::guest::{self, Folders, Guest, Sink};
 use super::{compile, engine, trusted_code};
 use crate::quantity::{KIB, Limit, MIB};
@@ -224,7 +224,7 @@ impl Loaded {
                     _ => false,
                 };
                 if !connects {
-                    binds.saw(Denied::Bind, address.to_string());
+                    binds.saw(DenialKind::Bind, address.to_string());
                 }
                 Box::pin(async move { networked && connects })
             })

@@ -15,11 +15,11 @@ const BOUNDS: [u64; 9] = [10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
 const NONE: &str = "none";
 
 #[derive(Debug, Default)]
-pub(super) struct Metrics(Mutex<BTreeMap<String, Tool>>);
+pub(super) struct Metrics(Mutex<BTreeMap<String, ToolMetrics>>);
 
 /// The calls of one tool.
 #[derive(Debug, Default)]
-struct Tool {
+struct ToolMetrics {
     outcomes: BTreeMap<String, u64>,
     within: [u64; BOUNDS.len()],
     calls: u64,

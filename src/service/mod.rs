@@ -108,7 +108,7 @@ pub struct Service {
     keys: Arc<idempotency::Keys>,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
-    scripts: script::Digests,
+    scripts: script::DigestCache,
     packages: Arc<packages::Packages>,
     rules: Mutex<InForce>,
     /// Why newer rules do not hold.
@@ -137,7 +137,7 @@ impl Service {
             limiter: Arc::new(quota::Limiter::new(parts.settings.running, parts.settings.waiting)),
             metrics: Arc::default(),
             traces: Arc::default(),
-            scripts: script::Digests::default(),
+            scripts: script::DigestCache::default(),
             extensions: RwLock::new(parts.executors.extensions.clone()),
             stale: Mutex::default(),
             rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),

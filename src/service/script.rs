@@ -147,9 +147,9 @@ impl Script {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Digests(Mutex<HashMap<PathBuf, (Stamp, String)>>);
+pub(super) struct DigestCache(Mutex<HashMap<PathBuf, (Stamp, String)>>);
 
-impl Digests {
+impl DigestCache {
     /// Of the script that a call leads to. `None` also for modules: their executor tells what it ran.
     pub fn find(&self, decision: &policy::Decision) -> Option<Script> {
         let shape = decision.shape.as_ref().ok()?;

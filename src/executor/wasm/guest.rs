@@ -194,18 +194,18 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     linker.allow_shadowing(true);
     linker
         .instance("wasi:filesystem/preopens@0.2.12")?
-        .func_wrap("get-directories", |mut store: Store, (): ()| Ok((store.data_mut().opened()?,)))?;
+        .func_wrap("get-directories", |mut store: GuestStore, (): ()| Ok((store.data_mut().opened()?,)))?;
     files(&mut linker.instance("wasi:filesystem/types@0.2.12")?)?;
     linker.instance("wasi:sockets/tcp-create-socket@0.2.12")?.func_wrap(
         "create-tcp-socket",
-        |mut store: Store, (family,): (IpAddressFamily,)| {
+        |mut store: GuestStore, (family,): (IpAddressFamily,)| {
             let made = tcp_create_socket::Host::create_tcp_socket(&mut store.data_mut().sockets(), family);
             store.data().made(made, DenialKind::Tcp)
         },
     )?;
     linker.instance("wasi:sockets/udp-create-socket@0.2.12")?.func_wrap_async(
         "create-udp-socket",
-        |mut store: Store, (family,): (IpAddressFamily,)| {
+        |mut store: GuestStore, (family,): (IpAddressFamily,)| {
             Box::new(async move {
                 let made = udp_create_socket::Host::create_udp_socket(&mut store.data_mut().sockets(), family).await;
                 store.data().made(made, DenialKind::Udp)
@@ -214,7 +214,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     )?;
     linker.instance("wasi:sockets/ip-name-lookup@0.2.12")?.func_wrap(
         "resolve-addresses",
-        |mut store: Store, (network, name): (Resource<Network>, String)| {
+        |mut store: GuestStore, (network, name): (Resource<Network>, String)| {
             let guest = store.data_mut();
             let found = ip_name_lookup::Host::resolve_addresses(&mut guest.sockets(), network, name.clone());
             let refused = || found.as_ref().err()?.downcast_ref();
@@ -228,7 +228,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     Ok(linker)
 }
 
-type Store<'a> = StoreContextMut<'a, Guest>;
+type GuestStore<'a> = StoreContextMut<'a, Guest>;
 type Handle = Resource<Descriptor>;
 
 /// What an operation was to do.
@@ -268,7 +268,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     }
     types.func_wrap_async(
         "[method]descriptor.open-at",
-        |mut store: Store, given: (Handle, PathFlags, String, OpenFlags, DescriptorFlags)| {
+        |mut store: GuestStore, given: (Handle, PathFlags, String, OpenFlags, DescriptorFlags)| {
             Box::new(async move {
                 let (handle, follow, path, how, flags) = given;
                 let writes =
@@ -285,7 +285,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap_async(
         "[method]descriptor.rename-at",
-        |mut store: Store, (handle, path, to, name): (Handle, String, Handle, String)| {
+        |mut store: GuestStore, (handle, path, to, name): (Handle, String, Handle, String)| {
             Box::new(async move {
                 let (from, asked, at, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
                 let answer = store.data_mut().filesystem().rename_at(handle, path, to, name).await;
@@ -295,7 +295,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap_async(
         "[method]descriptor.link-at",
-        |mut store: Store, (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
+        |mut store: GuestStore, (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
             Box::new(async move {
                 let (from, asked, at, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
                 let answer = store.data_mut().filesystem().link_at(handle, follow, path, to, name).await;
@@ -303,7 +303,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
             })
         },
     )?;
-    types.func_wrap_async("[method]descriptor.metadata-hash", |mut store: Store, (handle,): (Handle,)| {
+    types.func_wrap_async("[method]descriptor.metadata-hash", |mut store: GuestStore, (handle,): (Handle,)| {
         Box::new(async move {
             let hash = store.data_mut().filesystem().metadata_hash(handle).await;
             let guest = store.data();
@@ -312,7 +312,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     })?;
     types.func_wrap_async(
         "[method]descriptor.metadata-hash-at",
-        |mut store: Store, (handle, follow, path): (Handle, PathFlags, String)| {
+        |mut store: GuestStore, (handle, follow, path): (Handle, PathFlags, String)| {
             Box::new(async move {
                 let (at, asked) = (handle.rep(), path.clone());
                 let hash = store.data_mut().filesystem().metadata_hash_at(handle, follow, path).await;

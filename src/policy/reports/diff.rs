@@ -50,7 +50,7 @@ pub struct Powers {
     stderr_is_error: bool,
     #[serde(default)]
     confirm: Vec<Confirm>,
-    digests: Digests,
+    digests: ReportDigests,
     /// Everything else that decides, as written.
     #[serde(skip)]
     facts: Value,
@@ -70,7 +70,7 @@ struct Request {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-struct Digests {
+struct ReportDigests {
     /// Of the whole confinement, words and places included.
     confinement: Option<String>,
 }

@@ -9,7 +9,7 @@ use crate::base::text::{self, printable};
 use crate::fault::Kind;
 use crate::packages::store::BuiltEnvironment;
 use crate::service::Service;
-use crate::service::packages::{Need, Resolved};
+use crate::service::packages::{Need, ResolvedLock};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ async fn lock(
 }
 
 /// Writes the lock, as a file of the person who asked for it.
-fn written(path: &Path, resolved: &Resolved, replace: bool) -> Result<(), Refusal> {
+fn written(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
     // A pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
         return Err(Refusal::new(Exit::Caller, format!("{} is not a regular file", text::path(path))));

@@ -252,7 +252,7 @@ pub struct Questions {
 
 /// The client at the other end of a call, as far as it can be asked.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Client {
+pub struct AskableClient {
     pub can: Vec<Ask>,
     /// What it answered, by the tool's keys.
     pub answers: Map<String, Value>,
@@ -317,7 +317,7 @@ struct Embedded {
     blob: Option<String>,
 }
 
-impl Client {
+impl AskableClient {
     /// The member `$client` of the input of a tool that may ask.
     pub fn to_json(&self) -> Value {
         let can: Vec<&str> = self.can.iter().map(|ask| ask.word()).collect();

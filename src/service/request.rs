@@ -2,7 +2,7 @@
 //! tool and its reader is bounded.
 
 use super::Arguments;
-use super::output::Client;
+use super::output::AskableClient;
 use super::traces::TraceContext;
 use crate::base::text::printable;
 use crate::executor::{Level, Progress};
@@ -71,7 +71,7 @@ pub struct CallRequest {
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
     /// What the tool may ask of whoever calls it, and what that one answered.
-    pub client: Client,
+    pub client: AskableClient,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     pub trace: Option<TraceContext>,

@@ -7,7 +7,7 @@
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
-use super::output::{Client, Questions};
+use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::script::{Script, ScriptArguments, language_of, language_of_source};
 use super::{Service, blocking, requirements};
@@ -78,7 +78,7 @@ impl Target {
 
     /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this
     /// client cannot be asked.
-    pub fn asks(&self, questions: &Questions, client: &Client, record: &mut CallRecord) -> Result<(), Fault> {
+    pub fn asks(&self, questions: &Questions, client: &AskableClient, record: &mut CallRecord) -> Result<(), Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
         if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {

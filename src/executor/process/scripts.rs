@@ -357,7 +357,7 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = launcher::set_up(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
+        let setup = launcher::set_up(&shape(), grants::ResolvedGrants::default(), &RoleNeeds::default(), None);
         (Ready { launcher: Launcher::new(Process::held(control), setup), relay: None }, theirs)
     }
 

@@ -10,7 +10,7 @@ use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use crate::quantity::{GIB, Limit, MIB};
-use crate::sandbox::grants::Resolved;
+use crate::sandbox::grants::ResolvedGrants;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};
@@ -132,7 +132,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     let Module { file, bytes, digest } = module;
     let allowed = Allowed::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
-    let child = Child::start(launchers, (&shape, Resolved::default()), Role::Compile, file.into(), (0, 0));
+    let child = Child::start(launchers, (&shape, ResolvedGrants::default()), Role::Compile, file.into(), (0, 0));
     let mut child = child.await.map_err(Failure::Failed)?;
     let entry_point = tool.entry_point.clone();
     let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };

@@ -27,7 +27,7 @@ use super::process::{self, Launchers};
 use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
 use crate::base::places::Places;
 use crate::quantity::Limit;
-use crate::sandbox::grants::Resolved;
+use crate::sandbox::grants::ResolvedGrants;
 use crate::{fault, policy};
 use denials::WorkerDenials;
 use frame::{CallSummary, End};
@@ -62,7 +62,7 @@ impl Role {
 #[derive(PartialEq, Eq)]
 struct WorkerKey {
     shape: Arc<policy::Shape>,
-    grants: Resolved,
+    grants: ResolvedGrants,
     module: String,
 }
 

@@ -15,7 +15,7 @@ use crate::executor::{Artifact, WallState, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::grants::Resolved;
+use crate::sandbox::grants::ResolvedGrants;
 use crate::sandbox::protocol::{Killed, Mount};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{Totals, limits};
@@ -76,7 +76,7 @@ impl Child {
     /// that the role needs beyond the limits of the shape.
     pub async fn start(
         launchers: &Launchers,
-        (shape, grants): (&Shape, Resolved),
+        (shape, grants): (&Shape, ResolvedGrants),
         role: Role,
         handed: OwnedFd,
         own: (u64, u64),
@@ -164,7 +164,7 @@ impl Session {
     pub async fn open(
         launchers: &Launchers,
         shape: &Shape,
-        grants: Resolved,
+        grants: ResolvedGrants,
         code: &Content,
     ) -> Result<Session, Fault> {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);

@@ -361,7 +361,7 @@ impl Packages {
     }
 
     /// What is required, locked: what was resolved before, or is now.
-    async fn resolve_once(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<Resolved, Fault> {
+    async fn resolve_once(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
             return read_lock(need, text);
@@ -371,7 +371,7 @@ impl Packages {
         Ok(resolved)
     }
 
-    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<Resolved, Fault> {
+    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         read_lock(need, Installer::new(self, need, work, report)?.resolve(latest(need)).await?)
     }
 }
@@ -408,7 +408,7 @@ pub(super) fn under_way() -> Fault {
 
 const SECONDS_OF_A_DAY: i64 = 24 * 3600;
 
-pub struct Resolved {
+pub struct ResolvedLock {
     pub wanted: PackageRequirements,
     /// The lock.
     pub text: String,
@@ -460,7 +460,7 @@ fn latest(need: &Need) -> Option<String> {
 }
 
 /// A lock that was resolved, read like one that lies beside a script.
-pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
+pub(super) fn read_lock(need: &Need, text: String) -> Result<ResolvedLock, Fault> {
     let PackageRequirements { ecosystem, sources, requires, lock_file, .. } = (*need.wanted).clone();
     let locked = packages::read_lock(Path::new(&lock_file), &text, ecosystem, &need.runtime.version);
     let locked = locked.map_err(|problem| {
@@ -468,5 +468,5 @@ pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
         Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))
     })?;
     let wanted = PackageRequirements { sources, requires, lock_file, ..locked };
-    Ok(Resolved { wanted, text })
+    Ok(ResolvedLock { wanted, text })
 }

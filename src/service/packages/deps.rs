@@ -1,6 +1,6 @@
 //! What tools require, and what there is of it: for `toolhost deps` and reports.
 
-use super::build::{self, Packages, Resolved, under_way};
+use super::build::{self, Packages, ResolvedLock, under_way};
 use super::installer::{LineSink, Need, unusable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
@@ -119,7 +119,7 @@ impl Packages {
     }
 
     /// Resolves what is required, whatever was resolved before.
-    pub async fn lock(self: &Arc<Self>, need: &Need, report: LineSink<'_>) -> Result<Resolved, Fault> {
+    pub async fn lock(self: &Arc<Self>, need: &Need, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         let _lock = store.lock(&key).map_err(unusable)?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(unusable)?;

@@ -27,12 +27,12 @@ const LONGEST_ID: usize = 200;
 /// stand for is a tool of the registry, which runs like every call.
 pub trait Resolver: Send + Sync {
     /// `None`: this resolver does not know the id either.
-    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<Resolved>;
+    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<ActionTarget>;
 }
 
 /// A tool of the registry (`id` or `id@range`), and its arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
+pub struct ActionTarget {
     pub tool: String,
     pub arguments: Arguments,
 }

@@ -36,7 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "stdio")]
     pub user: Option<String>,
     /// Speak HTTP at ADDRESS:PORT or unix:PATH
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
+    #[arg(long, value_name = "ADDRESS", value_parser = http::Address::parse)]
+    #[arg(num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
     pub http: Option<http::Address>,
     /// Callers over HTTP present a token whose hash stands in this file (`toolhost token NAME` makes one)
     #[arg(long, value_name = "FILE", requires = "http")]
@@ -228,8 +229,8 @@ async fn listening(
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
         (None, None) if !files::is_me(nix::unistd::geteuid().as_raw()) => {
-            let why = "this user has no id of its own in this user namespace, so connections of others look like its own: \
-                       add --token-file FILE (`toolhost token NAME` makes one), or map the id of this user";
+            let why = "this user has no id of its own in this user namespace, so connections of others look like its \
+                       own: add --token-file FILE (`toolhost token NAME` makes one), or map the id of this user";
             return Err(refuse(why.to_owned()).into());
         }
         (None, None) => http::Callers::Own(host::login()),

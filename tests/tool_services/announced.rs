@@ -94,7 +94,7 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
     assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
     let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
-    assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
+    assert!(none.code == Some(2) && none.stderr.contains("Unknown tool 'far.none:x'"), "{none:?}");
     // Killed, it says nothing any more.
     drop(host);
     web.says("b announces nothing any more", 1);

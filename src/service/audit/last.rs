@@ -85,7 +85,7 @@ impl Log {
             found.not_looked_at.push(format!("records before {oldest}: the newest {} MiB are looked at", MOST / MIB));
         }
         if damaged > 0 {
-            found.not_looked_at.push(format!("lines that are no records: {damaged}"));
+            found.not_looked_at.push(format!("damaged lines: {damaged}"));
         }
         Ok(found)
     }

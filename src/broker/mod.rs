@@ -1,4 +1,4 @@
-//! Messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there: `Terms`, a `Source` and a
+//! Messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there: `Terms`, a `Subscription` and a
 //! `Topic` make a `Link`. Knows nothing of tools; shows no credential.
 
 mod announcement;

@@ -24,9 +24,10 @@ pub struct ServiceRequest {
 
 /// A tool service.
 pub trait ToolService: Send + Sync + 'static {
-    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `parts` is sent at once,
+    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `stream` is sent at once,
     /// before the answer, which is the last part then.
-    fn invoke(&self, asked: ServiceRequest, parts: &ReplyStream) -> impl Future<Output = Result<Value, String>> + Send;
+    fn invoke(&self, asked: ServiceRequest, stream: &ReplyStream)
+    -> impl Future<Output = Result<Value, String>> + Send;
 }
 
 /// Where an answer that streams goes.
@@ -68,7 +69,7 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
 }
 
 async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
-    let parts = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
+    let stream = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
     let reply = match asked(&delivery.body) {
         // Neither has an answer: what is a reply itself, and what asks under an id that no message may have.
         Ok(None) => None,
@@ -76,7 +77,7 @@ async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl 
         Ok(Some(asked)) => {
             // A task of its own, so that a panic ends nothing else; it ends with this one.
             let mut work = JoinSet::new();
-            work.spawn(async move { service.invoke(asked, &parts).await });
+            work.spawn(async move { service.invoke(asked, &stream).await });
             Some(match work.join_next().await {
                 Some(Ok(Ok(Value::String(text)))) => ToolServiceResponse::whole(text),
                 Some(Ok(Ok(value))) => ToolServiceResponse::whole(value.to_string()),

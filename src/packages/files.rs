@@ -28,7 +28,7 @@ pub struct ScriptLocation<'a> {
     /// Only the script itself speaks for it: it lies directly in a base folder, or in a folder of other tools.
     pub alone: bool,
     /// As if the lock that toolhost writes were not there.
-    pub anew: bool,
+    pub ignore_lock: bool,
     /// Who may write a file, or could in an earlier call: such a file is refused.
     pub writer: &'a dyn Fn(&Path) -> Option<String>,
 }
@@ -50,11 +50,11 @@ pub(super) struct TextFile {
 }
 
 impl<'a> ScriptFolder<'a> {
-    pub fn open(place: &ScriptLocation<'a>) -> Result<ScriptFolder<'a>, FileProblem> {
-        let path = place.script.parent().unwrap_or(Path::new("/"));
+    pub fn open(location: &ScriptLocation<'a>) -> Result<ScriptFolder<'a>, FileProblem> {
+        let path = location.script.parent().unwrap_or(Path::new("/"));
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let at = opened.map_err(|errno| closed(path, "opened", errno))?;
-        Ok(ScriptFolder { at, path, writer: place.writer })
+        Ok(ScriptFolder { at, path, writer: location.writer })
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -98,8 +98,8 @@ impl<'a> ScriptFolder<'a> {
 
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
-        let why = "the settings of an installer beside a script are not obeyed: where packages come from is said by the \
-                   policy and this host's configuration; take the file away";
+        let why = "the settings of an installer beside a script are not obeyed: where packages come from is said by \
+                   the policy and this host's configuration; take the file away";
         let found = settings.iter().find(|name| self.has(name));
         found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }

@@ -27,14 +27,14 @@ use std::path::{Path, PathBuf};
 const LONG: u64 = 128 * 1024;
 
 /// What the script's files require; `None`: nothing.
-pub fn find(place: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
-    let folder = ScriptFolder::open(place)?;
-    let node = || if place.alone { Ok(None) } else { node::find(&folder, place.anew) };
-    let wanted = match Ecosystem::for_language(place.language) {
-        Some(Ecosystem::Python) => python::find(&folder, place)?,
+pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
+    let folder = ScriptFolder::open(location)?;
+    let node = || if location.alone { Ok(None) } else { node::find(&folder, location.ignore_lock) };
+    let wanted = match Ecosystem::for_language(location.language) {
+        Some(Ecosystem::Python) => python::find(&folder, location)?,
         Some(Ecosystem::Node) => node()?,
         // A module has no packages; files beside it that name some are reported.
-        None => python::find(&folder, place)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
+        None => python::find(&folder, location)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
     };
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }

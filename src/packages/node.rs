@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 /// All names that say something, beside the folder that `npm install` fills.
 #[rustfmt::skip]
 pub(super) const NAMES: [&str; 10] = [
-    "package.json", SHRINKWRAP, LOCK, FOREIGN, "bun.lockb", ".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml", "node_modules",
+    "package.json", SHRINKWRAP, LOCK, FOREIGN, "bun.lockb", ".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml",
+    "node_modules",
 ];
 const SHRINKWRAP: &str = "npm-shrinkwrap.json";
 const LOCK: &str = "package-lock.json";
@@ -24,8 +25,8 @@ const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependenc
 /// Fields of package.json that change what its names and ranges mean.
 #[rustfmt::skip]
 const REFUSED: [&str; 10] = [
-    "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies", "bundledDependencies",
-    "patchedDependencies", "trustedDependencies",
+    "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies",
+    "bundledDependencies", "patchedDependencies", "trustedDependencies",
 ];
 /// One place of a lock, as the installer is given it.
 #[derive(Clone, Debug, Serialize)]
@@ -46,8 +47,8 @@ type Tree = BTreeMap<String, LockEntry>;
 /// Versions, and whether a machine may do without, by name.
 type Dependencies = BTreeMap<String, (String, bool)>;
 
-/// `anew`: as if there were no package-lock.json.
-pub(super) fn find(folder: &ScriptFolder<'_>, anew: bool) -> Result<Option<PackageRequirements>, FileProblem> {
+/// `ignore_lock`: as if there were no package-lock.json.
+pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let document = parse(&file)?;
     let asked = read_requirements(&file, &document)?;
@@ -63,7 +64,7 @@ pub(super) fn find(folder: &ScriptFolder<'_>, anew: bool) -> Result<Option<Packa
     };
     let requires: Vec<Required> = asked.iter().map(required).collect();
     // The first that is there wins, as npm has it.
-    for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(anew && *name == LOCK)) {
+    for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(ignore_lock && *name == LOCK)) {
         if let Some(lock) = folder.read(name)? {
             let tree = tree(&lock)?;
             for (wanted, (range, optional)) in &asked {

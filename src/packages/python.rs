@@ -33,11 +33,11 @@ struct Lock {
 
 pub(super) fn find(
     folder: &ScriptFolder<'_>,
-    place: &ScriptLocation<'_>,
+    location: &ScriptLocation<'_>,
 ) -> Result<Option<PackageRequirements>, FileProblem> {
-    let environment = Environment::new(place.python);
-    let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let (own, is_python) = (own_lock(name), place.language == Language::Python);
+    let environment = Environment::new(location.python);
+    let name = location.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (own, is_python) = (own_lock(name), location.language == Language::Python);
     let pylock = |name: &str| folder.read(name)?.map(|file| Lock::read(file, &environment)).transpose();
     let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
@@ -45,7 +45,7 @@ pub(super) fn find(
         // The script says it itself: what the folder's project requires is for others.
         Some(block) => {
             asks.push(block);
-            if !place.anew {
+            if !location.ignore_lock {
                 lock = pylock(&own)?;
             }
             if lock.is_none() {
@@ -53,12 +53,12 @@ pub(super) fn find(
             }
             writes = own;
         }
-        None if place.alone => return Ok(None),
+        None if location.alone => return Ok(None),
         None => {
             if is_python {
                 lock = pylock(&own)?;
             }
-            if lock.is_none() && !place.anew {
+            if lock.is_none() && !location.ignore_lock {
                 lock = pylock(LOCK)?;
             }
             if let Some(file) = folder.read("pyproject.toml")?
@@ -390,8 +390,8 @@ fn parse_requirements<'t>(
     let source = |name, table: &'t ToolTable| Some((name, table.get_key_value("source")?));
     if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
         let why = format!(
-            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the index, and \
-             this host's configuration its address; take it out"
+            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the \
+             index, and this host's configuration its address; take it out"
         );
         return Err(file.problem(line(value.span().start), why));
     }

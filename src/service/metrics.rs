@@ -87,7 +87,7 @@ impl Service {
             let many = states.iter().filter(|breaker| breaker.state == state).count();
             text.sample("toolhost_breakers", &[("state", state)], many as f64);
         }
-        let executors = &self.parts.executors;
+        let executors = &self.components.executors;
         for executor in [&executors.process, &executors.wasm].into_iter().flatten() {
             for gauge in executor.gauges() {
                 text.gauge(gauge.name, gauge.what, gauge.value);

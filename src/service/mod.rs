@@ -101,7 +101,7 @@ impl Default for Settings {
 
 pub struct Service {
     me: Weak<Service>,
-    parts: Components,
+    components: Components,
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
@@ -113,7 +113,7 @@ pub struct Service {
     rules: Mutex<InForce>,
     /// Why newer rules do not hold.
     stale: Mutex<Option<String>>,
-    /// The extensions of `parts`, and those registered since.
+    /// The extensions of `components`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
     decisions: Mutex<Option<Arc<DecisionCache>>>,
@@ -124,27 +124,27 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(parts: Components) -> Arc<Service> {
-        let Rules { policies, machine } = &parts.rules;
-        parts.registry.answers_to(policies.clone(), machine.clone());
-        let process = parts.executors.process.clone();
+    pub fn new(components: Components) -> Arc<Service> {
+        let Rules { policies, machine } = &components.rules;
+        components.registry.answers_to(policies.clone(), machine.clone());
+        let process = components.executors.process.clone();
         Arc::new_cyclic(|me| Service {
             me: me.clone(),
-            packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
+            packages: packages::Packages::new(components.packages.clone(), process, components.audit.clone()),
             breakers: Arc::default(),
             calls: Arc::default(),
             keys: Arc::default(),
-            limiter: Arc::new(quota::Limiter::new(parts.settings.running, parts.settings.waiting)),
+            limiter: Arc::new(quota::Limiter::new(components.settings.running, components.settings.waiting)),
             metrics: Arc::default(),
             traces: Arc::default(),
             scripts: script::DigestCache::default(),
-            extensions: RwLock::new(parts.executors.extensions.clone()),
+            extensions: RwLock::new(components.executors.extensions.clone()),
             stale: Mutex::default(),
-            rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),
+            rules: Mutex::new(InForce { rules: Arc::new(components.rules.clone()), unread: None }),
             decisions: Mutex::default(),
             reread: OnceLock::new(),
             changed: tokio::sync::watch::Sender::new(()),
-            parts,
+            components,
         })
     }
 
@@ -153,12 +153,12 @@ impl Service {
     }
 
     pub fn registry(&self) -> &registry::Registry {
-        &self.parts.registry
+        &self.components.registry
     }
 
     /// Whether limits are counted by a cgroup; else they are sampled.
     pub fn counted(&self) -> bool {
-        self.parts.rules.machine.cgroup
+        self.components.rules.machine.cgroup
     }
 
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
@@ -221,13 +221,13 @@ impl Service {
 
     /// The right to a record. Where there is none, the refusal is counted for the next one of this principal.
     fn open_record(&self, principal: &str) -> Result<audit::AuditEntry, Fault> {
-        self.parts.audit.open().inspect_err(|_| self.counts(principal, 1))
+        self.components.audit.open().inspect_err(|_| self.counts(principal, 1))
     }
 
     /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
     pub fn records_counted(&self) {
         // Also the ends of calls that could not be written.
-        let _ = self.parts.audit.open();
+        let _ = self.components.audit.open();
         self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
     }
 
@@ -261,7 +261,7 @@ impl Service {
 
     /// The last of so many refusals, with how many were before it.
     fn records(&self, principal: &str, count: u64) {
-        let Ok(entry) = self.parts.audit.open() else { return self.counts(principal, count) };
+        let Ok(entry) = self.components.audit.open() else { return self.counts(principal, count) };
         let fault = Fault::new(Kind::RateLimitError, "Refused, as others before it that have no record.");
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));

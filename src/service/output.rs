@@ -167,7 +167,7 @@ fn tail(logs: &[String]) -> String {
 
 /// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Of media in it only the size.
 pub fn succeeded(tool: &str, output: &Text) -> String {
-    let media = matches!(Shape::read(output.as_str()), Ok(Shape::Content(_)));
+    let media = matches!(OutputKind::read(output.as_str()), Ok(OutputKind::Content(_)));
     let output = if media { &Text::from(&without_media(output.value())) } else { output };
     format!("Tool {tool} executed successfully. Output: {output}")
 }
@@ -205,8 +205,8 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         Kind::ParameterValidationError | Kind::ActionParseError => "Correct the arguments and call again.",
         Kind::VersionMismatchError => "Ask for a version that exists, or for none.",
         Kind::ScriptError if fault.by_caller => {
-            "The code failed: correct it as the details say and call again. It has an empty /tmp of its own, and no other \
-             files or network."
+            "The code failed: correct it as the details say and call again. It has an empty /tmp of its own, and no \
+             other files or network."
         }
         Kind::SecurityError if fault.by_caller => "Correct the arguments and call again.",
         Kind::SecurityError | Kind::AuthorizationError => {

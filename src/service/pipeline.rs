@@ -317,7 +317,7 @@ impl Service {
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
             let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
-            self.parts.registry.snapshot().files.iter().cloned().chain(policies).collect()
+            self.components.registry.snapshot().files.iter().cloned().chain(policies).collect()
         });
         let (envelope, output) = judged(outcome, target, own, record)?;
         record.published()?;
@@ -374,13 +374,13 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
         let written = &found.decisions.snapshot.written;
-        ledger::look_back(&mut confinement.shape, Some(self.parts.audit.ledger()), written)?;
+        ledger::look_back(&mut confinement.shape, Some(self.components.audit.ledger()), written)?;
         if let Some(environment) = environment {
             packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
         }
         let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.until.began.elapsed());
         let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
-        ledger::check_unwritten(sources, self.parts.audit.ledger(), written)?;
+        ledger::check_unwritten(sources, self.components.audit.ledger(), written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         secrets::give(&mut confinement, left, record).await?;
         // The tool goes on with the trace of its call, where its manifest declares these variables.
@@ -393,7 +393,7 @@ impl Service {
         }
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
-        self.parts.audit.keep(&confinement.shape, &digest)?;
+        self.components.audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest, target.script.take());
         Ok(Some(confinement))
     }
@@ -432,7 +432,7 @@ impl Service {
             self.starts(asked, target, record).await?;
         }
         record.running()?;
-        let mut parts = StreamedAnswer::new(output_bytes(decision));
+        let mut answer = StreamedAnswer::new(output_bytes(decision));
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -451,7 +451,7 @@ impl Service {
                         let _ = passage.send(self.starts(asked, target, record).await);
                     }
                     // A reader that is behind is waited for, and the tool waits with us.
-                    Some(event) = heard.next(), if !stream.is_behind() => parts.push(event, record, stream)?,
+                    Some(event) = heard.next(), if !stream.is_behind() => answer.push(event, record, stream)?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
@@ -462,9 +462,9 @@ impl Service {
             return ended;
         }
         while let Some(event) = heard.try_next() {
-            parts.push(event, record, stream)?;
+            answer.push(event, record, stream)?;
         }
-        parts.rest(record, stream);
+        answer.rest(record, stream);
         record.enters(Stage::Answer);
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
@@ -472,7 +472,7 @@ impl Service {
 
     fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
         let trace = record.context().map(TraceContext::sent).unwrap_or_default();
-        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.parts.audit.clone()));
+        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.components.audit.clone()));
         let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
         executor::Context { came, gate, trace, ledger, ..context }
     }

@@ -86,13 +86,13 @@ fn of_policy(
     Some(text.and_then(|text| packages::read_lock(path, &text, ecosystem, version)).map(Some))
 }
 
-/// What the files beside a script ask for. `anew`: without the lock that toolhost writes.
+/// What the files beside a script ask for. `ignore_lock`: without the lock that toolhost writes.
 fn find_beside(
     site: &Site,
     language: Language,
     version: Option<&str>,
     guest: bool,
-    anew: bool,
+    ignore_lock: bool,
     snapshot: &Snapshot,
 ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
     let writer = |path: &Path| snapshot.written.by(path);
@@ -103,7 +103,7 @@ fn find_beside(
         language,
         python,
         alone,
-        anew,
+        ignore_lock,
         writer: &writer,
     }))
 }

@@ -131,7 +131,7 @@ impl Service {
         let (decided, asked_ms) = (decided.clone(), *asked_ms);
         let handler = &tool.manifest.handler;
         let method = match handler {
-            Handler::ServiceMethod { .. } => Some(self.parts.executors.methods.find(handler)),
+            Handler::ServiceMethod { .. } => Some(self.components.executors.methods.find(handler)),
             _ => None,
         };
         let script = match &method {
@@ -247,7 +247,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<(Site, Vec<Owner>), Fault> {
         let snapshot = &decisions.snapshot;
-        let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
+        let site = registry::scripts::resolve(&self.components.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok((site, Vec::new())) };
         let owners = owners_of(snapshot, script, &site.base)?;
         // A script that belongs to a tool which its caller may not call is not there.
@@ -256,7 +256,7 @@ impl Service {
             let person = Some(format!("this script is its own: {}", rights.withheld(&manifest.id)));
             return Err(Fault { person, ..registry::scripts::not_found(script_path, &[]) });
         }
-        self.parts.audit.ledger().is_planted(script, &snapshot.written)?;
+        self.components.audit.ledger().is_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
         let private = || {

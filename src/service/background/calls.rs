@@ -330,7 +330,7 @@ impl Background {
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
-        let (log, loaded) = (self.service.parts.audit.clone(), self.loaded.load(Ordering::Relaxed));
+        let (log, loaded) = (self.service.components.audit.clone(), self.loaded.load(Ordering::Relaxed));
         // What reads the one that was closed ends soon.
         let patience = if loaded { PATIENCE } else { patience };
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;

@@ -111,8 +111,8 @@ impl JobStore {
                 None => drop(about.insert("version", VERSION).map_err(describe)?),
                 Some(other) => {
                     return Err(format!(
-                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, or move \
-                         the file away, which forgets its calls"
+                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, \
+                         or move the file away, which forgets its calls"
                     ));
                 }
             }
@@ -182,7 +182,7 @@ mod tests {
         assert!(jobs.is_empty());
         let result = Some(("0001".to_owned(), "{}".to_owned()));
         store.write(&Change { put: vec![job(1), job(2)], result, ..Change::default() }).expect("written");
-        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("locked").contains("another toolhost"));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("locked").contains("another toolhost"));
         drop(store);
         assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
         let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("opened");
@@ -195,19 +195,19 @@ mod tests {
         writing.commit().expect("written");
         drop(store);
         assert!(
-            Store::open(folder.path(), Duration::ZERO)
+            JobStore::open(folder.path(), Duration::ZERO)
                 .expect_err("newer")
                 .contains("of version 2, and this toolhost knows 1")
         );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
-        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("readable").contains("others may read it"));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("readable").contains("others may read it"));
         std::fs::write(&path, "not a store").expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
-        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("other contents").contains(FILE));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("other contents").contains(FILE));
         std::fs::remove_file(&path).expect("removed");
         // A host was killed while it made one.
         std::fs::write(folder.path().join(".background.redb.x"), "half").expect("written");
-        assert!(Store::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }
 

@@ -71,7 +71,7 @@ impl BuildSettings {
 }
 
 pub struct Packages {
-    pub(super) parts: BuildSettings,
+    pub(super) settings: BuildSettings,
     pub(super) process: Option<Arc<dyn Executor>>,
     pub(super) audit: audit::Log,
     store: Mutex<Option<Arc<Store>>>,
@@ -98,9 +98,9 @@ pub struct Ready {
 }
 
 impl Packages {
-    pub fn new(parts: BuildSettings, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
+    pub fn new(settings: BuildSettings, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
         Arc::new(Packages {
-            parts,
+            settings,
             process,
             audit,
             store: Mutex::default(),
@@ -127,7 +127,7 @@ impl Packages {
         if let Some(store) = &*opened {
             return Ok(Arc::clone(store));
         }
-        let store = self.parts.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
+        let store = self.settings.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
         let store = store.map_err(|why| {
             let message = "this host has no place for packages, so nothing was run";
             let person = format!("the store of packages: {}", text::printable(&why));
@@ -190,7 +190,7 @@ impl Packages {
             }
         };
         let mut progress = self.progress.subscribe();
-        let within = if self.parts.waits { Duration::MAX } else { within };
+        let within = if self.settings.waits { Duration::MAX } else { within };
         let mut building = std::pin::pin!(tokio::time::timeout(within, self.building.join(&name, work)));
         let built = loop {
             tokio::select! {
@@ -227,7 +227,7 @@ impl Packages {
         let (store, key) = (self.store()?, key.to_owned());
         let changed = |what: &str| {
             let what = text::printable(what);
-            tracing::warn!(target: "toolhost::packages", "an environment changed since it was built, and is built again: {what}");
+            tracing::warn!(target: "toolhost::packages", "an environment was changed and is built again: {what}");
         };
         apart(move || Ok(store.hold(&key, changed)?)).await
     }
@@ -266,7 +266,7 @@ impl Packages {
         if need.wanted.ecosystem == Ecosystem::Python {
             return Ok((&need.runtime, None));
         }
-        let npm = self.npm.get_or_init(|| (self.parts.npm)()).as_ref().map_err(|why| {
+        let npm = self.npm.get_or_init(|| (self.settings.npm)()).as_ref().map_err(|why| {
             let message = "this host has no npm, by which this tool's packages are installed";
             Fault::new(Kind::CapabilityError, message).person(text::printable(why))
         })?;
@@ -275,7 +275,7 @@ impl Packages {
 
     pub(super) fn index(&self, need: &Need) -> Result<&Index, Fault> {
         let (ecosystem, name) = (need.wanted.ecosystem, &need.rules.index);
-        Index::find(&self.parts.indexes, ecosystem, name).ok_or_else(|| {
+        Index::find(&self.settings.indexes, ecosystem, name).ok_or_else(|| {
             let message = "this host does not say where this tool's packages come from";
             let (name, ecosystem) = (text::printable(name), ecosystem.name());
             let fix = format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
@@ -356,7 +356,8 @@ impl Packages {
         let (kept, key) = (Arc::clone(&store), key.to_owned());
         apart(move || kept.keep(&key, about, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
-        tracing::info!(target: "toolhost::packages", "built {} packages for {tool} in {took:.1} s", need.wanted.packages.len());
+        let count = need.wanted.packages.len();
+        tracing::info!(target: "toolhost::packages", "built {count} packages for {tool} in {took:.1} s");
         Ok(())
     }
 

@@ -130,7 +130,7 @@ impl Packages {
 
     /// What is kept for a need. Nothing is resolved, built or made, not even the store.
     pub fn kept(&self, need: &Need) -> Result<PackageState, Fault> {
-        if self.parts.store.as_ref().is_ok_and(|path| !path.exists()) {
+        if self.settings.store.as_ref().is_ok_and(|path| !path.exists()) {
             return Ok(PackageState { resolved: None, built: None });
         }
         let store = self.store()?;

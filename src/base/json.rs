@@ -667,7 +667,8 @@ mod tests {
                 prop_assert_eq!(document.value.to_string(), value.to_string());
                 let copied = compact(text.as_bytes()).expect("own text");
                 prop_assert_eq!(copied.as_str(), value.to_string());
-                prop_assert_eq!(Indented(copied.as_str()).to_string(), serde_json::to_string_pretty(&value).expect("text"));
+                let pretty = serde_json::to_string_pretty(&value).expect("text");
+                prop_assert_eq!(Indented(copied.as_str()).to_string(), pretty);
                 for (pointer, there) in pointers(&value) {
                     let (at, _) = find(&text, &pointer).expect("every value has a place");
                     let mut rest = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();

@@ -76,7 +76,7 @@ async fn made(connection: Arc<Connection>, source: &Subscription, to: &Topic) ->
     let consumer = channel
         .basic_consume(queue.clone().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
-    let shared = matches!(source, Source::Shared { .. });
+    let shared = matches!(source, Subscription::Shared { .. });
     let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
     Ok((Box::new(Messages { consumer, channel, shared, queue: queue.into(), way: way.clone() }), way))
 }

@@ -246,7 +246,8 @@ pub fn named_runtimes(
         let runtime = off_limits.as_ref().map_err(String::clone);
         let runtime = runtime.and_then(|off_limits| runtimes::named(language, &path, off_limits));
         if let Err(why) = &runtime {
-            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {}", text::printable(why));
+            let why = text::printable(why);
+            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
         }
         (path, runtime)
     });

@@ -92,7 +92,8 @@ impl Dialler {
             let fix = match ranges.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "; if it is meant: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's callbacks)",
+                    "; if it is meant: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's \
+                     callbacks)",
                     ranges.join(", ")
                 ),
             };
@@ -281,7 +282,9 @@ mod tests {
     async fn a_header_opens_its_port_of_its_host_where_port_80_is_granted() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let port = listener.local_addr().expect("an address").port();
-        let rule = serde_json::json!({"host": "localhost", "port": port, "name": "a", "value": "{}", "methods": [], "paths": []});
+        let rule = serde_json::json!({
+            "host": "localhost", "port": port, "name": "a", "value": "{}", "methods": [], "paths": [],
+        });
         let rule: HeaderRule = serde_json::from_value(rule).expect("a rule");
         let headers = vec![("KEY".to_owned(), rule)];
         let dialler = |granted: &str, ranges: &[&str]| Dialler {

@@ -83,7 +83,9 @@ impl Lease {
                     Err(error) => Err(error),
                 },
                 Some(done) = dials.join_next() => match done {
-                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| false),
+                    Ok(Dialled { id, target, socket }) => {
+                        self.answer(id, &target, socket, traffic).await.map(|()| false)
+                    }
                     Err(failed) => Err(io::Error::other(failed)),
                 },
             };

@@ -151,7 +151,8 @@ impl executor::Executor for Methods {
 
 /// Whether a handler is the method that tells of calls in the background.
 pub fn tells_of_calls(handler: &Handler) -> bool {
-    matches!(handler, Handler::ServiceMethod { service, method, .. } if (service.as_str(), method.as_str()) == CALL_STATUS)
+    let Handler::ServiceMethod { service, method, .. } = handler else { return false };
+    (service.as_str(), method.as_str()) == CALL_STATUS
 }
 
 /// A plain function as a method.

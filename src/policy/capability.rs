@@ -144,7 +144,7 @@ pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
     let mut found = Vec::new();
     for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
         let pointer = format!("{pointer}/name");
-        let is_secret = cap && matches!(kind(&granted.name), Kind::Secret(_));
+        let is_secret = cap && matches!(kind(&granted.name), CapabilityKind::Secret(_));
         if !is_secret {
             document.parsed(&pointer, grantable(&granted.name));
         }

@@ -231,12 +231,13 @@ fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     for key in ["folders", "mode", "runtimes", "secrets"] {
         if document.value.get(key).is_some() {
             let message = format!(
-                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (of secrets the cap lists the names, in [capabilities] grant)"
+                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (of secrets \
+                 the cap lists the names, in [capabilities] grant)"
             );
             document.fault(&format!("/{key}"), message);
         }
     }
-    vec![Tools { selector: Selector::Any, at: At::default() }]
+    vec![ToolSelector { selector: Selector::Any, at: At::default() }]
 }
 
 fn tools(document: &mut Reader<'_>) -> Vec<ToolSelector> {

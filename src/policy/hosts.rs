@@ -130,7 +130,8 @@ pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
 /// Addresses that are this machine, or its link, or that give away its secrets.
 #[rustfmt::skip]
 const THIS_MACHINE: [&str; 9] = [
-    "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fe80::/10",
+    "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32",
+    "fd00:ec2::254/128", "fe80::/10",
 ];
 
 fn list<T: ToString>(items: &[T]) -> String {

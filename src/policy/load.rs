@@ -27,7 +27,8 @@ impl PassedOver {
         let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
         let folders: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
         let words = format!(
-            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is meant, add its folder {} to `folders` there",
+            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is \
+             meant, add its folder {} to `folders` there",
             policy.name,
             policy.place(at),
             folders.join(", "),
@@ -254,7 +255,8 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
     let wide = policy.tools.iter().find(|tool| !matches!(tool.selector, Selector::Exact(_)));
     if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default()) {
         let message = format!(
-            "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; name exact ids, or the `folders` those tools lie in",
+            "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; \
+             name exact ids, or the `folders` those tools lie in",
             tool.selector.text()
         );
         warn("/tools", tool.at, message);
@@ -272,7 +274,9 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
     for PolicyEntry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
         if unqueried.iter().any(|name| **name == *grant.name) {
             let message = format!(
-                "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query = []`",
+                "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and \
+                 so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, \
+                 `request_headers = [\"api-version\"]`, or say `query = []`",
                 grant.name
             );
             warn("/secrets/grant", *at, message);

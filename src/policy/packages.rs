@@ -123,7 +123,8 @@ pub fn index_name(name: &str) -> Result<(), String> {
     }
     let shown = printable(&text::head(name, 60));
     Err(format!(
-        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address stands in the configuration ([indexes.NAME])"
+        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address stands in the configuration \
+         ([indexes.NAME])"
     ))
 }
 

@@ -31,8 +31,8 @@ pub const CALLER: &str = "{caller}";
 /// Headers that say how a message is read or where it goes: no secret is one of them.
 #[rustfmt::skip]
 const FRAMING: [&str; 14] = [
-    "host", "connection", "content-length", "content-encoding", "transfer-encoding", "te", "trailer", "upgrade", "keep-alive",
-    "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
+    "host", "connection", "content-length", "content-encoding", "transfer-encoding", "te", "trailer", "upgrade",
+    "keep-alive", "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
 ];
 
 #[derive(Deserialize)]
@@ -71,7 +71,8 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
             others.filter(|other| other.host == header.host).any(|o| o.name == header.name || o.port != header.port)
         };
         if header.as_ref().is_some_and(meets) {
-            let message = "another entry has this header of this host, or another port of it: keep one header of a name, and one port";
+            let message = "another entry has this header of this host, or another port of it: keep one header of a \
+                           name, and one port";
             document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
@@ -84,7 +85,8 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
 pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
     let sources = || {
         format!(
-            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each caller), \"env:NAME\" or \"command:/PROGRAM WORDS\""
+            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each caller), \"env:NAME\" or \
+             \"command:/PROGRAM WORDS\""
         )
     };
     parse_source(written, folder).ok_or_else(sources)
@@ -376,7 +378,8 @@ fn conflict(
     let is_requested = manifest.asks.hosts.iter().any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
     let narrower = if is_requested { Narrower::Policy } else { Narrower::Manifest };
     let reason = format!(
-        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` (allowHosts) and the policy grant it ([network] hosts)",
+        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` \
+         (allowHosts) and the policy grant it ([network] hosts)",
         header.host
     );
     Some((narrower, reason))

@@ -120,8 +120,8 @@ impl Ownership {
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
                 let message = format!(
-                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this manifest \
-                     there, or give it a script of its own",
+                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this \
+                     manifest there, or give it a script of its own",
                     text::path(script),
                     list(&owners)
                 );

@@ -235,7 +235,8 @@ impl From<LauncherError> for Fault {
                 let (wall, what, error) = (&problem.wall, printable(&problem.what), problem.error());
                 let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
                 Fault::new(Kind::CapabilityError, message).person(format!(
-                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that fixes it"
+                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that \
+                     fixes it"
                 ))
             }
             LauncherError::Gone => lost("before the call began"),

@@ -17,8 +17,8 @@ pub const SCRATCH: &str = "/tmp";
 /// Most that is reported of one call; the rest is counted.
 const MAX_REPORTED: usize = 50;
 const MAX_TEXT_BYTES: usize = 512;
-const UNASKED: &str = "a path that lies in none of the opened folders, where the module's own library answers and asks no \
-                       host function; a write at a handle that was opened for reading";
+const UNASKED: &str = "a path that lies in none of the opened folders, where the module's own library answers and \
+                       asks no host function; a write at a handle that was opened for reading";
 
 /// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
 #[derive(Clone)]

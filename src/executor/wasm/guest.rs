@@ -241,10 +241,12 @@ enum Doing {
 
 /// Operations on a path below a handle.
 macro_rules! watched {
-    ($types:ident: $($doing:ident $name:literal $method:ident($($given:ident: $kind:ty,)* @path $(, $more:ident: $then:ty)*);)*) => {$(
+    ($types:ident: $(
+        $doing:ident $name:literal $method:ident($($given:ident: $kind:ty,)* @path $(, $more:ident: $then:ty)*);
+    )*) => {$(
         $types.func_wrap_async(
             concat!("[method]descriptor.", $name),
-            |mut store: Store, (handle, $($given,)* path, $($more,)*): (Handle, $($kind,)* String, $($then,)*)| {
+            |mut store: GuestStore, (handle, $($given,)* path, $($more,)*): (Handle, $($kind,)* String, $($then,)*)| {
                 Box::new(async move {
                     let (at, asked) = (handle.rep(), path.clone());
                     let answer = store.data_mut().filesystem().$method(handle, $($given,)* path, $($more,)*).await;

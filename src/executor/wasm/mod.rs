@@ -40,6 +40,9 @@ use std::time::{Duration, Instant};
 
 /// A wait for the compiler that lasts longer is announced.
 const QUIET: Duration = Duration::from_millis(400);
+/// The limits that a worker itself holds its guest to.
+const WORKER_LIMITS: [Limit; 5] =
+    [Limit::CpuMs, Limit::MemoryBytes, Limit::ScratchBytes, Limit::OpenFiles, Limit::OutputBytes];
 
 impl Role {
     /// Enters the role; `main.rs` calls it before any thread is started.
@@ -231,11 +234,7 @@ fn conclude(
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&returned)) },
         End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
-        // The limits that a worker itself holds its guest to.
-        End::OverLimit {
-            limit:
-                limit @ (Limit::CpuMs | Limit::MemoryBytes | Limit::ScratchBytes | Limit::OpenFiles | Limit::OutputBytes),
-        } => over(limit),
+        End::OverLimit { limit } if WORKER_LIMITS.contains(&limit) => over(limit),
         End::OverLimit { limit } => {
             let why = format!("wasm worker: it names the limit {}, which is not its own", limit.name());
             return Err(fault("the wasm worker sent what is not an answer").person(why));

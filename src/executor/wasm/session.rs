@@ -396,9 +396,8 @@ mod tests {
             format!(r#"{{"message":{{"denied":{{"what":"{what}","target":"{path}"}}}},"bytes":0}}"#) + "\n"
         };
         let answer = |id: u64| {
-            format!(
-                r#"{{"message":{{"answer":{{"id":{id},"end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0}}}},"bytes":5}}"#
-            ) + "\nnull\n"
+            let rest = r#""end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0"#;
+            format!(r#"{{"message":{{"answer":{{"id":{id},{rest}}}}},"bytes":5}}"#) + "\nnull\n"
         };
         let told = denied("readWithin", "x");
         let control = answered(&(told.repeat(50) + &answer(1))).await.expect("an answer");

@@ -23,8 +23,9 @@ use std::path::Path;
 /// past calls.
 #[rustfmt::skip]
 const MEANT: [&str; 18] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError",
-    "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS, super::audit::KEPT_PACKAGES,
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits",
+    "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS,
+    super::audit::KEPT_PACKAGES,
 ];
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some
 /// members.

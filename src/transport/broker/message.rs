@@ -98,8 +98,8 @@ async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall
     let words = if last {
         "This request was lost twice while it ran, and is not run again."
     } else {
-        "This request was handed to a host before, which was lost and may have run it. The tool can change something, so \
-         it is not run again: look at what was done, then ask again."
+        "This request was handed to a host before, which was lost and may have run it. The tool can change something, \
+         so it is not run again: look at what was done, then ask again."
     };
     let mut read = with_trace(&delivery, read);
     read.call.refused = Some(Fault::new(Kind::ServiceError, words));

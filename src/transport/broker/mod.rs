@@ -132,7 +132,8 @@ async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Deliver
     }
     // Each is answered as ended.
     if tokio::time::timeout(FAREWELL, rest).await.is_err() {
-        tracing::error!(target: "toolhost::broker", "{} requests are left unanswered: the host stops", broker.open.len());
+        let open = broker.open.len();
+        tracing::error!(target: "toolhost::broker", "{open} requests are left unanswered: the host stops");
     }
 }
 

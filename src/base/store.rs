@@ -27,7 +27,7 @@ const ABANDONED: i64 = 3600;
 /// Fewest characters of a key: lower-case hexadecimal digits.
 const LEAST_KEY: usize = 32;
 
-/// One kind of records.
+/// A kind of records in the store.
 #[derive(Debug)]
 pub struct RecordKind {
     pub mark: &'static [u8; 8],

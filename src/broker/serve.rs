@@ -30,7 +30,7 @@ pub trait ToolService: Send + Sync + 'static {
     -> impl Future<Output = Result<Value, String>> + Send;
 }
 
-/// Where an answer that streams goes.
+/// Sends the parts of a streamed answer.
 pub struct ReplyStream {
     replies: Arc<Replies>,
     id: Vec<u8>,

@@ -56,7 +56,7 @@ enum Verb {
     Clean { tool: Option<String> },
 }
 
-/// What a verb did, for a program and for a person.
+/// The output of a verb, for a program and for a person.
 struct VerbOutput {
     json: Value,
     lines: Vec<String>,

@@ -92,6 +92,7 @@ pub enum TrafficKind {
     Replaced,
 }
 
+/// Why the relay did not serve what a tool did with its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "rule")]
 pub enum RefusalReason {

@@ -52,6 +52,7 @@ pub enum Method {
     Script(ScriptMethod),
 }
 
+/// The names of a service and of its method.
 type MethodName = (String, String);
 
 /// The services of this host.

@@ -117,7 +117,7 @@ pub fn declares(root: &Value, name: &str) -> bool {
     names(root).known.iter().any(|known| *known == name)
 }
 
-/// The parameters that a schema declares anywhere.
+/// The names of the parameters that a schema declares anywhere.
 struct ParameterNames<'s> {
     known: Vec<&'s String>,
     /// The schema has a rule for further names itself.

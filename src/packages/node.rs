@@ -28,7 +28,7 @@ const REFUSED: [&str; 10] = [
     "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies",
     "bundledDependencies", "patchedDependencies", "trustedDependencies",
 ];
-/// One place of a lock, as the installer is given it.
+/// One package of a lock, as the installer gets it.
 #[derive(Clone, Debug, Serialize)]
 struct LockEntry {
     #[serde(flatten)]

@@ -325,6 +325,7 @@ fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requir
     Ok((environment.requirement(&line[..at], number)?, hashes))
 }
 
+/// What is read of a pyproject.toml, or of a block in a script (PEP 723).
 #[derive(Deserialize)]
 struct ProjectTables {
     project: Option<Project>,
@@ -334,6 +335,7 @@ struct ProjectTables {
     tool: ToolTables,
 }
 
+/// The `[tool]` tables of the installers.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct ToolTables {

@@ -210,6 +210,7 @@ impl HeaderRule {
     }
 }
 
+/// A file that says which packages a script requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
     pub path: PathBuf,
@@ -243,6 +244,7 @@ pub struct PackageRules {
     pub why: String,
 }
 
+/// A package that policy never installs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeniedPackage {
     pub name: String,

@@ -42,6 +42,7 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
+/// A parsed TOML file that knows the line of each value.
 pub(super) struct TomlDocument<'t> {
     text: &'t str,
     /// Where each line starts, so that a long file is not counted through for every value.

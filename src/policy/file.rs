@@ -45,6 +45,7 @@ pub enum Mode {
     Narrow,
 }
 
+/// An entry of `tools`, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSelector {
     pub selector: Selector,

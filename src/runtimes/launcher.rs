@@ -28,6 +28,7 @@ const MOST_CACHE_BYTES: u64 = 64 * 1024;
 const MOST_ANSWERS: usize = 64;
 const MOST_ANSWER_BYTES: u64 = 4096;
 
+/// What a launcher said about its interpreter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct CachedAnswer {
     text: String,

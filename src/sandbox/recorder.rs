@@ -321,7 +321,7 @@ pub struct Task<'a> {
     pub thread: u32,
 }
 
-/// Where a path leads: what is there, or the last folder that is there and what is missing in it.
+/// Where a path leads: the file there, or the last folder that exists and the names that are missing in it.
 enum ResolvedPath {
     There(OwnedFd),
     Missing(OwnedFd, Vec<u8>),

@@ -33,7 +33,7 @@ const VERBOSE_TEXT: usize = 16 * 1024;
 pub(super) struct CallEnded {
     /// What its caller gets.
     pub report: Report,
-    pub line: LogRecord,
+    pub line: AuditRecord,
     pub caller: String,
     /// `id@version`; what was asked for, where no tool was found.
     pub tool: String,
@@ -74,8 +74,9 @@ impl CallEnded {
     }
 }
 
+/// The audit record of a call.
 #[derive(Clone, Default, Serialize)]
-pub(super) struct LogRecord {
+pub(super) struct AuditRecord {
     pub time: String,
     pub call: String,
     pub user: String,
@@ -236,7 +237,7 @@ mod tests {
         let denial = Denial { operation, target, rule, ..Denial::default() };
         let refused = Some(protocol::RefusalReason::Content { why: long.clone() });
         let event = protocol::TrafficEvent { what: protocol::TrafficKind::Connection, target: long, refused };
-        let line = LogRecord {
+        let line = AuditRecord {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: "0".repeat(36),
             user: part.clone(),
@@ -261,7 +262,7 @@ mod tests {
             notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
             network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
-            ..LogRecord::default()
+            ..AuditRecord::default()
         };
         assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
         let length = audit::ascii(&line).expect("JSON").len() as u64;

@@ -144,7 +144,7 @@ impl Service {
     }
 }
 
-/// Text as Prometheus reads it (exposition format 0.0.4).
+/// Metrics in the text format of Prometheus (exposition format 0.0.4).
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 

@@ -74,6 +74,7 @@ pub struct Executors {
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,
 }
 
+/// What a service is made of.
 pub struct Components {
     pub registry: Arc<registry::Registry>,
     pub rules: Rules,

@@ -250,7 +250,7 @@ pub struct Questions {
     pub state: Value,
 }
 
-/// The client at the other end of a call, as far as it can be asked.
+/// The client of a call: what it can be asked, and what it answered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AskableClient {
     pub can: Vec<Ask>,
@@ -259,6 +259,7 @@ pub struct AskableClient {
     pub state: Value,
 }
 
+/// What the output of a tool is: a plain value, blocks of content, or questions to the client.
 pub enum OutputKind<'a> {
     Plain,
     Content(Content<'a>),

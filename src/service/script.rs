@@ -146,6 +146,7 @@ impl Script {
     }
 }
 
+/// Digests of scripts, by path and the state of the file.
 #[derive(Debug, Default)]
 pub(super) struct DigestCache(Mutex<HashMap<PathBuf, (Stamp, String)>>);
 

@@ -33,7 +33,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// At most one refusal is logged in this time.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// `announced` of a `[[tool_services]]`.
+/// `announced` of a `[[tool_services]]`: whose announcements count, and where they are made.
 #[derive(Clone, Debug)]
 pub struct ListenerSettings {
     pub terms: Terms,

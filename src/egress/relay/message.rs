@@ -16,7 +16,7 @@ const OF_ONE_CONNECTION: [&str; 6] =
 /// Headers that stay whatever `Connection` says.
 const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
-/// Why a request gets an answer of our own.
+/// Why the relay answers a request itself.
 #[derive(Debug)]
 pub struct RequestError {
     pub status: StatusCode,

@@ -65,6 +65,7 @@ impl TrafficMeter {
     }
 }
 
+/// A connection whose bytes are counted.
 pub struct MeteredStream {
     socket: TcpStream,
     /// Set for the connection to a host.

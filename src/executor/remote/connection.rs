@@ -31,6 +31,7 @@ pub enum ServiceMessage {
     TooMuch,
 }
 
+/// A connection to one request queue of a tool service, and the calls that wait for its replies.
 pub struct ServiceConnection {
     pub link: Link,
     waiting: Arc<Waiting>,
@@ -45,6 +46,7 @@ struct Waiting {
     strays: AtomicU64,
 }
 
+/// A call that waits for replies.
 struct WaitingCall {
     inbox: Arc<Inbox>,
     /// Bytes that may still come.

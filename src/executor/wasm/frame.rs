@@ -102,7 +102,7 @@ pub struct Opening {
     pub write: bool,
 }
 
-/// Worker or compiler → host.
+/// A message of a worker or compiler to the host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub enum WorkerMessage {
@@ -128,7 +128,7 @@ pub enum WorkerMessage {
     Unreadable { message: String },
 }
 
-/// One finished call.
+/// How one call of a worker ended, and what it used.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct CallSummary {
@@ -176,6 +176,7 @@ pub struct Refused {
     pub target: String,
 }
 
+/// What the guest was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DenialKind {

@@ -144,7 +144,7 @@ impl WasiHttpView for Guest {
     }
 }
 
-/// Counts all linear memories of a call together.
+/// Counts the linear memories of a call together.
 pub struct MemoryMeter {
     allowed: u64,
     total: u64,

@@ -70,6 +70,7 @@ struct Request {
     allowed: bool,
 }
 
+/// The digests of a saved audit.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 struct ReportDigests {
     /// Of the whole confinement, words and places included.

@@ -30,6 +30,7 @@ pub enum Question {
     Package(String, Option<String>),
 }
 
+/// One tool that can, and by which grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolAccess {

@@ -69,7 +69,7 @@ struct OpenLog {
 #[derive(Debug)]
 struct Begin(Arc<OpenLog>, u64);
 
-/// The right to one record. A call that began and has no end counts as running while this host lives.
+/// The right to write one record. A call that began and has not ended counts as running while this host lives.
 #[derive(Debug)]
 pub struct AuditEntry {
     log: Log,

@@ -45,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
-/// What a host needs to build packages. Nothing of it is looked for or made before a tool requires some.
+/// What a host needs to build packages. None of it is looked for or made before a tool requires packages.
 #[derive(Clone)]
 pub struct BuildSettings {
     /// The folder of the store; `Err`: why there is none, for the person.
@@ -409,6 +409,7 @@ pub(super) fn under_way() -> Fault {
 
 const SECONDS_OF_A_DAY: i64 = 24 * 3600;
 
+/// A lock that was made for a tool.
 pub struct ResolvedLock {
     pub wanted: PackageRequirements,
     /// The lock.

@@ -95,7 +95,7 @@ impl Collector {
     }
 }
 
-/// Has the library send by our own connections.
+/// Has the library send traces by our own connections.
 #[derive(Debug)]
 struct CollectorClient {
     url: CallbackUrl,

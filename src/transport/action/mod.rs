@@ -37,7 +37,7 @@ pub struct ActionTarget {
     pub arguments: Arguments,
 }
 
-/// What one text led to.
+/// What a text of a model led to.
 #[derive(Debug, Serialize)]
 pub struct ActionResult {
     /// The text before the action, which is for the person; all of the text where it holds no action.

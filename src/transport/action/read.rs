@@ -24,7 +24,7 @@ pub enum Dialect {
     Legacy,
 }
 
-/// A text, read.
+/// A text of a model, and the action in it.
 #[derive(Debug, Default)]
 pub struct ParsedText {
     /// The text before the action; all of it where there is none.

@@ -18,7 +18,7 @@ pub const WAITING: usize = 64 << 10;
 /// Requests that are remembered after their answer.
 const ENDED: usize = 4096;
 
-/// One `[[broker]]`.
+/// One `[[broker]]` of the configuration.
 #[derive(Clone, Debug)]
 pub struct BrokerSettings {
     pub terms: Terms,

@@ -145,7 +145,7 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
     }
 }
 
-/// Who reads an answer, and pays for the room that it takes.
+/// Who gets an answer, and pays for the memory that it takes.
 pub struct Recipient {
     pub payer: Payer,
     pub operator: bool,

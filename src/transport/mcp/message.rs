@@ -94,6 +94,7 @@ fn cut_arguments(text: &str) -> Option<(String, String)> {
     Some((format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]), arguments.to_owned()))
 }
 
+/// A JSON-RPC error that answers a message which cannot be served.
 pub type ErrorReply = Box<TxJsonRpcMessage<RoleServer>>;
 
 pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> ErrorReply {

@@ -28,7 +28,7 @@ pub enum Test {
     AnyOf(u32),
 }
 
-/// How the program refuses.
+/// What the program does with a system call that it denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenyAction {
     /// By the error of the rule.

@@ -1,11 +1,11 @@
 //! A tool service in Rust: `cargo run --example joke -- amqp://localhost`. docs/TOOL-SERVICES.md has its descriptors.
 use serde_json::{Map, Value, json};
-use toolhost::broker::{Parts, ServiceRequest, Terms, ToolService, Topic, serve};
+use toolhost::broker::{ReplyStream, ServiceRequest, Terms, ToolService, Topic, serve};
 
 pub struct Joke;
 
 impl ToolService for Joke {
-    async fn invoke(&self, asked: ServiceRequest, _: &Parts) -> Result<Value, String> {
+    async fn invoke(&self, asked: ServiceRequest, _: &ReplyStream) -> Result<Value, String> {
         let text = |of: &Map<String, Value>, name: &str| of.get(name).and_then(Value::as_str).map(str::to_owned);
         let style = text(&asked.config, "style").unwrap_or_else(|| "pun".to_owned());
         let joke = match text(&asked.arguments, "topic").as_deref() {

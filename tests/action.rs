@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use toolhost::executor::method::Methods;
 use toolhost::service::{Arguments, CallRequest, Caller};
-use toolhost::transport::action::{self, Resolved, Resolver};
+use toolhost::transport::action::{self, ActionTarget, Resolver};
 
 /// A model's text, acted on.
 fn act(playground: &Playground, text: &str) -> Ended {
@@ -476,10 +476,10 @@ fn an_interrupt_ends_the_call() {
 struct Nodes;
 
 impl Resolver for Nodes {
-    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<Resolved> {
+    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<ActionTarget> {
         let node = id.strip_prefix("node:")?;
         let arguments = Arguments::Value(json!({"node": node, "inputs": inputs}));
-        Some(Resolved { tool: "act:free".to_owned(), arguments })
+        Some(ActionTarget { tool: "act:free".to_owned(), arguments })
     }
 }
 

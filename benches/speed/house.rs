@@ -13,7 +13,7 @@ use toolhost::executor::process::{Launchers, Scripts};
 use toolhost::executor::wasm::{Cache, Wasm};
 use toolhost::manifest::{self, Language};
 use toolhost::sandbox::identity;
-use toolhost::service::{self, Executors, Parts, Service, audit};
+use toolhost::service::{self, Components, Executors, Service, audit};
 use toolhost::{executor, policy, registry, runtimes};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_toolhost");
@@ -178,8 +178,8 @@ fn made(
     let registry = registry::Registry::new();
     let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
     registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
-    Ok(Service::new(Parts {
-        packages: toolhost::service::packages::Parts::none("a bench without packages"),
+    Ok(Service::new(Components {
+        packages: toolhost::service::packages::BuildSettings::none("a bench without packages"),
         registry: Arc::new(registry),
         rules,
         executors: Executors {

@@ -15,7 +15,7 @@ use toolhost::manifest::Language;
 use toolhost::packages::store::{BuildInfo, Layout, Store};
 use toolhost::packages::{DEFAULT, Index};
 use toolhost::policy::packages::{Ecosystem, Package};
-use toolhost::service::{self, Arguments, CallRequest, Caller, Executors, Parts, Service, Sink, audit};
+use toolhost::service::{self, Arguments, CallRequest, Caller, Components, Executors, Service, Sink, audit};
 use toolhost::{executor, policy, registry, runtimes};
 
 /// What a tool with packages may cost beside the same one in an environment made by hand.
@@ -217,8 +217,8 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
     let registry = registry::Registry::new();
     let loader = registry::DirectToolLoader::new(Vec::new(), vec![base.clone()]);
     registry.add_source(Arc::new(loader)).map_err(anyhow::Error::msg)?;
-    Ok(Service::new(Parts {
-        packages: service::packages::Parts {
+    Ok(Service::new(Components {
+        packages: service::packages::BuildSettings {
             store: Ok(root.join("state/packages")),
             indexes: vec![index],
             npm: Arc::new(|| Err("a bench without npm".to_owned())),

@@ -49,7 +49,7 @@ impl Document<'_> {
 /// Parses exactly one document.
 pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     let text = decode(bytes)?;
-    let (compact, [comment, comma]) = Reader::read(text, dialect)?;
+    let (compact, [comment, comma]) = Parser::read(text, dialect)?;
     let kinds = [
         (comment, "comments are not JSON; toolhost reads them, other programs may not (the first one here)"),
         (comma, "commas before a closing bracket are not JSON; toolhost reads them (the first one here)"),
@@ -63,7 +63,7 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
 /// Exactly one strict document as compact text. No tree of it is made: that can be forty times as large.
 pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     let text = decode(bytes)?;
-    let (compact, _) = Reader::read(text, Dialect::Strict)?;
+    let (compact, _) = Parser::read(text, Dialect::Strict)?;
     let raw = RawValue::from_string(compact);
     raw.map(Text).map_err(|_| problem(text, 0, String::new(), "this is not one JSON value"))
 }
@@ -86,7 +86,7 @@ fn decode(bytes: &[u8]) -> Result<&str, Problem> {
 const PRIVATE: &str = "$serde_json::private::";
 
 /// Reads one document, token by token, and copies it in compact form.
-struct Reader<'t> {
+struct Parser<'t> {
     tokens: Tokens<'t>,
     /// The token at hand, empty at the end of the text, and where it begins.
     part: &'t str,
@@ -100,11 +100,11 @@ struct Reader<'t> {
     lenient: [Option<usize>; 2],
 }
 
-impl<'t> Reader<'t> {
+impl<'t> Parser<'t> {
     fn read(text: &'t str, dialect: Dialect) -> Result<(String, [Option<usize>; 2]), Problem> {
         let (tokens, path, hasher) = (Tokens { text, at: 0 }, Vec::new(), RandomState::new());
         let compact = String::with_capacity(text.len());
-        let mut reader = Reader { tokens, part: "", at: 0, dialect, path, compact, hasher, lenient: [None; 2] };
+        let mut reader = Parser { tokens, part: "", at: 0, dialect, path, compact, hasher, lenient: [None; 2] };
         reader.advance()?;
         reader.value()?;
         match reader.part {
@@ -667,7 +667,8 @@ mod tests {
                 prop_assert_eq!(document.value.to_string(), value.to_string());
                 let copied = compact(text.as_bytes()).expect("own text");
                 prop_assert_eq!(copied.as_str(), value.to_string());
-                prop_assert_eq!(Indented(copied.as_str()).to_string(), serde_json::to_string_pretty(&value).expect("text"));
+                let pretty = serde_json::to_string_pretty(&value).expect("text");
+                prop_assert_eq!(Indented(copied.as_str()).to_string(), pretty);
                 for (pointer, there) in pointers(&value) {
                     let (at, _) = find(&text, &pointer).expect("every value has a place");
                     let mut rest = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();

@@ -173,7 +173,7 @@ impl Place {
         })
     }
 
-    /// The same for another size of the same claim. False: there is no room.
+    /// The same for another size of the same claim. False: it does not fit.
     pub fn resize(&mut self, size: usize) -> bool {
         self.charge(&self.claim.clone(), size).is_ok()
     }

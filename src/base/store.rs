@@ -27,9 +27,9 @@ const ABANDONED: i64 = 3600;
 /// Fewest characters of a key: lower-case hexadecimal digits.
 const LEAST_KEY: usize = 32;
 
-/// One kind of records.
+/// A kind of records in the store.
 #[derive(Debug)]
-pub struct Kind {
+pub struct RecordKind {
     pub mark: &'static [u8; 8],
     /// What follows the key in the name of a record.
     pub ending: &'static str,
@@ -90,7 +90,7 @@ impl Content {
 /// A record that is being written. Dropped unfinished, it is removed.
 pub struct Writer {
     folder: Arc<Folder>,
-    kind: &'static Kind,
+    kind: &'static RecordKind,
     file: File,
     temporary: String,
     name: String,
@@ -142,7 +142,7 @@ impl Drop for Work {
 
 /// What a name in the folder stands for.
 enum Part {
-    Record(&'static Kind),
+    Record(&'static RecordKind),
     Tree,
     Unfinished,
     /// A lock, a folder of work, or what an older version left.
@@ -153,13 +153,13 @@ enum Part {
 pub struct ContentStore {
     folder: Arc<Folder>,
     path: PathBuf,
-    kinds: &'static [Kind],
+    kinds: &'static [RecordKind],
     limits: Limits,
 }
 
 impl ContentStore {
     /// Opens the folder, and makes it where it is missing. The error is for the person.
-    pub fn open(path: &Path, kinds: &'static [Kind], limits: Limits) -> Result<ContentStore, String> {
+    pub fn open(path: &Path, kinds: &'static [RecordKind], limits: Limits) -> Result<ContentStore, String> {
         let folder = Folder::make(path).map_err(|e| format!("{} cannot be used: {e}", path.display()))?;
         let path = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
         let store = ContentStore { folder: Arc::new(folder), path, kinds, limits };
@@ -182,7 +182,7 @@ impl ContentStore {
     }
 
     /// A record that is used now; its content is not looked at.
-    pub fn open_record(&self, key: &str, kind: &Kind) -> Option<Content> {
+    pub fn open_record(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         let content = self.peek(key, kind)?;
         let used = content.file.metadata().ok()?.modified().ok()?;
         if SystemTime::now().duration_since(used).map_or(true, |since| since > USE_PRECISION) {
@@ -192,7 +192,7 @@ impl ContentStore {
     }
 
     /// The same, where only its properties count.
-    pub fn peek(&self, key: &str, kind: &Kind) -> Option<Content> {
+    pub fn peek(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         let file = self.folder.file(&format!("{key}{}", kind.ending), OFlag::O_RDONLY).ok()?;
         let stat = fstat(&file).ok()?;
         let is_private = files::is_me(stat.st_uid) && stat.st_mode & 0o077 == 0 && stat.st_nlink == 1;
@@ -206,18 +206,18 @@ impl ContentStore {
     }
 
     /// A record that is intact; everything else is as if it were missing.
-    pub fn get(&self, key: &str, kind: &Kind) -> Option<Content> {
+    pub fn get(&self, key: &str, kind: &RecordKind) -> Option<Content> {
         self.open_record(key, kind).filter(Content::is_intact)
     }
 
-    pub fn write(&self, key: &str, kind: &'static Kind) -> io::Result<Writer> {
+    pub fn write(&self, key: &str, kind: &'static RecordKind) -> io::Result<Writer> {
         let temporary = format!(".{key}.{}", uuid::Uuid::now_v7());
         let file = self.folder.file(&temporary, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
         let (folder, name) = (Arc::clone(&self.folder), format!("{key}{}", kind.ending));
         Ok(Writer { folder, kind, file, temporary, name, sum: Sha256::new(), bytes: 0 })
     }
 
-    pub fn put(&self, key: &str, kind: &'static Kind, content: &[u8]) -> io::Result<()> {
+    pub fn put(&self, key: &str, kind: &'static RecordKind, content: &[u8]) -> io::Result<()> {
         let mut writer = self.write(key, kind)?;
         writer.write(content)?;
         writer.finish()
@@ -259,7 +259,7 @@ impl ContentStore {
     }
 
     /// The keys of this kind that have a record, and when each was used last.
-    pub fn keys(&self, kind: &Kind) -> io::Result<Vec<(String, SystemTime)>> {
+    pub fn keys(&self, kind: &RecordKind) -> io::Result<Vec<(String, SystemTime)>> {
         let names = self.folder.names()?;
         let keys = names.iter().filter_map(|name| name.strip_suffix(kind.ending)).filter(|name| is_key(name));
         let used = |key: &str| self.peek(key, kind)?.file.metadata().ok()?.modified().ok();
@@ -267,7 +267,7 @@ impl ContentStore {
     }
 
     /// Removes a record and the tree that it names; false: somebody uses or makes it.
-    pub fn remove(&self, key: &str, kind: &Kind, tree: Option<&str>) -> io::Result<bool> {
+    pub fn remove(&self, key: &str, kind: &RecordKind, tree: Option<&str>) -> io::Result<bool> {
         // First the record: what is left if this process ends now belongs to none.
         let names: Vec<_> = [&*format!("{key}{}", kind.ending)].into_iter().chain(tree).map(str::to_owned).collect();
         self.discard(key, &names, &|| false)
@@ -434,9 +434,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    const CODE: Kind = Kind { mark: b"thcode1\n", ending: "", max_bytes: 6000, has_tree: false };
-    const LIST: Kind = Kind { mark: b"thlist1\n", ending: ".list", max_bytes: 6000, has_tree: true };
-    static KINDS: [Kind; 2] = [CODE, LIST];
+    const CODE: RecordKind = RecordKind { mark: b"thcode1\n", ending: "", max_bytes: 6000, has_tree: false };
+    const LIST: RecordKind = RecordKind { mark: b"thlist1\n", ending: ".list", max_bytes: 6000, has_tree: true };
+    static KINDS: [RecordKind; 2] = [CODE, LIST];
     const LIMITS: Limits = Limits { bytes: 12_500, files: 100 };
 
     fn key(digit: &str) -> String {

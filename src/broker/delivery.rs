@@ -17,9 +17,9 @@ pub const CONFIRMED: Duration = Duration::from_secs(30);
 /// connection it would look as if it were lost once more.
 const PUT_BACK: Duration = Duration::from_secs(600);
 
-/// What a link takes in.
+/// Which messages a link receives.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum Subscription {
     /// A queue that several hosts share: each message goes to one of them. RabbitMQ hands out at most `at_once` that
     /// are not done.
     Shared { topic: Topic, subscription: String, at_once: u16 },

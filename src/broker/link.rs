@@ -4,7 +4,7 @@
 //! declared on it. No message is sent twice.
 
 use super::delivery::{
-    CONFIRMED, Delivery, Ends, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Source, Trace,
+    CONFIRMED, Delivery, Ends, Incoming, LARGEST, LONGEST_ID, Outgoing, PublishError, Subscription, Trace,
 };
 #[cfg(feature = "pulsar")]
 use super::pulsar;
@@ -59,7 +59,7 @@ pub struct Link {
 impl Link {
     /// Connects, and connects again, in a task of its own. What comes is read from the receiver, which ends after
     /// `stop`.
-    pub fn open(terms: Terms, source: Source, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
+    pub fn open(terms: Terms, source: Subscription, to: Topic) -> (Link, mpsc::Receiver<Delivery>) {
         let (deliveries, receiver) = mpsc::channel(WAITING);
         let state = LinkState::Away { since: Timestamp::now(), why: FIRST.to_owned() };
         let (sender, standing) = watch::channel(Standing { state, out: None });
@@ -126,7 +126,7 @@ impl Link {
 /// What is kept connected.
 struct Connector {
     terms: Terms,
-    source: Source,
+    source: Subscription,
     to: Topic,
     standing: watch::Sender<Standing>,
     stop: CancellationToken,
@@ -245,7 +245,7 @@ impl Connector {
 }
 
 /// The one place that knows which brokers are compiled in; `Terms` are only made for those.
-async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
     #[cfg(feature = "rabbitmq")]
     if terms.kind == super::terms::BrokerKind::RabbitMq {
         return rabbitmq::connect(terms, source, to).await;

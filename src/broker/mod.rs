@@ -1,4 +1,4 @@
-//! Messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there: `Terms`, a `Source` and a
+//! Messages to and from RabbitMQ or Pulsar, as TrustGraph's tool services speak there: `Terms`, a `Subscription` and a
 //! `Topic` make a `Link`. Knows nothing of tools; shows no credential.
 
 mod announcement;
@@ -13,8 +13,8 @@ mod serve;
 mod terms;
 
 pub use announcement::{Announcement, AnnouncerKey, Sealed};
-pub use delivery::{Delivery, LARGEST, LONGEST_ID, PublishError, Source, Trace};
+pub use delivery::{Delivery, LARGEST, LONGEST_ID, PublishError, Subscription, Trace};
 pub use envelope::{ServiceError, ToolServiceRequest, ToolServiceResponse};
 pub use link::{Link, LinkState};
-pub use serve::{Parts, ServiceRequest, ToolService, serve};
+pub use serve::{ReplyStream, ServiceRequest, ToolService, serve};
 pub use terms::{BrokerKind, Secret, Terms, Topic};

@@ -1,6 +1,6 @@
 //! Pulsar's non-persistent topics, as TrustGraph uses them: what no consumer takes at once is lost.
 
-use super::delivery::{Delivery, Ends, Incoming, Outgoing, PublishError, Source, Trace};
+use super::delivery::{Delivery, Ends, Incoming, Outgoing, PublishError, Subscription, Trace};
 use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -19,7 +19,7 @@ const ID: &str = "id";
 /// Messages that the broker may send ahead. It drops what comes beyond them, so that this does not bound work.
 const PERMITS: u32 = 1000;
 
-pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
     made(terms, terms.credential().await?, source, to).await.map_err(|why| reason(&why))
 }
 
@@ -54,13 +54,13 @@ async fn client(terms: &Terms, token: Option<String>) -> Result<Pulsar<TokioExec
 /// One connection for each way. Nothing answers an acknowledgement, and while one is on its way the kernel holds back
 /// the reply that is written after it (RFC 896), until the broker's kernel confirms it 40 ms later (RFC 1122, section
 /// 4.2.3.2).
-async fn made(terms: &Terms, token: Option<String>, source: &Source, to: &Topic) -> Result<Ends, pulsar::Error> {
+async fn made(terms: &Terms, token: Option<String>, source: &Subscription, to: &Topic) -> Result<Ends, pulsar::Error> {
     let out = client(terms, token.clone()).await?;
     let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
     let producer = out.producer().with_topic(to.uri()).with_options(options).build().await?;
     let (topic, subscription, kind) = match source {
-        Source::Shared { topic, subscription, .. } => (topic, subscription.clone(), SubType::Shared),
-        Source::All { topic } => (topic, format!("toolhost-{}", uuid::Uuid::now_v7()), SubType::Exclusive),
+        Subscription::Shared { topic, subscription, .. } => (topic, subscription.clone(), SubType::Shared),
+        Subscription::All { topic } => (topic, format!("toolhost-{}", uuid::Uuid::now_v7()), SubType::Exclusive),
     };
     let into = client(terms, token).await?;
     let consumer: Consumer<Vec<u8>, TokioExecutor> = into

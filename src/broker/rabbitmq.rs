@@ -1,7 +1,7 @@
 //! RabbitMQ's exchanges and queues exactly as TrustGraph declares them, so that either side may come first. A message
 //! counts as published once the broker says so.
 
-use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Source, Trace};
+use super::delivery::{Delivery, Ends, Hold, Incoming, Outgoing, PublishError, Settlement, Subscription, Trace};
 use super::terms::{Terms, Topic};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -28,7 +28,7 @@ const BURIED: i32 = 1000;
 
 type Failed = lapin::Error;
 
-pub async fn connect(terms: &Terms, source: &Source, to: &Topic) -> Result<Ends, String> {
+pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result<Ends, String> {
     let uri = uri(terms).await?;
     let tls = OwnedTLSConfig { identity: None, cert_chain: terms.ca.clone() };
     let runtime = lapin::runtime::default_runtime().map_err(|why| why.to_string())?;
@@ -53,17 +53,17 @@ async fn uri(terms: &Terms) -> Result<AMQPUri, String> {
     })
 }
 
-async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Result<Ends, Failed> {
+async fn made(connection: Arc<Connection>, source: &Subscription, to: &Topic) -> Result<Ends, Failed> {
     let out = connection.create_channel().await?;
     out.confirm_select(ConfirmSelectOptions::default()).await?;
     fanout(&out, to).await?;
     let channel = connection.create_channel().await?;
     let (topic, queue, options, at_once) = match source {
-        Source::Shared { topic, subscription, at_once } => {
+        Subscription::Shared { topic, subscription, at_once } => {
             let queue = format!("{}.{subscription}", topic.exchange());
             (topic, queue, QueueDeclareOptions::default(), *at_once)
         }
-        Source::All { topic } => {
+        Subscription::All { topic } => {
             let own = QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
             (topic, String::new(), own, REPLIES)
         }
@@ -76,7 +76,7 @@ async fn made(connection: Arc<Connection>, source: &Source, to: &Topic) -> Resul
     let consumer = channel
         .basic_consume(queue.clone().into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
-    let shared = matches!(source, Source::Shared { .. });
+    let shared = matches!(source, Subscription::Shared { .. });
     let way = Arc::new(Way { connection, channel: out, exchange: to.exchange() });
     Ok((Box::new(Messages { consumer, channel, shared, queue: queue.into(), way: way.clone() }), way))
 }

@@ -1,7 +1,7 @@
 //! A tool service written in Rust (`examples/joke.rs`): one method answers every request, also where it fails or
 //! panics.
 
-use super::delivery::{Delivery, LONGEST_ID, PublishError, Source};
+use super::delivery::{Delivery, LONGEST_ID, PublishError, Subscription};
 use super::envelope::{ToolServiceRequest, ToolServiceResponse};
 use super::link::Link;
 use super::terms::{Terms, Topic};
@@ -24,13 +24,14 @@ pub struct ServiceRequest {
 
 /// A tool service.
 pub trait ToolService: Send + Sync + 'static {
-    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `parts` is sent at once,
+    /// Answers one request. A text is sent as it is, anything else as JSON. What goes to `stream` is sent at once,
     /// before the answer, which is the last part then.
-    fn invoke(&self, asked: ServiceRequest, parts: &Parts) -> impl Future<Output = Result<Value, String>> + Send;
+    fn invoke(&self, asked: ServiceRequest, stream: &ReplyStream)
+    -> impl Future<Output = Result<Value, String>> + Send;
 }
 
-/// Where an answer that streams goes.
-pub struct Parts {
+/// Sends the parts of a streamed answer.
+pub struct ReplyStream {
     replies: Arc<Replies>,
     id: Vec<u8>,
 }
@@ -42,7 +43,7 @@ struct Replies {
     refused: AtomicUsize,
 }
 
-impl Parts {
+impl ReplyStream {
     pub async fn send(&self, part: impl Into<String>) {
         self.replies.put(&self.id, ToolServiceResponse::part(part.into())).await;
     }
@@ -51,7 +52,7 @@ impl Parts {
 /// Answers requests until it is dropped. Services of one `id` share them. With RabbitMQ a request counts as answered
 /// once its reply is out: one that was being answered when this ended is asked again.
 pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_once: u16, service: impl ToolService) {
-    let source = Source::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
+    let source = Subscription::Shared { topic: requests, subscription: format!("{id}-request"), at_once };
     let (link, mut came) = Link::open(terms, source, replies);
     let replies = Arc::new(Replies { link, refused: AtomicUsize::new(usize::MAX) });
     let service = Arc::new(service);
@@ -68,7 +69,7 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
 }
 
 async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
-    let parts = Parts { replies: replies.clone(), id: delivery.id.clone() };
+    let stream = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
     let reply = match asked(&delivery.body) {
         // Neither has an answer: what is a reply itself, and what asks under an id that no message may have.
         Ok(None) => None,
@@ -76,7 +77,7 @@ async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl 
         Ok(Some(asked)) => {
             // A task of its own, so that a panic ends nothing else; it ends with this one.
             let mut work = JoinSet::new();
-            work.spawn(async move { service.invoke(asked, &parts).await });
+            work.spawn(async move { service.invoke(asked, &stream).await });
             Some(match work.join_next().await {
                 Some(Ok(Ok(Value::String(text)))) => ToolServiceResponse::whole(text),
                 Some(Ok(Ok(value))) => ToolServiceResponse::whole(value.to_string()),

@@ -6,7 +6,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{call, host, process, words};
 use crate::service::{Arguments, CallRequest};
-use crate::transport::action::{self, Answer};
+use crate::transport::action::{self, ActionResult};
 use std::process::ExitCode;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -40,7 +40,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<Answer> {
+async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<ActionResult> {
     let made = host::launchers(settings)
         .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::complain)));
     let service = match made {
@@ -69,8 +69,8 @@ fn read(from: &str) -> anyhow::Result<String> {
     call::file_text(from)
 }
 
-fn show(args: &Args, answer: Answer) -> ExitCode {
-    let answer = Answer { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
+fn show(args: &Args, answer: ActionResult) -> ExitCode {
+    let answer = ActionResult { outcome: answer.outcome.map(|report| report.for_agents()), ..answer };
     if args.json {
         words::say_json(&answer);
     } else {

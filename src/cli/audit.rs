@@ -53,7 +53,8 @@ pub(super) const LAYERS: words::Table = ("walls", &["name=layer", "state", "why=
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
-    #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"], conflicts_with_all = ["who_can", "call", "diff"])]
+    #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"])]
+    #[arg(conflicts_with_all = ["who_can", "call", "diff"])]
     pub tool: Option<String>,
     /// After the summary every request, limit and wall; without a tool, of every tool
     #[arg(long, conflicts_with_all = ["who_can", "call", "diff"])]
@@ -72,8 +73,9 @@ pub struct Args {
     pub probe: bool,
     /// As the server there knows it, which hears what other hosts announce: ADDRESS:PORT, unix:PATH or
     /// https://NAME:PORT
-    #[arg(long, value_name = "ADDRESS", requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
-    pub http: Option<remote::At>,
+    #[arg(long, value_name = "ADDRESS", value_parser = remote::ServerAddress::parse)]
+    #[arg(requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
+    pub http: Option<remote::ServerAddress>,
     /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], service:ID or
     /// call:TOOL; a relative path starts at the current folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
@@ -431,7 +433,10 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
 
 fn probed(shape: &policy::Shape, examined: &examine::Examined) -> Value {
     let tried = examined.tried.iter().map(|t| {
-        json!({ "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed, "asSaid": t.as_said() })
+        json!({
+            "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed,
+            "asSaid": t.as_said(),
+        })
     });
     json!({
         "tool": shape.tool,

@@ -7,9 +7,9 @@ use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{self, printable};
 use crate::fault::Kind;
-use crate::packages::store::Entry;
+use crate::packages::store::BuiltEnvironment;
 use crate::service::Service;
-use crate::service::packages::{Need, Resolved};
+use crate::service::packages::{Need, ResolvedLock};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -56,8 +56,8 @@ enum Verb {
     Clean { tool: Option<String> },
 }
 
-/// What a verb did, for a program and for a person.
-struct Report {
+/// The output of a verb, for a program and for a person.
+struct VerbOutput {
     json: Value,
     lines: Vec<String>,
     exit: Exit,
@@ -76,7 +76,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     Ok(report.exit.into())
 }
 
-async fn perform(service: &Service, verb: Verb) -> Result<Report, Refusal> {
+async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
     match verb {
         Verb::Lock { tool, packages, out, replace } => lock(service, &tool, &packages, out, replace).await,
         Verb::Build { tool } => build(service, tool.as_deref()).await,
@@ -138,7 +138,7 @@ async fn lock(
     packages: &[String],
     out: Option<PathBuf>,
     replace: bool,
-) -> Result<Report, Refusal> {
+) -> Result<VerbOutput, Refusal> {
     let (need, of_policy) = match packages {
         // The lock that is written is not what is locked: requirements may have changed since.
         [] => (service.need_anew(tool)?.ok_or_else(|| nothing(tool))?, None),
@@ -166,11 +166,11 @@ async fn lock(
     let more = packages.len().saturating_sub(SHOWN);
     lines.extend((more > 0).then(|| format!("  and {more} more")));
     let json = json!({"tool": need.tool, "lock": path, "packages": packages});
-    Ok(Report { json, lines, exit: Exit::Ok })
+    Ok(VerbOutput { json, lines, exit: Exit::Ok })
 }
 
 /// Writes the lock, as a file of the person who asked for it.
-fn written(path: &Path, resolved: &Resolved, replace: bool) -> Result<(), Refusal> {
+fn written(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
     // A pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
         return Err(Refusal::new(Exit::Caller, format!("{} is not a regular file", text::path(path))));
@@ -187,7 +187,7 @@ fn written(path: &Path, resolved: &Resolved, replace: bool) -> Result<(), Refusa
     words::write_file(path, &resolved.text, true).map_err(failed)
 }
 
-async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
+async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     let (needs, mut worst) = needs(service, tool)?;
     let (mut built, mut lines) = (Vec::new(), Vec::new());
     for need in needs {
@@ -212,25 +212,25 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<Report, Refusal>
     if built.is_empty() {
         lines.push("No tool requires packages.".to_owned());
     }
-    Ok(Report { json: json!({ "tools": built }), lines, exit: worst })
+    Ok(VerbOutput { json: json!({ "tools": built }), lines, exit: worst })
 }
 
 /// What a verb did with each entry of a tool, or of all: a row for a program, and a line for a person.
 fn entries(
     service: &Service,
     tool: Option<&str>,
-    mut each: impl FnMut(&Entry, SystemTime) -> Result<(Value, String), Refusal>,
-) -> Result<Report, Refusal> {
+    mut each: impl FnMut(&BuiltEnvironment, SystemTime) -> Result<(Value, String), Refusal>,
+) -> Result<VerbOutput, Refusal> {
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for (entry, used) in of_tool(service, tool)? {
         let (row, line) = each(&entry, used)?;
         rows.push(row);
         lines.push(line);
     }
-    Ok(Report { json: json!({ "entries": rows }), lines, exit: Exit::Ok })
+    Ok(VerbOutput { json: json!({ "entries": rows }), lines, exit: Exit::Ok })
 }
 
-fn list(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
+fn list(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     entries(service, tool, |entry, used| {
         let (about, used, starts) = (&entry.about, stamp(used), &entry.starts);
         let (packages, files) = (about.packages.len(), entry.files());
@@ -254,14 +254,16 @@ fn stamp(time: SystemTime) -> String {
 }
 
 /// Entries that serve this tool now, or were built for it; all, where none is named. Each with its last use.
-fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, SystemTime)>, Refusal> {
+fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>, Refusal> {
     let store = service.packages().store()?;
     let all = store.list().map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
     let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
     let need = service.need(tool);
     let serving = need.as_ref().ok().and_then(|need| service.packages().key(need.as_ref()?).ok());
-    let own = |entry: &Entry| entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key);
+    let own = |entry: &BuiltEnvironment| {
+        entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key)
+    };
     let own: Vec<_> = all.into_iter().filter(|(entry, _)| own(entry)).collect();
     match need {
         // A tool that is gone, or is refused, may have left entries all the same.
@@ -270,7 +272,7 @@ fn of_tool(service: &Service, tool: Option<&str>) -> Result<Vec<(Arc<Entry>, Sys
     }
 }
 
-fn verify(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
+fn verify(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     let (store, mut worst) = (service.packages().store()?, Exit::Ok);
     let report = entries(service, tool, |entry, _| {
         let altered = store.altered(entry);
@@ -284,10 +286,10 @@ fn verify(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
         let row = json!({"key": entry.key, "tool": entry.about.tool, "changed": altered});
         Ok((row, format!("{}  {}: {state}", entry.key, entry.about.tool)))
     })?;
-    Ok(Report { exit: worst, ..report })
+    Ok(VerbOutput { exit: worst, ..report })
 }
 
-fn clean(service: &Service, tool: Option<&str>) -> Result<Report, Refusal> {
+fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     let packages = service.packages();
     let store = packages.store()?;
     let broken = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));

@@ -102,7 +102,7 @@ impl Host<'_> {
         let path = PathBuf::from(text);
         if path.is_dir() && !holds_policies(&path) {
             return Err(wrong("a folder without policies").person(format!(
-                "{}: holds no *.policy.toml; name manifests one by one, or save `toolhost audit --all --json` of both sides",
+                "{}: holds no *.policy.toml; name manifests one by one, or compare two saved `audit --all --json`",
                 text::printable(text)
             )));
         }
@@ -175,7 +175,8 @@ fn no_side(path: &Path) -> fault::Fault {
     let shown = text::path(path);
     let why = match path.symlink_metadata() {
         Ok(_) => {
-            "is neither a manifest (*.tool.json, *.prompt.json, *.resource.json), a policy (*.policy.toml, or a folder of them) nor a saved audit (*.json)"
+            "must be a manifest (*.tool.json, *.prompt.json, *.resource.json), a policy (*.policy.toml, or a folder of \
+             them) or a saved audit (*.json)"
         }
         Err(_) => "is not there",
     };

@@ -63,7 +63,7 @@ fn outcome(result: &Result<String, String>) -> Value {
 }
 
 /// The report, and the exit code that it means. Its tier is `A` where every wall stands; without one nothing runs here
-/// until a fix of `mends` is applied.
+/// until one of its fixes is applied.
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
     let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
     let around = examine::Surroundings {
@@ -219,7 +219,10 @@ fn where_from(settings: &Settings) -> Vec<Value> {
 
 /// What the indexes that policies name mean here: those of the configuration, and those that are missing in it.
 fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Value> {
-    let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing });
+    let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| {
+        let ecosystem = ecosystem.name();
+        json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing })
+    };
     let known = settings.indexes.iter().map(|index| row(&index.name, index.ecosystem, index.words(), false));
     let named = policies.into_iter().flat_map(policy::Policies::all).flat_map(|policy| &policy.packages);
     let named = named.map(|(of, entry)| (*of, &entry.grant.rules.index));
@@ -327,7 +330,7 @@ fn why_sampled() -> String {
     let why = match (mounted("cgroup2"), mounted("cgroup")) {
         (false, false) => "no control groups are mounted",
         (true, false) => {
-            "this process may not make a group with memory and pids below its own (it is not delegated, or other processes are in it)"
+            "this process may not make a group with memory and pids below its own (not delegated, or not empty)"
         }
         (_, true) => "this process may not make groups in the memory, pids and cpuacct hierarchies",
     };

@@ -13,7 +13,7 @@ use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::{identity, limits};
 use crate::service::runlog;
-use crate::service::{self, Collector, Executors, Parts, Service, TraceContext, audit, preflight};
+use crate::service::{self, Collector, Components, Executors, Service, TraceContext, audit, preflight};
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -246,7 +246,8 @@ pub fn named_runtimes(
         let runtime = off_limits.as_ref().map_err(String::clone);
         let runtime = runtime.and_then(|off_limits| runtimes::named(language, &path, off_limits));
         if let Err(why) = &runtime {
-            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {}", text::printable(why));
+            let why = text::printable(why);
+            tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be used: {why}");
         }
         (path, runtime)
     });
@@ -314,7 +315,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
 }
 
 /// What builds packages. `waits`: a call waits for its build however long that takes.
-pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> service::packages::Parts {
+pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> service::packages::BuildSettings {
     let store = settings.packages.clone().ok_or_else(|| "this user has no home folder for it".to_owned());
     let store = store.and_then(|path| {
         let inside = |folder: &PathBuf| path.starts_with(folder) || path.starts_with(files::resolved(folder));
@@ -330,7 +331,7 @@ pub fn packages(settings: &Settings, machine: &policy::Machine, waits: bool) -> 
         let npm = runtimes::npm(&node, &search, &off_limits(&own)?)?;
         Ok((node, npm))
     };
-    service::packages::Parts { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
+    service::packages::BuildSettings { store, indexes: settings.indexes.clone(), npm: Arc::new(npm), waits }
 }
 
 /// Does a verb's work with a service of its own, until that ends or a signal comes, whose exit code is returned then.
@@ -365,7 +366,7 @@ pub fn service(settings: &Settings, launchers: Launchers, waits: Option<fn(&str)
     let mut calls = service::Settings::default();
     calls.running = settings.config.running_calls.unwrap_or(calls.running);
     let packages = packages(settings, &rules.machine, waits.is_some());
-    let service = Service::new(Parts {
+    let service = Service::new(Components {
         packages,
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,

@@ -33,7 +33,7 @@ pub struct Args {
     pub json: bool,
     /// What can be called, as a model API takes it: openai, openai-responses, anthropic or gemini; or prompt: text for
     /// a prompt
-    #[arg(long, value_name = "F", conflicts_with = "json")]
+    #[arg(long, value_name = "F", value_parser = export::Format::parse, conflicts_with = "json")]
     pub format: Option<export::Format>,
 }
 

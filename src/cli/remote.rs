@@ -14,7 +14,6 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::io;
-use std::str::FromStr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -28,36 +27,37 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, clap::Args)]
 pub struct Server {
     /// Where the server listens: ADDRESS:PORT or unix:PATH of this machine, or https://NAME:PORT
-    #[arg(long, value_name = "ADDRESS", env = "TOOLHOST_HTTP", default_value = "127.0.0.1:8787")]
-    pub http: At,
+    #[arg(long, value_name = "ADDRESS", value_parser = ServerAddress::parse)]
+    #[arg(env = "TOOLHOST_HTTP", default_value = "127.0.0.1:8787")]
+    pub http: ServerAddress,
 }
 
 /// A server, as a client names it.
 #[derive(Clone, Debug)]
-pub enum At {
+pub enum ServerAddress {
     Plain(Address),
     /// The name that its certificate shows, or its address; and the port.
     Tls(Authority, u16),
 }
 
-impl FromStr for At {
-    type Err = String;
-
-    fn from_str(written: &str) -> Result<At, String> {
-        let Some(rest) = written.strip_prefix("https://") else { return written.parse().map(At::Plain) };
+impl ServerAddress {
+    pub fn parse(written: &str) -> Result<ServerAddress, String> {
+        let Some(rest) = written.strip_prefix("https://") else {
+            return Address::parse(written).map(ServerAddress::Plain);
+        };
         let authority: Option<Authority> = rest.trim_end_matches('/').parse().ok();
         let authority = authority.filter(|authority| !authority.as_str().contains('@'));
         let port = |authority: &Authority| authority.port_u16();
-        let found = authority.and_then(|authority| port(&authority).map(|port| At::Tls(authority, port)));
+        let found = authority.and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)));
         found.ok_or_else(|| "write https://NAME:PORT".to_owned())
     }
 }
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            At::Plain(address) => address.fmt(f),
-            At::Tls(authority, _) => write!(f, "https://{authority}"),
+            ServerAddress::Plain(address) => address.fmt(f),
+            ServerAddress::Tls(authority, _) => write!(f, "https://{authority}"),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Server {
     async fn asked(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
         let words = |why: io::Error| why.to_string();
         match &self.http {
-            At::Plain(Address::Tcp(address)) => {
+            ServerAddress::Plain(Address::Tcp(address)) => {
                 if !address.ip().to_canonical().is_loopback() {
                     return Err("what is sent there can be read on the way: name it as https://NAME:PORT".to_owned());
                 }
@@ -103,12 +103,12 @@ impl Server {
                 trusted(holder(&stream).await.map_err(words)?)?;
                 spoken(stream, &address.to_string(), method, path, body).await
             }
-            At::Plain(Address::Unix(socket)) => {
+            ServerAddress::Plain(Address::Unix(socket)) => {
                 let stream = UnixStream::connect(socket).await.map_err(words)?;
                 trusted(unix_peer(&stream).map_err(words)?)?;
                 spoken(stream, "localhost", method, path, body).await
             }
-            At::Tls(authority, port) => {
+            ServerAddress::Tls(authority, port) => {
                 let name = authority.host().trim_start_matches('[').trim_end_matches(']');
                 let stream = TcpStream::connect((name, *port)).await.map_err(words)?;
                 let stream = tls::connect(&tls::of_machine(), name, stream).await.map_err(words)?;

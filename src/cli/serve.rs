@@ -13,7 +13,7 @@ use crate::service::background::Background;
 use crate::service::runlog;
 use crate::service::{Caller, Service};
 use crate::transport::announced::{self, Announcements};
-use crate::transport::broker::{Brokers, Entry};
+use crate::transport::broker::{BrokerSettings, Brokers};
 use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
 use std::convert::Infallible;
@@ -36,7 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "stdio")]
     pub user: Option<String>,
     /// Speak HTTP at ADDRESS:PORT or unix:PATH
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
+    #[arg(long, value_name = "ADDRESS", value_parser = http::Address::parse)]
+    #[arg(num_args = 0..=1, default_missing_value = "127.0.0.1:8787")]
     pub http: Option<http::Address>,
     /// Callers over HTTP present a token whose hash stands in this file (`toolhost token NAME` makes one)
     #[arg(long, value_name = "FILE", requires = "http")]
@@ -95,7 +96,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             Some(address) => Some(listening(&settings, address, args.insecure).await?),
             None => None,
         };
-        let entries: Vec<Entry> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
+        let entries: Vec<BrokerSettings> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
         let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
         let service = host::service(&settings, host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
@@ -161,7 +162,7 @@ type OverBrokers = (Arc<Brokers>, Arc<Announcements>);
 /// Serves over brokers, announces what it serves, and hears what others announce. Returns what does, until it ends.
 async fn over_brokers(
     settings: &Settings,
-    entries: &[Entry],
+    entries: &[BrokerSettings],
     service: &Arc<Service>,
     (stop, kill): (&CancellationToken, &CancellationToken),
 ) -> anyhow::Result<(OverBrokers, JoinSet<()>)> {
@@ -228,8 +229,8 @@ async fn listening(
     let jwt = jwt.transpose().map_err(refuse)?;
     let callers = match (tokens, jwt) {
         (None, None) if !files::is_me(nix::unistd::geteuid().as_raw()) => {
-            let why = "this user has no id of its own in this user namespace, so connections of others look like its own: \
-                       add --token-file FILE (`toolhost token NAME` makes one), or map the id of this user";
+            let why = "this user has no id of its own in this user namespace, so connections of others look like its \
+                       own: add --token-file FILE (`toolhost token NAME` makes one), or map the id of this user";
             return Err(refuse(why.to_owned()).into());
         }
         (None, None) => http::Callers::Own(host::login()),
@@ -275,7 +276,7 @@ fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
 }
 
 /// What is served over brokers, and what of it cannot be called.
-fn say_brokers(service: &Service, entries: &[Entry]) {
+fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
     for entry in entries {
         let caller = Caller::named(entry.caller.clone());
         for tool in &entry.tools {

@@ -1,7 +1,7 @@
 //! Settings: where tools, scripts and policies lie, and which flag, variable or file said so.
 //!
-//! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. A config file in the current folder,
-//! or one that others can write, is not used.
+//! A flag goes before `TOOLHOST_*`, that before the config file, that before the root. A config file in the current
+//! folder, or one that others can write, is not used.
 
 use super::refusal::{Exit, Refusal};
 use crate::base::{files, text};
@@ -235,7 +235,7 @@ impl Settings {
     }
 
     /// What other hosts may announce to this one.
-    pub fn announced(&self) -> Vec<announced::Entry> {
+    pub fn announced(&self) -> Vec<announced::ListenerSettings> {
         self.tool_services.iter().filter_map(|called| called.announced.clone()).collect()
     }
 
@@ -243,8 +243,8 @@ impl Settings {
     pub fn unheard(&self) -> Option<String> {
         let from = self.announced().into_iter().flat_map(|entry| entry.from);
         let tools: Vec<String> = from.map(|from| format!("{}.*", from.namespace)).collect();
-        let words = "what other hosts announce only a running server hears (`toolhost status` lists it, `toolhost audit TOOL \
-                     --http ADDRESS` shows one)";
+        let words = "what other hosts announce only a running server hears (`toolhost status` lists it, `toolhost \
+                     audit TOOL --http ADDRESS` shows one)";
         (!tools.is_empty()).then(|| format!("Nothing is known here of {}: {words}.", tools.join(", ")))
     }
 

@@ -60,7 +60,8 @@ pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: 
 /// Commands for a shell, each with its document.
 fn written(told: &Descriptors) -> String {
     let mut out = String::from(
-        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart its agents after both, or put both\n\
+        "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart its agents after both, or \
+         put both\n\
          # in one change: an agent that hears of the tool before its service leaves it out.\n",
     );
     for (kind, key, value) in [("tool-service", &told.service_key, &told.service), ("tool", &told.tool_key, &told.tool)]

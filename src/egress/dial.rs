@@ -1,7 +1,7 @@
 //! From a granted name to a connected socket, on the host's side: only granted names are resolved, and only addresses
 //! that were checked are connected to.
 
-use super::protocol::Refusal;
+use super::protocol::RefusalReason;
 use super::{resolver, tls};
 use crate::base::address;
 use crate::base::netlink::Netlink;
@@ -54,7 +54,7 @@ pub struct Dialler {
 
 impl Dialler {
     /// A socket connected to this host.
-    pub async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, Refusal> {
+    pub async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, RefusalReason> {
         let canonical = match host {
             Host::Name(name) => host::name(name).as_ref() == Some(name),
             Host::Address(_) => true,
@@ -62,7 +62,7 @@ impl Dialler {
         };
         let granted = self.granted(host, port);
         if granted.is_empty() || !canonical {
-            return Err(Refusal::NotGranted);
+            return Err(RefusalReason::NotGranted);
         }
         let [who, tool] = &self.payer;
         let keys = [(who.clone(), DIALS_OF_ONE), (format!("{who}\0{tool}"), DIALS_OF_A_TOOL)];
@@ -71,7 +71,7 @@ impl Dialler {
             return through(proxy, &format!("{name}:{port}")).await;
         }
         let addresses = match host {
-            Host::Name(name) => resolver::resolve(name).await.map_err(|why| Refusal::Unresolved { why })?,
+            Host::Name(name) => resolver::resolve(name).await.map_err(|why| RefusalReason::Unresolved { why })?,
             Host::Address(address) => vec![*address],
             Host::Any | Host::Below(_) => Vec::new(),
         };
@@ -92,11 +92,12 @@ impl Dialler {
             let fix = match ranges.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "; if it is meant: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's callbacks)",
+                    "; if it is meant: ranges = [{}] in its entry ([network] hosts, [indexes], or a caller's \
+                     callbacks)",
                     ranges.join(", ")
                 ),
             };
-            return Err(Refusal::Address { why: format!("{}{fix}", refused.join("; ")) });
+            return Err(RefusalReason::Address { why: format!("{}{fix}", refused.join("; ")) });
         }
         if let Some(proxy) = &self.proxy {
             let at = SocketAddr::new(checked[0], port);
@@ -123,7 +124,7 @@ fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
 }
 
 /// The first of these addresses that answers.
-async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, Refusal> {
+async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, RefusalReason> {
     let mut last = String::new();
     for address in addresses.into_iter().take(ADDRESSES) {
         let at = SocketAddr::new(address, port);
@@ -133,7 +134,7 @@ async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, Refusal
             Err(_) => last = format!("{at}: no answer in {} s", CONNECT.as_secs()),
         }
     }
-    Err(Refusal::Unreached { why: last })
+    Err(RefusalReason::Unreached { why: last })
 }
 
 /// The buffers of this machine's own sockets are bounded too: what a relay holds is reckoned with them.
@@ -144,13 +145,13 @@ async fn socket(at: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(at).await
 }
 
-fn ready(stream: TcpStream) -> Result<TcpStream, Refusal> {
-    stream.set_nodelay(true).map_err(|e| Refusal::Unreached { why: e.to_string() })?;
+fn ready(stream: TcpStream) -> Result<TcpStream, RefusalReason> {
+    stream.set_nodelay(true).map_err(|e| RefusalReason::Unreached { why: e.to_string() })?;
     Ok(stream)
 }
 
 /// A tunnel to `target` through the operator's proxy.
-async fn through(proxy: &str, target: &str) -> Result<TcpStream, Refusal> {
+async fn through(proxy: &str, target: &str) -> Result<TcpStream, RefusalReason> {
     let tunnel = async {
         let at = tokio::net::lookup_host(proxy).await?.next();
         let mut stream = socket(at.ok_or_else(|| io::Error::other("its name has no address"))?).await?;
@@ -172,8 +173,8 @@ async fn through(proxy: &str, target: &str) -> Result<TcpStream, Refusal> {
     };
     match timeout(2 * CONNECT, tunnel).await {
         Ok(Ok(stream)) => ready(stream),
-        Ok(Err(e)) => Err(Refusal::Unreached { why: format!("the proxy {proxy}: {e}") }),
-        Err(_) => Err(Refusal::Unreached { why: format!("the proxy {proxy}: no answer") }),
+        Ok(Err(e)) => Err(RefusalReason::Unreached { why: format!("the proxy {proxy}: {e}") }),
+        Err(_) => Err(RefusalReason::Unreached { why: format!("the proxy {proxy}: no answer") }),
     }
 }
 
@@ -215,13 +216,13 @@ const HEAD: usize = 16 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub enum PostError {
     /// Refused before anything was sent.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// Reached, and no answer came.
     Broken(String),
 }
 
-impl From<Refusal> for PostError {
-    fn from(refusal: Refusal) -> PostError {
+impl From<RefusalReason> for PostError {
+    fn from(refusal: RefusalReason) -> PostError {
         PostError::Refused(refusal)
     }
 }
@@ -241,7 +242,8 @@ pub async fn post(
     let trust = trust.map_err(|e| PostError::Broken(e.to_string()))?;
     let stream = dialler.dial(&url.host, url.port).await?;
     let Some(trust) = trust else { return sent(stream, url, headers, body).await };
-    let stream = tls::connect(&trust, &url.name(), stream).await.map_err(|e| Refusal::Tls { why: e.to_string() })?;
+    let stream =
+        tls::connect(&trust, &url.name(), stream).await.map_err(|e| RefusalReason::Tls { why: e.to_string() })?;
     sent(stream, url, headers, body).await
 }
 
@@ -280,7 +282,9 @@ mod tests {
     async fn a_header_opens_its_port_of_its_host_where_port_80_is_granted() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
         let port = listener.local_addr().expect("an address").port();
-        let rule = serde_json::json!({"host": "localhost", "port": port, "name": "a", "value": "{}", "methods": [], "paths": []});
+        let rule = serde_json::json!({
+            "host": "localhost", "port": port, "name": "a", "value": "{}", "methods": [], "paths": [],
+        });
         let rule: HeaderRule = serde_json::from_value(rule).expect("a rule");
         let headers = vec![("KEY".to_owned(), rule)];
         let dialler = |granted: &str, ranges: &[&str]| Dialler {
@@ -293,8 +297,8 @@ mod tests {
         assert!(dialler("localhost:80", &all).dial(&localhost, port).await.is_ok());
         assert!(dialler("localhost", &all).dial(&localhost, port).await.is_ok());
         let bare = dialler("localhost", &[]).dial(&localhost, port).await.err();
-        assert!(matches!(bare, Some(Refusal::Address { .. })), "{bare:?}");
-        let refused = Some(Refusal::NotGranted);
+        assert!(matches!(bare, Some(RefusalReason::Address { .. })), "{bare:?}");
+        let refused = Some(RefusalReason::NotGranted);
         assert_eq!(dialler("localhost:443", &all).dial(&localhost, port).await.err(), refused);
         assert_eq!(dialler("localhost:80", &all).dial(&localhost, port ^ 1).await.err(), refused);
         let (other, address) = (Host::Name("a.localhost".into()), Host::Address([127, 0, 0, 1].into()));
@@ -328,7 +332,7 @@ mod tests {
             proxy: Some(at),
         };
         let name = |name: &str| Host::Name(name.to_owned());
-        assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(Refusal::NotGranted));
+        assert_eq!(dialler(at.clone()).dial(&name("b.test"), 443).await.err(), Some(RefusalReason::NotGranted));
         let mut tunnel = dialler(at).dial(&name("a.test"), 443).await.expect("a tunnel");
         let mut said = String::new();
         tunnel.read_to_string(&mut said).await.expect("text");
@@ -338,6 +342,9 @@ mod tests {
         );
         let (at, _) = proxy("HTTP/1.1 403 Forbidden\r\n\r\n").await;
         let refused = dialler(at).dial(&name("a.test"), 443).await.err();
-        assert!(matches!(&refused, Some(Refusal::Unreached { why }) if why.contains("403 Forbidden")), "{refused:?}");
+        assert!(
+            matches!(&refused, Some(RefusalReason::Unreached { why }) if why.contains("403 Forbidden")),
+            "{refused:?}"
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! The host's end of one relay: dials for it, and keeps what it says of each call.
 
 use super::dial::Dialler;
-use super::protocol::{EVENTS, Event, FromRelay, LIMITS, Refusal, Served, TEXT, ToRelay, Totals, TrafficKind};
+use super::protocol::{
+    EVENTS, FromRelay, LIMITS, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent, TrafficKind,
+};
 use crate::base::{lock, mask, messages, text};
 use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
@@ -31,7 +33,7 @@ const DIAL_INTERVAL: Duration = Duration::from_millis(1);
 struct Dialled {
     id: u64,
     target: HostPattern,
-    socket: Result<TcpStream, Refusal>,
+    socket: Result<TcpStream, RefusalReason>,
 }
 
 /// The host's end of a relay that serves.
@@ -81,7 +83,9 @@ impl Lease {
                     Err(error) => Err(error),
                 },
                 Some(done) = dials.join_next() => match done {
-                    Ok(Dialled { id, target, socket }) => self.answer(id, &target, socket, traffic).await.map(|()| false),
+                    Ok(Dialled { id, target, socket }) => {
+                        self.answer(id, &target, socket, traffic).await.map(|()| false)
+                    }
                     Err(failed) => Err(io::Error::other(failed)),
                 },
             };
@@ -116,9 +120,9 @@ impl Lease {
                     (traffic.totals.connections, traffic.principal.clone())
                 };
                 let refusal = match () {
-                    () if dials.len() >= self.most => Refusal::Limit { limit: Limit::Connections },
+                    () if dials.len() >= self.most => RefusalReason::Limit { limit: Limit::Connections },
                     () if dialled > DIALS => {
-                        Refusal::Bound { why: format!("more than {DIALS} connections in one call") }
+                        RefusalReason::Bound { why: format!("more than {DIALS} connections in one call") }
                     }
                     () => {
                         let mut dialler = self.dialler.clone();
@@ -148,7 +152,7 @@ impl Lease {
         &self,
         id: u64,
         target: &HostPattern,
-        dialled: Result<TcpStream, Refusal>,
+        dialled: Result<TcpStream, RefusalReason>,
         traffic: &Mutex<Traffic>,
     ) -> io::Result<()> {
         let (message, socket) = match dialled {
@@ -156,7 +160,7 @@ impl Lease {
             Err(refusal) => {
                 let traffic = &mut *lock(traffic);
                 traffic.totals.connections_refused += 1;
-                traffic.saw(Event {
+                traffic.saw(TrafficEvent {
                     what: TrafficKind::Connection,
                     target: target.to_string(),
                     refused: Some(refusal),
@@ -217,8 +221,12 @@ impl Lease {
 /// Tells of the relay's end, once.
 fn lost(traffic: &Mutex<Traffic>) {
     let traffic = &mut *lock(traffic);
-    if !traffic.events.iter().any(|event| event.refused == Some(Refusal::RelayEnded)) {
-        traffic.saw(Event { what: TrafficKind::Connection, target: String::new(), refused: Some(Refusal::RelayEnded) });
+    if !traffic.events.iter().any(|event| event.refused == Some(RefusalReason::RelayEnded)) {
+        traffic.saw(TrafficEvent {
+            what: TrafficKind::Connection,
+            target: String::new(),
+            refused: Some(RefusalReason::RelayEnded),
+        });
     }
 }
 
@@ -230,7 +238,7 @@ pub struct Traffic {
     #[serde(skip)]
     pub principal: String,
     /// The first `EVENTS` that were served, and as many that were refused.
-    pub events: Vec<Event>,
+    pub events: Vec<TrafficEvent>,
     /// Where `counted` is false, what the host saw until then: at least so much.
     pub totals: Totals,
     /// The relay told its counts when the call ended.
@@ -244,7 +252,9 @@ impl Traffic {
     /// What the relay tells of a call that runs; whether it passed a limit.
     fn receive(&mut self, message: FromRelay) -> io::Result<bool> {
         match message {
-            FromRelay::Saw(event) if event.refused.as_ref().is_none_or(Refusal::is_of_the_relay) => self.saw(event),
+            FromRelay::Saw(event) if event.refused.as_ref().is_none_or(RefusalReason::is_of_the_relay) => {
+                self.saw(event)
+            }
             FromRelay::Saw(_) => {}
             FromRelay::Over { limit } if LIMITS.contains(&limit) => self.over = Some(limit),
             _ => return Err(io::ErrorKind::InvalidData.into()),
@@ -253,15 +263,15 @@ impl Traffic {
     }
 
     /// What was refused before it came to a relay, or where there is none.
-    pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: Refusal) {
+    pub fn refused(&mut self, what: TrafficKind, target: &str, refusal: RefusalReason) {
         self.totals.refuse(what);
-        self.saw(Event { what, target: target.to_owned(), refused: Some(refusal) });
+        self.saw(TrafficEvent { what, target: target.to_owned(), refused: Some(refusal) });
     }
 
     /// An event that the host itself knows of.
-    fn saw(&mut self, mut event: Event) {
+    fn saw(&mut self, mut event: TrafficEvent) {
         let alike = self.events.iter().filter(|other| other.refused.is_some() == event.refused.is_some()).count();
-        if alike < EVENTS || event.refused == Some(Refusal::RelayEnded) {
+        if alike < EVENTS || event.refused == Some(RefusalReason::RelayEnded) {
             event.target = bounded(&event.target);
             event.refused = event.refused.map(|refusal| refusal.with_text(bounded));
             self.events.push(event);

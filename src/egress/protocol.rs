@@ -57,7 +57,7 @@ pub enum FromRelay {
     Dial { id: u64, host: Host, port: u16 },
     /// Something that the call did: one of the first `EVENTS`. Of `Undialled` the host knows more, and of requests only
     /// refused ones are reported.
-    Saw(Event),
+    Saw(TrafficEvent),
     /// The call passed this limit; its connections are reset.
     Over { limit: Limit },
     /// The call is over, and nothing of it is left.
@@ -67,13 +67,13 @@ pub enum FromRelay {
 /// What a tool did with its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
+pub struct TrafficEvent {
     pub what: TrafficKind,
     /// The name as asked for (not yet escaped), `name:port`, or `address:port`.
     pub target: String,
     /// Why it was refused; `None`: it was served.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<Refusal>,
+    pub refused: Option<RefusalReason>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,9 +92,10 @@ pub enum TrafficKind {
     Replaced,
 }
 
+/// Why the relay did not serve what a tool did with its network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "rule")]
-pub enum Refusal {
+pub enum RefusalReason {
     /// No grant reaches the name or address, at this port.
     NotGranted,
     /// The address was given to no name, or the name was never asked for.
@@ -119,10 +120,10 @@ pub enum Refusal {
     RelayEnded,
 }
 
-impl Refusal {
+impl RefusalReason {
     /// The same, with its text changed.
-    pub fn with_text(mut self, change: impl FnOnce(&str) -> String) -> Refusal {
-        use Refusal::{Address, Bound, Content, Secret, Tls, Unreached, Unresolved};
+    pub fn with_text(mut self, change: impl FnOnce(&str) -> String) -> RefusalReason {
+        use RefusalReason::{Address, Bound, Content, Secret, Tls, Unreached, Unresolved};
         if let Unresolved { why }
         | Address { why }
         | Unreached { why }
@@ -138,7 +139,7 @@ impl Refusal {
 
     /// What only the person hears.
     pub fn detail(&self) -> Option<&str> {
-        use Refusal::{Address, Tls, Unreached, Unresolved};
+        use RefusalReason::{Address, Tls, Unreached, Unresolved};
         match self {
             Unresolved { why } | Address { why } | Unreached { why } | Tls { why } => Some(why),
             _ => None,
@@ -148,32 +149,37 @@ impl Refusal {
     /// Whether a relay can know of it.
     pub fn is_of_the_relay(&self) -> bool {
         match self {
-            Refusal::Limit { limit } => LIMITS.contains(limit),
-            Refusal::Unresolved { .. } | Refusal::Address { .. } | Refusal::Unreached { .. } => false,
-            other => *other != Refusal::RelayEnded,
+            RefusalReason::Limit { limit } => LIMITS.contains(limit),
+            RefusalReason::Unresolved { .. } | RefusalReason::Address { .. } | RefusalReason::Unreached { .. } => false,
+            other => *other != RefusalReason::RelayEnded,
         }
     }
 
     /// Whether a rule of this host refused, rather than the other end.
     pub fn is_a_rule(&self) -> bool {
-        let other_end = matches!(self, Refusal::Unresolved { .. } | Refusal::Unreached { .. } | Refusal::Tls { .. });
-        !other_end && *self != Refusal::RelayEnded
+        let other_end = matches!(
+            self,
+            RefusalReason::Unresolved { .. } | RefusalReason::Unreached { .. } | RefusalReason::Tls { .. }
+        );
+        !other_end && *self != RefusalReason::RelayEnded
     }
 }
 
 /// In words for anybody: no address of this machine or its network.
-impl fmt::Display for Refusal {
+impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NotGranted => f.write_str("not granted"),
-            Refusal::NoName => f.write_str("the address belongs to no name that this call asked for"),
-            Refusal::Unresolved { .. } => f.write_str("the name does not resolve"),
-            Refusal::Address { .. } => f.write_str("it has only addresses that no tool reaches unasked"),
-            Refusal::Unreached { .. } => f.write_str("it could not be reached"),
-            Refusal::Tls { .. } => f.write_str("no trusted TLS with it"),
-            Refusal::Content { why } | Refusal::Bound { why } | Refusal::Secret { why } => f.write_str(why),
-            Refusal::Limit { limit } => write!(f, "the limit {} is reached", limit.name()),
-            Refusal::RelayEnded => f.write_str("the relay of this call ended"),
+            RefusalReason::NotGranted => f.write_str("not granted"),
+            RefusalReason::NoName => f.write_str("the address belongs to no name that this call asked for"),
+            RefusalReason::Unresolved { .. } => f.write_str("the name does not resolve"),
+            RefusalReason::Address { .. } => f.write_str("it has only addresses that no tool reaches unasked"),
+            RefusalReason::Unreached { .. } => f.write_str("it could not be reached"),
+            RefusalReason::Tls { .. } => f.write_str("no trusted TLS with it"),
+            RefusalReason::Content { why } | RefusalReason::Bound { why } | RefusalReason::Secret { why } => {
+                f.write_str(why)
+            }
+            RefusalReason::Limit { limit } => write!(f, "the limit {} is reached", limit.name()),
+            RefusalReason::RelayEnded => f.write_str("the relay of this call ended"),
         }
     }
 }

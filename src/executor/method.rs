@@ -52,12 +52,13 @@ pub enum Method {
     Script(ScriptMethod),
 }
 
-type Names = (String, String);
+/// The names of a service and of its method.
+type MethodName = (String, String);
 
 /// The services of this host.
 #[derive(Default)]
 pub struct Methods {
-    methods: RwLock<BTreeMap<Names, Method>>,
+    methods: RwLock<BTreeMap<MethodName, Method>>,
 }
 
 impl Methods {
@@ -151,7 +152,8 @@ impl executor::Executor for Methods {
 
 /// Whether a handler is the method that tells of calls in the background.
 pub fn tells_of_calls(handler: &Handler) -> bool {
-    matches!(handler, Handler::ServiceMethod { service, method, .. } if (service.as_str(), method.as_str()) == CALL_STATUS)
+    let Handler::ServiceMethod { service, method, .. } = handler else { return false };
+    (service.as_str(), method.as_str()) == CALL_STATUS
 }
 
 /// A plain function as a method.

@@ -82,8 +82,8 @@ pub struct Denial {
 /// Rules of attempts, or their beginnings, that no manifest and no policy lifts.
 pub const NEVER: [&str; 3] = [WITHIN, crate::sandbox::WRITABLE, crate::sandbox::UNRESOLVED];
 /// The rule where wasmtime refused a file that is granted.
-pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, or it would \
-                          make a link";
+pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's own rights forbid it, \
+                          or it would make a link";
 
 /// A staged file that was published, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

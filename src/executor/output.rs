@@ -129,8 +129,8 @@ impl Output {
                 Err(problem) => bad(&format!("the parts of the stream are not a list: {}", problem.message)),
             },
             (None, false, true) if self.parts.1 > 0 => bad(
-                "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as one JSON \
-                 value",
+                "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or the whole answer as \
+                 one JSON value",
             ),
             (None, false, _) => judge("stdout", &self.rest, is_text),
         }
@@ -167,8 +167,8 @@ pub fn judge(what: &str, bytes: &[u8], is_text: bool) -> Ending {
         Err(_) if is_text => Ending::answer(&text.trim_end_matches(['\r', '\n']).into()),
         Err(_) if text.trim().is_empty() => bad(format!("{what} is empty; it must be a single JSON value")),
         Err(Problem { line, column, message, .. }) => bad(format!(
-            "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print diagnostics to \
-             stderr"
+            "{what} must be a single JSON value; not JSON at line {line}, column {column}: {message} — print \
+             diagnostics to stderr"
         )),
     }
 }

@@ -100,7 +100,7 @@ impl Manifest {
 
 /// Names that the schema does not declare. A schema with its own rule for those (`additionalProperties` …) judges them.
 fn unknown_names(root: &Value, given: &Map<String, Value>) -> Vec<Flaw> {
-    let Names { known, open_ended } = names(root);
+    let ParameterNames { known, open_ended } = names(root);
     if open_ended || known.is_empty() {
         return Vec::new();
     }
@@ -117,16 +117,16 @@ pub fn declares(root: &Value, name: &str) -> bool {
     names(root).known.iter().any(|known| *known == name)
 }
 
-/// The parameters that a schema declares anywhere.
-struct Names<'s> {
+/// The names of the parameters that a schema declares anywhere.
+struct ParameterNames<'s> {
     known: Vec<&'s String>,
     /// The schema has a rule for further names itself.
     open_ended: bool,
 }
 
-fn names(root: &Value) -> Names<'_> {
+fn names(root: &Value) -> ParameterNames<'_> {
     let speaks = ["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"];
-    let mut names = Names { known: Vec::new(), open_ended: false };
+    let mut names = ParameterNames { known: Vec::new(), open_ended: false };
     for schema in alternatives(root, root) {
         names.open_ended |= speaks.iter().any(|keyword| schema.get(keyword).is_some());
         let declared = schema.get("properties").and_then(Value::as_object);

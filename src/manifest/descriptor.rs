@@ -4,7 +4,7 @@
 
 use super::reader::{Reader, below};
 use super::schema::Schema;
-use super::types::{Asks, Execution, Handler, Manifest, Metadata, Reading, Remote, ServiceDescriptor, id_fault};
+use super::types::{Asks, Execution, Handler, Manifest, ManifestResult, Metadata, Remote, ServiceDescriptor, id_fault};
 use crate::base::json::{self, Document};
 use crate::base::problem::{Code, Problem};
 use crate::base::text;
@@ -73,7 +73,7 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
 }
 
 /// Reads a `*.tool.json` as the descriptor of a tool; `None`: it is a manifest.
-pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<Reading> {
+pub(super) fn tool_file(document: &Document<'_>, bytes: &[u8]) -> Option<ManifestResult> {
     let top = document.value.as_object().filter(|top| !top.contains_key("handler") && !top.contains_key("toolId"))?;
     let mut reader = Reader::from_json(document);
     // TrustGraph keeps it under its key: { "tool/NAME": … }.

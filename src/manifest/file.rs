@@ -7,7 +7,9 @@ use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
-use super::types::{Asks, Execution, Handler, Language, Manifest, Reading, extension_kind, id_fault, version_range};
+use super::types::{
+    Asks, Execution, Handler, Language, Manifest, ManifestResult, extension_kind, id_fault, version_range,
+};
 use super::{arguments, descriptor, document, environment};
 use crate::base::problem::{Code, Problem};
 use crate::base::{json, suggest, text};
@@ -27,20 +29,20 @@ pub static SCHEMA: LazyLock<Value> =
     methods = { validate = false },
     pattern_options = { engine = regex }
 )]
-struct Shape;
+struct ManifestSchema;
 
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
 
 /// Reads one manifest. The problems beside a manifest are warnings and notes.
-pub fn read(bytes: &[u8]) -> Reading {
+pub fn read(bytes: &[u8]) -> ManifestResult {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     if let Some(read) = descriptor::tool_file(&document, bytes) {
         return read;
     }
     let mut reader = Reader::from_json(&document);
-    if !Shape::is_valid(&document.value) {
-        reader.hold_to((&SCHEMA, Shape::iter_errors), &document.value, "");
+    if !ManifestSchema::is_valid(&document.value) {
+        reader.hold_to((&SCHEMA, ManifestSchema::iter_errors), &document.value, "");
         reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);

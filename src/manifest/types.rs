@@ -144,7 +144,7 @@ pub struct Example {
 }
 
 /// A manifest with its warnings, or why there is none.
-pub type Reading = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
+pub type ManifestResult = Result<(Manifest, Vec<Problem>), Vec<Problem>>;
 
 /// One validated manifest.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use crate::base::{files, text};
 use crate::manifest::{Code, Language, Severity};
-use crate::policy::packages::{Ecosystem, Package, Source};
+use crate::policy::packages::{Ecosystem, Package, SourceFile};
 use crate::policy::{At, FileProblem, versions};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
@@ -20,7 +20,7 @@ const LARGEST_WRITTEN: u64 = 1 << 20;
 pub(super) const MOST: usize = 5000;
 
 /// Where a script lies.
-pub struct Place<'a> {
+pub struct ScriptLocation<'a> {
     pub script: &'a Path,
     pub language: Language,
     /// The version of the interpreter, with which markers are compared.
@@ -28,20 +28,20 @@ pub struct Place<'a> {
     /// Only the script itself speaks for it: it lies directly in a base folder, or in a folder of other tools.
     pub alone: bool,
     /// As if the lock that toolhost writes were not there.
-    pub anew: bool,
+    pub ignore_lock: bool,
     /// Who may write a file, or could in an earlier call: such a file is refused.
     pub writer: &'a dyn Fn(&Path) -> Option<String>,
 }
 
 /// The folder of a script, held open.
-pub(super) struct Folder<'a> {
+pub(super) struct ScriptFolder<'a> {
     at: OwnedFd,
     path: &'a Path,
     writer: &'a dyn Fn(&Path) -> Option<String>,
 }
 
 /// A file that was read whole.
-pub(super) struct Text {
+pub(super) struct TextFile {
     pub path: PathBuf,
     pub text: String,
     sha256: String,
@@ -49,12 +49,12 @@ pub(super) struct Text {
     lines: OnceLock<Vec<usize>>,
 }
 
-impl<'a> Folder<'a> {
-    pub fn open(place: &Place<'a>) -> Result<Folder<'a>, FileProblem> {
-        let path = place.script.parent().unwrap_or(Path::new("/"));
+impl<'a> ScriptFolder<'a> {
+    pub fn open(location: &ScriptLocation<'a>) -> Result<ScriptFolder<'a>, FileProblem> {
+        let path = location.script.parent().unwrap_or(Path::new("/"));
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let at = opened.map_err(|errno| closed(path, "opened", errno))?;
-        Ok(Folder { at, path, writer: place.writer })
+        Ok(ScriptFolder { at, path, writer: location.writer })
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -62,7 +62,7 @@ impl<'a> Folder<'a> {
     }
 
     /// The file of this name; `None`: there is none.
-    pub fn read(&self, name: &str) -> Result<Option<Text>, FileProblem> {
+    pub fn read(&self, name: &str) -> Result<Option<TextFile>, FileProblem> {
         let path = self.path.join(name);
         let bad = |why: String| problem(&path, 0, why);
         let facts = match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -86,33 +86,33 @@ impl<'a> Folder<'a> {
         let bytes = files::whole(File::from(file), most).map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
         std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
-        Ok(Some(Text::new(path.clone(), &bytes)))
+        Ok(Some(TextFile::new(path.clone(), &bytes)))
     }
 
     /// The script. `None` also where it is larger than a file that is read here: then no block in it counts.
-    pub fn script(&self, name: &str) -> Option<Text> {
+    pub fn script(&self, name: &str) -> Option<TextFile> {
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), LARGEST).ok()??;
-        Some(Text::new(self.path.join(name), &bytes))
+        Some(TextFile::new(self.path.join(name), &bytes))
     }
 
     /// Refuses the settings of an installer: an index is named by the policy, and what it means by this host.
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
-        let why = "the settings of an installer beside a script are not obeyed: where packages come from is said by the \
-                   policy and this host's configuration; take the file away";
+        let why = "the settings of an installer beside a script are not obeyed: where packages come from is said by \
+                   the policy and this host's configuration; take the file away";
         let found = settings.iter().find(|name| self.has(name));
         found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }
 }
 
-impl Text {
-    pub fn new(path: PathBuf, bytes: &[u8]) -> Text {
+impl TextFile {
+    pub fn new(path: PathBuf, bytes: &[u8]) -> TextFile {
         let (text, sha256) = (String::from_utf8_lossy(bytes).into_owned(), crate::base::sha256_hex(bytes));
-        Text { path, text, sha256, lines: OnceLock::new() }
+        TextFile { path, text, sha256, lines: OnceLock::new() }
     }
 
-    pub fn source(&self) -> Source {
-        Source { path: self.path.clone(), sha256: self.sha256.clone() }
+    pub fn source(&self) -> SourceFile {
+        SourceFile { path: self.path.clone(), sha256: self.sha256.clone() }
     }
 
     pub fn name(&self) -> String {

@@ -12,36 +12,36 @@ mod python;
 pub mod store;
 pub mod tree;
 
-pub use crate::policy::packages::{PackageRequirements, Required, Source};
-pub use files::Place;
+pub use crate::policy::packages::{PackageRequirements, Required, SourceFile};
+pub use files::ScriptLocation;
 pub use index::{Credential, DEFAULT, Index};
 pub use python::from_command_line;
 
 use crate::base::files::Stamp;
 use crate::policy::FileProblem;
 use crate::policy::packages::Ecosystem;
-use files::Folder;
+use files::ScriptFolder;
 use std::path::{Path, PathBuf};
 
 /// Files that are longer, all together, take some milliseconds to read.
 const LONG: u64 = 128 * 1024;
 
 /// What the script's files require; `None`: nothing.
-pub fn find(place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
-    let folder = Folder::open(place)?;
-    let node = || if place.alone { Ok(None) } else { node::find(&folder, place.anew) };
-    let wanted = match Ecosystem::for_language(place.language) {
-        Some(Ecosystem::Python) => python::find(&folder, place)?,
+pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
+    let folder = ScriptFolder::open(location)?;
+    let node = || if location.alone { Ok(None) } else { node::find(&folder, location.ignore_lock) };
+    let wanted = match Ecosystem::for_language(location.language) {
+        Some(Ecosystem::Python) => python::find(&folder, location)?,
         Some(Ecosystem::Node) => node()?,
         // A module has no packages; files beside it that name some are reported.
-        None => python::find(&folder, place)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
+        None => python::find(&folder, location)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
     };
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
-/// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `Place`.
+/// What a lock holds that lies beside no script: a lock of PEP 751, or of npm. `python`: as in `ScriptLocation`.
 pub fn read_lock(path: &Path, text: &str, kind: Ecosystem, python: &str) -> Result<PackageRequirements, FileProblem> {
-    let file = files::Text::new(path.to_owned(), text.as_bytes());
+    let file = files::TextFile::new(path.to_owned(), text.as_bytes());
     if text.len() as u64 > files::LARGEST {
         return Err(file.problem(0, format!("it is larger than {} bytes", files::LARGEST)));
     }

@@ -1,8 +1,8 @@
 //! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below `node_modules`.
 
-use super::files::{Folder, MOST, Text, misfit, shown};
+use super::files::{MOST, ScriptFolder, TextFile, misfit, shown};
 use crate::base::json::{self, Dialect, Document, escape_segment};
-use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, Source};
+use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, SourceFile};
 use crate::policy::{FileProblem, versions};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 /// All names that say something, beside the folder that `npm install` fills.
 #[rustfmt::skip]
 pub(super) const NAMES: [&str; 10] = [
-    "package.json", SHRINKWRAP, LOCK, FOREIGN, "bun.lockb", ".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml", "node_modules",
+    "package.json", SHRINKWRAP, LOCK, FOREIGN, "bun.lockb", ".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml",
+    "node_modules",
 ];
 const SHRINKWRAP: &str = "npm-shrinkwrap.json";
 const LOCK: &str = "package-lock.json";
@@ -24,12 +25,12 @@ const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependenc
 /// Fields of package.json that change what its names and ranges mean.
 #[rustfmt::skip]
 const REFUSED: [&str; 10] = [
-    "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies", "bundledDependencies",
-    "patchedDependencies", "trustedDependencies",
+    "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies",
+    "bundledDependencies", "patchedDependencies", "trustedDependencies",
 ];
-/// One place of a lock, as the installer is given it.
+/// One package of a lock, as the installer gets it.
 #[derive(Clone, Debug, Serialize)]
-struct Entry {
+struct LockEntry {
     #[serde(flatten)]
     package: Package,
     /// It lies in the archive of the package around it, whose hash it has; nothing is fetched for it.
@@ -41,13 +42,13 @@ struct Entry {
 }
 
 /// By place: `node_modules/a/node_modules/b`.
-type Tree = BTreeMap<String, Entry>;
+type Tree = BTreeMap<String, LockEntry>;
 
 /// Versions, and whether a machine may do without, by name.
 type Dependencies = BTreeMap<String, (String, bool)>;
 
-/// `anew`: as if there were no package-lock.json.
-pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequirements>, FileProblem> {
+/// `ignore_lock`: as if there were no package-lock.json.
+pub(super) fn find(folder: &ScriptFolder<'_>, ignore_lock: bool) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else { return Ok(None) };
     let document = parse(&file)?;
     let asked = read_requirements(&file, &document)?;
@@ -63,7 +64,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
     };
     let requires: Vec<Required> = asked.iter().map(required).collect();
     // The first that is there wins, as npm has it.
-    for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(anew && *name == LOCK)) {
+    for name in [SHRINKWRAP, LOCK].into_iter().filter(|name| !(ignore_lock && *name == LOCK)) {
         if let Some(lock) = folder.read(name)? {
             let tree = tree(&lock)?;
             for (wanted, (range, optional)) in &asked {
@@ -80,7 +81,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
         let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` writes bun.lock";
         return Err(file.problem(0, why));
     }
-    let sources = [&file].into_iter().chain(&foreign).map(Text::source).collect();
+    let sources = [&file].into_iter().chain(&foreign).map(TextFile::source).collect();
     let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
     inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
     let (ecosystem, lock_file, packages) = (Ecosystem::Node, LOCK.to_owned(), Vec::new());
@@ -88,7 +89,7 @@ pub(super) fn find(folder: &Folder<'_>, anew: bool) -> Result<Option<PackageRequ
 }
 
 /// A lock that nothing beside it speaks for: the places at the top are what is required.
-pub(super) fn read_lock(lock: &Text) -> Result<PackageRequirements, FileProblem> {
+pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
     let top = tree.iter().filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
     let requires = top.map(|(place, entry)| Required {
@@ -100,7 +101,7 @@ pub(super) fn read_lock(lock: &Text) -> Result<PackageRequirements, FileProblem>
     Ok(locked(vec![lock.source()], requires.collect(), &tree))
 }
 
-fn locked(sources: Vec<Source>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
+fn locked(sources: Vec<SourceFile>, requires: Vec<Required>, tree: &Tree) -> PackageRequirements {
     let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
     packages.sort();
     packages.dedup();
@@ -119,7 +120,7 @@ fn manifest(asked: &Dependencies) -> String {
         .to_string()
 }
 
-fn parse(file: &Text) -> Result<Document<'_>, FileProblem> {
+fn parse(file: &TextFile) -> Result<Document<'_>, FileProblem> {
     json::parse(file.text.as_bytes(), Dialect::Strict)
         .map_err(|bad| file.problem(bad.line, format!("it cannot be read: {}", bad.message)))
 }
@@ -131,7 +132,7 @@ fn line(document: &Document<'_>, name: &str) -> usize {
     pointers.map(|pointer| document.place_of_key(&pointer).0).find(|line| *line > 0).unwrap_or_default()
 }
 
-fn read_requirements(file: &Text, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
+fn read_requirements(file: &TextFile, document: &Document<'_>) -> Result<Dependencies, FileProblem> {
     let mut asked = Dependencies::new();
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {
@@ -176,7 +177,7 @@ fn names(place: &str) -> Option<Vec<&str>> {
     good.then_some(names)
 }
 
-fn tree(file: &Text) -> Result<Tree, FileProblem> {
+fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
     let document = parse(file)?;
     let version = document.value["lockfileVersion"].as_u64();
     let Some(places) = document.value["packages"].as_object().filter(|_| matches!(version, Some(2 | 3))) else {
@@ -198,7 +199,7 @@ fn tree(file: &Text) -> Result<Tree, FileProblem> {
     Ok(tree)
 }
 
-fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String> {
+fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockEntry>, String> {
     let names = names(place).ok_or("packages outside node_modules (workspaces) are not supported")?;
     if said["link"] == true {
         return Err("it is a link to a folder, and packages come from the policy's index alone".to_owned());
@@ -230,7 +231,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<Entry>, String
         .filter(|(_, words)| !words.is_null());
     let only = lists.map(|(field, words)| (field, if words.is_array() { words } else { json!([words]) })).collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
-    Ok(Some(Entry { package: Package { name, version, hashes }, bundled, optional, only }))
+    Ok(Some(LockEntry { package: Package { name, version, hashes }, bundled, optional, only }))
 }
 
 /// What a package requires is a range or a tag of the index, or an alias with one: no address, folder or repository.

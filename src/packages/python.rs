@@ -1,7 +1,7 @@
 //! Python: the files that say what a script requires (`pyproject.toml`, a block in the script, `requirements.txt`), and
 //! the locks that hold it: `pylock.toml` (PEP 751) and a `requirements.txt` of which every entry has a hash.
 
-use super::files::{Folder, MOST, Place, Text, misfit, shown};
+use super::files::{MOST, ScriptFolder, ScriptLocation, TextFile, misfit, shown};
 use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required};
 use crate::policy::{FileProblem, versions};
@@ -21,20 +21,23 @@ const LOCK: &str = "pylock.toml";
 const FOREIGN: &str = "uv.lock";
 
 struct Asks {
-    file: Text,
+    file: TextFile,
     requirements: Vec<Requirement>,
 }
 
 struct Lock {
-    file: Text,
+    file: TextFile,
     /// Those for this interpreter.
     packages: Vec<Package>,
 }
 
-pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
-    let environment = Environment::new(place.python);
-    let name = place.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let (own, is_python) = (own_lock(name), place.language == Language::Python);
+pub(super) fn find(
+    folder: &ScriptFolder<'_>,
+    location: &ScriptLocation<'_>,
+) -> Result<Option<PackageRequirements>, FileProblem> {
+    let environment = Environment::new(location.python);
+    let name = location.script.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (own, is_python) = (own_lock(name), location.language == Language::Python);
     let pylock = |name: &str| folder.read(name)?.map(|file| Lock::read(file, &environment)).transpose();
     let (mut asks, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
     let script = if is_python { folder.script(name) } else { None };
@@ -42,7 +45,7 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
         // The script says it itself: what the folder's project requires is for others.
         Some(block) => {
             asks.push(block);
-            if !place.anew {
+            if !location.ignore_lock {
                 lock = pylock(&own)?;
             }
             if lock.is_none() {
@@ -50,12 +53,12 @@ pub(super) fn find(folder: &Folder<'_>, place: &Place<'_>) -> Result<Option<Pack
             }
             writes = own;
         }
-        None if place.alone => return Ok(None),
+        None if location.alone => return Ok(None),
         None => {
             if is_python {
                 lock = pylock(&own)?;
             }
-            if lock.is_none() && !place.anew {
+            if lock.is_none() && !location.ignore_lock {
                 lock = pylock(LOCK)?;
             }
             if let Some(file) = folder.read("pyproject.toml")?
@@ -92,7 +95,7 @@ pub(super) fn own_lock(script: &str) -> String {
 }
 
 /// What a lock of PEP 751 holds.
-pub(super) fn read_lock(file: Text, python: &str) -> Result<PackageRequirements, FileProblem> {
+pub(super) fn read_lock(file: TextFile, python: &str) -> Result<PackageRequirements, FileProblem> {
     let name = file.name();
     from_lock(&[], &Lock::read(file, &Environment::new(Some(python)))?, name)
 }
@@ -101,7 +104,7 @@ pub(super) fn read_lock(file: Text, python: &str) -> Result<PackageRequirements,
 pub fn from_command_line(lines: &[String], lock_file: String) -> Result<PackageRequirements, String> {
     let environment = Environment::new(None);
     let requirements = lines.iter().map(|line| environment.requirement(line, 0)).collect::<Result<_, _>>()?;
-    let asks = Asks { file: Text::new("(the command line)".into(), b""), requirements };
+    let asks = Asks { file: TextFile::new("(the command line)".into(), b""), requirements };
     Ok(PackageRequirements { sources: Vec::new(), ..unlocked(&[asks], None, lock_file) })
 }
 
@@ -118,7 +121,7 @@ fn is_met(asks: &Asks, lock: &Lock) -> Result<(), FileProblem> {
 }
 
 fn list_required(asks: &[Asks]) -> Vec<Required> {
-    let one = |file: &Text, required: &Requirement| Required {
+    let one = |file: &TextFile, required: &Requirement| Required {
         name: required.name.clone(),
         versions: required.versions.clone(),
         pinned: required.pin().is_some(),
@@ -128,9 +131,9 @@ fn list_required(asks: &[Asks]) -> Vec<Required> {
 }
 
 /// What is required, to be resolved; or a lock of another format (and the project it is for), to be translated.
-fn unlocked(asks: &[Asks], foreign: Option<(Text, Option<String>)>, lock_file: String) -> PackageRequirements {
+fn unlocked(asks: &[Asks], foreign: Option<(TextFile, Option<String>)>, lock_file: String) -> PackageRequirements {
     let files = asks.iter().map(|asks| &asks.file).chain(foreign.iter().map(|(file, _)| file));
-    let (sources, requires) = (files.map(Text::source).collect(), list_required(asks));
+    let (sources, requires) = (files.map(TextFile::source).collect(), list_required(asks));
     let mut lines: Vec<String> =
         asks.iter().flat_map(|asks| &asks.requirements).map(|required| required.text.clone() + "\n").collect();
     lines.dedup();
@@ -168,7 +171,7 @@ fn from_lock(asks: &[Asks], lock: &Lock, lock_file: String) -> Result<PackageReq
             place: lock.file.name(),
         }));
     }
-    let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(Text::source).collect();
+    let sources = asks.iter().map(|asks| &asks.file).chain([&lock.file]).map(TextFile::source).collect();
     let ecosystem = Ecosystem::Python;
     Ok(PackageRequirements { ecosystem, sources, packages, locked: true, lock_file, inputs, requires })
 }
@@ -224,7 +227,7 @@ struct Hashed {
 
 impl Lock {
     /// A lock of PEP 751: what is for other interpreters is checked as well.
-    fn read(file: Text, environment: &Environment) -> Result<Lock, FileProblem> {
+    fn read(file: TextFile, environment: &Environment) -> Result<Lock, FileProblem> {
         let lock: Pylock = file.toml(&file.text, 0)?;
         if !lock.version.starts_with("1.") {
             return Err(file.problem(0, format!("lock-version `{}` is not known here: 1.0 is", shown(&lock.version))));
@@ -251,7 +254,10 @@ impl Lock {
 }
 
 /// `requirements.txt`: its requirements, and what it locks where its entries have hashes; half of a lock is refused.
-fn entries(file: &Text, environment: &Environment) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
+fn entries(
+    file: &TextFile,
+    environment: &Environment,
+) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
     let mut entries = Vec::new();
     for (line, text) in logical_lines(&file.text) {
         let text = text.trim();
@@ -319,24 +325,26 @@ fn entry(line: &str, number: usize, environment: &Environment) -> Result<(Requir
     Ok((environment.requirement(&line[..at], number)?, hashes))
 }
 
+/// What is read of a pyproject.toml, or of a block in a script (PEP 723).
 #[derive(Deserialize)]
-struct Document {
+struct ProjectTables {
     project: Option<Project>,
     /// Of a block in a script.
     dependencies: Option<Vec<Spanned<String>>>,
     #[serde(default)]
-    tool: Tool,
+    tool: ToolTables,
 }
 
+/// The `[tool]` tables of the installers.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Tool {
-    uv: Settings,
-    poetry: Settings,
-    pdm: Settings,
+struct ToolTables {
+    uv: ToolTable,
+    poetry: ToolTable,
+    pdm: ToolTable,
 }
 
-type Settings = BTreeMap<String, Spanned<Value>>;
+type ToolTable = BTreeMap<String, Spanned<Value>>;
 
 #[derive(Deserialize, Default)]
 struct Project {
@@ -355,8 +363,8 @@ const HARMLESS: [&str; 17] = [
 ];
 
 /// The name of the project of a pyproject.toml, and what it requires; `None`: nothing.
-fn project(file: Text, environment: &Environment) -> Result<Option<(String, Asks)>, FileProblem> {
-    let Document { project, tool, .. } = file.toml(&file.text, 0)?;
+fn project(file: TextFile, environment: &Environment) -> Result<Option<(String, Asks)>, FileProblem> {
+    let ProjectTables { project, tool, .. } = file.toml(&file.text, 0)?;
     let Project { name, dependencies, dynamic } = project.unwrap_or_default();
     if dynamic.iter().any(|word| word == "dependencies") {
         let why = "`dependencies` is dynamic, so a build would say what is required: list them in [project]";
@@ -374,18 +382,18 @@ fn project(file: Text, environment: &Environment) -> Result<Option<(String, Asks
 }
 
 fn parse_requirements<'t>(
-    file: &Text,
+    file: &TextFile,
     listed: &[Spanned<String>],
-    tool: &'t Tool,
+    tool: &'t ToolTables,
     line: impl Fn(usize) -> usize,
     environment: &Environment,
 ) -> Result<Vec<Requirement>, FileProblem> {
     let uv = tool.uv.iter().find(|(key, _)| !HARMLESS.contains(&key.as_str())).map(|found| ("uv", found));
-    let source = |name, table: &'t Settings| Some((name, table.get_key_value("source")?));
+    let source = |name, table: &'t ToolTable| Some((name, table.get_key_value("source")?));
     if let Some((name, (key, value))) = uv.or(source("poetry", &tool.poetry)).or(source("pdm", &tool.pdm)) {
         let why = format!(
-            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the index, and \
-             this host's configuration its address; take it out"
+            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the policy names the \
+             index, and this host's configuration its address; take it out"
         );
         return Err(file.problem(line(value.span().start), why));
     }
@@ -400,7 +408,7 @@ fn parse_requirements<'t>(
 }
 
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
-fn block(script: Text, environment: &Environment) -> Result<Option<Asks>, FileProblem> {
+fn block(script: TextFile, environment: &Environment) -> Result<Option<Asks>, FileProblem> {
     let (mut lines, mut found) = (script.text.lines().enumerate(), None);
     while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
         let rest = lines.clone().map(|(_, line)| line);
@@ -417,7 +425,7 @@ fn block(script: Text, environment: &Environment) -> Result<Option<Asks>, FilePr
         lines.nth(end);
     }
     let Some((line, text)) = found else { return Ok(None) };
-    let document: Document = script.toml(&text, line)?;
+    let document: ProjectTables = script.toml(&text, line)?;
     let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else { return Ok(None) };
     let requirements = parse_requirements(&script, &listed, &document.tool, |_| line, environment)?;
     Ok(Some(Asks { file: script, requirements }))

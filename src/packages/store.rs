@@ -7,7 +7,7 @@ use super::installed::{self, Vendored};
 use super::tree::{self, Item, Stamp, TreeError};
 use crate::base::files::{self, Lock};
 use crate::base::lock;
-use crate::base::store::{ContentStore, Kind, Limits, Tree, Work};
+use crate::base::store::{ContentStore, Limits, RecordKind, Tree, Work};
 use crate::policy::packages::{Ecosystem, Package};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
@@ -20,9 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-const ENTRY: Kind = Kind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
-const RESOLVED: Kind = Kind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
-static KINDS: [Kind; 2] = [ENTRY, RESOLVED];
+const ENTRY: RecordKind = RecordKind { mark: b"thpkgs1\n", ending: ".entry", max_bytes: 64 << 20, has_tree: true };
+const RESOLVED: RecordKind =
+    RecordKind { mark: b"thlock1\n", ending: ".resolved", max_bytes: 4 << 20, has_tree: false };
+static KINDS: [RecordKind; 2] = [ENTRY, RESOLVED];
 const LIMITS: Limits = Limits { bytes: 20 << 30, files: 2_000_000 };
 /// Most of one entry.
 const MOST: Limits = Limits { files: 100_000, bytes: 4 << 30 };
@@ -52,7 +53,7 @@ pub struct BuildInfo {
 /// One built environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct BuiltEnvironment {
     pub key: String,
     /// The folder of its tree.
     pub name: String,
@@ -66,7 +67,7 @@ pub struct Entry {
     items: Vec<Item>,
 }
 
-impl Entry {
+impl BuiltEnvironment {
     pub fn files(&self) -> usize {
         self.items.iter().filter(|item| item.sha256.is_some()).count()
     }
@@ -75,7 +76,7 @@ impl Entry {
 /// An entry that stays until this is dropped.
 #[derive(Clone, Debug)]
 pub struct LockedEntry {
-    pub entry: Arc<Entry>,
+    pub entry: Arc<BuiltEnvironment>,
     /// The root of its tree, absolute.
     pub path: PathBuf,
     _root: Arc<File>,
@@ -85,7 +86,7 @@ pub struct LockedEntry {
 pub struct Store {
     content: ContentStore,
     /// By key, and the digest that the record states.
-    known: Mutex<HashMap<String, Arc<Entry>>>,
+    known: Mutex<HashMap<String, Arc<BuiltEnvironment>>>,
 }
 
 impl Store {
@@ -121,13 +122,13 @@ impl Store {
     }
 
     /// The entry of a key, as its record has it; one that cannot be read is as none.
-    pub fn entry(&self, key: &str) -> Option<Arc<Entry>> {
+    pub fn entry(&self, key: &str) -> Option<Arc<BuiltEnvironment>> {
         let record = self.content.peek(key, &ENTRY)?;
         let stamp = format!("{key} {}", crate::base::hex(&record.stated().ok()?));
         if let Some(entry) = lock(&self.known).get(&stamp) {
             return Some(entry.clone());
         }
-        let entry = serde_json::from_slice::<Entry>(&record.read()?).ok()?;
+        let entry = serde_json::from_slice::<BuiltEnvironment>(&record.read()?).ok()?;
         let is_ours = entry.key == key && entry.name.strip_prefix(key).is_some_and(|rest| rest.starts_with('-'));
         let entry = Some(entry).filter(|entry| is_ours && !entry.name.contains('/')).map(Arc::new)?;
         let mut known = lock(&self.known);
@@ -183,7 +184,8 @@ impl Store {
         let starts = tree::starts(&built, &layout.site);
         let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
         let root = Stamp::now(root.as_fd())?;
-        let entry = Entry { key: key.to_owned(), name: work.tree.clone(), about, bytes, disk, starts, root, items };
+        let entry =
+            BuiltEnvironment { key: key.to_owned(), name: work.tree.clone(), about, bytes, disk, starts, root, items };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
         let kept = self.content.put(key, &ENTRY, &text);
         if kept.is_err() {
@@ -193,7 +195,7 @@ impl Store {
     }
 
     /// All entries that can be read, and when each was used last, oldest first.
-    pub fn list(&self) -> io::Result<Vec<(Arc<Entry>, SystemTime)>> {
+    pub fn list(&self) -> io::Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>> {
         let keys = self.content.keys(&ENTRY)?.into_iter();
         let mut all: Vec<_> = keys.filter_map(|(key, used)| Some((self.entry(&key)?, used))).collect();
         all.sort_by_key(|(_, used)| *used);
@@ -201,7 +203,7 @@ impl Store {
     }
 
     /// What is not as it was built, by whole digests: a path, or `None`.
-    pub fn altered(&self, entry: &Entry) -> Option<String> {
+    pub fn altered(&self, entry: &BuiltEnvironment) -> Option<String> {
         let Ok(root) = self.content.open_tree(&entry.name) else { return Some("its folder".to_owned()) };
         first_changed(&root, entry).or_else(|| tree::first_altered(root.as_fd(), &entry.items)).map(str::to_owned)
     }
@@ -240,7 +242,7 @@ impl Store {
 }
 
 /// What of a tree is not as it was when the entry was made.
-fn first_changed<'e>(root: &impl AsFd, entry: &'e Entry) -> Option<&'e str> {
+fn first_changed<'e>(root: &impl AsFd, entry: &'e BuiltEnvironment) -> Option<&'e str> {
     match Stamp::now(root.as_fd()).ok() == Some(entry.root) {
         true => tree::first_changed(root.as_fd(), &entry.items),
         false => Some("its folder"),

@@ -19,7 +19,14 @@ fn found(script: &str, alone: bool, files: &[(&str, &str)]) -> Result<Option<Pac
     }
     let script = root.join(script);
     let language = Language::of_file_name(&script.to_string_lossy())[0];
-    find(&Place { script: &script, language, python: Some("3.11.7"), alone, anew: false, writer: &|_| None })
+    find(&ScriptLocation {
+        script: &script,
+        language,
+        python: Some("3.11.7"),
+        alone,
+        ignore_lock: false,
+        writer: &|_| None,
+    })
 }
 
 fn good(script: &str, files: &[(&str, &str)]) -> PackageRequirements {
@@ -105,7 +112,8 @@ fn what_is_required_is_read_by_name_and_range_alone() {
 fn npm(entry: &str) -> String {
     format!(
         "{{\"lockfileVersion\": 3, \"packages\": {{\"\": {{}}, \"node_modules/left-pad\": {{\"version\": \"1.3.0\", \
-         \"resolved\": \"https://evil/l.tgz\", \"integrity\": \"{SHA512}\", \"dependencies\": {{\"b\": \"npm:c@^2\"}}}}, {entry}}}}}"
+         \"resolved\": \"https://evil/l.tgz\", \"integrity\": \"{SHA512}\", \
+         \"dependencies\": {{\"b\": \"npm:c@^2\"}}}}, {entry}}}}}"
     )
 }
 
@@ -113,7 +121,8 @@ fn npm(entry: &str) -> String {
 fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
     let look = |entry: &str| found("run.mjs", false, &[("package.json", PACKAGE), ("package-lock.json", &npm(entry))]);
     let below = format!(
-        "\"node_modules/left-pad/node_modules/b\": {{\"name\": \"c\", \"version\": \"2.0.0\", \"integrity\": \"{SHA512}\"}}"
+        "\"node_modules/left-pad/node_modules/b\": \
+         {{\"name\": \"c\", \"version\": \"2.0.0\", \"integrity\": \"{SHA512}\"}}"
     );
     let dev = below.replace("left-pad/node_modules/b", "dev").replace("\"version\"", "\"dev\": true, \"version\"");
     let wanted = look(&format!("{below}, {dev}")).expect("good").expect("some");
@@ -153,7 +162,7 @@ fn only_plain_files_are_read() {
     fs::write(&script, "").expect("a script");
     let look = |writer: &dyn Fn(&Path) -> Option<String>| {
         let (script, language) = (script.as_path(), Language::Python);
-        find(&Place { script, language, python: None, alone: false, anew: false, writer })
+        find(&ScriptLocation { script, language, python: None, alone: false, ignore_lock: false, writer })
     };
     let cases: [(&str, &dyn Fn()); 3] = [
         ("symbolic link", &|| std::os::unix::fs::symlink("/etc/hostname", &file).expect("a link")),
@@ -189,13 +198,16 @@ mod hostile {
         }
     }
 
+    /// What a cut puts in the place of what it takes out.
+    const CUT: &str = "\\PC{0,6}|[\"'{}\\[\\],:@=/.\\\\;#\n -]{1,3}|[0-9]{1,30}";
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn whatever_lies_beside_a_script_is_read_or_refused_and_every_entry_has_a_hash(
             which in 0..6_usize,
-            cuts in prop::collection::vec((0..1000_usize, 0..12_usize, "\\PC{0,6}|[\"'{}\\[\\],:@=/.\\\\;#\n -]{1,3}|[0-9]{1,30}"), 0..4),
+            cuts in prop::collection::vec((0..1000_usize, 0..12_usize, CUT), 0..4),
             repeats in 1..3_usize,
         ) {
             let (script, name, mut text) = sample(which);

@@ -3,7 +3,7 @@
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::confinement::SecretSource;
-use super::document::Document;
+use super::document::TomlDocument;
 use super::file::Selector;
 use super::files::plain_path;
 use super::grantable::{Grantable, Origin};
@@ -308,7 +308,7 @@ pub fn schema() -> &'static Value {
 }
 
 #[jsonschema::validator(path = "src/policy/callers.schema.json", methods = { is_valid = false, validate = false })]
-struct Shape;
+struct CallersSchema;
 
 #[derive(Deserialize)]
 struct ParameterLine {
@@ -323,9 +323,9 @@ struct ParameterLine {
 }
 
 pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
-    let document = Document::parse(source)?;
+    let document = TomlDocument::parse(source)?;
     let mut it = Reader::new(&document.value, &document, &TOML);
-    it.hold_to((schema(), Shape::iter_errors), &document.value, "");
+    it.hold_to((schema(), CallersSchema::iter_errors), &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();
     for (pointer, entry) in it.list("/caller") {
         let rule = caller(&mut it, &pointer, entry, file.parent().unwrap_or(Path::new("")));

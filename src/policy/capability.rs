@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// How a capability is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind<'a> {
+pub enum CapabilityKind<'a> {
     /// Every tool has it, within its limits and walls.
     Free,
     /// `env:NAME`: this host must offer that variable, and a policy must grant it.
@@ -73,24 +73,26 @@ impl Ask {
     }
 }
 
-pub fn kind(word: &str) -> Kind<'_> {
+pub fn kind(word: &str) -> CapabilityKind<'_> {
     match word {
-        "subprocess" => Kind::Free,
+        "subprocess" => CapabilityKind::Free,
         // Nothing in this version provides these, so none of them is granted.
-        "long-running" | "files:input" => Kind::Later,
-        "gpu" => Kind::Declared,
+        "long-running" | "files:input" => CapabilityKind::Later,
+        "gpu" => CapabilityKind::Declared,
         _ => match word.split_once(':') {
-            Some(("ask", what)) => Ask::ALL.into_iter().find(|ask| ask.word() == what).map_or(Kind::Unknown, Kind::Ask),
-            Some(("env", name)) if environment::refused(name, "").is_none() => Kind::Env(name),
-            Some(("secret", name)) if environment::refused(name, "").is_none() => Kind::Secret(name),
-            _ => Kind::Unknown,
+            Some(("ask", what)) => {
+                Ask::ALL.into_iter().find(|ask| ask.word() == what).map_or(CapabilityKind::Unknown, CapabilityKind::Ask)
+            }
+            Some(("env", name)) if environment::refused(name, "").is_none() => CapabilityKind::Env(name),
+            Some(("secret", name)) if environment::refused(name, "").is_none() => CapabilityKind::Secret(name),
+            _ => CapabilityKind::Unknown,
         },
     }
 }
 
 /// Why no host could ever meet this word; `None` = some host may.
 pub fn unknown(word: &str) -> Option<String> {
-    if kind(word) != Kind::Unknown {
+    if kind(word) != CapabilityKind::Unknown {
         return None;
     }
     let shown = printable(&text::head(word, 60));
@@ -113,16 +115,18 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
 }
 
 pub fn offerable(word: &str) -> Result<(), String> {
-    if kind(word) == Kind::Declared { Ok(()) } else { grantable(word) }
+    if kind(word) == CapabilityKind::Declared { Ok(()) } else { grantable(word) }
 }
 
 pub fn grantable(word: &str) -> Result<(), String> {
     let why = match kind(word) {
-        Kind::Free | Kind::Env(_) | Kind::Ask(_) => return Ok(()),
-        Kind::Secret(_) => "is granted by an entry of [secrets] grant in the tool's policy, which says where it lies",
-        Kind::Declared => "needs no grant: `capabilities` in the host's configuration declares it",
-        Kind::Later => "is not built yet: remove it",
-        Kind::Unknown => return Err(unknown(word).unwrap_or_default()),
+        CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask(_) => return Ok(()),
+        CapabilityKind::Secret(_) => {
+            "is granted by an entry of [secrets] grant in the tool's policy, which says where it lies"
+        }
+        CapabilityKind::Declared => "needs no grant: `capabilities` in the host's configuration declares it",
+        CapabilityKind::Later => "is not built yet: remove it",
+        CapabilityKind::Unknown => return Err(unknown(word).unwrap_or_default()),
     };
     Err(format!("`{}` {why}", printable(word)))
 }
@@ -140,7 +144,7 @@ pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
     let mut found = Vec::new();
     for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
         let pointer = format!("{pointer}/name");
-        let is_secret = cap && matches!(kind(&granted.name), Kind::Secret(_));
+        let is_secret = cap && matches!(kind(&granted.name), CapabilityKind::Secret(_));
         if !is_secret {
             document.parsed(&pointer, grantable(&granted.name));
         }
@@ -153,15 +157,15 @@ pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
 fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'static str> {
     let module = matches!(manifest.handler, Handler::Script { language: Language::Wasm, .. });
     match kind(word) {
-        Kind::Free if module => Some("a WASI module starts no processes"),
-        Kind::Env(name) if !machine.environment.contains_key(name) => {
+        CapabilityKind::Free if module => Some("a WASI module starts no processes"),
+        CapabilityKind::Env(name) if !machine.environment.contains_key(name) => {
             Some("this host does not offer it, or it is not set")
         }
-        Kind::Declared if !machine.declared.contains(word) => {
+        CapabilityKind::Declared if !machine.declared.contains(word) => {
             Some("`capabilities` in this host's configuration does not declare it")
         }
-        Kind::Later => Some("not built yet"),
-        Kind::Unknown => Some("not a word this host knows"),
+        CapabilityKind::Later => Some("not built yet"),
+        CapabilityKind::Unknown => Some("not a word this host knows"),
         _ => None,
     }
 }
@@ -176,7 +180,7 @@ pub(super) fn judge(
     let mut lacks = Vec::new();
     for (index, word) in manifest.asks.capabilities.iter().enumerate() {
         let kind = kind(word);
-        if let Kind::Secret(_) = kind {
+        if let CapabilityKind::Secret(_) = kind {
             continue;
         }
         let granted = granted(layers, "[capabilities] grant", word, |policy| {
@@ -185,28 +189,25 @@ pub(super) fn judge(
         verdicts.push(match (missing(machine, manifest, word), kind, granted) {
             (Some(reason), ..) => {
                 // An unknown word is a mistake of the manifest and no lack here: the registry reports it.
-                if kind != Kind::Unknown {
+                if kind != CapabilityKind::Unknown {
                     let pointer = format!("/securityContext/requiredCapabilities/{index}");
                     lacks.push(Need::new(pointer, format!("the capability '{}': {reason}", printable(word))));
                 }
                 Verdict::denied(RequestKind::Capability, word, Narrower::Machine, reason, &[])
             }
-            (None, Kind::Free, ..) => Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP]).because(
-                "house: free",
-                "every tool may start processes inside its own walls and limits",
-                "house",
-            ),
-            (None, Kind::Declared, ..) => {
+            (None, CapabilityKind::Free, ..) => Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP])
+                .because("house: free", "every tool may start processes inside its own walls and limits", "house"),
+            (None, CapabilityKind::Declared, ..) => {
                 let why = "`capabilities` declares it; it opens no file, device or host";
                 let met = Verdict::met(RequestKind::Capability, word, word, &[]);
                 met.because("this host's configuration", why, "configuration")
             }
             (None, _, Ok((entry, origin))) => {
                 let (effective, walls): (_, &[&str]) = match kind {
-                    Kind::Env(name) => {
+                    CapabilityKind::Env(name) => {
                         (format!("{name}, with the host's own text (never shown)"), &[wall::ENVIRONMENT])
                     }
-                    Kind::Ask(ask) => (format!("{} of the client that called it", ask.word()), &[]),
+                    CapabilityKind::Ask(ask) => (format!("{} of the client that called it", ask.word()), &[]),
                     _ => (word.clone(), &[wall::ENVIRONMENT]),
                 };
                 let (rule, place) = (format!("{}: {}", origin.name, entry.name), origin.place(entry.at));
@@ -232,7 +233,7 @@ pub(super) fn env(manifest: &Manifest, machine: &Machine, verdicts: &mut Vec<Ver
         }
     }
     for verdict in verdicts.iter().filter(|v| v.what == RequestKind::Capability && v.allowed) {
-        if let Kind::Env(name) = kind(&verdict.asked)
+        if let CapabilityKind::Env(name) = kind(&verdict.asked)
             && let Some(value) = machine.environment.get(name)
         {
             kept.insert(name.to_owned(), value.clone());

@@ -210,8 +210,9 @@ impl HeaderRule {
     }
 }
 
+/// A file that says which packages a script requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct SourceFile {
     pub path: PathBuf,
     pub sha256: String,
 }
@@ -225,7 +226,7 @@ pub struct PackageGrant {
     pub rules: PackageRules,
     pub rule: String,
     pub locked: bool,
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -237,14 +238,15 @@ pub struct PackageRules {
     pub lock_required: bool,
     /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
     pub builds: bool,
-    pub deny: Vec<Denied>,
+    pub deny: Vec<DeniedPackage>,
     /// A version must have been published this many days ago.
     pub min_age_days: Option<u32>,
     pub why: String,
 }
 
+/// A package that policy never installs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Denied {
+pub struct DeniedPackage {
     pub name: String,
     /// A range, as the ecosystem writes it; `None`: all.
     pub versions: Option<String>,

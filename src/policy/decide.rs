@@ -204,7 +204,10 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         lacks,
         lacks_below: Vec::new(),
         in_process: runs.is_none() && manifest.handler.is_ours(),
-        starts_scripts: matches!(&manifest.handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE),
+        starts_scripts: matches!(
+            &manifest.handler,
+            Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE
+        ),
         shape: Err(in_process_fault()),
         env,
         digest: digest(bounds()),

@@ -79,7 +79,7 @@ impl Decision {
     pub fn asks(&self) -> Vec<Ask> {
         let granted = self.verdicts.iter().filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
         let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
-            capability::Kind::Ask(ask) => Some(ask),
+            capability::CapabilityKind::Ask(ask) => Some(ask),
             _ => None,
         });
         asks.collect()
@@ -165,12 +165,12 @@ impl Decision {
                 }
                 self.packages = Some(grant);
             }
-            Err(packages::Refusal::Denied(refused)) => {
+            Err(packages::PackageRefusal::Denied(refused)) => {
                 let message = "this tool requires packages that this host never installs";
                 let person = printable(&format!("{tool}: {} ({place})", refused.join("; ")));
                 self.stop(Fault::new(Kind::DependencyError, message).details(refused.join("\n")).person(person));
             }
-            Err(packages::Refusal::Lacks(words)) => {
+            Err(packages::PackageRefusal::Lacks(words)) => {
                 let fault = Fault::new(Kind::CapabilityError, format!("this tool cannot run here: it needs {words}"));
                 self.stop(fault.person(format!("{tool} is unavailable: it needs {words}")));
                 self.lacks.push(Need::new("", words));

@@ -42,7 +42,8 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
-pub(super) struct Document<'t> {
+/// A parsed TOML file that knows the line of each value.
+pub(super) struct TomlDocument<'t> {
     text: &'t str,
     /// Where each line starts, so that a long file is not counted through for every value.
     lines: Vec<usize>,
@@ -50,13 +51,13 @@ pub(super) struct Document<'t> {
     pub value: Value,
 }
 
-impl<'t> Document<'t> {
+impl<'t> TomlDocument<'t> {
     /// The first fault of the syntax is an error: what the parser finds behind it is a guess.
-    pub fn parse(text: &'t str) -> Result<Document<'t>, Vec<Problem>> {
+    pub fn parse(text: &'t str) -> Result<TomlDocument<'t>, Vec<Problem>> {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
         let (table, errors) = DeTable::parse_recoverable(text);
         let table = table.into_inner();
-        let mut document = Document { text, lines, value: Value::Null, table };
+        let mut document = TomlDocument { text, lines, value: Value::Null, table };
         let first = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
         let Some(error) = errors.iter().min_by_key(first) else {
             document.value = table_value(&document.table);
@@ -80,7 +81,7 @@ impl<'t> Document<'t> {
     }
 }
 
-impl Places for Document<'_> {
+impl Places for TomlDocument<'_> {
     /// Of a value that is not written: where the nearest around it starts.
     fn at(&self, pointer: &str, is_name: bool) -> At {
         let mut found = (0..0, 0..0);

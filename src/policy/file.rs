@@ -3,9 +3,9 @@
 
 use super::capability::{self, Capability};
 use super::confinement::{HostGrant, SecretGrant};
-use super::document::{Document, FileProblem};
+use super::document::{FileProblem, TomlDocument};
 use super::files::{self, FileRules};
-use super::grantable::{Entry, Origin};
+use super::grantable::{Origin, PolicyEntry};
 use super::machine::NamedRuntime;
 use super::packages::{self, Ecosystem, PackagesAllowed};
 use super::services::{self, ServiceRule};
@@ -45,8 +45,9 @@ pub enum Mode {
     Narrow,
 }
 
+/// An entry of `tools`, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tools {
+pub struct ToolSelector {
     pub selector: Selector,
     pub at: At,
 }
@@ -64,7 +65,7 @@ pub struct Policy {
     pub why: String,
     /// The file; empty for the built-in default.
     pub file: PathBuf,
-    pub tools: Vec<Tools>,
+    pub tools: Vec<ToolSelector>,
     /// Empty = anywhere.
     pub folders: Vec<Folder>,
     pub mode: Mode,
@@ -79,12 +80,12 @@ pub struct Policy {
     /// Why the person may be one that the client which calls asks.
     pub confirm_by_client: Option<String>,
     pub files: FileRules,
-    pub limits: BTreeMap<Limit, Entry<u64>>,
+    pub limits: BTreeMap<Limit, PolicyEntry<u64>>,
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
-    pub hosts: Vec<Entry<HostGrant>>,
-    pub secrets: Vec<Entry<SecretGrant>>,
-    pub packages: BTreeMap<Ecosystem, Entry<PackagesAllowed>>,
+    pub hosts: Vec<PolicyEntry<HostGrant>>,
+    pub secrets: Vec<PolicyEntry<SecretGrant>>,
+    pub packages: BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
     pub source: Value,
     pub digest: String,
@@ -144,7 +145,7 @@ pub fn schema() -> &'static Value {
 }
 
 #[jsonschema::validator(path = "src/policy/schema.json", methods = { is_valid = false, validate = false })]
-struct Shape;
+struct PolicySchema;
 
 /// Reads one policy as far as it can be read. One with a fault grants nothing to the tools that it names. `None`: it is
 /// not known which those are, or the file is the cap of every tool.
@@ -153,13 +154,13 @@ pub(super) fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Optio
         let empty = Problem::new(Severity::Error, Code::Schema, "", EMPTY);
         return (None, vec![Problem { line: 1, column: 1, ..empty }]);
     }
-    let document = match Document::parse(source) {
+    let document = match TomlDocument::parse(source) {
         Ok(document) => document,
         Err(problems) => return (None, problems),
     };
     let mut reader = Reader::new(&document.value, &document, &TOML);
     let it = &mut reader;
-    it.hold_to((schema(), Shape::iter_errors), &document.value, "");
+    it.hold_to((schema(), PolicySchema::iter_errors), &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");
@@ -224,27 +225,28 @@ fn without_grants(policy: Policy, problem: Problem) -> Policy {
 }
 
 /// `host.policy.toml` is for all tools: keys that only make sense for some are refused in it.
-fn cap_only(document: &mut Reader<'_>) -> Vec<Tools> {
+fn cap_only(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     if document.value.get("tools").is_some_and(|tools| *tools != serde_json::json!(["*"])) {
         document.fault("/tools", "host.policy.toml caps every tool: leave `tools` out, or write [\"*\"]");
     }
     for key in ["folders", "mode", "runtimes", "secrets"] {
         if document.value.get(key).is_some() {
             let message = format!(
-                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (of secrets the cap lists the names, in [capabilities] grant)"
+                "host.policy.toml is a cap and has no `{key}`: write it in the policy that names the tool (of secrets \
+                 the cap lists the names, in [capabilities] grant)"
             );
             document.fault(&format!("/{key}"), message);
         }
     }
-    vec![Tools { selector: Selector::Any, at: At::default() }]
+    vec![ToolSelector { selector: Selector::Any, at: At::default() }]
 }
 
-fn tools(document: &mut Reader<'_>) -> Vec<Tools> {
+fn tools(document: &mut Reader<'_>) -> Vec<ToolSelector> {
     if document.value.get("tools").is_none() {
         document.fault("/tools", "`tools` is missing: write exact ids, \"ns:*\", or \"*\"");
     }
     let tools = document.list::<Selector>("/tools").into_iter();
-    tools.map(|(pointer, selector)| Tools { selector, at: document.at(&pointer) }).collect()
+    tools.map(|(pointer, selector)| ToolSelector { selector, at: document.at(&pointer) }).collect()
 }
 
 fn folders(document: &mut Reader<'_>, root: &Path) -> Vec<Folder> {
@@ -268,11 +270,11 @@ fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
     (cgroup, permissions)
 }
 
-fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, Entry<u64>> {
+fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, PolicyEntry<u64>> {
     let mut read = |limit: Limit| {
         let pointer = format!("/limits/{}", limit.policy_name());
         let grant = document.get(&pointer)?;
-        Some((limit, Entry { grant, at: document.at(&pointer) }))
+        Some((limit, PolicyEntry { grant, at: document.at(&pointer) }))
     };
     Limit::ALL.into_iter().filter_map(&mut read).collect()
 }

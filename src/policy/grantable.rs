@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// One entry of a policy: the most that it grants, and where it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<G> {
+pub struct PolicyEntry<G> {
     pub grant: G,
     pub at: At,
 }
@@ -65,8 +65,8 @@ impl Layer<'_> {
 
 /// What a tool has, as a policy that bounds whoever runs its script.
 pub(super) fn as_policy(owner: &Decision) -> Policy {
-    fn entry<G: Clone>(grant: &G) -> Entry<G> {
-        Entry { grant: grant.clone(), at: At::default() }
+    fn entry<G: Clone>(grant: &G) -> PolicyEntry<G> {
+        PolicyEntry { grant: grant.clone(), at: At::default() }
     }
     let (why, at) = (String::new(), At::default());
     let rules = |access| {

@@ -4,7 +4,7 @@
 //! own lists the range.
 
 use super::confinement::{HeaderRule, HostGrant, SecretGrant};
-use super::grantable::{Entry, Grantable, Layer, least, narrowed};
+use super::grantable::{Grantable, Layer, PolicyEntry, least, narrowed};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::address::special;
 use crate::base::text;
@@ -29,8 +29,8 @@ struct Authority {
 }
 
 /// The entries of `[network] hosts`; `policy`: the policy's name.
-pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<Entry<HostGrant>> {
-    let mut found: Vec<Entry<HostGrant>> = Vec::new();
+pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<HostGrant>> {
+    let mut found: Vec<PolicyEntry<HostGrant>> = Vec::new();
     for (entry, HostLine { host, why }) in document.list("/network/hosts") {
         let ranges = ranges(document, &entry);
         let pointer = format!("{entry}/host");
@@ -44,13 +44,13 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str) -> Vec<Entry<HostGra
         }
         let rule = format!("{policy}: {pattern}");
         let grant = HostGrant { pattern, ranges, asked: String::new(), rule, why };
-        found.push(Entry { grant, at: document.at(&pointer) });
+        found.push(PolicyEntry { grant, at: document.at(&pointer) });
     }
     found
 }
 
 /// Gives the headers the authorities of their hosts. `folder`: of the policy file, where relative paths start.
-pub(super) fn vouch(document: &mut Reader<'_>, secrets: &mut [Entry<SecretGrant>], folder: &Path) {
+pub(super) fn vouch(document: &mut Reader<'_>, secrets: &mut [PolicyEntry<SecretGrant>], folder: &Path) {
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
         let (Some(ca), Ok(pattern)) = (ca, host::pattern(&host)) else { continue };
         let ca = folder.join(ca);
@@ -130,7 +130,8 @@ pub(super) fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
 /// Addresses that are this machine, or its link, or that give away its secrets.
 #[rustfmt::skip]
 const THIS_MACHINE: [&str; 9] = [
-    "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fe80::/10",
+    "0.0.0.0/8", "127.0.0.0/8", "::/128", "::1/128", "169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32",
+    "fd00:ec2::254/128", "fe80::/10",
 ];
 
 fn list<T: ToString>(items: &[T]) -> String {
@@ -150,7 +151,7 @@ pub(super) fn judge(requests: &[HostPattern], layers: &[Layer<'_>], verdicts: &m
         let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
         let (rule, why) = (String::new(), String::new());
         let whole = HostGrant { pattern: request.clone(), ranges, asked: request.to_string(), rule, why };
-        let both = |part: &HostGrant, entry: &Entry<HostGrant>| part.intersection(&entry.grant);
+        let both = |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant);
         let parts = narrowed(whole, layers, |policy| &policy.hosts, both, HostGrant::covers);
         verdicts.push(verdict(request, &parts, layers));
         grants.extend(parts);

@@ -4,7 +4,7 @@ use super::callers::{self, CALLERS_FILE, Callers};
 use super::confinement::{HeaderRule, SecretGrant, SecretSource};
 use super::document::FileProblem;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
-use super::grantable::Entry;
+use super::grantable::PolicyEntry;
 use super::writable::Protected;
 use super::{disk, hosts};
 use crate::base::text;
@@ -27,7 +27,8 @@ impl PassedOver {
         let at = policy.folders.first().map(|folder| folder.at).unwrap_or_default();
         let folders: Vec<_> = policy.folders.iter().map(|folder| text::path(&folder.path)).collect();
         let words = format!(
-            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is meant, add its folder {} to `folders` there",
+            "policy `{}` ({}) names this tool, but its `folders` are for tools below {}: if this is the tool that is \
+             meant, add its folder {} to `folders` there",
             policy.name,
             policy.place(at),
             folders.join(", "),
@@ -254,12 +255,13 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
     let wide = policy.tools.iter().find(|tool| !matches!(tool.selector, Selector::Exact(_)));
     if let Some(tool) = wide.filter(|_| policy.folders.is_empty() && policy.is_wider_than_default()) {
         let message = format!(
-            "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; name exact ids, or the `folders` those tools lie in",
+            "allows more than the default to every tool that calls itself `{}`: an id is only the author's claim; \
+             name exact ids, or the `folders` those tools lie in",
             tool.selector.text()
         );
         warn("/tools", tool.at, message);
     }
-    for (index, Entry { grant, at }) in policy.hosts.iter().enumerate() {
+    for (index, PolicyEntry { grant, at }) in policy.hosts.iter().enumerate() {
         for risk in hosts::risks(&grant.pattern, &grant.ranges) {
             let message = format!("high risk: `{}`: {risk}", grant.pattern);
             warn(&format!("/network/hosts/{index}/host"), *at, message);
@@ -269,10 +271,12 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
     let unqueried: Vec<_> =
         lines.filter(|line| !line["header"]["query"].is_array()).map(|line| &line["name"]).collect();
     let limited = |grant: &SecretGrant| grant.header.as_ref().is_some_and(HeaderRule::is_limited);
-    for Entry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
+    for PolicyEntry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
         if unqueried.iter().any(|name| **name == *grant.name) {
             let message = format!(
-                "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, `request_headers = [\"api-version\"]`, or say `query = []`",
+                "the header of {} has `methods` or `paths` and no `query`: a request with any query is refused, and \
+                 so are headers beyond the standard ones; name what the tool sends, `query = [\"page\"]`, \
+                 `request_headers = [\"api-version\"]`, or say `query = []`",
                 grant.name
             );
             warn("/secrets/grant", *at, message);

@@ -3,8 +3,8 @@
 //!
 //! An index is a name here; the configuration of the host has its address.
 
-pub use super::confinement::{Denied, PackageGrant, PackageRules, Source};
-use super::grantable::{Entry, Grantable, Layer, Origin};
+pub use super::confinement::{DeniedPackage, PackageGrant, PackageRules, SourceFile};
+use super::grantable::{Grantable, Layer, Origin, PolicyEntry};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use super::versions;
 pub use super::versions::Ecosystem;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub struct PackageRequirements {
     pub ecosystem: Ecosystem,
     /// The files that say so, with their digests.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SourceFile>,
     /// What the lock holds, by name and version; empty where there is none.
     pub packages: Vec<Package>,
     /// The lock has a hash for every package.
@@ -77,8 +77,8 @@ struct PackageLine {
 }
 
 /// The entries of a policy. What is not written is not allowed: neither an unlocked package nor a build.
-pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, Entry<PackagesAllowed>> {
-    let deny = document.list::<Denied>("/packages/deny");
+pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
+    let deny = document.list::<DeniedPackage>("/packages/deny");
     for (pointer, denied) in &deny {
         let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
         if !known(&|ecosystem| versions::name(ecosystem, &denied.name).is_some()) {
@@ -90,7 +90,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ec
             document.fault(&format!("{pointer}/versions"), message);
         }
     }
-    let deny: Vec<Denied> = deny.into_iter().map(|(_, denied)| denied).collect();
+    let deny: Vec<DeniedPackage> = deny.into_iter().map(|(_, denied)| denied).collect();
     let min_age_days = document.get("/packages/min_age_days");
     let mut found = BTreeMap::new();
     for ecosystem in Ecosystem::ALL {
@@ -103,7 +103,7 @@ pub(super) fn read(document: &mut Reader<'_>, policy: Origin<'_>) -> BTreeMap<Ec
         let rules = PackageRules { index, lock_required, builds, deny: deny.clone(), min_age_days, why };
         let lock_file = lock_file.map(|name| policy.file.with_file_name(name));
         let (rule, place) = (format!("{}: {}", policy.name, ecosystem.name()), policy.place(at));
-        found.insert(ecosystem, Entry { grant: PackagesAllowed { rules, rule, place, lock_file }, at });
+        found.insert(ecosystem, PolicyEntry { grant: PackagesAllowed { rules, rule, place, lock_file }, at });
     }
     found
 }
@@ -123,7 +123,8 @@ pub fn index_name(name: &str) -> Result<(), String> {
     }
     let shown = printable(&text::head(name, 60));
     Err(format!(
-        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address stands in the configuration ([indexes.NAME])"
+        "`{shown}` is not the name of an index: letters, digits, `-`, `_`; its address stands in the configuration \
+         ([indexes.NAME])"
     ))
 }
 
@@ -165,7 +166,8 @@ impl PackagesAllowed {
     /// Two indexes have nothing in common.
     fn intersection(mut self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
         let (rules, theirs) = (&mut self.rules, &other.rules);
-        let more: Vec<Denied> = theirs.deny.iter().filter(|denied| !rules.deny.contains(denied)).cloned().collect();
+        let more: Vec<DeniedPackage> =
+            theirs.deny.iter().filter(|denied| !rules.deny.contains(denied)).cloned().collect();
         rules.deny.extend(more);
         rules.lock_required |= theirs.lock_required;
         rules.builds &= theirs.builds;
@@ -176,7 +178,7 @@ impl PackagesAllowed {
 }
 
 /// Why a script gets no packages.
-pub(super) enum Refusal {
+pub(super) enum PackageRefusal {
     Lacks(String),
     /// What policy never installs, a sentence each.
     Denied(Vec<String>),
@@ -187,12 +189,12 @@ pub(super) fn judge(
     wanted: &PackageRequirements,
     allowance: Option<&Allowance>,
     indexes: &BTreeMap<(Ecosystem, String), String>,
-) -> (Verdict, Result<PackageGrant, Refusal>) {
+) -> (Verdict, Result<PackageGrant, PackageRefusal>) {
     let (ecosystem, files) = (wanted.ecosystem, names(&wanted.sources));
     let name = ecosystem.name();
     let asked = format!("{name} ({files})");
     let lacks = |narrower, reason: String, words: String| {
-        (Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]), Err(Refusal::Lacks(words)))
+        (Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]), Err(PackageRefusal::Lacks(words)))
     };
     let allowed = match allowance {
         Some(Ok(allowed)) => allowed,
@@ -221,7 +223,7 @@ pub(super) fn judge(
     let refused = refused(&allowed.rules, ecosystem, &wanted.packages, None);
     if !refused.is_empty() {
         let verdict = Verdict::denied(RequestKind::Package, asked, Narrower::Policy, refused.join("; "), &[]);
-        return (because(verdict), Err(Refusal::Denied(refused)));
+        return (because(verdict), Err(PackageRefusal::Denied(refused)));
     }
     let what = match (wanted.locked, wanted.lacks_lock(&allowed.rules)) {
         (true, _) => format!("{} packages of its lock", wanted.packages.len()),
@@ -256,7 +258,7 @@ pub fn refused(rules: &PackageRules, ecosystem: Ecosystem, packages: &[Package],
 }
 
 /// A range that the ecosystem does not know denies every version.
-fn denies(denied: &Denied, ecosystem: Ecosystem, package: &Package) -> bool {
+fn denies(denied: &DeniedPackage, ecosystem: Ecosystem, package: &Package) -> bool {
     let same = match versions::name(ecosystem, &denied.name) {
         Some(name) => name.eq_ignore_ascii_case(&package.name),
         None => false,
@@ -269,7 +271,7 @@ pub(super) fn name(path: &Path) -> String {
     printable(&path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-pub(super) fn names(sources: &[Source]) -> String {
+pub(super) fn names(sources: &[SourceFile]) -> String {
     sources.iter().map(|source| name(&source.path)).collect::<Vec<_>>().join(", ")
 }
 

@@ -4,10 +4,10 @@
 //! ways, and never has one that the relay adds.
 
 use super::area::{self, Area};
-use super::capability::{self, Kind};
+use super::capability::{self, CapabilityKind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
-use super::grantable::{Entry, Grantable, Layer, granted};
+use super::grantable::{Grantable, Layer, PolicyEntry, granted};
 use super::verdict::{Narrower, RequestKind, Verdict, wall};
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -31,8 +31,8 @@ pub const CALLER: &str = "{caller}";
 /// Headers that say how a message is read or where it goes: no secret is one of them.
 #[rustfmt::skip]
 const FRAMING: [&str; 14] = [
-    "host", "connection", "content-length", "content-encoding", "transfer-encoding", "te", "trailer", "upgrade", "keep-alive",
-    "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
+    "host", "connection", "content-length", "content-encoding", "transfer-encoding", "te", "trailer", "upgrade",
+    "keep-alive", "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
 ];
 
 #[derive(Deserialize)]
@@ -51,8 +51,8 @@ struct HeaderLine {
 }
 
 /// The entries of `[secrets] grant`; `policy`: the policy's name, `folder`: of its file, where relative paths start.
-pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Vec<Entry<SecretGrant>> {
-    let mut found: Vec<Entry<SecretGrant>> = Vec::new();
+pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Vec<PolicyEntry<SecretGrant>> {
+    let mut found: Vec<PolicyEntry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
         let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         let at = |key: &str| format!("{pointer}/{key}");
@@ -71,11 +71,12 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
             others.filter(|other| other.host == header.host).any(|o| o.name == header.name || o.port != header.port)
         };
         if header.as_ref().is_some_and(meets) {
-            let message = "another entry has this header of this host, or another port of it: keep one header of a name, and one port";
+            let message = "another entry has this header of this host, or another port of it: keep one header of a \
+                           name, and one port";
             document.conflict(&at("header"), message);
         }
         let rule = format!("{policy}: {name}");
-        found.push(Entry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
+        found.push(PolicyEntry { grant: SecretGrant { name, from, header, rule, why }, at: document.at(&at("name")) });
     }
     found
 }
@@ -84,7 +85,8 @@ pub(super) fn read(document: &mut Reader<'_>, policy: &str, folder: &Path) -> Ve
 pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
     let sources = || {
         format!(
-            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each caller), \"env:NAME\" or \"command:/PROGRAM WORDS\""
+            "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each caller), \"env:NAME\" or \
+             \"command:/PROGRAM WORDS\""
         )
     };
     parse_source(written, folder).ok_or_else(sources)
@@ -294,7 +296,7 @@ pub(super) fn judge(
     let Some(policy) = layers.first().map(|layer| layer.policy) else { return grants };
     let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers.iter().partition(|layer| layer.narrower == Narrower::Host);
     for word in &manifest.asks.capabilities {
-        let Kind::Secret(name) = capability::kind(word) else { continue };
+        let CapabilityKind::Secret(name) = capability::kind(word) else { continue };
         if !seen.insert(name) {
             continue;
         }
@@ -302,7 +304,7 @@ pub(super) fn judge(
         let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
         let wall = [if is_added { wall::NETWORK } else { wall::ENVIRONMENT }];
         // All of them use it in the same way, or none does.
-        let is_same = |entry: &&Entry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
+        let is_same = |entry: &&PolicyEntry<SecretGrant>| own.is_some_and(|own| own.grant.is_same_use(&entry.grant));
         let entry = granted(&others, "[secrets] grant", word, |policy| policy.secrets.iter().find(is_same));
         let is_listed = |cap: &Layer<'_>| cap.policy.capabilities.iter().any(|capability| capability.name == *word);
         let capped = caps.iter().find(|cap| !is_listed(cap));
@@ -311,7 +313,7 @@ pub(super) fn judge(
             capped.or_else(|| conflict(manifest, &entry.grant, hosts, files)).map_or(Ok(entry), Err)
         });
         verdicts.push(match entry {
-            Ok(Entry { grant, at }) => {
+            Ok(PolicyEntry { grant, at }) => {
                 grants.push(grant.clone());
                 let verdict = Verdict::met(RequestKind::Capability, word, used(name, grant.header.as_ref()), &wall);
                 verdict.because(&grant.rule, &grant.why, policy.place(*at))
@@ -379,7 +381,8 @@ fn conflict(
     let is_requested = manifest.asks.hosts.iter().any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
     let narrower = if is_requested { Narrower::Policy } else { Narrower::Manifest };
     let reason = format!(
-        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` (allowHosts) and the policy grant it ([network] hosts)",
+        "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for `{0}:{HTTP}` \
+         (allowHosts) and the policy grant it ([network] hosts)",
         header.host
     );
     Some((narrower, reason))

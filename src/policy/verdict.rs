@@ -145,7 +145,7 @@ impl Verdict {
             && self.narrower != Some(Narrower::Machine)
     }
 
-    /// What a caller is told where this is not granted in full.
+    /// The words for a caller where this is not granted in full.
     pub(super) fn narrowing(&self) -> String {
         let (kind, asked) = (self.what.name(), &self.asked);
         match (self.narrower, &self.reason) {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Where one tool may write, or could in an earlier call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
+pub struct WritablePath {
     pub tree: PathBuf,
     pub tool: String,
     /// Only files directly in the folder whose names match: a staged pattern that no name of code can match.
@@ -26,10 +26,10 @@ pub struct Place {
     pub granted: bool,
 }
 
-impl Place {
+impl WritablePath {
     /// Where a tool can write by these grants.
-    pub fn of_grants(grants: &[Grant], tool: &str) -> Vec<Place> {
-        let place = |grant: &Grant| Place {
+    pub fn of_grants(grants: &[Grant], tool: &str) -> Vec<WritablePath> {
+        let place = |grant: &Grant| WritablePath {
             tree: grant.opening.folder().to_path_buf(),
             tool: tool.to_owned(),
             names: match &grant.opening {
@@ -62,7 +62,7 @@ impl Place {
 #[derive(Clone, Debug, Default)]
 pub struct WritablePaths {
     /// By their folders.
-    places: BTreeMap<PathBuf, BTreeSet<Place>>,
+    places: BTreeMap<PathBuf, BTreeSet<WritablePath>>,
     /// Trees below the folder of any script that a builtin tool runs.
     anywhere: BTreeMap<PathBuf, String>,
 }
@@ -71,7 +71,7 @@ impl WritablePaths {
     /// Where these tools may write now, each by its grants.
     pub fn of_tools<'a>(tools: impl IntoIterator<Item = (&'a str, &'a [Grant])>) -> WritablePaths {
         let mut all = WritablePaths::default();
-        for place in tools.into_iter().flat_map(|(tool, grants)| Place::of_grants(grants, tool)) {
+        for place in tools.into_iter().flat_map(|(tool, grants)| WritablePath::of_grants(grants, tool)) {
             match place.tree.strip_prefix(SCRIPT_FOLDER) {
                 Err(_) => all.add(place),
                 Ok(below) if below.as_os_str().is_empty() || place.names.is_some() => {}
@@ -81,11 +81,11 @@ impl WritablePaths {
         all
     }
 
-    pub fn add(&mut self, mut place: Place) {
+    pub fn add(&mut self, mut place: WritablePath) {
         place.names = place.names.filter(|names| !may_be_loaded(names));
         let near = self.places.entry(place.tree.clone()).or_default();
-        let alike = |known: &&Place| known.names == place.names && known.granted >= place.granted;
-        let alike: Vec<&Place> = near.iter().filter(alike).collect();
+        let alike = |known: &&WritablePath| known.names == place.names && known.granted >= place.granted;
+        let alike: Vec<&WritablePath> = near.iter().filter(alike).collect();
         if alike.len() < 2 && !alike.iter().any(|known| known.is_of(&place.tool)) {
             near.insert(place);
         }
@@ -99,7 +99,7 @@ impl WritablePaths {
     /// Who may write this path, or could before: `ops:x may write`. What a tool may write now comes first.
     pub fn by_place(&self, path: &Path) -> Option<String> {
         let near = path.ancestors().flat_map(|above| self.places.get(above)).flatten();
-        near.filter(|place| place.holds(path)).max_by_key(|place| place.granted).map(Place::writer)
+        near.filter(|place| place.holds(path)).max_by_key(|place| place.granted).map(WritablePath::writer)
     }
 
     /// As `by_place`, or what a builtin tool may write beside the scripts that it runs.
@@ -109,7 +109,7 @@ impl WritablePaths {
     }
 
     /// The trees above and below a folder, itself included. The cost grows with the number of places found.
-    pub fn around<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a Place> {
+    pub fn around<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a WritablePath> {
         let above = folder.ancestors().skip(1).flat_map(|above| self.places.get(above));
         let below = self.places.range(folder.to_path_buf()..).take_while(move |(tree, _)| tree.starts_with(folder));
         above.chain(below.map(|(_, places)| places)).flatten().filter(|place| place.names.is_none())
@@ -120,7 +120,7 @@ impl WritablePaths {
         files::steps(path).into_iter().find_map(|step| self.by(&step).map(|writer| (step, writer)))
     }
 
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
+    pub fn places(&self) -> impl Iterator<Item = &WritablePath> {
         self.places.values().flatten()
     }
 }
@@ -136,8 +136,8 @@ pub fn module_folders(shape: &Shape) -> Vec<&Path> {
 
 /// The trees to look at before a call, among all places around the folders of modules. A hidden folder that only this
 /// tool ever could write is left out.
-pub fn written_trees(shape: &Shape, places: &[Place]) -> Vec<WrittenTree> {
-    let own = Place::of_grants(&shape.grants, &shape.tool);
+pub fn written_trees(shape: &Shape, places: &[WritablePath]) -> Vec<WrittenTree> {
+    let own = WritablePath::of_grants(&shape.grants, &shape.tool);
     let all = || own.iter().chain(places).filter(|place| place.names.is_none());
     let mut found = BTreeMap::new();
     for root in module_folders(shape) {

@@ -212,7 +212,7 @@ fn service_of(
         let known: Vec<&str> = services.keys().map(String::as_str).take(20).collect();
         let near = suggest::hint(id, known.iter().copied());
         let known = if known.is_empty() { "none is described" } else { &format!("known: {}", known.join(", ")) };
-        let message = format!("there is no tool service '{}'{near} ({known})", text::head(id, 80));
+        let message = format!("unknown tool service '{}'{near} ({known})", text::head(id, 80));
         return Err((at.clone(), message));
     };
     let missing = descriptor.params.iter().find(|(name, required)| *required && !remote.config.contains_key(name));

@@ -120,8 +120,8 @@ impl Ownership {
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
                 let message = format!(
-                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this manifest \
-                     there, or give it a script of its own",
+                    "it names {}, which belongs to {}: a folder that holds a manifest is its tools' own; put this \
+                     manifest there, or give it a script of its own",
                     text::path(script),
                     list(&owners)
                 );
@@ -217,10 +217,10 @@ pub(super) fn own_trees(
     machine: &policy::Machine,
     standing: &Incumbents,
 ) -> policy::WritablePaths {
-    let mut trees: Vec<(&Tool, policy::Place)> = Vec::new();
+    let mut trees: Vec<(&Tool, policy::WritablePath)> = Vec::new();
     for tool in tools.iter().filter(|tool| writes(tool) && tool.site.folder != tool.site.base) {
         let grants = policy::decide(&tool.manifest, &tool.site, policies, machine).grants;
-        let places = policy::Place::of_grants(&grants, &tool.reference()).into_iter();
+        let places = policy::WritablePath::of_grants(&grants, &tool.reference()).into_iter();
         trees.extend(places.filter(|place| place.tree.starts_with(&tool.site.folder)).map(|place| (tool, place)));
     }
     let mut all = policy::WritablePaths::default();

@@ -100,8 +100,8 @@ impl Scan<'_> {
                     }
                     let shown = text::path(folder);
                     let message = format!(
-                        "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take away \
-                         what fills {shown}, or name a smaller folder",
+                        "more than {} files and folders: nothing {depth} folders down, or deeper, was loaded; take \
+                         away what fills {shown}, or name a smaller folder",
                         self.most
                     );
                     self.discovery.unlisted.extend(level.iter().cloned());
@@ -214,8 +214,8 @@ fn changeable(place: &Path) -> Option<Problem> {
     } else if !files::is_of_system(uid, place) {
         let me = nix::unistd::geteuid();
         format!(
-            "{shown} belongs to another user (uid {uid}), who can so change what runs here: run this host as that user, or \
-             `chown {me} '{shown}'`"
+            "{shown} belongs to another user (uid {uid}), who can so change what runs here: run this host as that \
+             user, or `chown {me} '{shown}'`"
         )
     } else {
         return None;

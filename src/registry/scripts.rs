@@ -91,8 +91,8 @@ fn note(kind: SearchKind, path: &Path, relative: &Path, candidates: &[(SearchKin
             let (_, base, relative) = beside.filter(|(_, base, relative)| base.path.join(relative) != path)?;
             open_beneath::file(&base.folder, relative).ok()?;
             let words = format!(
-                "a file of this name also lies beside the manifest, but {} is run: write the path from the base folder to \
-                 choose",
+                "a file of this name also lies beside the manifest, but {} is run: write the path from the base \
+                 folder to choose",
                 text::path(path)
             );
             Some((Severity::Warning, words))

@@ -57,8 +57,8 @@ pub struct Snapshot {
     /// Trees that tools read by `base:`.
     pub(super) shared: Arc<BTreeSet<PathBuf>>,
     pub(super) ownership: Ownership,
-    /// Folders below which some manifests may not have been seen, and manifests that may not be read; without those that a tool
-    /// could write.
+    /// Folders below which some manifests may not have been seen, and manifests that may not be read; without those
+    /// that a tool could write.
     pub(super) unlisted: BTreeSet<PathBuf>,
     /// Manifests that get their script and nothing else of its folder.
     pub(super) guests: Arc<BTreeSet<PathBuf>>,
@@ -195,7 +195,7 @@ impl Snapshot {
             near if near.is_empty() => "The list of tools shows those there are.".to_owned(),
             near => format!("Did you mean {near}?"),
         };
-        let fault = fault(format!("There is no tool '{shown}'. {end}"));
+        let fault = fault(format!("Unknown tool '{shown}'. {end}"));
         match self.unread(id).or_else(|| self.nothing_found()) {
             None => fault,
             Some(why) => fault.person(why),

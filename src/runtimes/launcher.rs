@@ -28,8 +28,9 @@ const MOST_CACHE_BYTES: u64 = 64 * 1024;
 const MOST_ANSWERS: usize = 64;
 const MOST_ANSWER_BYTES: u64 = 4096;
 
+/// What a launcher said about its interpreter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Answer {
+struct CachedAnswer {
     text: String,
     /// Seconds since 1970.
     asked: u64,
@@ -94,7 +95,7 @@ impl<'a> Asker<'a> {
             while cached.len() >= MOST_ANSWERS {
                 cached.pop_first();
             }
-            cached.insert(key, Answer { text: text.clone(), asked: now });
+            cached.insert(key, CachedAnswer { text: text.clone(), asked: now });
             // Losing the cache costs only time.
             let _ = write_cache(cache, &cached);
         }
@@ -143,7 +144,7 @@ impl<'a> Asker<'a> {
 }
 
 /// The cache, if the file is ours alone.
-fn read_cache(path: &Path) -> Option<BTreeMap<String, Answer>> {
+fn read_cache(path: &Path) -> Option<BTreeMap<String, CachedAnswer>> {
     let file = Folder::open(path.parent()?).ok()?.trusted(path.file_name()?.to_str()?, OFlag::O_RDONLY).ok()?;
     if files::not_private(&file.metadata().ok()?).is_some() {
         return None;
@@ -151,7 +152,7 @@ fn read_cache(path: &Path) -> Option<BTreeMap<String, Answer>> {
     serde_json::from_slice(&files::whole(file, MOST_CACHE_BYTES).ok()??).ok()
 }
 
-fn write_cache(path: &Path, answers: &BTreeMap<String, Answer>) -> io::Result<()> {
+fn write_cache(path: &Path, answers: &BTreeMap<String, CachedAnswer>) -> io::Result<()> {
     let (folder, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
     Folder::make(folder)?.put(&name.to_string_lossy(), &serde_json::to_vec(answers)?)
 }

@@ -13,8 +13,8 @@ const STICKY: u32 = 0o1000;
 /// Folders that are never bound as a whole for an interpreter.
 #[rustfmt::skip]
 const TOO_WIDE: [&str; 17] = [
-    "/", "/usr", "/usr/local", "/etc", "/var", "/opt", "/home", "/root", "/tmp", "/srv", "/mnt", "/media", "/run", "/dev", "/proc",
-    "/sys", "/boot",
+    "/", "/usr", "/usr/local", "/etc", "/var", "/opt", "/home", "/root", "/tmp", "/srv", "/mnt", "/media", "/run",
+    "/dev", "/proc", "/sys", "/boot",
 ];
 
 /// Refuses `path` where it, or a folder above it, can be changed by others than root and us.
@@ -148,7 +148,7 @@ mod tests {
 
     fn writable(tree: &Path) -> OffLimits {
         let mut all = WritablePaths::default();
-        all.add(policy::Place { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
+        all.add(policy::WritablePath { tree: tree.into(), tool: "a:b@1.0.0".into(), names: None, granted: false });
         OffLimits::new(&[], all)
     }
 

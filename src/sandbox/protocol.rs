@@ -47,7 +47,7 @@ pub struct Mount {
 
 /// One folder of which the call gets a private copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StagedFolder {
     pub folder: PathBuf,
     pub names: Vec<String>,
     pub device: u64,
@@ -58,7 +58,7 @@ pub struct Stage {
     pub shown: Vec<PathBuf>,
 }
 
-impl Stage {
+impl StagedFolder {
     /// Whether a file of this name is copied.
     pub fn copies(&self, name: &str) -> bool {
         self.names.iter().any(|names| name_matches(names, name))
@@ -86,7 +86,7 @@ pub struct Setup {
     pub identity: Identity,
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StagedFolder>,
     /// Files and folders that an empty one covers in each call.
     pub masks: Vec<PathBuf>,
     /// Links of the view: where each lies, and where it leads.

@@ -321,8 +321,8 @@ pub struct Task<'a> {
     pub thread: u32,
 }
 
-/// Where a path leads: what is there, or the last folder that is there and what is missing in it.
-enum Place {
+/// Where a path leads: the file there, or the last folder that exists and the names that are missing in it.
+enum ResolvedPath {
     There(OwnedFd),
     Missing(OwnedFd, Vec<u8>),
 }
@@ -372,8 +372,10 @@ impl Task<'_> {
             Ok(None) => None,
             Ok(Some((place, rule))) => {
                 let path = match &place {
-                    Place::There(file) => self.name_of(file),
-                    Place::Missing(folder, rest) => self.name_of(folder).map(|at| at.join(OsStr::from_bytes(rest))),
+                    ResolvedPath::There(file) => self.name_of(file),
+                    ResolvedPath::Missing(folder, rest) => {
+                        self.name_of(folder).map(|at| at.join(OsStr::from_bytes(rest)))
+                    }
                 };
                 Some((path.ok(), rule.to_owned()))
             }
@@ -381,14 +383,14 @@ impl Task<'_> {
         }
     }
 
-    fn resolve(&self, folder: Option<i32>, path: &[u8], last: LinkHandling) -> Result<Place, Errno> {
+    fn resolve(&self, folder: Option<i32>, path: &[u8], last: LinkHandling) -> Result<ResolvedPath, Errno> {
         let start = match folder {
             _ if path.starts_with(b"/") => open(AT_FDCWD, b"/", false)?,
             Some(number) => self.open(&format!("fd/{number}"))?,
             None => self.open("cwd")?,
         };
         let errno = match open(&start, path, last == LinkHandling::Followed) {
-            Ok(file) => return Ok(Place::There(file)),
+            Ok(file) => return Ok(ResolvedPath::There(file)),
             Err(errno) => errno,
         };
         // What is shorter is there where what is longer is.
@@ -400,7 +402,7 @@ impl Task<'_> {
         let name = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
         // A link that is there leads nowhere, or elsewhere for each reader (/proc/self).
         let is_missing = errno == Errno::ENOENT && open(&at, name, false).is_err();
-        if is_missing { Ok(Place::Missing(at, rest)) } else { Err(errno) }
+        if is_missing { Ok(ResolvedPath::Missing(at, rest)) } else { Err(errno) }
     }
 
     /// The path of an open file from the root of the call.
@@ -410,10 +412,10 @@ impl Task<'_> {
 }
 
 /// The rule that refuses an operation at this place.
-fn rule(place: &Place, operation: Operation, last: LinkHandling) -> Result<Option<&'static str>, Errno> {
+fn rule(place: &ResolvedPath, operation: Operation, last: LinkHandling) -> Result<Option<&'static str>, Errno> {
     let (file, there) = match place {
-        Place::There(file) => (file, true),
-        Place::Missing(folder, _) => (folder, false),
+        ResolvedPath::There(file) => (file, true),
+        ResolvedPath::Missing(folder, _) => (folder, false),
     };
     // The view's own tree holds folders that lead to grants, and nothing of the host.
     let own = || Ok(fstat(file)?.st_dev == fstat(&open(AT_FDCWD, b"/", false)?)?.st_dev);

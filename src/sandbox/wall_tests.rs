@@ -59,7 +59,7 @@ fn landlock() {
     let script = format!("echo x > {}", file.display());
     assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
     std::fs::remove_file(&file).expect("the control made it");
-    let mut rules = landlock::Rules::new(sys::landlock_abi()).expect("a ruleset");
+    let mut rules = landlock::RuleBuilder::new(sys::landlock_abi()).expect("a ruleset");
     rules = rules.allow(&open("/"), true, landlock::Right::ReadRun).expect("a rule");
     let ruleset = rules.done().expect("a ruleset");
     let alone = |plan: &mut Plan| {

@@ -5,7 +5,7 @@
 //! told apart, unless every policy that asks says so.
 
 use super::record::CallRecord;
-use super::request::{Answer, Approver, Event, Question, Stream};
+use super::request::{Answer, Approver, Event, EventStream, Question};
 use super::target::Target;
 use super::{Caller, Service};
 use crate::base::places::Place;
@@ -70,10 +70,10 @@ impl Service {
         &self,
         target: &Target,
         approver: Approver,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
-        let (question, patience) = (self.question(target, record), self.parts.settings.patience);
+        let (question, patience) = (self.question(target, record), self.components.settings.patience);
         record.step_aside();
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
@@ -121,7 +121,7 @@ impl Service {
                 ("asked".to_owned(), Fault::new(Kind::CancelledError, message).retryable())
             }
             Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),
-            Answer::Nobody => ("nobody to ask".to_owned(), nobody(&target.decided.decision.confirm)),
+            Answer::Nobody => ("no approver".to_owned(), nobody(&target.decided.decision.confirm)),
         };
         record.denied_by = Some(format!("confirm: {rule}"));
         Err(fault)
@@ -145,7 +145,7 @@ impl Service {
             touches: policy::audit::touches(decision),
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
-            until: now.checked_add(self.parts.settings.patience).unwrap_or(now).to_string(),
+            until: now.checked_add(self.components.settings.patience).unwrap_or(now).to_string(),
         }
     }
 }

@@ -33,7 +33,7 @@ const VERBOSE_TEXT: usize = 16 * 1024;
 pub(super) struct CallEnded {
     /// What its caller gets.
     pub report: Report,
-    pub line: Line,
+    pub line: AuditRecord,
     pub caller: String,
     /// `id@version`; what was asked for, where no tool was found.
     pub tool: String,
@@ -74,8 +74,9 @@ impl CallEnded {
     }
 }
 
+/// The audit record of a call.
 #[derive(Clone, Default, Serialize)]
-pub(super) struct Line {
+pub(super) struct AuditRecord {
     pub time: String,
     pub call: String,
     pub user: String,
@@ -234,9 +235,9 @@ mod tests {
         let (part, digest, text) = (cut_to(&worst, PART), Some("0".repeat(64)), Some(cut_to(&worst, CUT)));
         let (operation, target, rule) = (worst.clone(), worst.clone(), worst.clone());
         let denial = Denial { operation, target, rule, ..Denial::default() };
-        let refused = Some(protocol::Refusal::Content { why: long.clone() });
-        let event = protocol::Event { what: protocol::TrafficKind::Connection, target: long, refused };
-        let line = Line {
+        let refused = Some(protocol::RefusalReason::Content { why: long.clone() });
+        let event = protocol::TrafficEvent { what: protocol::TrafficKind::Connection, target: long, refused };
+        let line = AuditRecord {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: "0".repeat(36),
             user: part.clone(),
@@ -261,7 +262,7 @@ mod tests {
             notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),
             network: Some(events(&Traffic { events: vec![event; 2 * protocol::EVENTS + 1], ..Traffic::default() })),
-            ..Line::default()
+            ..AuditRecord::default()
         };
         assert!(line.notes.len() == NOTES && line.notes.last().is_some_and(|last| last == "and 981 more"));
         let length = audit::ascii(&line).expect("JSON").len() as u64;

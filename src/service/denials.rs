@@ -5,7 +5,7 @@
 
 use crate::base::text::{path, printable};
 use crate::egress::Traffic;
-use crate::egress::protocol::{Event, Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Site;
@@ -42,7 +42,7 @@ pub(super) fn observed(traffic: &Traffic, attempts: &[Attempt], about: &DenialCo
         let Some(refusal) = event.refused.as_ref().filter(|refusal| refusal.is_a_rule()) else { continue };
         let narrower = narrower(event, refusal, about.decision);
         let rule = printable(&refusal.to_string());
-        let ask = (*refusal == Refusal::NotGranted).then(|| grant(&event.target, about)).flatten();
+        let ask = (*refusal == RefusalReason::NotGranted).then(|| grant(&event.target, about)).flatten();
         let (operation, target) = (operation(event.what).to_owned(), event.target.clone());
         let denial = Denial { operation, target, rule, narrower, ask, ..Denial::default() };
         if !found.contains(&denial) {
@@ -95,13 +95,13 @@ fn operation(what: TrafficKind) -> &'static str {
     }
 }
 
-fn narrower(event: &Event, refusal: &Refusal, decision: &policy::Decision) -> String {
+fn narrower(event: &TrafficEvent, refusal: &RefusalReason, decision: &policy::Decision) -> String {
     let narrower = match refusal {
-        Refusal::NotGranted => match verdict_on(&event.target, decision) {
+        RefusalReason::NotGranted => match verdict_on(&event.target, decision) {
             Some(verdict) => verdict.narrower.unwrap_or(Narrower::Policy),
             None => Narrower::Manifest,
         },
-        Refusal::Address { .. } | Refusal::Secret { .. } => Narrower::Policy,
+        RefusalReason::Address { .. } | RefusalReason::Secret { .. } => Narrower::Policy,
         _ => Narrower::House,
     };
     narrower.name().to_owned()

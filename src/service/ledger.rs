@@ -6,7 +6,7 @@ use crate::base::files::{Folder, trustworthy};
 use crate::base::lock;
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
-use crate::policy::{self, Place, WritablePaths};
+use crate::policy::{self, WritablePath, WritablePaths};
 use nix::fcntl::OFlag;
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -34,13 +34,13 @@ struct KnownPlaces {
     until: u64,
     places: WritablePaths,
     /// Every line: the next of the same tool and area adds nothing.
-    lines: BTreeSet<Line>,
+    lines: BTreeSet<LedgerKey>,
 }
 
 /// Tree, names, and tool without its version.
-type Line = (PathBuf, Option<String>, String);
+type LedgerKey = (PathBuf, Option<String>, String);
 
-fn line(place: &Place) -> Line {
+fn line(place: &WritablePath) -> LedgerKey {
     let id = place.tool.split('@').next().unwrap_or_default().to_owned();
     (place.tree.clone(), place.names.clone(), id)
 }
@@ -73,7 +73,7 @@ impl Ledger {
 
     /// Adds the places that a call of this shape can write, unless they are known.
     pub fn add(&self, shape: &policy::Shape) -> io::Result<()> {
-        let mut places = Place::of_grants(&shape.grants, &shape.tool);
+        let mut places = WritablePath::of_grants(&shape.grants, &shape.tool);
         if places.is_empty() {
             return Ok(());
         }
@@ -99,7 +99,7 @@ pub fn look_back(
     ledger: Option<&Ledger>,
     written: &WritablePaths,
 ) -> Result<(), Fault> {
-    let near = |all: &WritablePaths| -> (Option<String>, Vec<Place>) {
+    let near = |all: &WritablePaths| -> (Option<String>, Vec<WritablePath>) {
         let writer = shape.script.as_deref().and_then(|script| all.by_place(script));
         let folders = policy::writable::module_folders(shape).into_iter();
         (writer, folders.flat_map(|folder| all.around(folder).cloned().collect::<Vec<_>>()).collect())
@@ -170,7 +170,7 @@ impl KnownPlaces {
         // Another host may still be writing the last line.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         for written in text[..whole].split(|byte| *byte == b'\n') {
-            if let Ok(place) = serde_json::from_slice::<Place>(written) {
+            if let Ok(place) = serde_json::from_slice::<WritablePath>(written) {
                 self.lines.insert(line(&place));
                 self.places.add(place);
             }

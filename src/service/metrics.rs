@@ -15,11 +15,11 @@ const BOUNDS: [u64; 9] = [10, 25, 50, 100, 250, 1000, 5000, 30_000, 300_000];
 const NONE: &str = "none";
 
 #[derive(Debug, Default)]
-pub(super) struct Metrics(Mutex<BTreeMap<String, Tool>>);
+pub(super) struct Metrics(Mutex<BTreeMap<String, ToolMetrics>>);
 
 /// The calls of one tool.
 #[derive(Debug, Default)]
-struct Tool {
+struct ToolMetrics {
     outcomes: BTreeMap<String, u64>,
     within: [u64; BOUNDS.len()],
     calls: u64,
@@ -67,14 +67,14 @@ impl Service {
     }
 
     /// All of them, as Prometheus reads them.
-    pub fn metrics(&self) -> Text {
-        let mut text = Text::default();
+    pub fn metrics(&self) -> Exposition {
+        let mut text = Exposition::default();
         self.of_now(&mut text);
         self.of_calls(&mut text);
         text
     }
 
-    fn of_now(&self, text: &mut Text) {
+    fn of_now(&self, text: &mut Exposition) {
         let open = self.calls(&Caller::operator(""));
         let of = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
         text.gauge("toolhost_calls_running", "Calls whose tool runs.", of(Phase::Running));
@@ -87,7 +87,7 @@ impl Service {
             let many = states.iter().filter(|breaker| breaker.state == state).count();
             text.sample("toolhost_breakers", &[("state", state)], many as f64);
         }
-        let executors = &self.parts.executors;
+        let executors = &self.components.executors;
         for executor in [&executors.process, &executors.wasm].into_iter().flatten() {
             for gauge in executor.gauges() {
                 text.gauge(gauge.name, gauge.what, gauge.value);
@@ -108,7 +108,7 @@ impl Service {
         );
     }
 
-    fn of_calls(&self, text: &mut Text) {
+    fn of_calls(&self, text: &mut Exposition) {
         let tools = lock(&self.metrics.0);
         let name = "toolhost_calls_total";
         text.head(name, "Calls that ended, by tool and outcome.", "counter");
@@ -144,11 +144,11 @@ impl Service {
     }
 }
 
-/// Text as Prometheus reads it (exposition format 0.0.4).
+/// Metrics in the text format of Prometheus (exposition format 0.0.4).
 #[derive(Debug, Default)]
-pub struct Text(String);
+pub struct Exposition(String);
 
-impl Text {
+impl Exposition {
     /// What is said of a metric, before its samples.
     pub fn head(&mut self, name: &str, what: &str, kind: &str) {
         let _ = writeln!(self.0, "# HELP {name} {what}\n# TYPE {name} {kind}");

@@ -56,7 +56,7 @@ use decision_cache::{DecisionCache, InForce};
 use fault::{Fault, Kind};
 use futures_util::FutureExt;
 use record::CallRecord;
-use request::Stream;
+use request::EventStream;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -74,12 +74,13 @@ pub struct Executors {
     pub extensions: BTreeMap<String, Arc<dyn Executor>>,
 }
 
-pub struct Parts {
+/// What a service is made of.
+pub struct Components {
     pub registry: Arc<registry::Registry>,
     pub rules: Rules,
     pub executors: Executors,
     pub audit: audit::Log,
-    pub packages: packages::Parts,
+    pub packages: packages::BuildSettings,
     /// The script base folders, for scripts that a call names.
     pub scripts: Vec<PathBuf>,
     pub settings: Settings,
@@ -101,19 +102,19 @@ impl Default for Settings {
 
 pub struct Service {
     me: Weak<Service>,
-    parts: Parts,
+    components: Components,
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
     keys: Arc<idempotency::Keys>,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
-    scripts: script::Digests,
+    scripts: script::DigestCache,
     packages: Arc<packages::Packages>,
     rules: Mutex<InForce>,
     /// Why newer rules do not hold.
     stale: Mutex<Option<String>>,
-    /// The extensions of `parts`, and those registered since.
+    /// The extensions of `components`, and those registered since.
     extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
     /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules change.
     decisions: Mutex<Option<Arc<DecisionCache>>>,
@@ -124,27 +125,27 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(parts: Parts) -> Arc<Service> {
-        let Rules { policies, machine } = &parts.rules;
-        parts.registry.answers_to(policies.clone(), machine.clone());
-        let process = parts.executors.process.clone();
+    pub fn new(components: Components) -> Arc<Service> {
+        let Rules { policies, machine } = &components.rules;
+        components.registry.answers_to(policies.clone(), machine.clone());
+        let process = components.executors.process.clone();
         Arc::new_cyclic(|me| Service {
             me: me.clone(),
-            packages: packages::Packages::new(parts.packages.clone(), process, parts.audit.clone()),
+            packages: packages::Packages::new(components.packages.clone(), process, components.audit.clone()),
             breakers: Arc::default(),
             calls: Arc::default(),
             keys: Arc::default(),
-            limiter: Arc::new(quota::Limiter::new(parts.settings.running, parts.settings.waiting)),
+            limiter: Arc::new(quota::Limiter::new(components.settings.running, components.settings.waiting)),
             metrics: Arc::default(),
             traces: Arc::default(),
-            scripts: script::Digests::default(),
-            extensions: RwLock::new(parts.executors.extensions.clone()),
+            scripts: script::DigestCache::default(),
+            extensions: RwLock::new(components.executors.extensions.clone()),
             stale: Mutex::default(),
-            rules: Mutex::new(InForce { rules: Arc::new(parts.rules.clone()), unread: None }),
+            rules: Mutex::new(InForce { rules: Arc::new(components.rules.clone()), unread: None }),
             decisions: Mutex::default(),
             reread: OnceLock::new(),
             changed: tokio::sync::watch::Sender::new(()),
-            parts,
+            components,
         })
     }
 
@@ -153,12 +154,12 @@ impl Service {
     }
 
     pub fn registry(&self) -> &registry::Registry {
-        &self.parts.registry
+        &self.components.registry
     }
 
     /// Whether limits are counted by a cgroup; else they are sampled.
     pub fn counted(&self) -> bool {
-        self.parts.rules.machine.cgroup
+        self.components.rules.machine.cgroup
     }
 
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call counts as running until
@@ -166,7 +167,7 @@ impl Service {
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
         let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
         record.meter = Some(self.meter(&request.tool));
-        let mut stream = Stream::to(sink);
+        let mut stream = EventStream::to(sink);
         let listed = self.calls.begin(&record.id, &request);
         let cancelled = listed.cancelled.clone();
         record.listed = Some(listed);
@@ -220,21 +221,21 @@ impl Service {
     }
 
     /// The right to a record. Where there is none, the refusal is counted for the next one of this principal.
-    fn open_record(&self, principal: &str) -> Result<audit::Entry, Fault> {
-        self.parts.audit.open().inspect_err(|_| self.counts(principal, 1))
+    fn open_record(&self, principal: &str) -> Result<audit::AuditEntry, Fault> {
+        self.components.audit.open().inspect_err(|_| self.counts(principal, 1))
     }
 
     /// Records the refusals that were counted and have no record yet: after a minute, and before this host ends.
     pub fn records_counted(&self) {
         // Also the ends of calls that could not be written.
-        let _ = self.parts.audit.open();
+        let _ = self.components.audit.open();
         self.limiter.take_unrecorded().iter().for_each(|(principal, count)| self.records(principal, *count));
     }
 
     /// Whether it has a record: of refusals of which there may be many some are only counted.
     fn samples(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
         let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
-        let has_begun = record.entry.as_ref().is_none_or(audit::Entry::has_begun);
+        let has_begun = record.entry.as_ref().is_none_or(audit::AuditEntry::has_begun);
         if record.ran || record.kept.is_some() || has_begun || !many {
             return true;
         }
@@ -261,7 +262,7 @@ impl Service {
 
     /// The last of so many refusals, with how many were before it.
     fn records(&self, principal: &str, count: u64) {
-        let Ok(entry) = self.parts.audit.open() else { return self.counts(principal, count) };
+        let Ok(entry) = self.components.audit.open() else { return self.counts(principal, count) };
         let fault = Fault::new(Kind::RateLimitError, "Refused, as others before it that have no record.");
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));

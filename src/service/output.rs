@@ -167,7 +167,7 @@ fn tail(logs: &[String]) -> String {
 
 /// The observation of a success: `Tool <id> executed successfully. Output: <json>`. Of media in it only the size.
 pub fn succeeded(tool: &str, output: &Text) -> String {
-    let media = matches!(Shape::read(output.as_str()), Ok(Shape::Content(_)));
+    let media = matches!(OutputKind::read(output.as_str()), Ok(OutputKind::Content(_)));
     let output = if media { &Text::from(&without_media(output.value())) } else { output };
     format!("Tool {tool} executed successfully. Output: {output}")
 }
@@ -205,8 +205,8 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         Kind::ParameterValidationError | Kind::ActionParseError => "Correct the arguments and call again.",
         Kind::VersionMismatchError => "Ask for a version that exists, or for none.",
         Kind::ScriptError if fault.by_caller => {
-            "The code failed: correct it as the details say and call again. It has an empty /tmp of its own, and no other \
-             files or network."
+            "The code failed: correct it as the details say and call again. It has an empty /tmp of its own, and no \
+             other files or network."
         }
         Kind::SecurityError if fault.by_caller => "Correct the arguments and call again.",
         Kind::SecurityError | Kind::AuthorizationError => {
@@ -250,16 +250,17 @@ pub struct Questions {
     pub state: Value,
 }
 
-/// The client at the other end of a call, as far as it can be asked.
+/// The client of a call: what it can be asked, and what it answered.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Client {
+pub struct AskableClient {
     pub can: Vec<Ask>,
     /// What it answered, by the tool's keys.
     pub answers: Map<String, Value>,
     pub state: Value,
 }
 
-pub enum Shape<'a> {
+/// What the output of a tool is: a plain value, blocks of content, or questions to the client.
+pub enum OutputKind<'a> {
     Plain,
     Content(Content<'a>),
     Asks(Questions),
@@ -317,7 +318,7 @@ struct Embedded {
     blob: Option<String>,
 }
 
-impl Client {
+impl AskableClient {
     /// The member `$client` of the input of a tool that may ask.
     pub fn to_json(&self) -> Value {
         let can: Vec<&str> = self.can.iter().map(|ask| ask.word()).collect();
@@ -325,9 +326,9 @@ impl Client {
     }
 }
 
-impl<'a> Shape<'a> {
+impl<'a> OutputKind<'a> {
     /// What an answer is. An answer of a shape that has a fault is refused.
-    pub fn read(answer: &'a str) -> Result<Shape<'a>, Fault> {
+    pub fn read(answer: &'a str) -> Result<OutputKind<'a>, Fault> {
         let has = |name: &str| {
             let pointer = format!("/{name}");
             answer.starts_with('{') && answer.contains(name) && crate::base::json::member(answer, &pointer).is_some()
@@ -339,7 +340,7 @@ impl<'a> Shape<'a> {
         if has("$content") {
             let content: Content = serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
             check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
-            return Ok(Shape::Content(content));
+            return Ok(OutputKind::Content(content));
         }
         if has("$ask") {
             if answer.len() > LONGEST {
@@ -347,9 +348,9 @@ impl<'a> Shape<'a> {
             }
             let questions: Questions = serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
             questions.asks().map_err(|why| wrong("$ask", why))?;
-            return Ok(Shape::Asks(questions));
+            return Ok(OutputKind::Asks(questions));
         }
-        Ok(Shape::Plain)
+        Ok(OutputKind::Plain)
     }
 }
 
@@ -510,10 +511,10 @@ mod tests {
 
     #[test]
     fn content_is_what_it_says_and_questions_are_forms_samples_or_roots() {
-        let why = |answer: &Value| match Shape::read(&answer.to_string()) {
-            Ok(Shape::Plain) => "plain".into(),
-            Ok(Shape::Content(_)) => "content".into(),
-            Ok(Shape::Asks(_)) => "asks".into(),
+        let why = |answer: &Value| match OutputKind::read(&answer.to_string()) {
+            Ok(OutputKind::Plain) => "plain".into(),
+            Ok(OutputKind::Content(_)) => "content".into(),
+            Ok(OutputKind::Asks(_)) => "asks".into(),
             Err(fault) => fault.details.unwrap_or_default(),
         };
         let png = STANDARD.encode(b"\x89PNG\r\n");

@@ -10,9 +10,9 @@ use super::arguments::{self, Arguments};
 use super::call_ended::Stage;
 use super::callers::Rights;
 use super::decision_cache::DecisionCache;
-use super::output::{self, Shape};
+use super::output::{self, OutputKind};
 use super::record::CallRecord;
-use super::request::{CallRequest, Event, Stream};
+use super::request::{CallRequest, Event, EventStream};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
 use super::{Service, blocking, denials, idempotency, ledger, packages, redact, secrets};
@@ -70,7 +70,7 @@ impl Service {
     pub(super) async fn pipeline(
         &self,
         mut request: CallRequest,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
@@ -165,7 +165,7 @@ impl Service {
         &self,
         asked: &mut PendingCall,
         target: &mut Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Wait, Fault> {
         let (rights, tools) = (&target.found.rights, &target.tools);
@@ -254,7 +254,7 @@ impl Service {
         &self,
         need: packages::Need,
         target: &Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
     ) -> Result<packages::Ready, Fault> {
         let within = Duration::from_millis(policy::time_ms(&target.decided.decision, target.asked_ms)?);
         let (tell, mut lines) = tokio::sync::mpsc::channel(16);
@@ -276,7 +276,7 @@ impl Service {
         &self,
         asked: &mut PendingCall,
         target: &mut Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
         let attempt = target.attempt(&self.breakers, true)?;
@@ -314,14 +314,14 @@ impl Service {
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
             let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
-            self.parts.registry.snapshot().files.iter().cloned().chain(policies).collect()
+            self.components.registry.snapshot().files.iter().cloned().chain(policies).collect()
         });
         let (envelope, output) = judged(outcome, target, own, record)?;
         record.published()?;
-        let shape = if envelope.is_some() { Shape::Plain } else { Shape::read(output.as_str())? };
+        let shape = if envelope.is_some() { OutputKind::Plain } else { OutputKind::read(output.as_str())? };
         match shape {
-            Shape::Plain => answer_fits(manifest, envelope, output, until).await,
-            Shape::Content(content) => {
+            OutputKind::Plain => answer_fits(manifest, envelope, output, until).await,
+            OutputKind::Content(content) => {
                 if manifest.output.is_some() {
                     let structured = content.structured.and_then(|part| json::compact(part.get().as_bytes()).ok());
                     let structured = structured.unwrap_or_else(|| Text::from(&Value::Null));
@@ -329,10 +329,10 @@ impl Service {
                 }
                 Ok(output)
             }
-            Shape::Asks(_) => {
+            OutputKind::Asks(_) => {
                 // What leaves this host holds no secret.
                 let shown = record.hidden(output);
-                if let Shape::Asks(questions) = Shape::read(shown.as_str())? {
+                if let OutputKind::Asks(questions) = OutputKind::read(shown.as_str())? {
                     target.asks(&questions, &asked.request.client, record)?;
                 }
                 Ok(Text::from(&Value::Null))
@@ -371,13 +371,13 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
         let written = &found.decisions.snapshot.written;
-        ledger::look_back(&mut confinement.shape, Some(self.parts.audit.ledger()), written)?;
+        ledger::look_back(&mut confinement.shape, Some(self.components.audit.ledger()), written)?;
         if let Some(environment) = environment {
             packages::furnish(Arc::make_mut(&mut confinement.shape), environment);
         }
         let left = Duration::from_millis(confinement.per_call.timeout_ms).saturating_sub(found.until.began.elapsed());
         let sources = confinement.shape.secrets.iter().flat_map(|grant| grant.from.named_files());
-        ledger::check_unwritten(sources, self.parts.audit.ledger(), written)?;
+        ledger::check_unwritten(sources, self.components.audit.ledger(), written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         secrets::give(&mut confinement, left, record).await?;
         // The tool goes on with the trace of its call, where its manifest declares these variables.
@@ -390,7 +390,7 @@ impl Service {
         }
         let same = decision.shape.as_ref().is_ok_and(|shape| Arc::ptr_eq(&confinement.shape, shape));
         let digest = if same { target.decided.shape_digest.clone() } else { confinement.shape.digest() };
-        self.parts.audit.keep(&confinement.shape, &digest)?;
+        self.components.audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest, target.script.take());
         Ok(Some(confinement))
     }
@@ -400,7 +400,7 @@ impl Service {
         &self,
         asked: &mut PendingCall,
         target: &mut Target,
-        stream: &mut Stream,
+        stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Outcome, Fault> {
         record.enters(Stage::Prepare);
@@ -428,7 +428,7 @@ impl Service {
             self.starts(asked, target, record).await?;
         }
         record.running()?;
-        let mut parts = Parts::new(output_bytes(decision));
+        let mut answer = StreamedAnswer::new(output_bytes(decision));
         let (events, mut heard) = executor::events();
         let ended = {
             let mut running = target.executor.run(&context, call, &events);
@@ -447,7 +447,7 @@ impl Service {
                         let _ = passage.send(self.starts(asked, target, record).await);
                     }
                     // A reader that is behind is waited for, and the tool waits with us.
-                    Some(event) = heard.next(), if !stream.is_behind() => parts.push(event, record, stream)?,
+                    Some(event) = heard.next(), if !stream.is_behind() => answer.push(event, record, stream)?,
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
@@ -458,9 +458,9 @@ impl Service {
             return ended;
         }
         while let Some(event) = heard.try_next() {
-            parts.push(event, record, stream)?;
+            answer.push(event, record, stream)?;
         }
-        parts.rest(record, stream);
+        answer.rest(record, stream);
         record.enters(Stage::Answer);
         record.ended(&ended, heard.lost(), context.ran.get());
         ended
@@ -468,7 +468,7 @@ impl Service {
 
     fn context(&self, came: Instant, gate: executor::Gate, record: &CallRecord) -> executor::Context {
         let trace = record.context().map(TraceContext::sent).unwrap_or_default();
-        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.parts.audit.clone()));
+        let ledger: Option<Arc<dyn executor::Ledger>> = Some(Arc::new(self.components.audit.clone()));
         let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
         executor::Context { came, gate, trace, ledger, ..context }
     }
@@ -508,7 +508,7 @@ fn unsettled() -> Fault {
 
 /// The parts of a streamed answer, which together are at most `outputBytes`, secrets hidden, also one that was cut into
 /// two texts.
-struct Parts {
+struct StreamedAnswer {
     allowed: u64,
     left: u64,
     held: TextStream,
@@ -518,13 +518,13 @@ fn output_bytes(decision: &policy::Decision) -> u64 {
     decision.limit(Limit::OutputBytes).map_or(Limit::OutputBytes.house_default(), |limit| limit.effective)
 }
 
-impl Parts {
-    fn new(allowed: u64) -> Parts {
-        Parts { allowed, left: allowed, held: TextStream::default() }
+impl StreamedAnswer {
+    fn new(allowed: u64) -> StreamedAnswer {
+        StreamedAnswer { allowed, left: allowed, held: TextStream::default() }
     }
 
     /// Hands on an event of the executor as a transport may see it.
-    fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut Stream) -> Result<(), Fault> {
+    fn push(&mut self, event: executor::Event, record: &mut CallRecord, stream: &mut EventStream) -> Result<(), Fault> {
         stream.push(match event {
             executor::Event::Log(line) => Event::Log(record.add_log(&line)),
             executor::Event::Message(level, text) => Event::Message(level, record.add_log(&text)),
@@ -558,7 +558,7 @@ impl Parts {
     }
 
     /// Hands on what stayed back, once nothing more comes that it could belong to.
-    fn rest(&mut self, record: &mut CallRecord, stream: &mut Stream) {
+    fn rest(&mut self, record: &mut CallRecord, stream: &mut EventStream) {
         let shown = record.piece(&mut self.held, None);
         if !shown.is_empty() {
             stream.push(Event::Part(shown));

@@ -2,7 +2,7 @@
 //!
 //! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as cancelled.
 
-use super::call_ended::{CUT, CallEnded, Decision, Line, PART, Stage, events, few, manifest, rule, violations};
+use super::call_ended::{AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, manifest, rule, violations};
 use super::calls::{CallState, OpenCall, Phase};
 use super::metrics::Meter;
 use super::quota::Slot;
@@ -42,7 +42,7 @@ pub(super) struct CallRecord {
     /// Who authenticated: written once.
     principal: String,
     /// Its line of the audit log, as far as that is known.
-    line: Line,
+    line: AuditRecord,
     received_at: Instant,
     stages: Vec<(Stage, Instant)>,
     span: CallSpan,
@@ -54,7 +54,7 @@ pub(super) struct CallRecord {
     /// The outcome of an earlier call, which this one gets.
     pub kept: Option<Arc<Report>>,
     /// Its place in the audit log, until its line is written.
-    pub entry: Option<audit::Entry>,
+    pub entry: Option<audit::AuditEntry>,
     /// Its transport could not read it as a call.
     pub unread: bool,
     /// What of the file of callers refused it.
@@ -98,7 +98,7 @@ impl CallRecord {
     pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
         let (received_at, verbose) = (Instant::now(), request.verbose.then(Box::default));
         let (id, part) = (request.id.clone().unwrap_or_else(new_id), |text: &str| cut_to(text, PART));
-        let line = Line {
+        let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
             call: id.clone(),
             user: part(&request.caller.user),
@@ -106,7 +106,7 @@ impl CallRecord {
             transaction: request.transaction.as_deref().map(part),
             trace: span.context().map(TraceContext::id),
             tool: part(&request.tool),
-            ..Line::default()
+            ..AuditRecord::default()
         };
         CallRecord {
             id,
@@ -518,7 +518,7 @@ impl CallRecord {
         ended
     }
 
-    fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> Line {
+    fn line(&self, fault: Option<&Fault>, network: Option<&Traffic>) -> AuditRecord {
         let part = |text: &str| cut_to(text, PART);
         let replayed = self.kept.as_ref().map(|kept| part(&format!("idempotency key of call {}", kept.id)));
         let decision = match &replayed {
@@ -536,7 +536,7 @@ impl CallRecord {
                 rule => rule.to_owned(),
             },
         });
-        Line {
+        AuditRecord {
             digests: self.report.digests.clone(),
             decision,
             rule,

@@ -47,8 +47,8 @@ impl Display for RecordArguments {
     }
 }
 
-/// Arguments, masked as the parameters of their tool say. Of a script that the call names the environment is hidden, and
-/// its input until the script is found.
+/// Arguments, masked as the parameters of their tool say. The environment of a script that the call names is masked,
+/// and its input until the script is found.
 pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     let schema = manifest.parameters.as_ref().filter(|schema| schema.may_hide).map(|schema| &schema.raw);
     let names = match &manifest.handler {

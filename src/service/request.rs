@@ -2,7 +2,7 @@
 //! tool and its reader is bounded.
 
 use super::Arguments;
-use super::output::Client;
+use super::output::AskableClient;
 use super::traces::TraceContext;
 use crate::base::text::printable;
 use crate::executor::{Level, Progress};
@@ -71,7 +71,7 @@ pub struct CallRequest {
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
     /// What the tool may ask of whoever calls it, and what that one answered.
-    pub client: Client,
+    pub client: AskableClient,
     /// What the tool asks for and is refused is kept and told, at a cost.
     pub explain: bool,
     pub trace: Option<TraceContext>,
@@ -235,7 +235,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The events of one call on their way to its sink. A slow reader makes a tool that streams wait, but not the clock of
 /// its call: what waits here is bounded by `PARTS` for parts of an answer and by `LINES` for the log.
-pub(super) struct Stream {
+pub(super) struct EventStream {
     sink: Option<mpsc::Sender<Event>>,
     patient: bool,
     waiting: VecDeque<Event>,
@@ -243,9 +243,9 @@ pub(super) struct Stream {
     parts: (usize, usize),
 }
 
-impl Stream {
-    pub fn to(sink: Sink) -> Stream {
-        Stream { sink: sink.to, patient: sink.patient, waiting: VecDeque::new(), parts: (0, 0) }
+impl EventStream {
+    pub fn to(sink: Sink) -> EventStream {
+        EventStream { sink: sink.to, patient: sink.patient, waiting: VecDeque::new(), parts: (0, 0) }
     }
 
     pub fn push(&mut self, event: Event) {

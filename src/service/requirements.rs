@@ -2,7 +2,7 @@
 //! only.
 
 use crate::manifest::{Handler, Language, Site};
-use crate::packages::{self, PackageRequirements, Place};
+use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
@@ -86,19 +86,26 @@ fn of_policy(
     Some(text.and_then(|text| packages::read_lock(path, &text, ecosystem, version)).map(Some))
 }
 
-/// What the files beside a script ask for. `anew`: without the lock that toolhost writes.
+/// What the files beside a script ask for. `ignore_lock`: without the lock that toolhost writes.
 fn find_beside(
     site: &Site,
     language: Language,
     version: Option<&str>,
     guest: bool,
-    anew: bool,
+    ignore_lock: bool,
     snapshot: &Snapshot,
 ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
     let writer = |path: &Path| snapshot.written.by(path);
     let alone = guest || site.folder == site.base;
     let python = version.filter(|_| language == Language::Python);
-    Some(packages::find(&Place { script: site.script.as_deref()?, language, python, alone, anew, writer: &writer }))
+    Some(packages::find(&ScriptLocation {
+        script: site.script.as_deref()?,
+        language,
+        python,
+        alone,
+        ignore_lock,
+        writer: &writer,
+    }))
 }
 
 /// Where somebody installed packages already: those of the interpreter that the policy names, or beside the script.

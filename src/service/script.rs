@@ -146,10 +146,11 @@ impl Script {
     }
 }
 
+/// Digests of scripts, by path and the state of the file.
 #[derive(Debug, Default)]
-pub(super) struct Digests(Mutex<HashMap<PathBuf, (Stamp, String)>>);
+pub(super) struct DigestCache(Mutex<HashMap<PathBuf, (Stamp, String)>>);
 
-impl Digests {
+impl DigestCache {
     /// Of the script that a call leads to. `None` also for modules: their executor tells what it ran.
     pub fn find(&self, decision: &policy::Decision) -> Option<Script> {
         let shape = decision.shape.as_ref().ok()?;

@@ -226,7 +226,7 @@ mod tests {
 
     /// Through the very queue of a call. One thread, and no clock: the same acts give the same trace.
     async fn played(act: Act, id: String, sink: Sink) -> Report {
-        let mut stream = super::super::request::Stream::to(sink);
+        let mut stream = super::super::request::EventStream::to(sink);
         for (number, step) in act.steps.iter().enumerate() {
             let text = format!("{id}.{number}");
             match step {

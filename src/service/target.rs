@@ -7,7 +7,7 @@
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::decision_cache::{Decided, DecisionCache};
-use super::output::{Client, Questions};
+use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::script::{Script, ScriptArguments, language_of, language_of_source};
 use super::{Service, blocking, requirements};
@@ -78,7 +78,7 @@ impl Target {
 
     /// Keeps the tool's questions for whoever called; refuses those that policy does not let it ask, or that this
     /// client cannot be asked.
-    pub fn asks(&self, questions: &Questions, client: &Client, record: &mut CallRecord) -> Result<(), Fault> {
+    pub fn asks(&self, questions: &Questions, client: &AskableClient, record: &mut CallRecord) -> Result<(), Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
         if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
@@ -131,7 +131,7 @@ impl Service {
         let (decided, asked_ms) = (decided.clone(), *asked_ms);
         let handler = &tool.manifest.handler;
         let method = match handler {
-            Handler::ServiceMethod { .. } => Some(self.parts.executors.methods.find(handler)),
+            Handler::ServiceMethod { .. } => Some(self.components.executors.methods.find(handler)),
             _ => None,
         };
         let script = match &method {
@@ -247,7 +247,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<(Site, Vec<Owner>), Fault> {
         let snapshot = &decisions.snapshot;
-        let site = registry::scripts::resolve(&self.parts.scripts, None, script_path)?;
+        let site = registry::scripts::resolve(&self.components.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else { return Ok((site, Vec::new())) };
         let owners = owners_of(snapshot, script, &site.base)?;
         // A script that belongs to a tool which its caller may not call is not there.
@@ -256,7 +256,7 @@ impl Service {
             let person = Some(format!("this script is its own: {}", rights.withheld(&manifest.id)));
             return Err(Fault { person, ..registry::scripts::not_found(script_path, &[]) });
         }
-        self.parts.audit.ledger().is_planted(script, &snapshot.written)?;
+        self.components.audit.ledger().is_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a manifest.
         let closed = |path: &Path, bit| path.symlink_metadata().is_ok_and(|facts| facts.mode() & bit == 0);
         let private = || {

@@ -32,7 +32,7 @@ impl Service {
             let message = format!("Tool registration failed: there is a handler of type '{}'.", kind.escape_debug());
             return Err(Fault::new(Kind::ParameterValidationError, message));
         }
-        let tool = self.parts.registry.register(document, kind)?;
+        let tool = self.components.registry.register(document, kind)?;
         extensions.insert(kind.to_owned(), handler);
         self.changed.send_replace(());
         Ok(tool)
@@ -40,7 +40,7 @@ impl Service {
 
     /// Adds a source of tools and loads it, while calls run.
     pub fn add_source(&self, source: Arc<dyn registry::Source>) -> Result<(), String> {
-        self.parts.registry.add_source(source)?;
+        self.components.registry.add_source(source)?;
         self.changed.send_replace(());
         Ok(())
     }
@@ -48,8 +48,8 @@ impl Service {
     /// Removes such a tool and its handler; false if there was none. Calls of the tool that run finish.
     pub fn unregister(&self, id: &str) -> bool {
         let mut extensions = self.extensions.write().unwrap_or_else(PoisonError::into_inner);
-        let tools = self.parts.registry.snapshot().versions(id).to_vec();
-        let removed = self.parts.registry.unregister(id);
+        let tools = self.components.registry.snapshot().versions(id).to_vec();
+        let removed = self.components.registry.unregister(id);
         for tool in tools.iter().filter(|tool| removed && tool.site.manifest.as_os_str().is_empty()) {
             if let Handler::Extension { kind, .. } = &tool.manifest.handler {
                 extensions.remove(kind);
@@ -73,7 +73,7 @@ impl Service {
         match read.unwrap_or_else(failed) {
             Ok((rules, registry)) => {
                 *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
-                self.parts.registry.adopt(&registry);
+                self.components.registry.adopt(&registry);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
         }
@@ -93,11 +93,11 @@ impl Service {
             Ok(rules) => {
                 let (policies, machine) = (rules.policies.clone(), rules.machine.clone());
                 *lock(&self.rules) = InForce { rules: Arc::new(rules), unread: None };
-                self.parts.registry.answers_to(policies, machine);
+                self.components.registry.answers_to(policies, machine);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
         }
-        let failed = self.parts.registry.refresh();
+        let failed = self.components.registry.refresh();
         self.changed.send_replace(());
         failed
     }
@@ -119,12 +119,12 @@ impl Service {
     /// every source of the registry again; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
-        self.parts.registry.refresh()
+        self.components.registry.refresh()
     }
 
     /// Asks one source of the registry again, which never fails.
     pub fn refresh_source(&self, id: &str) {
-        let _ = self.parts.registry.refresh_source(id);
+        let _ = self.components.registry.refresh_source(id);
         self.changed.send_replace(());
     }
 
@@ -139,7 +139,7 @@ impl Service {
         if let Some(why) = unread {
             return Err(why);
         }
-        let snapshot = self.parts.registry.snapshot();
+        let snapshot = self.components.registry.snapshot();
         let mut kept = lock(&self.decisions);
         let same =
             |kept: &&Arc<DecisionCache>| Arc::ptr_eq(&kept.snapshot, &snapshot) && Arc::ptr_eq(&kept.rules, &rules);
@@ -197,7 +197,7 @@ impl Service {
 
     /// The connections over which services elsewhere are called.
     pub fn tool_services(&self) -> Vec<Value> {
-        self.parts.executors.remote.as_ref().map(|remote| remote.connections()).unwrap_or_default()
+        self.components.executors.remote.as_ref().map(|remote| remote.connections()).unwrap_or_default()
     }
 
     pub fn ready(&self) -> Result<(), Fault> {
@@ -210,11 +210,11 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let mut decision = decisions.decided(&tool).decision.clone();
-        let (runs, ledger) = (self.runs(&tool.manifest.handler), self.parts.audit.ledger());
+        let (runs, ledger) = (self.runs(&tool.manifest.handler), self.components.audit.ledger());
         preflight::foresee(&tool, &mut decision, runs, Some(ledger), &decisions.snapshot.written);
         let mut report = policy::audit::json(&decision, &tool.manifest);
         report["digests"]["script"] = json!(decision.script.as_deref().and_then(super::digest_of_script));
-        report[policy::audit::LAST_DENIALS] = match self.parts.audit.last_denials(&tool, &decision) {
+        report[policy::audit::LAST_DENIALS] = match self.components.audit.last_denials(&tool, &decision) {
             Ok(last) => json!(last),
             Err(why) => json!({ "unreadable": why }),
         };
@@ -226,13 +226,13 @@ impl Service {
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         self.executor(handler)?;
         match handler {
-            Handler::ServiceMethod { .. } => self.parts.executors.methods.find(handler).map(drop),
+            Handler::ServiceMethod { .. } => self.components.executors.methods.find(handler).map(drop),
             _ => Ok(()),
         }
     }
 
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
-        let executors = &self.parts.executors;
+        let executors = &self.components.executors;
         let lacking = |what: &str| Fault::new(Kind::CapabilityError, format!("This host cannot run {what}."));
         match handler {
             Handler::Script { language, .. } => self.script_executor(*language),
@@ -254,7 +254,7 @@ impl Service {
     }
 
     pub(super) fn script_executor(&self, language: Language) -> Result<Arc<dyn Executor>, Fault> {
-        let executors = &self.parts.executors;
+        let executors = &self.components.executors;
         let found = match language {
             Language::Wasm => &executors.wasm,
             Language::Python | Language::Nodejs | Language::Bun => &executors.process,

@@ -6,7 +6,7 @@ use super::broker;
 pub use super::broker::Announcing;
 use crate::base::lock;
 use crate::base::text::{head, printable};
-use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret, Source, Terms, Topic};
+use crate::broker::{Announcement, AnnouncerKey, Link, LinkState, Sealed, Secret, Subscription, Terms, Topic};
 use crate::registry::Announced;
 use crate::service::{Caller, Service};
 use jiff::Timestamp;
@@ -33,9 +33,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// At most one refusal is logged in this time.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// `announced` of a `[[tool_services]]`.
+/// `announced` of a `[[tool_services]]`: whose announcements count, and where they are made.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ListenerSettings {
     pub terms: Terms,
     pub topic: Topic,
     pub from: Vec<Announcer>,
@@ -80,14 +80,14 @@ struct Standing {
 impl Announcements {
     /// Begins to listen, until the host stops.
     pub async fn open(
-        entries: &[Entry],
+        entries: &[ListenerSettings],
         own: BTreeSet<String>,
         service: &Arc<Service>,
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> Result<Arc<Announcements>, String> {
         let mut listeners = Vec::new();
-        for Entry { terms, topic, from } in entries.iter().cloned() {
+        for ListenerSettings { terms, topic, from } in entries.iter().cloned() {
             let mut known = BTreeMap::new();
             for Announcer { name, namespace, key } in from {
                 let key =
@@ -97,7 +97,7 @@ impl Announcements {
                 known.insert(name.clone(), AnnouncerState { name, key, source, standing: Mutex::default() });
             }
             let at = format!("{topic} of {terms}");
-            let (link, mut came) = Link::open(terms, Source::All { topic: topic.clone() }, topic);
+            let (link, mut came) = Link::open(terms, Subscription::All { topic: topic.clone() }, topic);
             let listener = Arc::new(Listener { service: service.clone(), link, at, from: known, own: own.clone() });
             listeners.push(listener.clone());
             let stop = stop.clone();
@@ -241,7 +241,7 @@ fn registry_id(source: &Announced) -> &str {
 
 /// Announces what the entries say that they announce, until the host stops.
 pub async fn announce(
-    entries: &[broker::Entry],
+    entries: &[broker::BrokerSettings],
     service: &Arc<Service>,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -251,7 +251,7 @@ pub async fn announce(
         let key = AnnouncerKey::read(&announcing.key).await;
         let key = key.map_err(|why| format!("[[broker]] announce: the key of {}: {why}", announcing.name))?;
         let topic = announcing.topic.clone();
-        let (link, came) = Link::open(entry.terms.clone(), Source::All { topic: topic.clone() }, topic);
+        let (link, came) = Link::open(entry.terms.clone(), Subscription::All { topic: topic.clone() }, topic);
         let voice = Voice { entry, announcing, key, link, service: service.clone(), last: 0 };
         tasks.spawn(voice.speak(came, stop.clone()));
     }
@@ -259,7 +259,7 @@ pub async fn announce(
 }
 
 struct Voice {
-    entry: broker::Entry,
+    entry: broker::BrokerSettings,
     announcing: Announcing,
     key: AnnouncerKey,
     link: Link,
@@ -310,7 +310,7 @@ impl Voice {
 
     /// Of the tools that the entry's caller can call now.
     fn descriptors(&self) -> Map<String, Value> {
-        let broker::Entry { request, response, tools, caller, .. } = &self.entry;
+        let broker::BrokerSettings { request, response, tools, caller, .. } = &self.entry;
         let caller = Caller::named(caller.clone());
         let mut found = Map::new();
         for reference in tools {

@@ -7,7 +7,6 @@ use crate::base::text;
 use crate::manifest::{Example, Manifest};
 use crate::registry::Tool;
 use serde_json::{Map, Value, json};
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Whose shape.
@@ -20,10 +19,8 @@ pub enum Format {
     Prompt,
 }
 
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Format, String> {
+impl Format {
+    pub fn parse(name: &str) -> Result<Format, String> {
         match name {
             "openai" => Ok(Format::OpenAi),
             "openai-responses" => Ok(Format::OpenAiResponses),

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use toolhost::executor::{self, Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage};
 use toolhost::manifest::Language;
 use toolhost::service::{
-    Arguments, CallRequest, Caller, Event, Executors, Parts, Report, Rules, Service, Settings, Sink, audit,
+    Arguments, CallRequest, Caller, Components, Event, Executors, Report, Rules, Service, Settings, Sink, audit,
 };
 use toolhost::{policy, quantity, registry};
 
@@ -171,8 +171,8 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
     let (tools, scripts) = (vec![root.join("tool-defs")], vec![root.join("user_scripts")]);
     registry.add_source(Arc::new(registry::DirectToolLoader::new(tools.clone(), scripts.clone()))).unwrap();
     let policies = policy::Policies::load(&root.join("sandbox-policies"), &root).unwrap();
-    let service = Service::new(Parts {
-        packages: toolhost::service::packages::Parts::none("a test without packages"),
+    let service = Service::new(Components {
+        packages: toolhost::service::packages::BuildSettings::none("a test without packages"),
         registry: Arc::new(registry),
         rules: Rules { policies: Arc::new(policies), machine: Arc::new(machine()) },
         executors,

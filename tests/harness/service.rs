@@ -7,7 +7,7 @@ use std::sync::Arc;
 use toolhost::executor::method::Methods;
 use toolhost::executor::process::{Launchers, Scripts};
 use toolhost::sandbox::identity;
-use toolhost::service::{Executors, Parts, Rules, Service, Settings, audit};
+use toolhost::service::{Components, Executors, Rules, Service, Settings, audit};
 use toolhost::{policy, registry, runtimes};
 
 /// The real service on a playground's folders: real loader, executors and walls, in this process.
@@ -24,8 +24,8 @@ pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     );
     let binary = fs::File::open(env!("CARGO_BIN_EXE_toolhost")).unwrap();
     let launchers = Arc::new(Launchers::new(binary.into(), identity::POOL));
-    Service::new(Parts {
-        packages: toolhost::service::packages::Parts::none("a test without packages"),
+    Service::new(Components {
+        packages: toolhost::service::packages::BuildSettings::none("a test without packages"),
         registry: Arc::new(registry),
         rules: Rules {
             policies: Arc::new(policies),

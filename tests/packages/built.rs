@@ -106,7 +106,7 @@ fn a_lock_is_asked_for_made_and_kept() {
     assert_eq!(shop.log().len(), asked);
     for verb in ["lock", "build", "list", "verify", "clean"] {
         let unknown = shop.deps(&[verb, "esc:lose"]);
-        let told = unknown.stderr.contains("There is no tool 'esc:lose'");
+        let told = unknown.stderr.contains("Unknown tool 'esc:lose'");
         assert!(unknown.code == Some(2) && told, "{verb}: {:?} {}", unknown.code, unknown.stderr);
         assert!(verb == "lock" || shop.deps(&[verb, "esc:loose"]).code == Some(0), "{verb}, the control");
     }

@@ -114,7 +114,7 @@ fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
     append(&playground, &format!("{hostile}\n{other}\n{}\n", &record[..record.len() / 2]));
     let seen = last(&playground);
     assert_eq!(targets(&seen), ["\u{1b}[31mred\n\u{202e}.example.net", "first.example.net"], "{who:?}");
-    assert_eq!(seen["notLookedAt"], json!(["lines that are no records: 1"]), "{who:?}");
+    assert_eq!(seen["notLookedAt"], json!(["damaged lines: 1"]), "{who:?}");
     let ended = playground.cli(&["audit", "esc:asks", "--all"]);
     let said = ended.text();
     assert!(!ended.stdout.contains(&0x1b) && said.contains("\\u{1b}[31mred\\n\\u{202e}.example.net"), "{said}");

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::time::Duration;
-use toolhost::broker::{Announcement, AnnouncerKey, Link, Secret, Source, Topic};
+use toolhost::broker::{Announcement, AnnouncerKey, Link, Secret, Subscription, Topic};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -94,7 +94,7 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
     let audited = own.cli(&["audit", &tool, "--http", &web.address, "--json"]);
     assert_eq!(audited.out, web.get(&format!("/v1/tools/{tool}/audit"), &[]).json());
     let none = own.cli(&["audit", "far.none:x@^1", "--http", &web.address]);
-    assert!(none.code == Some(2) && none.stderr.contains("There is no tool 'far.none:x'"), "{none:?}");
+    assert!(none.code == Some(2) && none.stderr.contains("Unknown tool 'far.none:x'"), "{none:?}");
     // Killed, it says nothing any more.
     drop(host);
     web.says("b announces nothing any more", 1);
@@ -119,7 +119,7 @@ impl Voice {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let topic = Topic::parse(topic).unwrap();
         let guard = runtime.enter();
-        let (link, mut came) = Link::open(terms(url), Source::All { topic: topic.clone() }, topic);
+        let (link, mut came) = Link::open(terms(url), Subscription::All { topic: topic.clone() }, topic);
         drop(guard);
         runtime.spawn(async move { while came.recv().await.is_some() {} });
         Voice { runtime, link }

@@ -56,7 +56,7 @@ fn a_fault_of_a_descriptor_is_told_with_its_mend() {
     for (key, value, words) in [
         ("type", json!("tool-servic"), "/type: `type` must be \"tool-service\""),
         ("name", Value::Null, "`name` is missing"),
-        ("service", json!("rga"), "/service: there is no tool service 'rga': did you mean 'rag'? (known: rag)"),
+        ("service", json!("rga"), "/service: unknown tool service 'rga': did you mean 'rag'? (known: rag)"),
         ("collection", Value::Null, "the tool rag:query sets no 'collection', which the service 'rag' requires"),
     ] {
         let (code, out) = check(&service(), &with(tool(), key, value));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use toolhost::broker::{Parts, ServiceRequest, ToolService, Topic, serve};
+use toolhost::broker::{ReplyStream, ServiceRequest, ToolService, Topic, serve};
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]
@@ -57,7 +57,7 @@ fn the_joke_service_is_short_and_answers() {
 struct Long(Arc<AtomicUsize>);
 
 impl ToolService for Long {
-    async fn invoke(&self, asked: ServiceRequest, _: &Parts) -> Result<Value, String> {
+    async fn invoke(&self, asked: ServiceRequest, _: &ReplyStream) -> Result<Value, String> {
         self.0.fetch_add(1, Ordering::SeqCst);
         let long = asked.arguments.get("long").and_then(Value::as_u64).unwrap_or_default();
         Ok(json!("x".repeat(usize::try_from(long).unwrap())))

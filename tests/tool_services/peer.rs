@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use toolhost::broker::{Delivery, Link, Source, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
+use toolhost::broker::{Delivery, Link, Subscription, Terms, ToolServiceRequest, ToolServiceResponse, Topic};
 
 pub struct Peer {
     pub calls: Arc<AtomicUsize>,
@@ -20,7 +20,7 @@ impl Peer {
         let (replies, requests) = (Topic::parse(&queues(name).1).unwrap(), Topic::parse(request).unwrap());
         let (counted, (ready, is_ready)) = (calls.clone(), std::sync::mpsc::channel());
         runtime.spawn(async move {
-            let source = Source::Shared { topic: requests, subscription: "peer".to_owned(), at_once: 200 };
+            let source = Subscription::Shared { topic: requests, subscription: "peer".to_owned(), at_once: 200 };
             let (link, mut came) = Link::open(terms, source, replies);
             let link = Arc::new(link);
             link.connected().await;

@@ -34,7 +34,7 @@ pub fn tell(
     // Of the trees below folders of scripts, each is looked at once: what holds no code refuses nothing.
     let folders: BTreeSet<&Path> = tools.iter().map(|tool| tool.site.folder.as_path()).collect();
     let is_below = |tree: &Path| tree.ancestors().any(|above| folders.contains(above));
-    let counts = |place: &&policy::Place| {
+    let counts = |place: &&policy::WritablePath| {
         place.names.is_some() || !is_below(&place.tree) || sandbox::grants::refuses(&place.tree)
     };
     let mut written = policy::WritablePaths::default();

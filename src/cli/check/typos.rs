@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The tools, indexed once: a thousand policies may name a thousand tools.
-struct Tools<'t> {
+struct ToolIndex<'t> {
     by_id: BTreeMap<&'t str, Vec<&'t Arc<registry::Tool>>>,
     namespaces: BTreeSet<&'t str>,
     /// The folders of the tools with a script, by the policy file that governs them.
     governed: BTreeMap<PathBuf, Vec<&'t PathBuf>>,
 }
 
-impl<'t> Tools<'t> {
-    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>]) -> Tools<'t> {
-        let mut found = Tools { by_id: BTreeMap::new(), namespaces: BTreeSet::new(), governed: BTreeMap::new() };
+impl<'t> ToolIndex<'t> {
+    fn index(policies: &Policies, tools: &'t [Arc<registry::Tool>]) -> ToolIndex<'t> {
+        let mut found = ToolIndex { by_id: BTreeMap::new(), namespaces: BTreeSet::new(), governed: BTreeMap::new() };
         for tool in tools {
             let id = tool.manifest.id.as_str();
             found.by_id.entry(id).or_default().push(tool);
@@ -53,7 +53,7 @@ impl<'t> Tools<'t> {
 /// The warnings about each file of these policies.
 pub fn find(policies: &Policies, tools: &[Arc<registry::Tool>], machine: &Machine) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies.all().filter(|policy| !policy.file.as_os_str().is_empty());
-    let tools = Tools::index(policies, tools);
+    let tools = ToolIndex::index(policies, tools);
     let callers = policies.callers().map(|callers| (callers.file.clone(), unknown_in_callers(callers, &tools)));
     files.map(|policy| (policy.file.clone(), unknown(policy, &tools, machine))).chain(callers).collect()
 }
@@ -63,7 +63,7 @@ fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
 }
 
 /// `callers.policy.toml`: unknown tools, and parameters that a tool does not have.
-fn unknown_in_callers(callers: &policy::Callers, tools: &Tools) -> Vec<Problem> {
+fn unknown_in_callers(callers: &policy::Callers, tools: &ToolIndex) -> Vec<Problem> {
     let mut found = Vec::new();
     for (index, rule) in callers.list.iter().enumerate() {
         let named = rule.tools.iter().enumerate();
@@ -91,7 +91,7 @@ fn unknown_in_callers(callers: &policy::Callers, tools: &Tools) -> Vec<Problem> 
 }
 
 /// What one policy names and this host does not have.
-fn unknown(policy: &Policy, tools: &Tools, machine: &Machine) -> Vec<Problem> {
+fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem> {
     let mut found = Vec::new();
     for (index, named) in policy.tools.iter().enumerate() {
         found.extend(tools.stray(&named.selector, format!("/tools/{index}"), named.at));

@@ -8,7 +8,7 @@ use crate::policy::{SecretSource, secret_source};
 use crate::registry::MOST_ANNOUNCED;
 use crate::service;
 use crate::transport::announced::{self, Announcer, Announcing};
-use crate::transport::broker::Entry;
+use crate::transport::broker::BrokerSettings;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,7 @@ struct Announce {
 /// What is served over one broker, and the files that its entry names: no tool may write them.
 #[derive(Clone, Debug)]
 pub struct Broker {
-    pub entry: Entry,
+    pub entry: BrokerSettings,
     pub files: Vec<PathBuf>,
 }
 
@@ -148,7 +148,7 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     }
     let announce = given.announce.map(|announce| announcing(announce, folder, &mut files)).transpose();
     let announce = announce.map_err(|why| format!("announce: {why}"))?;
-    let entry = Entry { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };
+    let entry = BrokerSettings { terms, request, response, subscription, tools, idempotent, caller, at_once, announce };
     Ok(Broker { entry, files })
 }
 
@@ -200,7 +200,7 @@ struct AnnouncerConfig {
 #[derive(Clone, Debug)]
 pub struct BrokerServices {
     pub reached: RemoteServices,
-    pub announced: Option<announced::Entry>,
+    pub announced: Option<announced::ListenerSettings>,
     pub files: Vec<PathBuf>,
 }
 
@@ -225,7 +225,8 @@ pub(super) fn services(written: Vec<ToolServicesConfig>, folder: &Path) -> Resul
         let terms = terms.map_err(at)?;
         let announced = entry.announced.map(|announced| announced_entry(announced, &terms, folder, &mut files));
         let announced = announced.transpose().map_err(|why| at(format!("announced: {why}")))?;
-        let names = |entry: &announced::Entry| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
+        let names =
+            |entry: &announced::ListenerSettings| entry.from.iter().map(|from| from.name.clone()).collect::<Vec<_>>();
         let mut earlier = found.iter().filter_map(|called| called.announced.as_ref()).flat_map(names);
         if let Some(twice) = earlier.find(|name| announced.iter().any(|entry| names(entry).contains(name))) {
             return Err(at(format!("announced: the announcer '{twice}' is listed already: one host has one entry")));
@@ -240,7 +241,7 @@ fn announced_entry(
     terms: &Terms,
     folder: &Path,
     files: &mut Vec<PathBuf>,
-) -> Result<announced::Entry, String> {
+) -> Result<announced::ListenerSettings, String> {
     let topic = announced.topic.as_deref().unwrap_or(announced::TOPIC);
     let topic = Topic::parse(topic).map_err(|why| format!("topic: {why}"))?;
     let mut from: Vec<Announcer> = Vec::new();
@@ -257,7 +258,7 @@ fn announced_entry(
     if from.is_empty() {
         return Err("`from` lists no announcer: { announcer, namespace, key }".to_owned());
     }
-    Ok(announced::Entry { terms: terms.clone(), topic, from })
+    Ok(announced::ListenerSettings { terms: terms.clone(), topic, from })
 }
 
 /// As an announcer or a namespace may be called: without a dot, which ends a namespace.

@@ -156,8 +156,8 @@ fn node_files(variable: Variables<'_>) -> Vec<PathBuf> {
 /// Settings that name an index beside the one, or other files of settings.
 #[rustfmt::skip]
 const OTHERS: [&str; 9] = [
-    "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE", "NPM_CONFIG_USERCONFIG",
-    "npm_config_userconfig", "NPM_CONFIG_GLOBALCONFIG", "npm_config_globalconfig",
+    "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_CONFIG_FILE",
+    "NPM_CONFIG_USERCONFIG", "npm_config_userconfig", "NPM_CONFIG_GLOBALCONFIG", "npm_config_globalconfig",
 ];
 
 /// What `wanted` is set to: in pip.conf as Python's configparser reads it (`=` or `:`, `-` or `_`, values on further

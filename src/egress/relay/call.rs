@@ -1,9 +1,11 @@
 //! What a relay knows of one call: names, totals, limits, events, sockets that it asked for, connections.
 
 use super::secrets::Secrets;
-use super::stream::{Meter, Stream, target};
+use super::stream::{MeteredStream, TrafficMeter, target};
 use crate::base::{lock, mask, messages};
-use crate::egress::protocol::{EVENTS, Event, FromRelay, Refusal, Served, TEXT, ToRelay, Totals, TrafficKind};
+use crate::egress::protocol::{
+    EVENTS, FromRelay, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent, TrafficKind,
+};
 use crate::egress::tls::Trust;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
@@ -56,7 +58,7 @@ pub struct Call {
     /// Its connections, each on its own.
     tasks: Mutex<JoinSet<()>>,
     slots: Arc<Semaphore>,
-    pub meter: Arc<Meter>,
+    pub meter: Arc<TrafficMeter>,
     cpu_limit: u64,
     cpu_before: u64,
 }
@@ -64,8 +66,8 @@ pub struct Call {
 #[derive(Default)]
 pub struct State {
     pub totals: Totals,
-    pub names: Names,
-    reported: Vec<Event>,
+    pub names: SyntheticAddresses,
+    reported: Vec<TrafficEvent>,
     /// Sockets that were asked for. The slot is held until the answer, also when the tool went away before.
     dials: HashMap<u64, (oneshot::Sender<TcpStream>, Slot)>,
 }
@@ -80,7 +82,7 @@ impl Call {
         let limit = |limit: Limit| lease.limits.get(&limit).copied().unwrap_or_else(|| limit.house_default());
         let slots = usize::try_from(limit(Limit::Connections)).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
-            meter: Arc::new(Meter::new(limit(Limit::SentBytes), limit(Limit::ReceivedBytes))),
+            meter: Arc::new(TrafficMeter::new(limit(Limit::SentBytes), limit(Limit::ReceivedBytes))),
             cpu_limit: limit(Limit::CpuMs),
             cpu_before: cpu_ms(),
             lease,
@@ -122,10 +124,10 @@ impl Call {
     }
 
     /// Counts an event, and reports it if it is one of the first. The same lookup or header is reported once.
-    pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<Refusal>) {
+    pub async fn saw(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
         let bounded = |text: &str| mask::head(text, TEXT);
         let refused = refused.map(|refusal| refusal.with_text(bounded));
-        let event = Event { what, target: bounded(target), refused };
+        let event = TrafficEvent { what, target: bounded(target), refused };
         {
             let state = &mut *self.state();
             if event.refused.is_some() {
@@ -143,12 +145,12 @@ impl Call {
     }
 
     /// Has the host connect. `None`: it did not, and says why itself.
-    async fn dial(&self, host: &Host, port: u16, slot: &Slot) -> Option<Stream> {
+    async fn dial(&self, host: &Host, port: u16, slot: &Slot) -> Option<MeteredStream> {
         let (answer, answered) = oneshot::channel();
         let id = self.control.next.fetch_add(1, Relaxed);
         self.state().dials.insert(id, (answer, Arc::clone(slot)));
         let _ = self.control.say(&FromRelay::Dial { id, host: host.clone(), port }).await;
-        Stream::new(answered.await.ok()?, Some(Arc::clone(&self.meter))).ok()
+        MeteredStream::new(answered.await.ok()?, Some(Arc::clone(&self.meter))).ok()
     }
 
     /// The answer to `Dial`.
@@ -206,18 +208,18 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub async fn dial(&self) -> Option<Stream> {
+    pub async fn dial(&self) -> Option<MeteredStream> {
         let stream = self.dial_at(self.port).await?;
         self.call.saw(TrafficKind::Connection, &target(&self.host, self.port), None).await;
         Some(stream)
     }
 
     /// At another port, and without a report.
-    pub async fn dial_at(&self, port: u16) -> Option<Stream> {
+    pub async fn dial_at(&self, port: u16) -> Option<MeteredStream> {
         self.call.dial(&self.host, port, &self.slot).await
     }
 
-    pub async fn refuse(&self, what: TrafficKind, refusal: Refusal) {
+    pub async fn refuse(&self, what: TrafficKind, refusal: RefusalReason) {
         self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
     }
 }
@@ -230,9 +232,9 @@ const RANGE: u8 = if cfg!(test) { 127 } else { 198 };
 
 /// The synthetic address of each name that a call asked for, of 198.18.0.0/15 (RFC 2544), which no host has.
 #[derive(Default)]
-pub struct Names(Vec<String>);
+pub struct SyntheticAddresses(Vec<String>);
 
-impl Names {
+impl SyntheticAddresses {
     /// The address of a name: the same at each asking. `None`: there are `NAMES` others.
     pub fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
         let known = self.0.iter().position(|known| known == name);

@@ -1,9 +1,9 @@
 //! Each connection of a tool, from its acceptance to its end: to the granted host that the tool named, or a reset.
 
 use super::call::{BACK_OFF, Call, Connection, synthetic};
-use super::stream::{BUFFER, Stream, target};
+use super::stream::{BUFFER, MeteredStream, target};
 use super::{hello, http, secrets};
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::manifest::host::{Host, HostPattern};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
 
 async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
     call.state().totals.connections += 1;
-    let Ok(tool) = Stream::new(socket, None) else { return };
+    let Ok(tool) = MeteredStream::new(socket, None) else { return };
     let Ok(address) = tool.local_address() else { return };
     match admit(call, address, port) {
         Ok(connection) => call.spawn(serve(connection, tool)),
@@ -38,27 +38,27 @@ async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
 }
 
 /// The host that stands behind an address, or the target as it was named and why it is refused.
-fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, Refusal)> {
+fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, RefusalReason)> {
     let localhost = Host::Name("localhost".to_owned());
     let host = match call.state().names.name(address) {
         Some(name) => Host::Name(name.to_owned()),
         None if synthetic(address) => {
-            return Err((SocketAddr::new(address, port).to_string(), Refusal::NoName));
+            return Err((SocketAddr::new(address, port).to_string(), RefusalReason::NoName));
         }
         // What the tool's own hosts file calls localhost is this machine's.
         None if address.is_loopback() && call.granted(&localhost, Some(port)) => localhost,
         None => Host::Address(address),
     };
     if !call.granted(&host, Some(port)) {
-        return Err((target(&host, port), Refusal::NotGranted));
+        return Err((target(&host, port), RefusalReason::NotGranted));
     }
     match call.slot() {
         Ok(slot) => Ok(Connection { call: Arc::clone(call), host, port, slot }),
-        Err(limit) => Err((target(&host, port), Refusal::Limit { limit })),
+        Err(limit) => Err((target(&host, port), RefusalReason::Limit { limit })),
     }
 }
 
-async fn serve(connection: Connection, mut tool: Stream) {
+async fn serve(connection: Connection, mut tool: MeteredStream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
         port if secrets::keeps(&connection.call.lease, &connection.host, port) => refuse_tls(&connection, tool).await,
@@ -72,7 +72,7 @@ async fn serve(connection: Connection, mut tool: Stream) {
 }
 
 /// TLS of the tool itself, whose ClientHello names the host.
-async fn tls(connection: Connection, mut tool: Stream) {
+async fn tls(connection: Connection, mut tool: MeteredStream) {
     let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.host)).await;
     let hello = match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
         Ok(hello) => hello,
@@ -88,7 +88,7 @@ async fn tls(connection: Connection, mut tool: Stream) {
     match hello::watch(&mut tool, &mut upstream, &connection.host).await {
         Ok(()) => copy(&mut tool, &mut upstream).await,
         Err(refusal) => {
-            if matches!(refusal, Refusal::Tls { .. }) {
+            if matches!(refusal, RefusalReason::Tls { .. }) {
                 // An alert of the host still arrives.
                 let _ = tool.shutdown().await;
             }
@@ -99,13 +99,13 @@ async fn tls(connection: Connection, mut tool: Stream) {
 }
 
 /// TLS of the tool to a host that gets a secret: nothing could be added to what is in it.
-async fn refuse_tls(connection: &Connection, tool: Stream) {
+async fn refuse_tls(connection: &Connection, tool: MeteredStream) {
     drop(tool);
     let name = HostPattern { host: connection.host.clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
-    connection.refuse(TrafficKind::Connection, Refusal::Secret { why }).await;
+    connection.refuse(TrafficKind::Connection, RefusalReason::Secret { why }).await;
 }
 
-async fn copy(tool: &mut Stream, upstream: &mut Stream) {
+async fn copy(tool: &mut MeteredStream, upstream: &mut MeteredStream) {
     let _ = copy_bidirectional_with_sizes(tool, upstream, BUFFER, BUFFER).await;
 }

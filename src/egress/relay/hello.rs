@@ -1,8 +1,8 @@
 //! The TLS ClientHello of a connection (RFC 8446, 4.1.2): it must name exactly the host of the connection, and so must
 //! the second one that a host may ask for.
 
-use super::stream::{Stream, quoted};
-use crate::egress::protocol::Refusal;
+use super::stream::{MeteredStream, quoted};
+use crate::egress::protocol::RefusalReason;
 use crate::manifest::host::Host;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
@@ -56,8 +56,8 @@ async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Ve
 /// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool
 /// sends is passed on up to that, only if it names the host, and the host is watched again. An error is the host's
 /// (TLS), or the tool's (content).
-pub async fn watch(tool: &mut Stream, upstream: &mut Stream, host: &Host) -> Result<(), Refusal> {
-    let of_host = |why: String| Refusal::Tls { why };
+pub async fn watch(tool: &mut MeteredStream, upstream: &mut MeteredStream, host: &Host) -> Result<(), RefusalReason> {
+    let of_host = |why: String| RefusalReason::Tls { why };
     while asks_again(tool, upstream).await.map_err(of_host)? {
         loop {
             let next = record(tool, "second ClientHello").await.map_err(content)?;
@@ -74,12 +74,12 @@ pub async fn watch(tool: &mut Stream, upstream: &mut Stream, host: &Host) -> Res
     Ok(())
 }
 
-pub fn content(why: String) -> Refusal {
-    Refusal::Content { why }
+pub fn content(why: String) -> RefusalReason {
+    RefusalReason::Content { why }
 }
 
 /// Passes on records of the host up to its ServerHello; whether that is a HelloRetryRequest.
-async fn asks_again(tool: &mut Stream, upstream: &mut Stream) -> Result<bool, String> {
+async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> Result<bool, String> {
     loop {
         tokio::select! {
             _ = upstream.ended() => {}

@@ -8,11 +8,11 @@
 
 use super::answers::{self, AnswerBody};
 use super::call::Connection;
-use super::message::{Rejection, canonical, end_connection, is_websocket, judge, reject, rewrite};
+use super::message::{RequestError, canonical, end_connection, is_websocket, judge, reject, rewrite};
 use super::secrets::{Admitted, Guard};
-use super::stream::{BUFFER, Stream, target};
+use super::stream::{BUFFER, MeteredStream, target};
 use crate::base::{lock, text};
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::egress::tls;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
@@ -64,7 +64,7 @@ struct Exchange {
     switched: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
 }
 
-pub async fn serve(connection: Connection, tool: Stream) {
+pub async fn serve(connection: Connection, tool: MeteredStream) {
     let exchange = Arc::new(Exchange {
         guard: Guard::for_host(&connection.call.lease, &connection.host),
         connection,
@@ -100,7 +100,7 @@ pub async fn serve(connection: Connection, tool: Stream) {
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
             let why = format!("it is not HTTP/1 as it should be: {error}");
-            exchange.connection.refuse(TrafficKind::Request, Refusal::Content { why }).await;
+            exchange.connection.refuse(TrafficKind::Request, RefusalReason::Content { why }).await;
         }
         Err(_) => {}
     }
@@ -158,7 +158,7 @@ impl Exchange {
             Err(why) => {
                 let why = format!("no TLS with {}: {why}", guard.name);
                 let body = format!("toolhost: {why}\n");
-                call.saw(TrafficKind::Connection, &target(host, tls_port), Some(Refusal::Tls { why })).await;
+                call.saw(TrafficKind::Connection, &target(host, tls_port), Some(RefusalReason::Tls { why })).await;
                 return Ok(plain(StatusCode::BAD_GATEWAY, body));
             }
         };
@@ -187,7 +187,7 @@ impl Exchange {
     }
 
     /// Speaks TLS with exactly this name, or says why it does not trust who answers.
-    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<Stream>, String>, Broken> {
+    async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<MeteredStream>, String>, Broken> {
         let Connection { call, host, .. } = &self.connection;
         let stream = self.connection.dial_at(port).await.ok_or(Broken::Undialled)?;
         let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
@@ -220,11 +220,11 @@ impl Exchange {
         Ok(sender)
     }
 
-    async fn refuse(&self, rejection: Rejection) -> Reply {
+    async fn refuse(&self, rejection: RequestError) -> Reply {
         let Connection { call, port, .. } = &self.connection;
         match rejection.other {
             Some(other) if !call.granted(&other, Some(*port)) => {
-                call.saw(TrafficKind::Request, &target(&other, *port), Some(Refusal::NotGranted)).await;
+                call.saw(TrafficKind::Request, &target(&other, *port), Some(RefusalReason::NotGranted)).await;
             }
             _ => self.connection.refuse(TrafficKind::Request, rejection.refusal).await,
         }

@@ -1,7 +1,7 @@
 //! Requests and answers over HTTP/1: whether a request is for one host alone, and which headers end with a connection.
 
 use super::stream::{quoted, target};
-use crate::egress::protocol::Refusal;
+use crate::egress::protocol::RefusalReason;
 use crate::manifest::host::{self, Host, HostPattern};
 use hyper::body::Body;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -16,28 +16,28 @@ const OF_ONE_CONNECTION: [&str; 6] =
 /// Headers that stay whatever `Connection` says.
 const OF_THE_MESSAGE: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
-/// Why a request gets an answer of our own.
+/// Why the relay answers a request itself.
 #[derive(Debug)]
-pub struct Rejection {
+pub struct RequestError {
     pub status: StatusCode,
     pub why: String,
-    pub refusal: Refusal,
+    pub refusal: RefusalReason,
     /// The other host that it is for.
     pub other: Option<Host>,
 }
 
-pub fn reject(status: StatusCode, why: impl Into<String>) -> Rejection {
+pub fn reject(status: StatusCode, why: impl Into<String>) -> RequestError {
     let why = why.into();
-    Rejection { status, refusal: Refusal::Content { why: why.clone() }, why, other: None }
+    RequestError { status, refusal: RefusalReason::Content { why: why.clone() }, why, other: None }
 }
 
 /// A request that the rule of a secret does not allow.
-pub fn not_by_rule(why: String) -> Rejection {
-    Rejection { refusal: Refusal::Secret { why: why.clone() }, ..reject(StatusCode::FORBIDDEN, why) }
+pub fn not_by_rule(why: String) -> RequestError {
+    RequestError { refusal: RefusalReason::Secret { why: why.clone() }, ..reject(StatusCode::FORBIDDEN, why) }
 }
 
 /// Whether a request is one for this host alone; true: it asks to switch to WebSocket.
-pub fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Rejection> {
+pub fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, RequestError> {
     let headers = request.headers();
     let bad = |why: &str| Err(reject(StatusCode::BAD_REQUEST, why));
     if [Method::CONNECT, Method::TRACE].contains(request.method()) {
@@ -70,13 +70,13 @@ pub fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Rejecti
 }
 
 /// Whether this authority is the host, with no port or port 80.
-fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), Rejection> {
+fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), RequestError> {
     let other = std::str::from_utf8(authority).ok().and_then(host_of);
     if other.as_ref() == Some(host) {
         return Ok(());
     }
     let why = format!("{place} names {}, and the connection is to {}", quoted(authority), target(host, 80));
-    Err(Rejection { other, ..reject(StatusCode::MISDIRECTED_REQUEST, why) })
+    Err(RequestError { other, ..reject(StatusCode::MISDIRECTED_REQUEST, why) })
 }
 
 fn host_of(authority: &str) -> Option<Host> {

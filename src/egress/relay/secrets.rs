@@ -3,7 +3,7 @@
 //! What is refused could reach the host as another request than the one that a rule allows: a path that may be read in
 //! two ways, another protocol, a field or a header that names another method or path.
 
-use super::message::{Rejection, in_connection, not_by_rule, reject, rewrite};
+use super::message::{RequestError, in_connection, not_by_rule, reject, rewrite};
 use super::stream::quoted;
 use crate::base::mask::{Finder, Hidden, Mask, SHORTEST};
 use crate::base::messages;
@@ -93,7 +93,7 @@ impl Guard {
 
     /// Judges a request, and makes it the one that the host gets. The first rule for it says at which port; of several
     /// rules for one header the first counts.
-    pub fn admit<B>(&self, request: &mut Request<B>, secrets: &Secrets) -> Result<Admitted, Rejection> {
+    pub fn admit<B>(&self, request: &mut Request<B>, secrets: &Secrets) -> Result<Admitted, RequestError> {
         self.judge(request)?;
         let rules = self.matching(request)?;
         let (port, mut added) = (rules[0].1.port, HeaderMap::new());
@@ -107,7 +107,7 @@ impl Guard {
         Ok(Admitted { port, finder, replaced })
     }
 
-    fn judge<B>(&self, request: &Request<B>) -> Result<(), Rejection> {
+    fn judge<B>(&self, request: &Request<B>) -> Result<(), RequestError> {
         let headers = request.headers();
         let refused = |why: &str| Err(reject(StatusCode::FORBIDDEN, why));
         if request.version() != Version::HTTP_11 {
@@ -127,7 +127,7 @@ impl Guard {
     }
 
     /// The rules for this request; never none.
-    fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, Rejection> {
+    fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
         let Some(path) = decoded(request.uri().path()) else {
             let why =
                 "a path to a host that gets a secret has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, or the like";
@@ -179,7 +179,7 @@ impl Guard {
         self.rules.iter().any(|(_, rule)| alike(name, &rule.name))
     }
 
-    fn write<B>(&self, request: &mut Request<B>, port: u16, added: HeaderMap) -> Result<Vec<HeaderName>, Rejection> {
+    fn write<B>(&self, request: &mut Request<B>, port: u16, added: HeaderMap) -> Result<Vec<HeaderName>, RequestError> {
         let host = if port == 443 { self.name.clone() } else { format!("{}:{port}", self.name) };
         let host = HeaderValue::try_from(host).map_err(|_| reject(StatusCode::BAD_REQUEST, "the host has no name"))?;
         let unwanted = |name: &&HeaderName| UNWANTED.contains(&name.as_str());
@@ -200,7 +200,7 @@ fn alike(name: &HeaderName, other: &str) -> bool {
 }
 
 /// The header that this rule adds.
-fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), Rejection> {
+fn header_of(secret: &str, rule: &HeaderRule, secrets: &Secrets) -> Result<(HeaderName, HeaderValue), RequestError> {
     let unfit = |what: &str| reject(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"));
     let value = secrets.values.get(secret).ok_or_else(|| unfit("is not there in this call"))?;
     let name = HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header"))?;
@@ -254,11 +254,11 @@ mod tests {
         }
         #[rustfmt::skip]
         let bad = [
-            "*", "", "/v1/../a", "/v1/..", "/.", "/v1/%2e%2E/a", "/v1/.%2e", "/v1/%252e%252e/a", "/v1/a%2fb", "/v1/a%2Fb",
-            "/v1/a%5Cb", "/v1/a%255cb", "/v1/a\\b", "//v1", "/v1//a", "/v1/..;/a", "/v1/%2e.;x=y/a", "/v1/%00",
-            "/v1/.%09./a", "/v1/é", "/v1/%25252e%25252e/a", "/v1/%c0%ae%c0%ae/a", "/v1/%u002e%u002e/a", "/v1/..%20/x",
-            "/v1/%20../x", "/v1/.%20./x", "/v1/..%c2%a0/x", "/v1/..%3b/x", "/v1/%ef%bc%8e%ef%bc%8e/x", "/v1/a%3fb",
-            "/v1/a%23b", "/v1/%7f", "/v1/%",
+            "*", "", "/v1/../a", "/v1/..", "/.", "/v1/%2e%2E/a", "/v1/.%2e", "/v1/%252e%252e/a", "/v1/a%2fb",
+            "/v1/a%2Fb", "/v1/a%5Cb", "/v1/a%255cb", "/v1/a\\b", "//v1", "/v1//a", "/v1/..;/a", "/v1/%2e.;x=y/a",
+            "/v1/%00", "/v1/.%09./a", "/v1/é", "/v1/%25252e%25252e/a", "/v1/%c0%ae%c0%ae/a", "/v1/%u002e%u002e/a",
+            "/v1/..%20/x", "/v1/%20../x", "/v1/.%20./x", "/v1/..%c2%a0/x", "/v1/..%3b/x", "/v1/%ef%bc%8e%ef%bc%8e/x",
+            "/v1/a%3fb", "/v1/a%23b", "/v1/%7f", "/v1/%",
         ];
         for bad in bad {
             assert_eq!(decoded(bad), None, "{bad}");

@@ -34,7 +34,7 @@ pub fn target(host: &Host, port: u16) -> String {
 
 /// The bytes that a call sent to hosts and got from them, and the limit that it passed.
 #[derive(Debug)]
-pub struct Meter {
+pub struct TrafficMeter {
     pub sent: AtomicU64,
     pub received: AtomicU64,
     sent_limit: u64,
@@ -43,10 +43,10 @@ pub struct Meter {
     passing: Notify,
 }
 
-impl Meter {
-    pub fn new(sent_limit: u64, received_limit: u64) -> Meter {
+impl TrafficMeter {
+    pub fn new(sent_limit: u64, received_limit: u64) -> TrafficMeter {
         let (sent, received, passed, passing) = Default::default();
-        Meter { sent, received, sent_limit, received_limit, passed, passing }
+        TrafficMeter { sent, received, sent_limit, received_limit, passed, passing }
     }
 
     pub fn pass(&self, limit: Limit) {
@@ -65,10 +65,11 @@ impl Meter {
     }
 }
 
-pub struct Stream {
+/// A connection whose bytes are counted.
+pub struct MeteredStream {
     socket: TcpStream,
     /// Set for the connection to a host.
-    meter: Option<Arc<Meter>>,
+    meter: Option<Arc<TrafficMeter>>,
 }
 
 /// Whether closing this socket resets the connection and drops what was not sent yet (SO_LINGER 0, socket(7)).
@@ -77,10 +78,10 @@ pub fn reset_on_close(socket: &impl AsFd, reset: bool) -> io::Result<()> {
     Ok(())
 }
 
-impl Stream {
-    pub fn new(socket: TcpStream, meter: Option<Arc<Meter>>) -> io::Result<Stream> {
+impl MeteredStream {
+    pub fn new(socket: TcpStream, meter: Option<Arc<TrafficMeter>>) -> io::Result<MeteredStream> {
         reset_on_close(&socket, true)?;
-        Ok(Stream { socket, meter })
+        Ok(MeteredStream { socket, meter })
     }
 
     /// Waits for more from the other end; whether it closed its half instead.
@@ -98,7 +99,7 @@ fn limit_passed() -> io::Error {
     io::ErrorKind::QuotaExceeded.into()
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for MeteredStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
@@ -114,7 +115,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for MeteredStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let left =
             self.meter.as_ref().map_or(u64::MAX, |meter| meter.sent_limit.saturating_sub(meter.sent.load(Relaxed)));

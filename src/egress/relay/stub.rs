@@ -1,8 +1,8 @@
 //! The name server of a call (RFC 1035), which knows the granted names and no others, and asks no other server.
 
 use super::call::{BACK_OFF, Call, NAMES};
-use super::stream::Stream;
-use crate::egress::protocol::{Refusal, TrafficKind};
+use super::stream::MeteredStream;
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::manifest::host::{self, Host};
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::A;
@@ -46,7 +46,7 @@ pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
             tokio::time::sleep(BACK_OFF).await;
             continue;
         };
-        let Ok(tool) = Stream::new(socket, None) else { continue };
+        let Ok(tool) = MeteredStream::new(socket, None) else { continue };
         if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
             let own = Arc::clone(&call);
             call.spawn(async move {
@@ -58,7 +58,7 @@ pub async fn over_tcp(call: Arc<Call>, listener: Arc<TcpListener>) {
 }
 
 /// Queries and answers with their lengths before them, until one does not come in time.
-async fn queries(call: &Call, mut tool: Stream) {
+async fn queries(call: &Call, mut tool: MeteredStream) {
     while let Ok(Some(query)) = tokio::time::timeout(IDLE, query(&mut tool)).await {
         let Some(answer) = answer(call, &query).await else { return };
         let Ok(length) = u16::try_from(answer.len()) else { return };
@@ -70,7 +70,7 @@ async fn queries(call: &Call, mut tool: Stream) {
     let _ = tool.shutdown().await;
 }
 
-async fn query(tool: &mut Stream) -> Option<Vec<u8>> {
+async fn query(tool: &mut MeteredStream) -> Option<Vec<u8>> {
     let length = usize::from(tool.read_u16().await.ok()?);
     let mut query = vec![0; length.min(QUERY)];
     tool.read_exact(&mut query).await.ok()?;
@@ -117,19 +117,19 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
     let (code, address, refused) = match canonical(name) {
         _ if lookups > LOOKUPS => {
             let why = format!("a call may look up {LOOKUPS} names");
-            (ResponseCode::Refused, None, Some(Refusal::Bound { why }))
+            (ResponseCode::Refused, None, Some(RefusalReason::Bound { why }))
         }
         Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
             RecordType::A => match call.state().names.address(&name) {
                 Some(address) => (ResponseCode::NoError, Some(address), None),
                 None => {
                     let why = format!("a call may reach {NAMES} names");
-                    (ResponseCode::Refused, None, Some(Refusal::Bound { why }))
+                    (ResponseCode::Refused, None, Some(RefusalReason::Bound { why }))
                 }
             },
             _ => (ResponseCode::NoError, None, None),
         },
-        _ => (ResponseCode::NXDomain, None, Some(Refusal::NotGranted)),
+        _ => (ResponseCode::NXDomain, None, Some(RefusalReason::NotGranted)),
     };
     match lookups.cmp(&(LOOKUPS + 1)) {
         // Report only the first lookup over the limit.

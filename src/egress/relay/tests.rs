@@ -5,7 +5,7 @@ use super::hello::{self, RETRY};
 use super::secrets::Secrets;
 use super::serve;
 use crate::base::{lock, messages};
-use crate::egress::protocol::{Event, FromRelay, Refusal, Served, ToRelay, Totals, TrafficKind};
+use crate::egress::protocol::{FromRelay, RefusalReason, Served, ToRelay, Totals, TrafficEvent, TrafficKind};
 use crate::egress::tls;
 use crate::manifest::host::pattern;
 use crate::policy::{HeaderRule, HostGrant};
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What the relay said.
 #[derive(Default)]
 struct RelayLog {
-    events: Vec<Event>,
+    events: Vec<TrafficEvent>,
     dialled: Vec<String>,
     ended: Vec<Totals>,
 }
@@ -123,7 +123,7 @@ impl Rig {
     }
 
     /// The first event of this kind, with the first refusal.
-    async fn refusal(&self, what: TrafficKind) -> (String, Refusal) {
+    async fn refusal(&self, what: TrafficKind) -> (String, RefusalReason) {
         self.until(|heard| {
             let mut of_kind = heard.events.iter().filter(|event| event.what == what);
             of_kind.find_map(|event| Some((event.target.clone(), event.refused.clone()?)))

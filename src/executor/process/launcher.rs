@@ -59,7 +59,12 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
 }
 
 /// The set-up of a launcher for this shape, with `ANY` for its identity.
-pub fn set_up(shape: &Shape, resolved: grants::Resolved, extra: &RoleNeeds, cgroup: Option<cgroup::Version>) -> Setup {
+pub fn set_up(
+    shape: &Shape,
+    resolved: grants::ResolvedGrants,
+    extra: &RoleNeeds,
+    cgroup: Option<cgroup::Version>,
+) -> Setup {
     let language = shape.runtime.language;
     let (program, arguments) = match (&shape.runtime.program, &extra.role) {
         (Program::Path(path), None) => (Executable::Path(path.clone()), arguments(shape, path)),
@@ -230,7 +235,8 @@ impl From<LauncherError> for Fault {
                 let (wall, what, error) = (&problem.wall, printable(&problem.what), problem.error());
                 let message = format!("the wall `{wall}` cannot be raised on this machine, so nothing was run");
                 Fault::new(Kind::CapabilityError, message).person(format!(
-                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that fixes it"
+                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and the command that \
+                     fixes it"
                 ))
             }
             LauncherError::Gone => lost("before the call began"),

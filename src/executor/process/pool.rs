@@ -84,7 +84,7 @@ impl Launchers {
     pub async fn ready_for(
         &self,
         shape: &Shape,
-        resolved: grants::Resolved,
+        resolved: grants::ResolvedGrants,
         extra: &RoleNeeds,
     ) -> Result<Ready, LauncherError> {
         if shape.require_cgroup && self.groups.is_none() {
@@ -146,7 +146,7 @@ impl Launchers {
     async fn start_relay(&self, shape: &Shape) -> Result<(Launcher, OwnedFd), LauncherError> {
         let (bare, extra) = relay::confinement(shape);
         let version = self.groups.as_ref().map(cgroup::Cgroups::version);
-        let setup = set_up(&bare, grants::Resolved::default(), &extra, version);
+        let setup = set_up(&bare, grants::ResolvedGrants::default(), &extra, version);
         let process = self.start(setup, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput { third: Some(&theirs), ..CallInput::default() };
@@ -216,7 +216,7 @@ static LOOKING: LazyLock<Arc<Places>> = LazyLock::new(|| Places::new(usize::MAX,
 /// The grants as they are now. What may walk or list large folders, or lies elsewhere than the tool and so perhaps on a
 /// file system that does not answer, is not looked at on the threads that other calls run on; the rest is a few system
 /// calls, quicker than handing it over.
-pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::Resolved, Fault> {
+pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
     let elsewhere = |path: &Path| !path.starts_with(&shape.folder);
     let waits = |grant: &Grant| match &grant.opening {
         Opening::Live { path } => {

@@ -4,7 +4,7 @@ use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::protocol::Stage;
+use crate::sandbox::protocol::StagedFolder;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
@@ -54,10 +54,10 @@ fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
 
 /// Publishes from each staged copy to its folder. What cannot be published is listed with the reason; no failure here
 /// hides a file that is already published. Where the files pass `scratchBytes`, none is published.
-pub async fn all(stages: &[Stage], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
+pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
     // The folder as an outcome names it.
     let own = &shape.folder;
-    let shown = |stage: &Stage| stage.folder.strip_prefix(own).unwrap_or(&stage.folder).to_owned();
+    let shown = |stage: &StagedFolder| stage.folder.strip_prefix(own).unwrap_or(&stage.folder).to_owned();
     let failed = |why: &str| {
         let why = || Some(PublishRefusal { text: why.to_owned(), failed: true });
         stages.iter().map(|stage| artifact(shown(stage).display().to_string(), 0, why())).collect()
@@ -109,7 +109,13 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
 }
 
 /// `most`: bytes of a file.
-fn one(stage: &Stage, copy: &OwnedFd, shown: &Path, most: u64, out: &mut Vec<Artifact>) -> Result<(), PublishRefusal> {
+fn one(
+    stage: &StagedFolder,
+    copy: &OwnedFd,
+    shown: &Path,
+    most: u64,
+    out: &mut Vec<Artifact>,
+) -> Result<(), PublishRefusal> {
     let to = files::without_links(&stage.folder, OFlag::O_DIRECTORY).map_err(|e| match e {
         Errno::ELOOP | Errno::ENOENT | Errno::ENOTDIR => REPLACED.into(),
         e => PublishRefusal::from(e),
@@ -147,7 +153,7 @@ fn file(
     copy: &OwnedFd,
     to: &OwnedFd,
     name: &CStr,
-    stage: &Stage,
+    stage: &StagedFolder,
     most: u64,
     owner: (u32, u32),
 ) -> Result<Option<u64>, PublishRefusal> {
@@ -272,18 +278,18 @@ mod tests {
             World { base, shape }
         }
 
-        fn stage(&self, name: &str, names: &str) -> Stage {
+        fn stage(&self, name: &str, names: &str) -> StagedFolder {
             let folder = self.shape.folder.join(name);
             let facts = fs::metadata(&folder).expect("there");
             let (device, inode) = (facts.dev(), facts.ino());
-            Stage { folder, names: vec![names.to_owned()], device, inode, show_rest: false, shown: Vec::new() }
+            StagedFolder { folder, names: vec![names.to_owned()], device, inode, show_rest: false, shown: Vec::new() }
         }
 
         fn copy(&self, name: &str) -> OwnedFd {
             fs::File::open(self.base.path().join(name)).expect("there").into()
         }
 
-        async fn publish(&self, stages: &[Stage]) -> Vec<(String, bool, String)> {
+        async fn publish(&self, stages: &[StagedFolder]) -> Vec<(String, bool, String)> {
             let copies = [self.copy("copy"), self.copy("copy2")];
             let all = all(stages, &copies[..stages.len()], &self.shape).await;
             all.into_iter().map(|a| (a.path, a.published, a.dropped_because.unwrap_or_default())).collect()

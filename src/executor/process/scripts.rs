@@ -30,10 +30,10 @@ const LONGEST_MS: u64 = 3_000;
 /// Most interpreters that are remembered.
 const MAX_RUNTIMES: usize = 64;
 
-const UNSEEN: &str = "questions about files that open none (stat, access, readlink), what /proc refused, and what Landlock refused inside a \
-                      granted folder (links, pipes, devices, moves out of it)";
-const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the error number (`toolhost call TOOL \
-                            --explain`, or `observe = true` in the policy, keeps them)";
+const UNSEEN: &str = "questions about files that open none (stat, access, readlink), what /proc refused, and what \
+                      Landlock refused inside a granted folder (links, pipes, devices, moves out of it)";
+const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the error number \
+                            (`toolhost call TOOL --explain`, or `observe = true` in the policy, keeps them)";
 const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
 /// A runtime with packages, and what an empty script with them was refused.
@@ -357,7 +357,7 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = launcher::set_up(&shape(), grants::Resolved::default(), &RoleNeeds::default(), None);
+        let setup = launcher::set_up(&shape(), grants::ResolvedGrants::default(), &RoleNeeds::default(), None);
         (Ready { launcher: Launcher::new(Process::held(control), setup), relay: None }, theirs)
     }
 

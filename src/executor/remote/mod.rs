@@ -2,7 +2,7 @@
 //!
 //! A request is sent once, and only to a queue that policy granted. No call holds up others.
 
-mod line;
+mod connection;
 
 use super::{Call, Context, Ending, Events, Executor, Outcome, Running};
 use crate::base::{json, lock, millis, text};
@@ -11,8 +11,8 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Manifest, ServiceDescriptor};
 use crate::policy::{self, ServiceGrant};
 use crate::quantity::Limit;
+use connection::{ServiceConnection, ServiceMessage, Waiter};
 use futures_util::future::select_all;
-use line::{Line, ServiceMessage, Waiter};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -35,15 +35,15 @@ pub struct RemoteServices {
 /// The executor. Connections are made at the first call, and kept.
 pub struct Remote {
     brokers: Vec<RemoteServices>,
-    services: Mutex<BTreeMap<Key, Service>>,
+    services: Mutex<BTreeMap<ConnectionKey, Service>>,
 }
 
 /// Id, request queues and response queue.
-type Key = (String, Vec<String>, String);
+type ConnectionKey = (String, Vec<String>, String);
 
 /// The instances of one service, and how many calls there were.
 struct Service {
-    lines: Vec<Arc<Line>>,
+    connections: Vec<Arc<ServiceConnection>>,
     calls: usize,
 }
 
@@ -53,25 +53,25 @@ impl Remote {
     }
 
     /// The instances of a service: first the one whose turn it is.
-    fn lines(&self, grant: &ServiceGrant) -> Result<Vec<Arc<Line>>, Fault> {
+    fn connections(&self, grant: &ServiceGrant) -> Result<Vec<Arc<ServiceConnection>>, Fault> {
         let mut services = lock(&self.services);
         let key = (grant.service.clone(), grant.request.clone(), grant.response.clone());
         if !services.contains_key(&key) {
             let terms = self.terms(&grant.service)?;
             let topic = |queue: &String| Topic::parse(queue).map_err(|why| no_topic(queue, &why));
             let answers = topic(&grant.response)?;
-            let open = |queue| Ok(Arc::new(Line::open(terms.clone(), topic(queue)?, answers.clone())));
-            let lines = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
+            let open = |queue| Ok(Arc::new(ServiceConnection::open(terms.clone(), topic(queue)?, answers.clone())));
+            let connections = grant.request.iter().map(open).collect::<Result<Vec<_>, Fault>>()?;
             // What a descriptor said before it was changed: it is not called again.
             services.retain(|(service, ..), _| *service != grant.service);
-            services.insert(key.clone(), Service { lines, calls: 0 });
+            services.insert(key.clone(), Service { connections, calls: 0 });
         }
         let Some(service) = services.get_mut(&key) else { return Ok(Vec::new()) };
-        let mut lines = service.lines.clone();
-        let turn = service.calls % lines.len().max(1);
-        lines.rotate_left(turn);
+        let mut connections = service.connections.clone();
+        let turn = service.calls % connections.len().max(1);
+        connections.rotate_left(turn);
         service.calls = service.calls.wrapping_add(1);
-        Ok(lines)
+        Ok(connections)
     }
 
     fn terms(&self, service: &str) -> Result<&Terms, Fault> {
@@ -93,10 +93,10 @@ impl Remote {
             arguments: call.input.to_string(),
             ..ToolServiceRequest::default()
         };
-        let lines = self.lines(&grant)?;
+        let connections = self.connections(&grant)?;
         let tool = &call.manifest.id;
         let asked = RemoteRequest { context, body: request.encode(), room };
-        let Some((waiter, since)) = send(&lines, &asked, tool).await? else {
+        let Some((waiter, since)) = send(&connections, &asked, tool).await? else {
             let ending = Ending::OverLimit { limit: Limit::InputBytes, allowed: crate::broker::LARGEST as u64 };
             return Ok(Outcome::new(ending, millis(began.elapsed())));
         };
@@ -107,7 +107,7 @@ impl Remote {
                 biased;
                 heard = waiter.next() => heard,
                 // What was published meanwhile did not arrive.
-                () = waiter.line.link.other_than(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
+                () = waiter.connection.link.other_than(&since) => return Err(Fault::new(Kind::ServiceError, LOST)),
             };
             match heard {
                 ServiceMessage::Part(part) => {
@@ -162,10 +162,12 @@ impl Executor for Remote {
 
     fn connections(&self) -> Vec<Value> {
         let services = lock(&self.services);
-        let lines = services.iter().flat_map(|((id, ..), service)| service.lines.iter().map(move |line| (id, line)));
-        lines
-            .map(|(id, line)| {
-                let mut shown = line.status();
+        let connections = services
+            .iter()
+            .flat_map(|((id, ..), service)| service.connections.iter().map(move |connection| (id, connection)));
+        connections
+            .map(|(id, connection)| {
+                let mut shown = connection.status();
                 shown["service"] = json!(id);
                 shown
             })
@@ -196,32 +198,37 @@ type Sent = (Waiter, LinkState);
 
 /// Sends the request to the first instance that is there, and only then waits for one that is away: its broker may be
 /// starting, or was never spoken to. One that may have the request is not followed by another. `None`: it is too large.
-async fn send(lines: &[Arc<Line>], asked: &RemoteRequest<'_>, tool: &str) -> Result<Option<Sent>, Fault> {
-    let (ready, mut away): (Vec<_>, Vec<_>) = lines.iter().cloned().partition(|line| line.is_connected());
-    for line in &ready {
-        if let Some(sent) = put(line, asked).await? {
+async fn send(
+    connections: &[Arc<ServiceConnection>],
+    asked: &RemoteRequest<'_>,
+    tool: &str,
+) -> Result<Option<Sent>, Fault> {
+    let (ready, mut away): (Vec<_>, Vec<_>) =
+        connections.iter().cloned().partition(|connection| connection.is_connected());
+    for connection in &ready {
+        if let Some(sent) = put(connection, asked).await? {
             return Ok(sent);
         }
     }
     let until = tokio::time::Instant::now() + PATIENCE;
     while !away.is_empty() {
-        let connected = away.iter().map(|line| Box::pin(line.link.connected()));
+        let connected = away.iter().map(|connection| Box::pin(connection.link.connected()));
         let Ok((_, index, _)) = tokio::time::timeout_at(until, select_all(connected)).await else { break };
         if let Some(sent) = put(&away.remove(index), asked).await? {
             return Ok(sent);
         }
     }
     let why = if away.is_empty() { "No instance reads its requests." } else { "Its broker is away." };
-    let person: Vec<String> = lines.iter().map(|line| line.nobody()).collect();
+    let person: Vec<String> = connections.iter().map(|connection| connection.failure()).collect();
     let fault = Fault::new(Kind::ServiceError, format!("No instances available for tool {tool}"));
     Err(fault.details(why.to_owned()).person(person.join("; ")).retryable())
 }
 
 /// `None`: this instance has no reader. `Some(None)`: the request is too large.
-async fn put(line: &Arc<Line>, asked: &RemoteRequest<'_>) -> Result<Option<Option<Sent>>, Fault> {
+async fn put(connection: &Arc<ServiceConnection>, asked: &RemoteRequest<'_>) -> Result<Option<Option<Sent>>, Fault> {
     asked.context.gate.pass().await?;
-    let waiter = Waiter::new(line, asked.room);
-    match line.link.ask(waiter.id.as_bytes(), &asked.body, &asked.context.trace).await {
+    let waiter = Waiter::new(connection, asked.room);
+    match connection.link.ask(waiter.id.as_bytes(), &asked.body, &asked.context.trace).await {
         Ok(since) => Ok(Some(Some((waiter, since)))),
         Err(PublishError::NoListener) => Ok(None),
         Err(PublishError::TooLarge) => Ok(Some(None)),

@@ -2,7 +2,7 @@
 //!
 //! The compiler gets no file but the module. The host compiles nothing and waits only so long.
 
-use super::frame::{self, FilePart, FrameLimits, Order, Report, invalid};
+use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
 use super::session::{Child, Role};
 use super::{adapt, engine, guest, trusted_code};
 use crate::base::store::Writer;
@@ -10,7 +10,7 @@ use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use crate::quantity::{GIB, Limit, MIB};
-use crate::sandbox::grants::Resolved;
+use crate::sandbox::grants::ResolvedGrants;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};
@@ -65,14 +65,14 @@ pub fn serve() -> io::Result<()> {
     };
     let mut to = io::stdout().lock();
     let end = match read(&module, &digest) {
-        Err(message) => Report::Unreadable { message },
+        Err(message) => WorkerMessage::Unreadable { message },
         Ok(module) => match compile(&module, entry_point.as_deref()) {
-            Err(message) => Report::Refused { message: frame::short(&message) },
+            Err(message) => WorkerMessage::Refused { message: frame::short(&message) },
             Ok(code) => {
                 for piece in code.chunks(frame::PIECE) {
-                    to.write_all(&frame::encode(&Report::Code, piece)?)?;
+                    to.write_all(&frame::encode(&WorkerMessage::Code, piece)?)?;
                 }
-                Report::Compiled
+                WorkerMessage::Compiled
             }
         },
     };
@@ -107,7 +107,7 @@ fn compile(module: &[u8], entry_point: Option<&str>) -> Result<Vec<u8>, String> 
 #[derive(Debug)]
 pub enum Failure {
     /// It ends the same way each time.
-    Refused(Refusal),
+    Refused(ModuleRefusal),
     /// It cannot be read, or changed since it was looked at.
     Unreadable(io::Error),
     /// This attempt failed.
@@ -121,7 +121,7 @@ pub fn not_stored(error: &io::Error) -> Failure {
 
 /// Why a module has no code.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ModuleRefusal {
     pub why: String,
     /// It took more time or memory than a module of its size may; else this host cannot run the module.
     pub too_much: bool,
@@ -132,7 +132,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     let Module { file, bytes, digest } = module;
     let allowed = Allowed::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
-    let child = Child::start(launchers, (&shape, Resolved::default()), Role::Compile, file.into(), (0, 0));
+    let child = Child::start(launchers, (&shape, ResolvedGrants::default()), Role::Compile, file.into(), (0, 0));
     let mut child = child.await.map_err(Failure::Failed)?;
     let entry_point = tool.entry_point.clone();
     let order = Order::Compile { module: FilePart { offset: 0, bytes }, digest, entry_point };
@@ -143,7 +143,7 @@ pub async fn ask(launchers: &Launchers, tool: &policy::Shape, module: Module, in
     };
     let over = |most: u64, unit: &str, more: &str| {
         let why = format!("compiling the module takes more than {most} {unit}, the most for one of its size{more}");
-        Failure::Refused(Refusal { why, too_much: true })
+        Failure::Refused(ModuleRefusal { why, too_much: true })
     };
     let failed = match tokio::time::timeout(allowed.time, talk).await {
         Ok(Ok(done)) => return done,
@@ -178,7 +178,7 @@ async fn receive(
         };
         match report {
             // Never whole in our memory, since a few bytes of module can make much code.
-            Report::Code => {
+            WorkerMessage::Code => {
                 left -= piece.len() as u64;
                 let write = move || into.write(&piece).map(|()| into);
                 let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
@@ -187,9 +187,11 @@ async fn receive(
                     Err(e) => return Ok(Err(not_stored(&e))),
                 };
             }
-            Report::Compiled => return Ok(Ok(into)),
-            Report::Refused { message: why } => return Ok(Err(Failure::Refused(Refusal { why, too_much: false }))),
-            Report::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
+            WorkerMessage::Compiled => return Ok(Ok(into)),
+            WorkerMessage::Refused { message: why } => {
+                return Ok(Err(Failure::Refused(ModuleRefusal { why, too_much: false })));
+            }
+            WorkerMessage::Unreadable { message } => return Ok(Err(Failure::Unreadable(io::Error::other(message)))),
             _ => return Err(invalid("an answer of a worker")),
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! The worker reports only what its guest asked for. The host believes neither its count nor its lengths.
 
-use super::frame::{Denied, Refused, Report, ToHost, invalid};
+use super::frame::{DenialKind, Refused, ToHost, WorkerMessage, invalid};
 use crate::base::{lock, text};
 use crate::egress::Traffic;
-use crate::egress::protocol::{Refusal, TrafficKind};
+use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::executor::{Attempt, Denial, Operation, WITHIN};
 use crate::policy::{Access, Area, Opening};
 use std::io;
@@ -17,8 +17,8 @@ pub const SCRATCH: &str = "/tmp";
 /// Most that is reported of one call; the rest is counted.
 const MAX_REPORTED: usize = 50;
 const MAX_TEXT_BYTES: usize = 512;
-const UNASKED: &str = "a path that lies in none of the opened folders, where the module's own library answers and asks no \
-                       host function; a write at a handle that was opened for reading";
+const UNASKED: &str = "a path that lies in none of the opened folders, where the module's own library answers and \
+                       asks no host function; a write at a handle that was opened for reading";
 
 /// Reports to the host what the host functions of one call refused: each thing once. Clones report to the same place.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ impl Watch {
         Watch(Arc::new(Mutex::new(Reported { to, refused: Vec::new(), more: 0 })))
     }
 
-    pub fn saw(&self, what: Denied, mut target: String) {
+    pub fn saw(&self, what: DenialKind, mut target: String) {
         target.truncate(target.floor_char_boundary(MAX_TEXT_BYTES));
         let (refused, reported) = (Refused { what, target }, &mut *lock(&self.0));
         if reported.refused.contains(&refused) {
@@ -46,7 +46,7 @@ impl Watch {
             return;
         }
         // A host that is gone shows with the next report that matters.
-        let _ = reported.to.send(&Report::Denied(refused.clone()), &[]);
+        let _ = reported.to.send(&WorkerMessage::Denied(refused.clone()), &[]);
         reported.refused.push(refused);
     }
 
@@ -77,20 +77,22 @@ impl WorkerDenials {
             self.attempts.push(Attempt { operation, target: text::printable(&target), path, rule: rule.to_owned() });
         };
         let network = |what: TrafficKind, target: &str, refusal| lock(traffic).refused(what, target, refusal);
-        let bound = |why: &str| Refusal::Bound { why: why.to_owned() };
+        let bound = |why: &str| RefusalReason::Bound { why: why.to_owned() };
         match what {
-            Denied::Read => file(Operation::Read, "wasm: not granted"),
-            Denied::Write => file(Operation::Write, "wasm: not granted"),
-            Denied::ReadOnly => file(Operation::Write, "wasm: read-only"),
-            Denied::ReadWithin => file(Operation::Read, WITHIN),
-            Denied::WriteWithin => file(Operation::Write, WITHIN),
-            Denied::Lookup => network(TrafficKind::Lookup, &target, Refusal::NotGranted),
-            Denied::Request => network(TrafficKind::Request, &target, Refusal::NotGranted),
+            DenialKind::Read => file(Operation::Read, "wasm: not granted"),
+            DenialKind::Write => file(Operation::Write, "wasm: not granted"),
+            DenialKind::ReadOnly => file(Operation::Write, "wasm: read-only"),
+            DenialKind::ReadWithin => file(Operation::Read, WITHIN),
+            DenialKind::WriteWithin => file(Operation::Write, WITHIN),
+            DenialKind::Lookup => network(TrafficKind::Lookup, &target, RefusalReason::NotGranted),
+            DenialKind::Request => network(TrafficKind::Request, &target, RefusalReason::NotGranted),
             // Which host it was for is not known, and so not what would ask for it.
-            Denied::Tcp => network(TrafficKind::Connection, "by a TCP socket", Refusal::NotGranted),
-            Denied::Udp => network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names")),
-            Denied::Bind => network(TrafficKind::Listener, &target, bound("no tool takes connections")),
-            Denied::Table => self.denials.push(Denial {
+            DenialKind::Tcp => network(TrafficKind::Connection, "by a TCP socket", RefusalReason::NotGranted),
+            DenialKind::Udp => {
+                network(TrafficKind::Connection, "by a UDP socket", bound("no tool has UDP, but for names"))
+            }
+            DenialKind::Bind => network(TrafficKind::Listener, &target, bound("no tool takes connections")),
+            DenialKind::Table => self.denials.push(Denial {
                 operation: "grow".to_owned(),
                 target: "a table of the module".to_owned(),
                 rule: "wasm: more elements than a module may have".to_owned(),

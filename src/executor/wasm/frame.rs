@@ -102,10 +102,10 @@ pub struct Opening {
     pub write: bool,
 }
 
-/// Worker or compiler → host.
+/// A message of a worker or compiler to the host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub enum Report {
+pub enum WorkerMessage {
     /// For calls.
     Ready,
     /// This host cannot run the module; for people.
@@ -119,7 +119,7 @@ pub enum Report {
     /// Something that the call under way was refused.
     Denied(Refused),
     /// Payload: the text that a typed export returned.
-    Answer(Answer),
+    Answer(CallSummary),
     /// Payload: the next piece of compiled code.
     Code,
     /// All of it was sent.
@@ -128,10 +128,10 @@ pub enum Report {
     Unreadable { message: String },
 }
 
-/// One finished call.
+/// How one call of a worker ended, and what it used.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Answer {
+pub struct CallSummary {
     pub id: u64,
     pub end: End,
     pub cpu_ms: u64,
@@ -142,7 +142,7 @@ pub struct Answer {
     pub more_denied: u64,
 }
 
-impl Answer {
+impl CallSummary {
     /// Whether the worker may serve another call.
     pub fn is_fit(&self) -> bool {
         self.clean && matches!(self.end, End::Exit { .. } | End::Returned | End::Raised)
@@ -170,15 +170,16 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
-    pub what: Denied,
+    pub what: DenialKind,
     /// The guest's path (the name of the opened folder, relative to the tool's folder where it lies there, and what was
     /// asked for in it), a name, or an address.
     pub target: String,
 }
 
+/// What the guest was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Denied {
+pub enum DenialKind {
     /// The file lies in no grant.
     Read,
     Write,
@@ -222,7 +223,7 @@ impl ToHost {
         ToHost(Arc::new(Mutex::new(to)))
     }
 
-    pub fn send(&self, report: &Report, payload: &[u8]) -> io::Result<()> {
+    pub fn send(&self, report: &WorkerMessage, payload: &[u8]) -> io::Result<()> {
         lock(&self.0).write_all(&encode(report, payload)?)
     }
 }

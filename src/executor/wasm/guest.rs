@@ -2,7 +2,7 @@
 
 use super::adapt::EXITS;
 use super::denials::{Granted, SCRATCH, Watch, below};
-use super::frame::{Denied, MAX_LOG_PIECE, Opening, Report, ToHost};
+use super::frame::{DenialKind, MAX_LOG_PIECE, Opening, ToHost, WorkerMessage};
 use super::http::Hooks;
 use crate::base::lock;
 use crate::sandbox;
@@ -38,7 +38,7 @@ const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 /// State of one store.
 pub struct Guest {
     pub table: ResourceTable,
-    pub meter: Meter,
+    pub meter: MemoryMeter,
     wasi: WasiCtx,
     http: WasiHttpCtx,
     hooks: Hooks,
@@ -60,7 +60,7 @@ impl Guest {
         networked: bool,
         watch: Watch,
     ) -> Guest {
-        let meter = Meter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
+        let meter = MemoryMeter { allowed: memory, total: 0, peak: 0, asked: 0, refused: false, watch: watch.clone() };
         let (http, hooks) = (WasiHttpCtx::default(), Hooks::new(networked, watch.clone()));
         let (table, names, salt) = (ResourceTable::new(), HashMap::new(), RandomState::new());
         Guest { table, meter, wasi, http, hooks, folders, names, granted, watch, salt }
@@ -86,15 +86,17 @@ impl Guest {
         };
         let holds = |writes| self.granted.holds(path, writes);
         let denied = match error {
-            ErrorCode::Access if doing == Doing::Links => Some(Denied::WriteWithin),
+            ErrorCode::Access if doing == Doing::Links => Some(DenialKind::WriteWithin),
             ErrorCode::NotPermitted => Some(match (writes, holds(false)) {
-                (true, _) if holds(true) => Denied::WriteWithin,
-                (true, true) => Denied::ReadOnly,
-                (false, true) => Denied::ReadWithin,
-                (true, false) => Denied::Write,
-                (false, false) => Denied::Read,
+                (true, _) if holds(true) => DenialKind::WriteWithin,
+                (true, true) => DenialKind::ReadOnly,
+                (false, true) => DenialKind::ReadWithin,
+                (true, false) => DenialKind::Write,
+                (false, false) => DenialKind::Read,
             }),
-            ErrorCode::NoEntry if self.granted.hides(path) => Some(if writes { Denied::Write } else { Denied::Read }),
+            ErrorCode::NoEntry if self.granted.hides(path) => {
+                Some(if writes { DenialKind::Write } else { DenialKind::Read })
+            }
             _ => None,
         };
         if let Some(denied) = denied {
@@ -120,7 +122,7 @@ impl Guest {
         Ok(opened)
     }
 
-    fn made<T>(&self, made: SocketResult<T>, denied: Denied) -> wasmtime::Result<(Result<T, NetworkError>,)> {
+    fn made<T>(&self, made: SocketResult<T>, denied: DenialKind) -> wasmtime::Result<(Result<T, NetworkError>,)> {
         if let Err(error) = &made
             && matches!(error.downcast_ref(), Some(NetworkError::AccessDenied))
         {
@@ -142,8 +144,8 @@ impl WasiHttpView for Guest {
     }
 }
 
-/// Counts all linear memories of a call together.
-pub struct Meter {
+/// Counts the linear memories of a call together.
+pub struct MemoryMeter {
     allowed: u64,
     total: u64,
     pub peak: u64,
@@ -153,7 +155,7 @@ pub struct Meter {
     watch: Watch,
 }
 
-impl ResourceLimiter for Meter {
+impl ResourceLimiter for MemoryMeter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         self.asked = desired.saturating_sub(current) as u64;
         let total = self.total.saturating_add(self.asked);
@@ -174,7 +176,7 @@ impl ResourceLimiter for Meter {
 
     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         if desired > MAX_TABLE_ELEMENTS {
-            self.watch.saw(Denied::Table, String::new());
+            self.watch.saw(DenialKind::Table, String::new());
         }
         Ok(desired <= MAX_TABLE_ELEMENTS)
     }
@@ -192,32 +194,32 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     linker.allow_shadowing(true);
     linker
         .instance("wasi:filesystem/preopens@0.2.12")?
-        .func_wrap("get-directories", |mut store: Store, (): ()| Ok((store.data_mut().opened()?,)))?;
+        .func_wrap("get-directories", |mut store: GuestStore, (): ()| Ok((store.data_mut().opened()?,)))?;
     files(&mut linker.instance("wasi:filesystem/types@0.2.12")?)?;
     linker.instance("wasi:sockets/tcp-create-socket@0.2.12")?.func_wrap(
         "create-tcp-socket",
-        |mut store: Store, (family,): (IpAddressFamily,)| {
+        |mut store: GuestStore, (family,): (IpAddressFamily,)| {
             let made = tcp_create_socket::Host::create_tcp_socket(&mut store.data_mut().sockets(), family);
-            store.data().made(made, Denied::Tcp)
+            store.data().made(made, DenialKind::Tcp)
         },
     )?;
     linker.instance("wasi:sockets/udp-create-socket@0.2.12")?.func_wrap_async(
         "create-udp-socket",
-        |mut store: Store, (family,): (IpAddressFamily,)| {
+        |mut store: GuestStore, (family,): (IpAddressFamily,)| {
             Box::new(async move {
                 let made = udp_create_socket::Host::create_udp_socket(&mut store.data_mut().sockets(), family).await;
-                store.data().made(made, Denied::Udp)
+                store.data().made(made, DenialKind::Udp)
             })
         },
     )?;
     linker.instance("wasi:sockets/ip-name-lookup@0.2.12")?.func_wrap(
         "resolve-addresses",
-        |mut store: Store, (network, name): (Resource<Network>, String)| {
+        |mut store: GuestStore, (network, name): (Resource<Network>, String)| {
             let guest = store.data_mut();
             let found = ip_name_lookup::Host::resolve_addresses(&mut guest.sockets(), network, name.clone());
             let refused = || found.as_ref().err()?.downcast_ref();
             if matches!(refused(), Some(NetworkError::PermanentResolverFailure)) {
-                guest.watch.saw(Denied::Lookup, name);
+                guest.watch.saw(DenialKind::Lookup, name);
             }
             Ok((found.map(Ok).or_else(|error| error.downcast().map(Err))?,))
         },
@@ -226,7 +228,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<Guest>> {
     Ok(linker)
 }
 
-type Store<'a> = StoreContextMut<'a, Guest>;
+type GuestStore<'a> = StoreContextMut<'a, Guest>;
 type Handle = Resource<Descriptor>;
 
 /// What an operation was to do.
@@ -239,10 +241,12 @@ enum Doing {
 
 /// Operations on a path below a handle.
 macro_rules! watched {
-    ($types:ident: $($doing:ident $name:literal $method:ident($($given:ident: $kind:ty,)* @path $(, $more:ident: $then:ty)*);)*) => {$(
+    ($types:ident: $(
+        $doing:ident $name:literal $method:ident($($given:ident: $kind:ty,)* @path $(, $more:ident: $then:ty)*);
+    )*) => {$(
         $types.func_wrap_async(
             concat!("[method]descriptor.", $name),
-            |mut store: Store, (handle, $($given,)* path, $($more,)*): (Handle, $($kind,)* String, $($then,)*)| {
+            |mut store: GuestStore, (handle, $($given,)* path, $($more,)*): (Handle, $($kind,)* String, $($then,)*)| {
                 Box::new(async move {
                     let (at, asked) = (handle.rep(), path.clone());
                     let answer = store.data_mut().filesystem().$method(handle, $($given,)* path, $($more,)*).await;
@@ -266,7 +270,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     }
     types.func_wrap_async(
         "[method]descriptor.open-at",
-        |mut store: Store, given: (Handle, PathFlags, String, OpenFlags, DescriptorFlags)| {
+        |mut store: GuestStore, given: (Handle, PathFlags, String, OpenFlags, DescriptorFlags)| {
             Box::new(async move {
                 let (handle, follow, path, how, flags) = given;
                 let writes =
@@ -283,7 +287,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap_async(
         "[method]descriptor.rename-at",
-        |mut store: Store, (handle, path, to, name): (Handle, String, Handle, String)| {
+        |mut store: GuestStore, (handle, path, to, name): (Handle, String, Handle, String)| {
             Box::new(async move {
                 let (from, asked, at, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
                 let answer = store.data_mut().filesystem().rename_at(handle, path, to, name).await;
@@ -293,7 +297,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     )?;
     types.func_wrap_async(
         "[method]descriptor.link-at",
-        |mut store: Store, (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
+        |mut store: GuestStore, (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
             Box::new(async move {
                 let (from, asked, at, wanted) = (handle.rep(), path.clone(), to.rep(), name.clone());
                 let answer = store.data_mut().filesystem().link_at(handle, follow, path, to, name).await;
@@ -301,7 +305,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
             })
         },
     )?;
-    types.func_wrap_async("[method]descriptor.metadata-hash", |mut store: Store, (handle,): (Handle,)| {
+    types.func_wrap_async("[method]descriptor.metadata-hash", |mut store: GuestStore, (handle,): (Handle,)| {
         Box::new(async move {
             let hash = store.data_mut().filesystem().metadata_hash(handle).await;
             let guest = store.data();
@@ -310,7 +314,7 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     })?;
     types.func_wrap_async(
         "[method]descriptor.metadata-hash-at",
-        |mut store: Store, (handle, follow, path): (Handle, PathFlags, String)| {
+        |mut store: GuestStore, (handle, follow, path): (Handle, PathFlags, String)| {
             Box::new(async move {
                 let (at, asked) = (handle.rep(), path.clone());
                 let hash = store.data_mut().filesystem().metadata_hash_at(handle, follow, path).await;
@@ -423,7 +427,7 @@ pub struct Sink(Arc<Mutex<SinkState>>);
 
 struct SinkState {
     to: ToHost,
-    report: Report,
+    report: WorkerMessage,
     pending: Vec<u8>,
     /// How many bytes may still come.
     left: u64,
@@ -432,7 +436,7 @@ struct SinkState {
 
 impl Sink {
     /// `report`: as what the bytes are sent. More than `max_bytes` end the call.
-    pub fn new(to: &ToHost, report: Report, max_bytes: u64) -> Sink {
+    pub fn new(to: &ToHost, report: WorkerMessage, max_bytes: u64) -> Sink {
         let (to, pending) = (to.clone(), Vec::new());
         Sink(Arc::new(Mutex::new(SinkState { to, report, pending, left: max_bytes, is_over: false })))
     }

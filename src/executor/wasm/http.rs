@@ -3,7 +3,7 @@
 //! need it or not.)
 
 use super::denials::Watch;
-use super::frame::Denied;
+use super::frame::DenialKind;
 use crate::egress::tls::{self, Trust};
 use http::uri::Scheme;
 use http::{Request, Response, Uri};
@@ -48,7 +48,7 @@ impl WasiHttpHooks for Hooks {
             return Box::new(send(request, options.unwrap_or_default(), Arc::clone(&self.trust)));
         }
         let to = request.uri().authority().map(|to| to.host().to_owned());
-        self.watch.saw(Denied::Request, to.unwrap_or_default());
+        self.watch.saw(DenialKind::Request, to.unwrap_or_default());
         // Reads the body: a JavaScript component's runtime ends if its body is closed before it reads the answer.
         let mut body = request.into_body();
         tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} });
@@ -70,7 +70,7 @@ async fn send(
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Error::Connect)?;
         stream.set_nodelay(true).map_err(Error::Connect)?;
         if !https {
-            return Ok::<Box<dyn Stream>, Error>(Box::new(stream));
+            return Ok::<Box<dyn AsyncStream>, Error>(Box::new(stream));
         }
         let encrypted = tls::connect(trust.get_or_init(tls::of_machine), &host, stream).await.map_err(Error::Tls)?;
         Ok(Box::new(encrypted))
@@ -88,5 +88,5 @@ async fn send(
     Ok((response, Box::new(std::future::ready(Ok(())))))
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait AsyncStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> AsyncStream for T {}

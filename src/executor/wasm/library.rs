@@ -3,7 +3,9 @@
 //! No module is compiled twice at once, also by several processes, or held in memory. One that took too much is not
 //! tried again soon, and no tool keeps a compiler from all others.
 
-use super::compile::{self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, Refusal, not_stored};
+use super::compile::{
+    self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, not_stored,
+};
 use super::engine;
 use super::session::unable;
 use crate::base::files::{self, Stamp};
@@ -11,7 +13,7 @@ use crate::base::lock;
 use crate::base::messages::memory_file;
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
-use crate::base::store::{self, Content, ContentStore, Kind as Record, Limits, Writer};
+use crate::base::store::{self, Content, ContentStore, Limits, RecordKind as Record, Writer};
 use crate::executor::process::Launchers;
 use crate::fault::{Fault, Kind};
 use crate::policy;
@@ -124,7 +126,7 @@ pub struct Library {
     files: Mutex<HashMap<PathBuf, (Stamp, SourceModule)>>,
     opened: Mutex<HashMap<String, Content>>,
     /// Modules that will not run, and why; by `refusal_key`.
-    refused: Mutex<HashMap<String, (Refusal, Instant)>>,
+    refused: Mutex<HashMap<String, (ModuleRefusal, Instant)>>,
     compiling: Shared<Result<Prepared, Fault>>,
     reading: Shared<Result<SourceModule, Fault>>,
     /// Each tool has one module compiled at a time.
@@ -143,7 +145,7 @@ pub struct SourceModule {
     text: Option<Vec<u8>>,
 }
 
-impl Refusal {
+impl ModuleRefusal {
     fn fault(&self) -> Fault {
         match self.too_much {
             true => Fault::new(Kind::ResourceLimitError, self.why.clone())
@@ -269,7 +271,7 @@ impl Library {
                 return Some(Ok(Prepared { key, code }));
             }
             let (text, since) = this.cache.refused(&name)?;
-            let refusal: Refusal = serde_json::from_slice(&text).ok()?;
+            let refusal: ModuleRefusal = serde_json::from_slice(&text).ok()?;
             refusal.holds(since).then(|| Err(refusal.fault()))
         };
         tokio::task::spawn_blocking(look).await.ok().flatten()

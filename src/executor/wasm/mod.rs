@@ -27,10 +27,10 @@ use super::process::{self, Launchers};
 use super::{Call, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Running};
 use crate::base::places::Places;
 use crate::quantity::Limit;
-use crate::sandbox::grants::Resolved;
+use crate::sandbox::grants::ResolvedGrants;
 use crate::{fault, policy};
 use denials::WorkerDenials;
-use frame::{Answer, End};
+use frame::{CallSummary, End};
 use futures_util::future::BoxFuture;
 use session::{CallSinks, Session, SessionError};
 use std::future::Future;
@@ -40,6 +40,9 @@ use std::time::{Duration, Instant};
 
 /// A wait for the compiler that lasts longer is announced.
 const QUIET: Duration = Duration::from_millis(400);
+/// The limits that a worker itself holds its guest to.
+const WORKER_LIMITS: [Limit; 5] =
+    [Limit::CpuMs, Limit::MemoryBytes, Limit::ScratchBytes, Limit::OpenFiles, Limit::OutputBytes];
 
 impl Role {
     /// Enters the role; `main.rs` calls it before any thread is started.
@@ -62,7 +65,7 @@ impl Role {
 #[derive(PartialEq, Eq)]
 struct WorkerKey {
     shape: Arc<policy::Shape>,
-    grants: Resolved,
+    grants: ResolvedGrants,
     module: String,
 }
 
@@ -203,7 +206,7 @@ impl Executor for Wasm {
 
 /// What a call's answer, or its absence, means.
 fn conclude(
-    answered: Result<(Answer, Vec<u8>), SessionError>,
+    answered: Result<(CallSummary, Vec<u8>), SessionError>,
     (printed, logs): (Output, Vec<String>),
     shape: &policy::Shape,
     limit_ms: u64,
@@ -231,11 +234,7 @@ fn conclude(
         End::Raised => Ending::Raised { message: frame::short(&String::from_utf8_lossy(&returned)) },
         End::Trapped { message } => Ending::Trapped { message: format!("the module trapped: {message}") },
         End::TimedOut => Ending::TimedOut { limit_ms },
-        // The limits that a worker itself holds its guest to.
-        End::OverLimit {
-            limit:
-                limit @ (Limit::CpuMs | Limit::MemoryBytes | Limit::ScratchBytes | Limit::OpenFiles | Limit::OutputBytes),
-        } => over(limit),
+        End::OverLimit { limit } if WORKER_LIMITS.contains(&limit) => over(limit),
         End::OverLimit { limit } => {
             let why = format!("wasm worker: it names the limit {}, which is not its own", limit.name());
             return Err(fault("the wasm worker sent what is not an answer").person(why));

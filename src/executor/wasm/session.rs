@@ -1,7 +1,9 @@
 //! The host's end of one worker or compiler. What comes back is parsed as hostile.
 
 use super::denials::WorkerDenials;
-use super::frame::{self, Answer, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, Report, invalid};
+use super::frame::{
+    self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order, WorkerMessage, invalid,
+};
 use super::worker::LOOKUPS;
 use crate::base::lock;
 use crate::base::mask::Hidden;
@@ -13,7 +15,7 @@ use crate::executor::{Artifact, WallState, Walls};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::grants::Resolved;
+use crate::sandbox::grants::ResolvedGrants;
 use crate::sandbox::protocol::{Killed, Mount};
 use crate::sandbox::written::WriteWatch;
 use crate::sandbox::{Totals, limits};
@@ -74,7 +76,7 @@ impl Child {
     /// that the role needs beyond the limits of the shape.
     pub async fn start(
         launchers: &Launchers,
-        (shape, grants): (&Shape, Resolved),
+        (shape, grants): (&Shape, ResolvedGrants),
         role: Role,
         handed: OwnedFd,
         own: (u64, u64),
@@ -98,7 +100,7 @@ impl Child {
         to.write_all(&frame::encode(order, payload)?).await
     }
 
-    pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(Report, Vec<u8>)>> {
+    pub async fn hear(&mut self, most: FrameLimits) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
         frame::read_async(&mut self.from, most).await
     }
 
@@ -162,7 +164,7 @@ impl Session {
     pub async fn open(
         launchers: &Launchers,
         shape: &Shape,
-        grants: Resolved,
+        grants: ResolvedGrants,
         code: &Content,
     ) -> Result<Session, Fault> {
         let handed = OwnedFd::from(code.file.try_clone().map_err(|e| broken("no descriptor left", &e))?);
@@ -187,11 +189,11 @@ impl Session {
             session.child.hear(FrameLimits { payload: 0, ..most }).await
         };
         match timeout(START, ready).await {
-            Ok(Ok(Some((Report::Ready, _)))) => Ok(session),
-            Ok(Ok(Some((Report::Refused { message }, _)))) => {
+            Ok(Ok(Some((WorkerMessage::Ready, _)))) => Ok(session),
+            Ok(Ok(Some((WorkerMessage::Refused { message }, _)))) => {
                 Err(Fault::new(Kind::ScriptError, format!("not a module this host can run: {message}")))
             }
-            Ok(Ok(Some((Report::Unable { message }, _)))) => Err(unable(&message)),
+            Ok(Ok(Some((WorkerMessage::Unable { message }, _)))) => Err(unable(&message)),
             Ok(Ok(Some(_))) => Err(broken("an answer before a call", &io::ErrorKind::InvalidData.into())),
             Ok(Ok(None)) => {
                 let limit = session.child.limit().await;
@@ -210,7 +212,7 @@ impl Session {
         per_call: &policy::PerCall,
         limit: Duration,
         heard: &mut CallSinks<'_, '_>,
-    ) -> Result<(Answer, Vec<u8>), SessionError> {
+    ) -> Result<(CallSummary, Vec<u8>), SessionError> {
         let traffic = heard.traffic;
         self.calls += 1;
         if self.child.ready.begin(&per_call.secrets).is_err() {
@@ -251,24 +253,24 @@ async fn answer(
     id: u64,
     most: FrameLimits,
     heard: &mut CallSinks<'_, '_>,
-) -> io::Result<(Answer, Vec<u8>)> {
+) -> io::Result<(CallSummary, Vec<u8>)> {
     loop {
-        match frame::read_async::<Report>(from, most).await? {
+        match frame::read_async::<WorkerMessage>(from, most).await? {
             None => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some((Report::Log, piece)) => heard.log.push(&piece),
-            Some((Report::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
-            Some((Report::Output, piece)) => {
+            Some((WorkerMessage::Log, piece)) => heard.log.push(&piece),
+            Some((WorkerMessage::Denied(refused), _)) => heard.seen.take(refused, heard.folder, heard.traffic)?,
+            Some((WorkerMessage::Output, piece)) => {
                 if heard.out.push(&piece).await {
                     return Err(invalid("output after which nothing is read"));
                 }
             }
-            Some((Report::Answer(answer), returned)) if answer.id == id => {
+            Some((WorkerMessage::Answer(answer), returned)) if answer.id == id => {
                 if matches!(answer.end, End::Exit { .. }) {
                     heard.out.close().await;
                 }
                 return Ok((answer, returned));
             }
-            Some((Report::Answer(_), _)) => return Err(invalid("an answer to another call")),
+            Some((WorkerMessage::Answer(_), _)) => return Err(invalid("an answer to another call")),
             Some(_) => return Err(invalid("a report that answers nothing")),
         }
     }
@@ -378,7 +380,7 @@ mod tests {
     use crate::executor::events;
 
     /// Frames of a worker that says what it likes.
-    async fn answered(frames: &str) -> io::Result<(usize, Answer)> {
+    async fn answered(frames: &str) -> io::Result<(usize, CallSummary)> {
         let (events, traffic) = (events().0, Mutex::default());
         let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
         let mut heard =
@@ -394,9 +396,8 @@ mod tests {
             format!(r#"{{"message":{{"denied":{{"what":"{what}","target":"{path}"}}}},"bytes":0}}"#) + "\n"
         };
         let answer = |id: u64| {
-            format!(
-                r#"{{"message":{{"answer":{{"id":{id},"end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0}}}},"bytes":5}}"#
-            ) + "\nnull\n"
+            let rest = r#""end":"returned","cpuMs":0,"peakMemory":0,"clean":false,"moreDenied":0"#;
+            format!(r#"{{"message":{{"answer":{{"id":{id},{rest}}}}},"bytes":5}}"#) + "\nnull\n"
         };
         let told = denied("readWithin", "x");
         let control = answered(&(told.repeat(50) + &answer(1))).await.expect("an answer");

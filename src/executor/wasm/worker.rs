@@ -5,7 +5,7 @@
 
 use super::adapt::{self, Contract};
 use super::denials::{Granted, Watch};
-use super::frame::{self, Answer, Denied, End, FrameLimits, Init, Order, Report, ToHost};
+use super::frame::{self, CallSummary, DenialKind, End, FrameLimits, Init, Order, ToHost, WorkerMessage};
 use super::guest::{self, Folders, Guest, Sink};
 use super::{compile, engine, trusted_code};
 use crate::quantity::{KIB, Limit, MIB};
@@ -55,7 +55,7 @@ pub fn serve() -> io::Result<()> {
         Ok(loaded) => loaded,
         Err(report) => return to.send(&report, &[]),
     };
-    to.send(&Report::Ready, &[])?;
+    to.send(&WorkerMessage::Ready, &[])?;
     let most = FrameLimits::from_host(loaded.init.limits.get(Limit::InputBytes));
     while let Some((order, input)) = frame::read(&mut from, most)? {
         let Order::Call { id, timeout_ms, env } = order else { return Err(io::Error::other("init came twice")) };
@@ -63,7 +63,7 @@ pub fn serve() -> io::Result<()> {
             .call(id, &env, input, Duration::from_millis(timeout_ms), &to)
             .map_err(|e| io::Error::other(format!("{e:#}")))?;
         let again = answer.is_fit();
-        to.send(&Report::Answer(answer), &output)?;
+        to.send(&WorkerMessage::Answer(answer), &output)?;
         if !again {
             break;
         }
@@ -71,9 +71,9 @@ pub fn serve() -> io::Result<()> {
     Ok(())
 }
 
-fn load(init: Init) -> Result<Loaded, Report> {
-    let refused = |message: String| Report::Refused { message: frame::short(&message) };
-    let engine = engine::running().map_err(|e| Report::Unable { message: frame::short(&format!("{e:#}")) })?;
+fn load(init: Init) -> Result<Loaded, WorkerMessage> {
+    let refused = |message: String| WorkerMessage::Refused { message: frame::short(&message) };
+    let engine = engine::running().map_err(|e| WorkerMessage::Unable { message: frame::short(&format!("{e:#}")) })?;
     let compiled = trusted_code::read(&init.code, compile::MAX_CODE_BYTES)
         .map_err(|e| refused(format!("the compiled code cannot be read: {e}")))?;
     let component =
@@ -141,13 +141,13 @@ impl Loaded {
         input: Vec<u8>,
         timeout: Duration,
         to: &ToHost,
-    ) -> wasmtime::Result<(Answer, Vec<u8>)> {
+    ) -> wasmtime::Result<(CallSummary, Vec<u8>)> {
         let limits = &self.init.limits;
         let deadline = Instant::now() + timeout.min(LONGEST_CALL);
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
         let most = limits.get(Limit::OutputBytes);
-        let (log, out) = (Sink::new(to, Report::Log, u64::MAX), Sink::new(to, Report::Output, most));
+        let (log, out) = (Sink::new(to, WorkerMessage::Log, u64::MAX), Sink::new(to, WorkerMessage::Output, most));
         let watch = Watch::new(to.clone());
         let mut store = Store::new(&self.engine, self.guest(env, &input, &out, &log, watch.clone()));
         store.limiter(|guest| &mut guest.meter);
@@ -185,7 +185,7 @@ impl Loaded {
         drop(guest);
         let clean = self.folders.are_clean();
         let more_denied = watch.more();
-        Ok((Answer { id, end, cpu_ms, peak_memory, clean, more_denied }, returned))
+        Ok((CallSummary { id, end, cpu_ms, peak_memory, clean, more_denied }, returned))
     }
 
     async fn enter(&self, store: &mut Store<Guest>, input: Vec<u8>) -> wasmtime::Result<(End, Vec<u8>)> {
@@ -224,7 +224,7 @@ impl Loaded {
                     _ => false,
                 };
                 if !connects {
-                    binds.saw(Denied::Bind, address.to_string());
+                    binds.saw(DenialKind::Bind, address.to_string());
                 }
                 Box::pin(async move { networked && connects })
             })

@@ -21,14 +21,17 @@ pub const NOT_DEFENDED: [&str; 9] = [
     "advisory locks on a live read grant: a tool can hold one and make others wait",
     "the truth of what a tool answers: its output is data, never an instruction",
     "what the operator grants: a tool may do anything to the files of a write grant",
-    "granted hosts: what they do with what they are sent, other sites asked for inside their TLS (fronting), whoever has a name below a wildcard",
+    "granted hosts: what they do with what they are sent, other sites asked for inside their TLS (fronting), whoever \
+     has a name below a wildcard",
     "the names of mount sources, which a tool can see in its own mount table",
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
 
 /// The same, of a tool whose work a service elsewhere does; and of one for which the relay adds a secret.
-const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else reads its queues (an answer on a fanout is read by all who listen there)";
-const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as URLs, JSON and HTML write it) tells it to the tool";
+const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else reads its queues \
+                        (an answer on a fanout is read by all who listen there)";
+const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other than in base64 or as \
+                        URLs, JSON and HTML write it) tells it to the tool";
 
 /// The field of an entry that the audit log fills: what past calls were refused.
 pub const LAST_DENIALS: &str = "lastDenials";
@@ -78,8 +81,8 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "runtime": decision.runtime.as_ref().map(runtime_json),
         "system": base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).collect::<Vec<_>>(),
         "everywhere": {
-            "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC, "scratch": base_view::SCRATCH,
-            "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
+            "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC,
+            "scratch": base_view::SCRATCH, "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OURS,
         },
         "network": decision.network(),
         "callers": decision.callers,

@@ -23,8 +23,9 @@ use std::path::Path;
 /// past calls.
 #[rustfmt::skip]
 const MEANT: [&str; 18] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits", "requireCgroup", "stderrIsError",
-    "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS, super::audit::KEPT_PACKAGES,
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits",
+    "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS,
+    super::audit::KEPT_PACKAGES,
 ];
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older audits lack some
 /// members.
@@ -50,7 +51,7 @@ pub struct Powers {
     stderr_is_error: bool,
     #[serde(default)]
     confirm: Vec<Confirm>,
-    digests: Digests,
+    digests: ReportDigests,
     /// Everything else that decides, as written.
     #[serde(skip)]
     facts: Value,
@@ -69,8 +70,9 @@ struct Request {
     allowed: bool,
 }
 
+/// The digests of a saved audit.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-struct Digests {
+struct ReportDigests {
     /// Of the whole confinement, words and places included.
     confinement: Option<String>,
 }

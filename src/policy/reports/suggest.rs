@@ -6,7 +6,7 @@ use crate::base::text::{is_printable, printable};
 use crate::manifest::host::Host;
 use crate::manifest::{Manifest, Site};
 use crate::policy::area::Area;
-use crate::policy::capability::{self, Kind};
+use crate::policy::capability::{self, CapabilityKind};
 use crate::policy::decision::Decision;
 use crate::policy::file::{HOST_FILE, SUFFIX};
 use crate::policy::hosts::risks;
@@ -57,7 +57,8 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> S
         format!("# What {id} asks for and a policy can give. Read each line, and delete what it should not have.\n");
     if decision.exact && !file.is_empty() {
         out.push_str(&format!(
-            "# {id} answers to {file}, which names it by its exact id. A second policy that does would not load beside it:\n\
+            "# {id} answers to {file}, which names it by its exact id. A second policy that does would not load \
+             beside it:\n\
              # write what is missing into that file.\n"
         ));
     } else {
@@ -66,7 +67,8 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> S
             name.push_str("-own");
         }
         out.push_str(&format!(
-            "# Its file: sandbox-policies/{name}{SUFFIX} (`toolhost audit {id} --suggest-policy --out sandbox-policies/{name}{SUFFIX}`).\n"
+            "# Its file: sandbox-policies/{name}{SUFFIX} (`toolhost audit {id} --suggest-policy --out \
+             sandbox-policies/{name}{SUFFIX}`).\n"
         ));
         if !file.is_empty() {
             out.push_str(&format!("# It replaces {file} for this tool: a tool answers to one policy only.\n"));
@@ -155,18 +157,22 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     let (mut granted, mut secrets) = (Vec::new(), Vec::new());
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
-            Kind::Env(_) | Kind::Ask(_) => granted.push(format!("{{ name = {}, why = {why} }}", quoted(word))),
-            Kind::Secret(name) => {
+            CapabilityKind::Env(_) | CapabilityKind::Ask(_) => {
+                granted.push(format!("{{ name = {}, why = {why} }}", quoted(word)))
+            }
+            CapabilityKind::Secret(name) => {
                 let from = quoted(&format!("env:{name}"));
                 secrets.push(format!("{{ name = {}, from = {from}, why = {why} }}", quoted(name)));
             }
             _ => {}
         }
     }
-    let about = "\n# `from`: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\". As written here the tool gets each as a variable;\n\
+    let about = "\n# `from`: \"file:PATH\", \"env:NAME\" or \"command:/PROGRAM WORDS\". As written here the tool gets \
+                 each as a variable;\n\
                  # for toolhost to add it to requests, without the tool having it, write beside `from`:\n\
                  #   header = { host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {}\" }\n\
-                 # and to add it to some requests only, in it: methods = [\"GET\"], paths = [\"/v1/**\"], query = [\"page\"], request_headers = []\n\
+                 # and to add it to some requests only, in it: methods = [\"GET\"], paths = [\"/v1/**\"], query = \
+                 [\"page\"], request_headers = []\n\
                  [secrets]\n";
     list("\n[capabilities]\n", "grant", &granted) + &list(about, "grant", &secrets)
 }
@@ -175,7 +181,8 @@ fn service(manifest: &Manifest, why: &str) -> String {
     let Some(service) = manifest.remote().and_then(|remote| remote.found.as_ref()) else { return String::new() };
     let queues: Vec<String> = service.requests.iter().map(|queue| quoted(queue)).collect();
     let (id, queues, response) = (quoted(&service.id), queues.join(", "), quoted(&service.response));
-    let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's name, too.\n[services]\n";
+    let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's \
+                 name, too.\n[services]\n";
     let line = format!("{{ service = {id}, request = [{queues}], response = {response}, why = {why} }}");
     list(about, "call", &[line])
 }
@@ -190,7 +197,8 @@ fn packages(decision: &Decision, why: &str) -> String {
     let about = match wanted.locked {
         true => "",
         false => {
-            "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \"relaxed\" does without.\n"
+            "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \"relaxed\" does \
+             without.\n"
         }
     };
     let name = wanted.ecosystem.name();

@@ -30,9 +30,10 @@ pub enum Question {
     Package(String, Option<String>),
 }
 
+/// One tool that can, and by which grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Answer {
+pub struct ToolAccess {
     pub tool: String,
     /// `all of it`, `a part of it`, `if the script that it runs lies in a folder above it`, …
     pub how: String,
@@ -84,16 +85,16 @@ fn package(target: &str) -> Result<Question, String> {
 }
 
 /// `bases`: the folders scripts are found under; a builtin tool can run any of those.
-pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
+pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
     let runnable = decisions.iter().filter(|d| d.in_process || d.shape.is_ok());
     runnable.flat_map(|decision| about(decision, question, bases)).collect()
 }
 
 /// How a tool has what is asked about: how much of it, what is granted, the rule and why.
-fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Answer> {
+fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
     let answer = |how: &str, grant: String, rule: &str, why: &str| {
         let (tool, how, rule, why) = (decision.tool.clone(), how.to_owned(), rule.to_owned(), why.to_owned());
-        Answer { tool, how, grant, rule, why }
+        ToolAccess { tool, how, grant, rule, why }
     };
     match question {
         Question::Read(path) | Question::Write(path) => {
@@ -103,7 +104,7 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Ans
                 let area = Area::from_opening(&grant.opening).text();
                 Some(answer(holds(grant, path, bases)?, area, &grant.rule, &grant.why))
             });
-            let mut answers: Vec<Answer> = granted.collect();
+            let mut answers: Vec<ToolAccess> = granted.collect();
             if !write {
                 let script = decision.script.as_deref().filter(|_| answers.is_empty());
                 let always = seen_anyhow(decision, path, script).into_iter();
@@ -225,7 +226,7 @@ fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'stat
     around.then_some("a part of it, if the script that it runs lies there or below")
 }
 
-pub fn text(question: &Question, answers: &[Answer]) -> String {
+pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
     let asked = match question {
         Question::Read(path) => format!("read {}", path.display()),
         Question::Write(path) => format!("write {}", path.display()),
@@ -242,7 +243,7 @@ pub fn text(question: &Question, answers: &[Answer]) -> String {
         let who = if matches!(question, Question::Call(_)) { "Nobody" } else { "No tool" };
         return format!("{who} can {asked}.\n");
     }
-    let line = |a: &Answer| format!("{}: {} ({}), rule {}: {}", a.tool, a.how, a.grant, a.rule, a.why);
+    let line = |a: &ToolAccess| format!("{}: {} ({}), rule {}: {}", a.tool, a.how, a.grant, a.rule, a.why);
     let lines: String = answers.iter().map(|answer| format!("  {}\n", printable(&line(answer)))).collect();
     format!("These can {asked}:\n{lines}")
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 
 /// Pid and start time, which tell a process from a later one with the same pid.
-pub type Key = (u32, u64);
+pub type ProcessKey = (u32, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
@@ -54,7 +54,7 @@ pub struct ProcessSnapshot {
     /// The pid given out last in this namespace, read before the rest: while it is unchanged, no process and no thread
     /// was made.
     pub newest: Option<u32>,
-    pub processes: BTreeMap<Key, Process>,
+    pub processes: BTreeMap<ProcessKey, Process>,
     pub recorder: Option<u32>,
 }
 
@@ -119,7 +119,7 @@ pub fn lines(path: &str, beginning: &str, most: u64) -> Result<u64, Errno> {
 }
 
 /// A process as it is now; `None` where it has ended.
-pub fn process(pid: u32) -> Result<Option<(Key, Process)>, Errno> {
+pub fn process(pid: u32) -> Result<Option<(ProcessKey, Process)>, Errno> {
     let text = text(&format!("/proc/{pid}/stat"))?;
     // The name may hold anything, so count from its closing parenthesis.
     let Some((_, rest)) = text.rsplit_once(')') else { return Ok(None) };

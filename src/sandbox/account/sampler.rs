@@ -6,7 +6,7 @@
 //! turns shared pages into its own.
 
 use crate::sandbox::held::DescriptorMemory;
-use crate::sandbox::processes::{self, Key, Memory, ProcessSnapshot, signal_all};
+use crate::sandbox::processes::{self, Memory, ProcessKey, ProcessSnapshot, signal_all};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -38,7 +38,7 @@ pub struct Sampler {
     gone_ms: u64,
     waited_ms: u64,
     looks: u64,
-    mappings: BTreeMap<Key, Mappings>,
+    mappings: BTreeMap<ProcessKey, Mappings>,
     /// Bytes of all pages, and page faults until then, while the processes that were counted are there.
     counted: Option<(u64, u64)>,
     pub descriptors: DescriptorMemory,
@@ -101,7 +101,7 @@ impl Sampler {
     /// Takes over the processes seen now. Returns the CPU time of all processes so far, ms.
     fn see(&mut self, seen: ProcessSnapshot) -> u64 {
         self.looks += 1;
-        let gone = |key: &Key| !seen.processes.contains_key(key);
+        let gone = |key: &ProcessKey| !seen.processes.contains_key(key);
         self.gone_ms += self.seen.processes.iter().filter(|(key, _)| gone(key)).map(|(_, p)| p.own_ms).sum::<u64>();
         // Others may hold pages that a process wrote which is gone, or came and went unseen. (Threads look like these.)
         let all_there = self.seen.newest.zip(seen.newest).is_some_and(|(before, now)| {
@@ -153,14 +153,14 @@ impl Sampler {
     /// not counted yet is taken to have as many as its parent, whose mappings fork(2) copied.
     fn mapped(&mut self, limit: u64) -> Result<u64, Errno> {
         let most = limit / AREA + 1;
-        let mut known: BTreeMap<Key, Mappings> = BTreeMap::new();
+        let mut known: BTreeMap<ProcessKey, Mappings> = BTreeMap::new();
         let largest = self.mappings.values().map(|m| m.count).max().unwrap_or(0);
         for (key, process) in &self.seen.processes {
             let of_parent = self.mappings.iter().find(|((pid, _), _)| *pid == process.parent).map(|(_, m)| m.count);
             let inherited = Mappings { count: of_parent.unwrap_or(largest), at_ms: None, look: 0 };
             known.insert(*key, self.mappings.get(key).copied().unwrap_or(inherited));
         }
-        let now = |key: &Key| self.seen.processes.get(key).map(|process| process.own_ms);
+        let now = |key: &ProcessKey| self.seen.processes.get(key).map(|process| process.own_ms);
         let mut waiting: Vec<_> = known.iter_mut().filter(|(key, mappings)| now(key) != mappings.at_ms).collect();
         waiting.sort_by_key(|(_, mappings)| mappings.look);
         let until = Instant::now() + COUNTING;
@@ -186,7 +186,7 @@ impl Sampler {
 
 /// While this lives, the call is stopped. A kernel timer can still send a process SIGCONT, which `is_valid` detects.
 pub struct Frozen {
-    stopped_before: BTreeSet<Key>,
+    stopped_before: BTreeSet<ProcessKey>,
     seen: ProcessSnapshot,
 }
 

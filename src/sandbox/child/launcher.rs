@@ -10,7 +10,7 @@ use crate::base::messages::{self, receive, send};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
 use crate::sandbox::inspect::Totals;
 use crate::sandbox::processes::{ProcessSnapshot, signal_all};
-use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Stage, ToLauncher};
+use crate::sandbox::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, StagedFolder, ToLauncher};
 use crate::sandbox::recorder::Recorder;
 use crate::sandbox::sampler::{SESSIONS, Sampler};
 use crate::sandbox::scratch::Scratch;
@@ -157,7 +157,7 @@ fn serve(control: BorrowedFd, identity: Identity, owner: Option<(u32, u32)>) -> 
     launcher.calls(sockets)
 }
 
-fn source_folder(stage: &Stage) -> Result<OwnedFd, Problem> {
+fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     let what = || format!("opening {}", stage.folder.display());
     let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
     let folder = opened.map_err(Problem::of_path("scratch", what()))?;
@@ -224,9 +224,9 @@ impl Launcher<'_> {
     }
 
     /// Scratch and Landlock rules for the next call, made while no call waits.
-    fn prepare(&self) -> Result<(Scratch, landlock::Rules), Problem> {
+    fn prepare(&self) -> Result<(Scratch, landlock::RuleBuilder), Problem> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
-        let mut rules = landlock::Rules::new(self.abi).map_err(unruled)?;
+        let mut rules = landlock::RuleBuilder::new(self.abi).map_err(unruled)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
             rules = rules.allow(file, *folder, *right).map_err(unruled)?;
         }
@@ -272,7 +272,7 @@ impl Launcher<'_> {
         given: CallSetup,
         before: Totals,
         scratch: &mut Scratch,
-        mut rules: landlock::Rules,
+        mut rules: landlock::RuleBuilder,
     ) -> Result<Spawned, Problem> {
         let fresh = scratch.allowed.len();
         for (number, (stage, from)) in self.setup.stages.iter().zip(&self.sources).enumerate() {

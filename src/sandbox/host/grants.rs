@@ -13,7 +13,7 @@ use crate::sandbox::identity;
 use crate::sandbox::inspect::{
     Totals, check_writable, check_written, explain, look, outside_repositories, refuse, specials, specials_at,
 };
-use crate::sandbox::protocol::{Mount, Stage};
+use crate::sandbox::protocol::{Mount, StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -27,9 +27,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// All grants of one call, resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedGrants {
     pub mounts: Vec<Mount>,
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StagedFolder>,
     /// Covered for this call: files by an empty file, folders by an empty folder.
     pub masks: Vec<PathBuf>,
     /// What lay in the folders that are written live.
@@ -38,7 +38,7 @@ pub struct Resolved {
 
 /// Looks at every grant of `shape` on this machine. `script`: the shape's script is a file here, and is shown whatever
 /// is granted. Missing folders are made last, when nothing refuses the call any more.
-pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
+pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
     let (resolved, missing) = looked_at(shape, script)?;
     if missing.is_empty() {
         return Ok(resolved);
@@ -56,7 +56,7 @@ pub fn resolve(shape: &Shape, script: bool) -> Result<Resolved, Fault> {
 struct GrantPlan {
     points: Arc<Vec<PathBuf>>,
     mounts: BTreeMap<PathBuf, Mount>,
-    stages: BTreeMap<PathBuf, Stage>,
+    stages: BTreeMap<PathBuf, StagedFolder>,
     masks: Vec<PathBuf>,
     before: BTreeMap<PathBuf, Totals>,
     /// Folders that must be made first.
@@ -105,7 +105,8 @@ impl GrantPlan {
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
                 let (none, shown) = (Vec::new(), Vec::new());
-                let new = || Stage { folder: folder.clone(), names: none, device, inode, show_rest: false, shown };
+                let new =
+                    || StagedFolder { folder: folder.clone(), names: none, device, inode, show_rest: false, shown };
                 let stage = self.stages.entry(folder.clone()).or_insert_with(new);
                 stage.names.push(names.clone());
             }
@@ -115,7 +116,7 @@ impl GrantPlan {
 }
 
 /// Also the folders that must be made first.
-fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fault> {
+fn looked_at(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
     let mut looked = GrantPlan { points: mount_points(shape)?, ..GrantPlan::default() };
     shape.grants.iter().try_for_each(|grant| looked.at(grant, shape))?;
     let GrantPlan { mut mounts, stages, masks, before, missing, .. } = looked;
@@ -129,8 +130,12 @@ fn looked_at(shape: &Shape, script: bool) -> Result<(Resolved, Vec<PathBuf>), Fa
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
         insert(&mut mounts, mount(&built.path, Access::Read, &stat));
     }
-    let mut resolved =
-        Resolved { mounts: uncovered(mounts), stages: stages.into_values().collect(), masks, ..Resolved::default() };
+    let mut resolved = ResolvedGrants {
+        mounts: uncovered(mounts),
+        stages: stages.into_values().collect(),
+        masks,
+        ..ResolvedGrants::default()
+    };
     resolved.mounts.iter().filter_map(|mount| before.get(&mount.path)).for_each(|totals| resolved.before.join(*totals));
     let resolved = settled(resolved)?;
     // Last, so that little time is left for another call to write there before this one reads.
@@ -190,7 +195,7 @@ pub fn refuses(tree: &Path) -> bool {
 }
 
 /// Sets what stays visible of staged folders beside their copies, and covers special files around and below them.
-fn settled(mut resolved: Resolved) -> Result<Resolved, Fault> {
+fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
     for stage in &mut resolved.stages {
         stage.show_rest = resolved.mounts.iter().any(|m| m.folder && stage.folder.starts_with(&m.path));
         if stage.show_rest {

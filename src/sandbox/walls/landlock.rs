@@ -30,7 +30,7 @@ pub enum Right {
 }
 
 /// A ruleset that is being filled.
-pub struct Rules {
+pub struct RuleBuilder {
     abi: ABI,
     created: RulesetCreated,
 }
@@ -71,9 +71,9 @@ fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {
     wanted & possible
 }
 
-impl Rules {
+impl RuleBuilder {
     /// A ruleset that handles everything this kernel's Landlock knows, and allows nothing yet.
-    pub fn new(abi: i32) -> Result<Rules, String> {
+    pub fn new(abi: i32) -> Result<RuleBuilder, String> {
         let abi = ABI::from(abi);
         let text = |e: ::landlock::RulesetError| e.to_string();
         // The version was asked just before, so the kernel must support all that this version has.
@@ -87,23 +87,23 @@ impl Rules {
         if abi >= ABI::V6 {
             ruleset = ruleset.scope(Scope::from_all(abi)).map_err(text)?;
         }
-        Ok(Rules { abi, created: ruleset.create().map_err(text)? })
+        Ok(RuleBuilder { abi, created: ruleset.create().map_err(text)? })
     }
 
-    pub fn allow(self, file: &OwnedFd, folder: bool, right: Right) -> Result<Rules, String> {
+    pub fn allow(self, file: &OwnedFd, folder: bool, right: Right) -> Result<RuleBuilder, String> {
         let access = rights(right, self.abi, folder);
         let rule = PathBeneath::new(file.as_fd(), access);
         let created = self.created.add_rule(rule).map_err(|e| e.to_string())?;
-        Ok(Rules { abi: self.abi, created })
+        Ok(RuleBuilder { abi: self.abi, created })
     }
 
     /// TCP connections to these ports and the stub's. Nothing is allowed to bind.
-    pub fn connect(self, ports: &[u16]) -> Result<Rules, String> {
-        let Rules { abi, mut created } = self;
+    pub fn connect(self, ports: &[u16]) -> Result<RuleBuilder, String> {
+        let RuleBuilder { abi, mut created } = self;
         for port in ports.iter().chain(&[super::network::DNS]).filter(|_| abi >= ABI::V4) {
             created = created.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(|e| e.to_string())?;
         }
-        Ok(Rules { abi, created })
+        Ok(RuleBuilder { abi, created })
     }
 
     pub fn done(self) -> Result<OwnedFd, String> {

@@ -6,7 +6,7 @@
 use crate::base::files;
 use crate::quantity::Limit;
 use crate::sandbox::landlock::Right;
-use crate::sandbox::protocol::{Identity, Problem, ProblemKind, Setup, Stage};
+use crate::sandbox::protocol::{Identity, Problem, ProblemKind, Setup, StagedFolder};
 use crate::sandbox::sys;
 use crate::sandbox::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};
@@ -145,7 +145,7 @@ impl Scratch {
     }
 
     /// A private copy of a staged folder, filled with the files that match now.
-    pub fn stage(&mut self, stage: &Stage, from: &OwnedFd, number: usize) -> Result<(), Problem> {
+    pub fn stage(&mut self, stage: &StagedFolder, from: &OwnedFd, number: usize) -> Result<(), Problem> {
         let names = fs::read_dir(format!("/proc/self/fd/{}", from.as_raw_fd()))
             .map_err(problem(format!("reading {}", stage.folder.display())))?;
         let owner = nix::sys::stat::fstat(from).map_err(problem("a staged folder"))?.st_uid;

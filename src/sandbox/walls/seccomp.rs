@@ -14,7 +14,7 @@ pub mod recorded;
 use crate::sandbox::plan::{Plan, Step};
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
-use bpf::{HIGH, Insn, Refusal, Rule, Test};
+use bpf::{DenyAction, HIGH, Insn, Rule, Test};
 use nix::libc;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -302,7 +302,7 @@ fn runs(rules: &BTreeMap<i64, Rule>) -> Vec<(u32, Rule)> {
 
 /// The whole filter.
 pub fn program(sampled: bool, live: bool, networked: bool) -> Vec<Insn> {
-    bpf::compile(&runs(&rules(sampled, live, networked)), Refusal::Errno)
+    bpf::compile(&runs(&rules(sampled, live, networked)), DenyAction::Errno)
 }
 
 /// Last before execve: nothing after it needs a refused call.

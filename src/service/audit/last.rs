@@ -24,7 +24,7 @@ pub struct LastDenials {
     /// Calls of the tool among the records that were looked at.
     pub calls: u64,
     /// Newest first.
-    pub denials: Vec<Denied>,
+    pub denials: Vec<LatestDenial>,
     /// Denials of other kinds in older calls, and those that a record had no room for.
     pub more: u64,
     /// What was not looked at, and why.
@@ -33,7 +33,7 @@ pub struct LastDenials {
 
 /// One kind of denial, by the newest call that had it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Denied {
+pub struct LatestDenial {
     pub time: String,
     pub call: String,
     pub operation: String,
@@ -85,7 +85,7 @@ impl Log {
             found.not_looked_at.push(format!("records before {oldest}: the newest {} MiB are looked at", MOST / MIB));
         }
         if damaged > 0 {
-            found.not_looked_at.push(format!("lines that are no records: {damaged}"));
+            found.not_looked_at.push(format!("damaged lines: {damaged}"));
         }
         Ok(found)
     }
@@ -110,7 +110,7 @@ impl LastDenials {
                 None => ("call".to_owned(), text(&violation["kind"]), text(&violation["what"])),
             };
             let narrower = violation["narrower"].as_str().map(str::to_owned);
-            let like = |known: &&mut Denied| {
+            let like = |known: &&mut LatestDenial| {
                 (&known.operation, &known.target, &known.rule, &known.narrower)
                     == (&operation, &target, &rule, &narrower)
             };
@@ -118,7 +118,7 @@ impl LastDenials {
                 known.calls += 1;
             } else if self.denials.len() < KINDS {
                 let (time, call, changed) = (text(&record["time"]), text(&record["call"]), changed.clone());
-                self.denials.push(Denied { time, call, operation, target, rule, narrower, calls: 1, changed });
+                self.denials.push(LatestDenial { time, call, operation, target, rule, narrower, calls: 1, changed });
             } else {
                 self.more += 1;
             }

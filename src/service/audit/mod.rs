@@ -69,9 +69,9 @@ struct OpenLog {
 #[derive(Debug)]
 struct Begin(Arc<OpenLog>, u64);
 
-/// The right to one record. A call that began and has no end counts as running while this host lives.
+/// The right to write one record. A call that began and has not ended counts as running while this host lives.
 #[derive(Debug)]
-pub struct Entry {
+pub struct AuditEntry {
     log: Log,
     begin: Option<Begin>,
 }
@@ -104,11 +104,11 @@ impl Log {
     }
 
     /// Opens the log, unless it is open, and writes what could not be written before. What fails here refuses the call.
-    pub fn open(&self) -> Result<Entry, Fault> {
+    pub fn open(&self) -> Result<AuditEntry, Fault> {
         let mut state = lock(&self.state);
         let ready = self.reopen(&mut state).and_then(|_| self.flush(&mut state));
         ready.map_err(|why| refusal(&self.path, &why))?;
-        Ok(Entry { log: self.clone(), begin: None })
+        Ok(AuditEntry { log: self.clone(), begin: None })
     }
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
@@ -331,7 +331,7 @@ impl executor::Ledger for Log {
     }
 }
 
-impl Entry {
+impl AuditEntry {
     /// Writes the begin record: what the call leaves if this host ends before it does. A second one adds nothing.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
         let mut state = lock(&self.log.state);

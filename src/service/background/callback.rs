@@ -134,7 +134,7 @@ impl Background {
         lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
         if let Err(why) = self.write(Change { put: vec![job], ..Change::default() }).await {
             // After a restart it is sent again, under the same id.
-            tracing::error!(target: "toolhost::callback", call = id, trace, "how it ended was not stored; it may be sent again: {why}");
+            tracing::error!(target: "toolhost::callback", call = id, trace, "not stored; may be sent again: {why}");
         }
     }
 

@@ -3,7 +3,7 @@
 //! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as running.
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
-use super::store::{Change, Store};
+use super::store::{Change, JobStore};
 use super::{callback, task};
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
@@ -33,7 +33,7 @@ pub struct Background {
     pub(super) proxy: Option<String>,
     pub(super) jobs: Mutex<Jobs>,
     /// `None`: it could not be opened or written, and is opened again.
-    store: tokio::sync::Mutex<Option<Arc<Store>>>,
+    store: tokio::sync::Mutex<Option<Arc<JobStore>>>,
     /// It was open before: memory knows all that is in it.
     loaded: AtomicBool,
     /// Told of each end.
@@ -311,7 +311,7 @@ impl Background {
         self.store().await.map(drop).map_err(|why| Fault::new(Kind::ServiceError, unread).person(why).retryable())
     }
 
-    async fn store(&self) -> Result<Arc<Store>, String> {
+    async fn store(&self) -> Result<Arc<JobStore>, String> {
         self.open_or_get(Duration::ZERO).await
     }
 
@@ -325,12 +325,12 @@ impl Background {
         written
     }
 
-    async fn open_or_get(&self, patience: Duration) -> Result<Arc<Store>, String> {
+    async fn open_or_get(&self, patience: Duration) -> Result<Arc<JobStore>, String> {
         let mut store = self.store.lock().await;
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
-        let (log, loaded) = (self.service.parts.audit.clone(), self.loaded.load(Ordering::Relaxed));
+        let (log, loaded) = (self.service.components.audit.clone(), self.loaded.load(Ordering::Relaxed));
         // What reads the one that was closed ends soon.
         let patience = if loaded { PATIENCE } else { patience };
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
@@ -394,7 +394,7 @@ fn render(report: Report, label: Option<&str>) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
+async fn write(store: &Arc<JobStore>, change: Change) -> Result<(), String> {
     let store = store.clone();
     let written = tokio::task::spawn_blocking(move || store.write(&change)).await;
     written.unwrap_or_else(|e| Err(e.to_string()))
@@ -402,8 +402,8 @@ async fn write(store: &Arc<Store>, change: Change) -> Result<(), String> {
 
 /// The store, with an end for each call that its host did not bring to one.
 /// `ours`: those without an end run here.
-fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(Store, Vec<Job>), String> {
-    let (store, mut jobs) = Store::open(audit::segments::folder(log.path()), patience)?;
+fn open_store(log: &audit::Log, patience: Duration, ours: bool) -> Result<(JobStore, Vec<Job>), String> {
+    let (store, mut jobs) = JobStore::open(audit::segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs.iter().filter(|job| job.ended.is_none()).map(|job| job.id.clone()).collect();
     if ours || open.is_empty() {
         return Ok((store, jobs));

@@ -31,7 +31,7 @@ const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
 const RESULTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("results");
 
 #[derive(Debug)]
-pub(super) struct Store(Database);
+pub(super) struct JobStore(Database);
 
 /// What is written in one step.
 #[derive(Debug, Default)]
@@ -49,14 +49,14 @@ fn describe(e: impl Into<redb::Error>) -> String {
     e.into().to_string()
 }
 
-impl Store {
+impl JobStore {
     /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log. `patience`: for whoever has it
     /// open; of a host that was killed a process can live for a moment.
-    pub fn open(folder: &Path, patience: Duration) -> Result<(Store, Vec<Job>), String> {
+    pub fn open(folder: &Path, patience: Duration) -> Result<(JobStore, Vec<Job>), String> {
         let at = |why: String| format!("{}: {why}", crate::base::text::path(&folder.join(FILE)));
         let until = Instant::now() + patience;
         let (mut database, size) = loop {
-            let file = Store::file(folder).map_err(|e| at(e.to_string()))?;
+            let file = JobStore::file(folder).map_err(|e| at(e.to_string()))?;
             let facts = file.metadata().map_err(|e| at(e.to_string()))?;
             if let Some(why) = files::not_private(&facts) {
                 return Err(at(why));
@@ -68,18 +68,18 @@ impl Store {
                 Err(e) => return Err(at(describe(e))),
             }
         };
-        let jobs = Store::read(&database).map_err(at)?;
+        let jobs = JobStore::read(&database).map_err(at)?;
         let kept: usize = jobs.iter().map(|job| job.bytes).sum();
         if size > LARGE.max(2 * kept as u64) {
             database.compact().map_err(|e| at(describe(e)))?;
         }
-        Ok((Store(database), jobs))
+        Ok((JobStore(database), jobs))
     }
 
     fn file(folder: &Path) -> io::Result<File> {
         let folder = Folder::make(folder)?;
         if folder.stat(FILE).is_none() {
-            Store::make(&folder)?;
+            JobStore::make(&folder)?;
         }
         folder.trusted(FILE, OFlag::O_RDWR)
     }
@@ -93,7 +93,7 @@ impl Store {
         }
         let new = format!("{half}{}", uuid::Uuid::now_v7());
         let file = folder.file(&new, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
-        let made = database(file).map_err(describe).and_then(|database| Store::read(&database).map(drop));
+        let made = database(file).map_err(describe).and_then(|database| JobStore::read(&database).map(drop));
         made.map_err(io::Error::other)?;
         match folder.rename_new(&new, FILE) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => folder.remove(&new),
@@ -111,8 +111,8 @@ impl Store {
                 None => drop(about.insert("version", VERSION).map_err(describe)?),
                 Some(other) => {
                     return Err(format!(
-                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, or move \
-                         the file away, which forgets its calls"
+                        "it is of version {other}, and this toolhost knows {VERSION}: use the toolhost that made it, \
+                         or move the file away, which forgets its calls"
                     ));
                 }
             }
@@ -178,14 +178,14 @@ mod tests {
     fn what_was_written_is_there_again_and_for_its_owner_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(FILE);
-        let (store, jobs) = Store::open(folder.path(), Duration::ZERO).expect("made");
+        let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
         assert!(jobs.is_empty());
         let result = Some(("0001".to_owned(), "{}".to_owned()));
         store.write(&Change { put: vec![job(1), job(2)], result, ..Change::default() }).expect("written");
-        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("locked").contains("another toolhost"));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("locked").contains("another toolhost"));
         drop(store);
         assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
-        let (store, jobs) = Store::open(folder.path(), Duration::ZERO).expect("opened");
+        let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("opened");
         assert_eq!(jobs, [job(1), job(2)]);
         assert_eq!(store.result("0001"), Ok(Some("{}".to_owned())));
         store.write(&Change { gone: vec!["0001".to_owned()], ..Change::default() }).expect("written");
@@ -195,26 +195,26 @@ mod tests {
         writing.commit().expect("written");
         drop(store);
         assert!(
-            Store::open(folder.path(), Duration::ZERO)
+            JobStore::open(folder.path(), Duration::ZERO)
                 .expect_err("newer")
                 .contains("of version 2, and this toolhost knows 1")
         );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
-        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("readable").contains("others may read it"));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("readable").contains("others may read it"));
         std::fs::write(&path, "not a store").expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
-        assert!(Store::open(folder.path(), Duration::ZERO).expect_err("other contents").contains(FILE));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).expect_err("other contents").contains(FILE));
         std::fs::remove_file(&path).expect("removed");
         // A host was killed while it made one.
         std::fs::write(folder.path().join(".background.redb.x"), "half").expect("written");
-        assert!(Store::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
+        assert!(JobStore::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty()));
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }
 
     #[test]
     fn the_file_stays_as_large_as_what_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (store, _) = Store::open(folder.path(), Duration::ZERO).expect("made");
+        let (store, _) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
         let size = || std::fs::metadata(folder.path().join(FILE)).expect("there").len();
         let text = "x".repeat(1024 * 1024);
         let mut early = 0;

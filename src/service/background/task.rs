@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Has the tool answered from here on.
 pub(super) fn register(background: &Arc<Background>) {
     let status = Arc::new(Status(Arc::downgrade(background)));
-    background.service.parts.executors.methods.register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
+    background.service.components.executors.methods.register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
 }
 
 struct Status(Weak<Background>);

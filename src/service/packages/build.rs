@@ -1,7 +1,7 @@
 //! Builds environments: behind the walls, under limits of their own, one build for everybody who needs the same. A
 //! build goes on when its callers leave.
 
-use super::installer::{Installer, Need, Report, program, unusable};
+use super::installer::{Installer, LineSink, Need, program, unusable};
 use crate::base::files::{self, Lock};
 use crate::base::places::Places;
 use crate::base::shared::{NoResult, Shared};
@@ -45,9 +45,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for another process: no build takes longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(3 * 15 * 60 + 60);
 
-/// What a host needs to build packages. Nothing of it is looked for or made before a tool requires some.
+/// What a host needs to build packages. None of it is looked for or made before a tool requires packages.
 #[derive(Clone)]
-pub struct Parts {
+pub struct BuildSettings {
     /// The folder of the store; `Err`: why there is none, for the person.
     pub store: Result<PathBuf, String>,
     pub indexes: Vec<Index>,
@@ -57,16 +57,21 @@ pub struct Parts {
     pub waits: bool,
 }
 
-impl Parts {
+impl BuildSettings {
     /// For a host without packages.
-    pub fn none(why: &'static str) -> Parts {
+    pub fn none(why: &'static str) -> BuildSettings {
         let store = Err(why.to_owned());
-        Parts { store, indexes: Vec::new(), npm: Arc::new(|| Err("a host without packages".to_owned())), waits: false }
+        BuildSettings {
+            store,
+            indexes: Vec::new(),
+            npm: Arc::new(|| Err("a host without packages".to_owned())),
+            waits: false,
+        }
     }
 }
 
 pub struct Packages {
-    pub(super) parts: Parts,
+    pub(super) settings: BuildSettings,
     pub(super) process: Option<Arc<dyn Executor>>,
     pub(super) audit: audit::Log,
     store: Mutex<Option<Arc<Store>>>,
@@ -93,9 +98,9 @@ pub struct Ready {
 }
 
 impl Packages {
-    pub fn new(parts: Parts, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
+    pub fn new(settings: BuildSettings, process: Option<Arc<dyn Executor>>, audit: audit::Log) -> Arc<Packages> {
         Arc::new(Packages {
-            parts,
+            settings,
             process,
             audit,
             store: Mutex::default(),
@@ -122,7 +127,7 @@ impl Packages {
         if let Some(store) = &*opened {
             return Ok(Arc::clone(store));
         }
-        let store = self.parts.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
+        let store = self.settings.store.as_ref().map_err(String::clone).and_then(|path| Store::open(path));
         let store = store.map_err(|why| {
             let message = "this host has no place for packages, so nothing was run";
             let person = format!("the store of packages: {}", text::printable(&why));
@@ -185,7 +190,7 @@ impl Packages {
             }
         };
         let mut progress = self.progress.subscribe();
-        let within = if self.parts.waits { Duration::MAX } else { within };
+        let within = if self.settings.waits { Duration::MAX } else { within };
         let mut building = std::pin::pin!(tokio::time::timeout(within, self.building.join(&name, work)));
         let built = loop {
             tokio::select! {
@@ -222,7 +227,7 @@ impl Packages {
         let (store, key) = (self.store()?, key.to_owned());
         let changed = |what: &str| {
             let what = text::printable(what);
-            tracing::warn!(target: "toolhost::packages", "an environment changed since it was built, and is built again: {what}");
+            tracing::warn!(target: "toolhost::packages", "an environment was changed and is built again: {what}");
         };
         apart(move || Ok(store.hold(&key, changed)?)).await
     }
@@ -261,7 +266,7 @@ impl Packages {
         if need.wanted.ecosystem == Ecosystem::Python {
             return Ok((&need.runtime, None));
         }
-        let npm = self.npm.get_or_init(|| (self.parts.npm)()).as_ref().map_err(|why| {
+        let npm = self.npm.get_or_init(|| (self.settings.npm)()).as_ref().map_err(|why| {
             let message = "this host has no npm, by which this tool's packages are installed";
             Fault::new(Kind::CapabilityError, message).person(text::printable(why))
         })?;
@@ -270,7 +275,7 @@ impl Packages {
 
     pub(super) fn index(&self, need: &Need) -> Result<&Index, Fault> {
         let (ecosystem, name) = (need.wanted.ecosystem, &need.rules.index);
-        Index::find(&self.parts.indexes, ecosystem, name).ok_or_else(|| {
+        Index::find(&self.settings.indexes, ecosystem, name).ok_or_else(|| {
             let message = "this host does not say where this tool's packages come from";
             let (name, ecosystem) = (text::printable(name), ecosystem.name());
             let fix = format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
@@ -351,12 +356,13 @@ impl Packages {
         let (kept, key) = (Arc::clone(&store), key.to_owned());
         apart(move || kept.keep(&key, about, examined)).await?;
         let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
-        tracing::info!(target: "toolhost::packages", "built {} packages for {tool} in {took:.1} s", need.wanted.packages.len());
+        let count = need.wanted.packages.len();
+        tracing::info!(target: "toolhost::packages", "built {count} packages for {tool} in {took:.1} s");
         Ok(())
     }
 
     /// What is required, locked: what was resolved before, or is now.
-    async fn resolve_once(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
+    async fn resolve_once(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         if let Some(text) = store.resolved(&key) {
             return read_lock(need, text);
@@ -366,7 +372,7 @@ impl Packages {
         Ok(resolved)
     }
 
-    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: Report<'_>) -> Result<Resolved, Fault> {
+    pub(super) async fn resolve(&self, need: &Need, work: &Path, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         read_lock(need, Installer::new(self, need, work, report)?.resolve(latest(need)).await?)
     }
 }
@@ -403,7 +409,8 @@ pub(super) fn under_way() -> Fault {
 
 const SECONDS_OF_A_DAY: i64 = 24 * 3600;
 
-pub struct Resolved {
+/// A lock that was made for a tool.
+pub struct ResolvedLock {
     pub wanted: PackageRequirements,
     /// The lock.
     pub text: String,
@@ -457,7 +464,7 @@ fn latest(need: &Need) -> Option<String> {
 }
 
 /// A lock that was resolved, read like one that lies beside a script.
-pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
+pub(super) fn read_lock(need: &Need, text: String) -> Result<ResolvedLock, Fault> {
     let PackageRequirements { ecosystem, sources, requires, lock_file, .. } = (*need.wanted).clone();
     let locked = packages::read_lock(Path::new(&lock_file), &text, ecosystem, &need.runtime.version);
     let locked = locked.map_err(|problem| {
@@ -465,5 +472,5 @@ pub(super) fn read_lock(need: &Need, text: String) -> Result<Resolved, Fault> {
         Fault::new(Kind::DependencyError, message).details(text::printable(&problem.problem.message))
     })?;
     let wanted = PackageRequirements { sources, requires, lock_file, ..locked };
-    Ok(Resolved { wanted, text })
+    Ok(ResolvedLock { wanted, text })
 }

@@ -1,12 +1,12 @@
 //! What tools require, and what there is of it: for `toolhost deps` and reports.
 
-use super::build::{self, Packages, Resolved, under_way};
-use super::installer::{Need, Report, unusable};
+use super::build::{self, Packages, ResolvedLock, under_way};
+use super::installer::{LineSink, Need, unusable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::packages;
-use crate::packages::store::Entry;
+use crate::packages::store::BuiltEnvironment;
 use crate::policy::Decision;
 use crate::policy::packages::{Ecosystem, Package};
 use crate::service::{Service, requirements};
@@ -90,7 +90,7 @@ impl Need {
 pub struct PackageState {
     /// What its requirements were resolved to, where it has no lock.
     pub resolved: Option<Vec<Package>>,
-    pub built: Option<Arc<Entry>>,
+    pub built: Option<Arc<BuiltEnvironment>>,
 }
 
 /// `None`: the tool requires no packages, or is not granted any. `Err`: in words for the person.
@@ -119,7 +119,7 @@ impl Packages {
     }
 
     /// Resolves what is required, whatever was resolved before.
-    pub async fn lock(self: &Arc<Self>, need: &Need, report: Report<'_>) -> Result<Resolved, Fault> {
+    pub async fn lock(self: &Arc<Self>, need: &Need, report: LineSink<'_>) -> Result<ResolvedLock, Fault> {
         let (store, key) = (self.store()?, self.resolved_key(need)?);
         let _lock = store.lock(&key).map_err(unusable)?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(unusable)?;
@@ -130,7 +130,7 @@ impl Packages {
 
     /// What is kept for a need. Nothing is resolved, built or made, not even the store.
     pub fn kept(&self, need: &Need) -> Result<PackageState, Fault> {
-        if self.parts.store.as_ref().is_ok_and(|path| !path.exists()) {
+        if self.settings.store.as_ref().is_ok_and(|path| !path.exists()) {
             return Ok(PackageState { resolved: None, built: None });
         }
         let store = self.store()?;

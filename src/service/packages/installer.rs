@@ -53,7 +53,7 @@ impl Need {
 }
 
 /// Gets the lines that an installer prints.
-pub(super) type Report<'a> = &'a (dyn Fn(&str) + Sync);
+pub(super) type LineSink<'a> = &'a (dyn Fn(&str) + Sync);
 /// When packages were published (`name version`), RFC 3339.
 type Published = BTreeMap<String, String>;
 
@@ -65,7 +65,7 @@ pub(super) struct Installer<'a> {
     npm: Option<&'a Path>,
     /// The folder of the build, which no word of the installer names.
     work: &'a Path,
-    report: Report<'a>,
+    report: LineSink<'a>,
 }
 
 impl<'a> Installer<'a> {
@@ -73,7 +73,7 @@ impl<'a> Installer<'a> {
         packages: &'a Packages,
         need: &'a Need,
         work: &'a Path,
-        report: Report<'a>,
+        report: LineSink<'a>,
     ) -> Result<Installer<'a>, Fault> {
         let ((runtime, npm), index) = (packages.tools(need)?, packages.index(need)?);
         Ok(Installer { packages, need, index, runtime, npm, work, report })

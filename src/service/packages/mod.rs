@@ -4,6 +4,6 @@ mod build;
 mod deps;
 mod installer;
 
-pub use build::{Packages, Parts, Ready, Resolved, furnish};
+pub use build::{BuildSettings, Packages, Ready, ResolvedLock, furnish};
 pub use deps::{PackageState, PackageStatus, value};
 pub use installer::Need;

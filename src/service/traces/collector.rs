@@ -42,7 +42,7 @@ impl Collector {
             return Err(why.to_owned());
         }
         let problem: Arc<Mutex<Option<String>>> = Arc::default();
-        let client = Client { url: CallbackUrl::parse(address)?, problem: problem.clone() };
+        let client = CollectorClient { url: CallbackUrl::parse(address)?, problem: problem.clone() };
         // A message is not tried again: the library would hold up a thread until then.
         let mut exporter = SpanExporter::builder()
             .with_http()
@@ -95,14 +95,14 @@ impl Collector {
     }
 }
 
-/// Has the library send by our own connections.
+/// Has the library send traces by our own connections.
 #[derive(Debug)]
-struct Client {
+struct CollectorClient {
     url: CallbackUrl,
     problem: Arc<Mutex<Option<String>>>,
 }
 
-impl HttpClient for Client {
+impl HttpClient for CollectorClient {
     fn send_bytes<'life0, 'async_trait>(
         &'life0 self,
         request: Request<Bytes>,
@@ -123,7 +123,7 @@ impl HttpClient for Client {
     }
 }
 
-impl Client {
+impl CollectorClient {
     /// No policy is asked, since the address is the operator's own.
     async fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
         let pattern = HostPattern { host: self.url.host.clone(), port: Some(self.url.port) };

@@ -7,7 +7,7 @@ mod read;
 mod tests;
 mod xml;
 
-pub use read::{Action, ActionError, Context, Dialect, Reading, read};
+pub use read::{Action, ActionError, Context, Dialect, ParsedText, read};
 
 use crate::base::text;
 use crate::fault::Kind;
@@ -27,19 +27,19 @@ const LONGEST_ID: usize = 200;
 /// stand for is a tool of the registry, which runs like every call.
 pub trait Resolver: Send + Sync {
     /// `None`: this resolver does not know the id either.
-    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<Resolved>;
+    fn resolve(&self, id: &str, inputs: &Map<String, Value>) -> Option<ActionTarget>;
 }
 
 /// A tool of the registry (`id` or `id@range`), and its arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
+pub struct ActionTarget {
     pub tool: String,
     pub arguments: Arguments,
 }
 
-/// What one text led to.
+/// What a text of a model led to.
 #[derive(Debug, Serialize)]
-pub struct Answer {
+pub struct ActionResult {
     /// The text before the action, which is for the person; all of the text where it holds no action.
     pub lead: String,
     pub dialect: Option<Dialect>,
@@ -52,7 +52,12 @@ pub struct Answer {
 
 /// Makes the call that a text asks for, as the caller and with the label, key and approver of `from`. Ids that the
 /// registry does not know are asked of the resolvers, in this order. Dropping the future cancels the call.
-pub async fn act(service: &Service, resolvers: &[&dyn Resolver], from: CallRequest, mut reading: Reading) -> Answer {
+pub async fn act(
+    service: &Service,
+    resolvers: &[&dyn Resolver],
+    from: CallRequest,
+    mut reading: ParsedText,
+) -> ActionResult {
     let Some(request) = request(service, resolvers, from, &mut reading) else { return reading.without_action() };
     let report = service.call(request, Sink::none()).await;
     reading.answered(report)
@@ -63,9 +68,9 @@ fn request(
     service: &Service,
     resolvers: &[&dyn Resolver],
     from: CallRequest,
-    reading: &mut Reading,
+    reading: &mut ParsedText,
 ) -> Option<CallRequest> {
-    let Reading { action, warnings, .. } = reading;
+    let ParsedText { action, warnings, .. } = reading;
     let action = match action.as_mut()? {
         Ok(action) => action,
         Err(unread) => {
@@ -109,10 +114,10 @@ fn shortened(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u
     (asked_ms <= usual).then_some(asked_ms)
 }
 
-impl Reading {
+impl ParsedText {
     /// The answer to a text that holds no action.
-    fn without_action(self) -> Answer {
-        Answer { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
+    fn without_action(self) -> ActionResult {
+        ActionResult { lead: self.lead, dialect: None, observation: None, warnings: self.warnings, outcome: None }
     }
 
     /// What the action calls its tool.
@@ -126,7 +131,7 @@ impl Reading {
     }
 
     /// The answer to an action that ended so.
-    pub fn answered(self, report: Report) -> Answer {
+    pub fn answered(self, report: Report) -> ActionResult {
         let dialect = match &self.action {
             Some(Ok(action)) => Some(action.dialect),
             Some(Err(unread)) => unread.dialect,
@@ -146,7 +151,7 @@ impl Reading {
         notes.extend(advice.map(|advice| format!("What to do: {advice}")));
         let sentence = sentence(id.trim(), &report);
         let observation = Some(render(&attributes, &asked, &sentence, &notes));
-        Answer { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
+        ActionResult { lead: self.lead, dialect, observation, warnings: self.warnings, outcome: Some(report) }
     }
 }
 

@@ -24,9 +24,9 @@ pub enum Dialect {
     Legacy,
 }
 
-/// A text, read.
+/// A text of a model, and the action in it.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct ParsedText {
     /// The text before the action; all of it where there is none.
     pub lead: String,
     /// `None`: the text holds no action.
@@ -66,17 +66,20 @@ pub struct ActionError {
 }
 
 /// Reads a text.
-pub fn read(text: &str) -> Reading {
+pub fn read(text: &str) -> ParsedText {
     if text.len() > MAX_ACTION_TEXT_BYTES {
         let words = format!("The text is longer than {MAX_ACTION_TEXT_BYTES} bytes, so no action was looked for.");
-        return Reading { action: Some(Err(unread(Fault::new(Kind::ActionParseError, words)))), ..Reading::default() };
+        return ParsedText {
+            action: Some(Err(unread(Fault::new(Kind::ActionParseError, words)))),
+            ..ParsedText::default()
+        };
     }
     let (start, passed) = first_block(text);
     let mut warnings = Vec::new();
     if passed {
         warnings.push("an <ACTION> in a code span was taken as a name, not as an action".to_owned());
     }
-    let Some(start) = start else { return Reading { lead: text.to_owned(), action: None, warnings } };
+    let Some(start) = start else { return ParsedText { lead: text.to_owned(), action: None, warnings } };
     let lead = lead(&text[..start]).to_owned();
     let block = if is_closed(&text[start..]) {
         xml::read(text, start)
@@ -102,7 +105,7 @@ pub fn read(text: &str) -> Reading {
             block.action(&root)
         }
     };
-    Reading { lead, action: Some(action), warnings }
+    ParsedText { lead, action: Some(action), warnings }
 }
 
 fn unread(fault: Fault) -> Box<ActionError> {

@@ -51,15 +51,22 @@ fn a_block_is_found_in_its_text() {
         ("``<ACTION>`` and `<ACTION>…` and `<ACTION> … </ACTION>`", "plain".to_owned()),
         ("say `<ACTION><tool_id>a:b</tool_id></ACTION>` to call it", "plain".to_owned()),
         ("an <action name=\"x\"> of another language, and <ACTIONS>", "plain".to_owned()),
-        ("an <ACTION> in prose", "an| ActionParseError: Malformed XML in ACTION block at line 1, column 4: no </ACTION> follows this <ACTION>.".to_owned()),
+        (
+            "an <ACTION> in prose",
+            "an| ActionParseError: Malformed XML in ACTION block at line 1, column 4: no </ACTION> follows this \
+             <ACTION>."
+                .to_owned(),
+        ),
         (&format!("I look.\n\n{block}\nThen I see."), "I look.| a:b {}".to_owned()),
         (&format!("I look.\n```xml\n{block}\n```\n"), "I look.| a:b {}".to_owned()),
         (&format!("```\ncode\n```\n{block}"), "```\ncode\n```| a:b {}".to_owned()),
         (&format!("~~~\n{block}\n~~~"), "| a:b {}".to_owned()),
         (&format!("the `<ACTION>` tag: {block}"), "the `<ACTION>` tag:| a:b {}".to_owned()),
         // A stray backtick hides no action.
-        ("it`s <ACTION><tool_id>a:b</tool_id><inputs><input name=\"v\">a`b</input></inputs></ACTION>",
-         "it`s| a:b {\"v\":\"a`b\"}".to_owned()),
+        (
+            "it`s <ACTION><tool_id>a:b</tool_id><inputs><input name=\"v\">a`b</input></inputs></ACTION>",
+            "it`s| a:b {\"v\":\"a`b\"}".to_owned(),
+        ),
         ("<ACTION\n><tool_id>a:b@^1</tool_id></ACTION >", "| a:b@^1 {}".to_owned()),
     ];
     for (text, wanted) in &lines {

@@ -1,7 +1,7 @@
 //! One message: a request as a call, and its answer. A request that came before runs again only where its tool can
 //! change nothing; every request is answered or in the run log.
 
-use super::entry::{Face, Identity, Redelivery};
+use super::server::{BrokerServer, Identity, Redelivery};
 use crate::base::text::{head, printable};
 use crate::broker::{Delivery, LONGEST_ID, LinkState, PublishError, ToolServiceRequest, ToolServiceResponse};
 use crate::fault::{Fault, Kind};
@@ -26,11 +26,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 const NO_LISTENER: &str = "no client listens for replies";
 
 /// Takes one message to its end.
-pub async fn handle(face: Arc<Face>, delivery: Delivery) {
+pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
     let request = Identity::new(&delivery);
     let delivery = match delivery.redelivered {
         false => delivery,
-        true => match face.open.known(&request, delivery) {
+        true => match broker.open.known(&request, delivery) {
             Redelivery::Running => return,
             Redelivery::Ended(delivery) => {
                 let words = shown(&delivery.id);
@@ -40,17 +40,17 @@ pub async fn handle(face: Arc<Face>, delivery: Delivery) {
             Redelivery::No(delivery) => delivery,
         },
     };
-    face.open.begin(&request);
-    let ended = answer(&face, delivery).await;
+    broker.open.begin(&request);
+    let ended = answer(&broker, delivery).await;
     let is_answered = !matches!(ended, Ended::PutBack);
-    let again = face.open.end(request, is_answered);
+    let again = broker.open.end(request, is_answered);
     if let Ended::Answered(Some(delivery)) = ended {
         done(delivery).await;
     }
     for delivery in again {
         match is_answered {
             true => done(delivery).await,
-            false => Box::pin(handle(face.clone(), delivery)).await,
+            false => Box::pin(handle(broker.clone(), delivery)).await,
         }
     }
 }
@@ -69,22 +69,22 @@ async fn done(delivery: Delivery) {
     }
 }
 
-async fn answer(face: &Arc<Face>, mut delivery: Delivery) -> Ended {
+async fn answer(broker: &Arc<BrokerServer>, mut delivery: Delivery) -> Ended {
     let body = std::mem::take(&mut delivery.body);
-    let waits = face.waiting.clone().try_acquire_many_owned(kib(body.len())).ok();
-    let (body, read) = read(face, body, waits.is_none()).await;
+    let waits = broker.waiting.clone().try_acquire_many_owned(kib(body.len())).ok();
+    let (body, read) = read(broker, body, waits.is_none()).await;
     if delivery.redelivered {
         delivery.body = body;
-        return second(face, delivery, read, waits).await;
+        return second(broker, delivery, read, waits).await;
     }
     drop(body);
-    run(face, &delivery.id, with_trace(&delivery, read), waits).await;
+    run(broker, &delivery.id, with_trace(&delivery, read), waits).await;
     Ended::Answered(Some(delivery))
 }
 
 /// One that some host had before and did not answer: run again where that can change nothing.
-async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
-    let harmless = read.call.refused.is_some() || may_run_again(face, &read.call);
+async fn second(broker: &Arc<BrokerServer>, delivery: Delivery, read: BrokerCall, waits: Waits) -> Ended {
+    let harmless = read.call.refused.is_some() || may_run_again(broker, &read.call);
     let last = delivery.attempt > 0;
     if harmless && !last {
         let words = shown(&delivery.id);
@@ -98,12 +98,12 @@ async fn second(face: &Arc<Face>, delivery: Delivery, read: BrokerCall, waits: W
     let words = if last {
         "This request was lost twice while it ran, and is not run again."
     } else {
-        "This request was handed to a host before, which was lost and may have run it. The tool can change something, so \
-         it is not run again: look at what was done, then ask again."
+        "This request was handed to a host before, which was lost and may have run it. The tool can change something, \
+         so it is not run again: look at what was done, then ask again."
     };
     let mut read = with_trace(&delivery, read);
     read.call.refused = Some(Fault::new(Kind::ServiceError, words));
-    run(face, &delivery.id, read, waits).await;
+    run(broker, &delivery.id, read, waits).await;
     if !last {
         return Ended::Answered(Some(delivery));
     }
@@ -123,12 +123,12 @@ fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
 
 /// What policy leaves it can change nothing, in this host or elsewhere; or twice is once: its manifest says so, and the
 /// operator agrees.
-fn may_run_again(face: &Face, call: &CallRequest) -> bool {
-    let who = face.service.who(&call.caller, call.label.as_deref());
-    let Ok(tool) = face.service.find(&who, &call.tool) else { return false };
-    let effects = face.service.effects(&tool);
+fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
+    let who = broker.service.who(&call.caller, call.label.as_deref());
+    let Ok(tool) = broker.service.find(&who, &call.tool) else { return false };
+    let effects = broker.service.effects(&tool);
     effects.is_some_and(|effects| !effects.writes && !effects.hosts)
-        || tool.manifest.idempotent && face.entry.idempotent.contains(&tool.manifest.id)
+        || tool.manifest.idempotent && broker.entry.idempotent.contains(&tool.manifest.id)
 }
 
 /// A request's part of those that are read or wait for their turn. `None`: there are too many.
@@ -149,37 +149,39 @@ struct BrokerCall {
 }
 
 impl BrokerCall {
-    fn refused(face: &Face, tool: &str, fault: Fault) -> BrokerCall {
-        BrokerCall { call: CallRequest::refused(face.caller(), tool, fault), streams: false, is_reply: false }
+    fn refused(broker: &BrokerServer, tool: &str, fault: Fault) -> BrokerCall {
+        BrokerCall { call: CallRequest::refused(broker.caller(), tool, fault), streams: false, is_reply: false }
     }
 }
 
 /// Reads a body, unless there are too many; a long one on a thread apart.
-async fn read(face: &Arc<Face>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
+async fn read(broker: &Arc<BrokerServer>, body: Vec<u8>, too_many: bool) -> (Vec<u8>, BrokerCall) {
     if too_many {
         let fault = Fault::new(Kind::RateLimitError, "Too many requests wait for this service.").retryable();
-        return (body, BrokerCall::refused(face, "", fault));
+        return (body, BrokerCall::refused(broker, "", fault));
     }
     if body.len() <= LARGE_TEXT_BYTES {
-        let read = asked(face, &body);
+        let read = asked(broker, &body);
         return (body, read);
     }
-    let face = face.clone();
+    let broker = broker.clone();
     let work = tokio::task::spawn_blocking(move || {
-        let read = asked(&face, &body);
+        let read = asked(&broker, &body);
         (body, read)
     });
     work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
-fn asked(face: &Face, body: &[u8]) -> BrokerCall {
+fn asked(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
     let mut meant = String::new();
     match ToolServiceRequest::decode(body) {
-        Err(why) => BrokerCall::refused(face, "", wrong(printable(&why))),
+        Err(why) => BrokerCall::refused(broker, "", wrong(printable(&why))),
         Ok(request) if request.is_reply => {
-            BrokerCall { is_reply: true, ..BrokerCall::refused(face, "", wrong("This is a reply, and no request.")) }
+            BrokerCall { is_reply: true, ..BrokerCall::refused(broker, "", wrong("This is a reply, and no request.")) }
         }
-        Ok(request) => call(face, request, &mut meant).unwrap_or_else(|fault| BrokerCall::refused(face, &meant, fault)),
+        Ok(request) => {
+            call(broker, request, &mut meant).unwrap_or_else(|fault| BrokerCall::refused(broker, &meant, fault))
+        }
     }
 }
 
@@ -188,12 +190,12 @@ fn wrong(words: impl Into<String>) -> Fault {
 }
 
 /// `meant`: gets the tool, as soon as it is known.
-fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
+fn call(broker: &BrokerServer, request: ToolServiceRequest, meant: &mut String) -> Result<BrokerCall, Fault> {
     if request.config.len() > LONGEST_CONFIG {
         return Err(wrong(format!("The config is longer than {LONGEST_CONFIG} bytes.")));
     }
     let config = arguments::config(&request.config)?;
-    *meant = tool(&face.entry.tools, config.get("tool"))?;
+    *meant = tool(&broker.entry.tools, config.get("tool"))?;
     let timeout_ms = arguments::timeout_ms(&config)?;
     let streams = match config.get("stream") {
         None | Some(Value::Null) => false,
@@ -201,7 +203,7 @@ fn call(face: &Face, request: ToolServiceRequest, meant: &mut String) -> Result<
         Some(_) => return Err(wrong("The config's 'stream' must be true or false.")),
     };
     let label = service::label(Some(request.user))?;
-    let call = CallRequest::new(face.caller(), meant.as_str(), Arguments::Text(request.arguments));
+    let call = CallRequest::new(broker.caller(), meant.as_str(), Arguments::Text(request.arguments));
     Ok(BrokerCall { call: CallRequest { label, timeout_ms, ..call }, streams, is_reply: false })
 }
 
@@ -229,38 +231,38 @@ fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
 }
 
 /// Runs the call when it is its turn, and publishes what becomes of it.
-async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
-    let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, face.link.state());
+async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, is_reply }: BrokerCall, waits: Waits) {
+    let (call, came) = (CallRequest { id: Some(service::new_id()), ..call }, broker.link.state());
     if is_reply {
-        let report = face.service.call(call, Sink::none()).await;
-        return lost(face, &report.id, id, "it is a reply itself");
+        let report = broker.service.call(call, Sink::none()).await;
+        return lost(broker, &report.id, id, "it is a reply itself");
     }
     if id.is_empty() || id.len() > LONGEST_ID {
         let refused = Some(wrong("The request has no id by which it could be answered."));
-        let report = face.service.call(CallRequest { refused, ..call }, Sink::none()).await;
-        return lost(face, &report.id, id, "it has no id by which it could be answered");
+        let report = broker.service.call(CallRequest { refused, ..call }, Sink::none()).await;
+        return lost(broker, &report.id, id, "it has no id by which it could be answered");
     }
     let _place = match call.refused {
         Some(_) => None,
-        None => Some(face.running.enter("").await),
+        None => Some(broker.running.enter("").await),
     };
     drop(waits);
     let (call_id, name) = (call.id.clone().unwrap_or_default(), call.tool.clone());
     let (sink, events) = Sink::patient(1);
     let parts = async {
         match streams {
-            true => forwarded(face, id, events).await,
+            true => forwarded(broker, id, events).await,
             false => {
                 drop(events);
                 Ok(0)
             }
         }
     };
-    let whole = async { tokio::join!(face.service.call(call, sink), parts) };
+    let whole = async { tokio::join!(broker.service.call(call, sink), parts) };
     let (report, parts) = tokio::select! {
         biased;
-        () = face.kill.cancelled() => {
-            (Report::of_fault(call_id.clone(), &name, face.service.stopped(&call_id)), Ok(0))
+        () = broker.kill.cancelled() => {
+            (Report::of_fault(call_id.clone(), &name, broker.service.stopped(&call_id)), Ok(0))
         }
         ended = whole => ended,
     };
@@ -270,20 +272,20 @@ async fn run(face: &Arc<Face>, id: &[u8], BrokerCall { call, streams, is_reply }
             "A part of the answer was lost on its way. Ask again if the call may run twice.",
         ),
     };
-    waits_for_listeners(face, &came, id).await;
-    match publish(face, id, &reply).await {
-        Ok(()) => _ = face.answered.fetch_add(1, Ordering::Relaxed),
-        Err(why) => lost(face, &report.id, id, &why),
+    waits_for_listeners(broker, &came, id).await;
+    match publish(broker, id, &reply).await {
+        Ok(()) => _ = broker.answered.fetch_add(1, Ordering::Relaxed),
+        Err(why) => lost(broker, &report.id, id, &why),
     }
 }
 
 /// Publishes the parts of an answer as they come; how many. One that was lost ends the stream.
-async fn forwarded(face: &Face, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
+async fn forwarded(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
     let mut parts = 0;
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };
         let Some(body) = ToolServiceResponse::part(text).encode() else { return Err(()) };
-        let sent = tokio::time::timeout(PATIENCE, face.link.publish(id, &body)).await;
+        let sent = tokio::time::timeout(PATIENCE, broker.link.publish(id, &body)).await;
         sent.map_err(|_| ())?.map_err(|_| ())?;
         parts += 1;
     }
@@ -319,16 +321,16 @@ fn failure_text(fault: &Fault, call: &str) -> String {
 
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already ignores a second
 /// one.
-async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
+async fn publish(broker: &BrokerServer, id: &[u8], reply: &ToolServiceResponse) -> Result<(), String> {
     let large =
         || ToolServiceResponse::failed("The answer is larger than a message may be. Ask for less of it.").encode();
     let mut body = reply.encode().or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {
         let left = PATIENCE.saturating_sub(began.elapsed());
-        let why = match tokio::time::timeout(left, face.link.publish(id, &body)).await {
+        let why = match tokio::time::timeout(left, broker.link.publish(id, &body)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(PublishError::NoListener)) if !is_returning(face) => return Err(NO_LISTENER.to_owned()),
+            Ok(Err(PublishError::NoListener)) if !is_returning(broker) => return Err(NO_LISTENER.to_owned()),
             // A broker may take less than we send.
             Ok(Err(PublishError::TooLarge)) => match large() {
                 Some(words) if words.len() < body.len() => {
@@ -348,12 +350,12 @@ async fn publish(face: &Face, id: &[u8], reply: &ToolServiceResponse) -> Result<
 
 /// After an outage of a broker that does not report a missing listener, an answer waits until callers had time to come
 /// back.
-async fn waits_for_listeners(face: &Face, came: &LinkState, id: &[u8]) {
-    if !face.entry.terms.keeps_nothing() || face.link.state() == *came {
+async fn waits_for_listeners(broker: &BrokerServer, came: &LinkState, id: &[u8]) {
+    if !broker.entry.terms.keeps_nothing() || broker.link.state() == *came {
         return;
     }
-    if tokio::time::timeout(PATIENCE, face.link.connected()).await.is_ok()
-        && let LinkState::Connected { since } = face.link.state()
+    if tokio::time::timeout(PATIENCE, broker.link.connected()).await.is_ok()
+        && let LinkState::Connected { since } = broker.link.state()
     {
         let id = shown(id);
         let words = "is answered after an outage: a caller that is not back by then misses it";
@@ -363,16 +365,16 @@ async fn waits_for_listeners(face: &Face, came: &LinkState, id: &[u8]) {
 }
 
 /// The connection is new, and callers may still make theirs.
-fn is_returning(face: &Face) -> bool {
-    match face.link.state() {
+fn is_returning(broker: &BrokerServer) -> bool {
+    match broker.link.state() {
         LinkState::Connected { since } => Timestamp::now().duration_since(since).unsigned_abs() < RETURNING,
         LinkState::Away { .. } => true,
     }
 }
 
 /// An answer without a listener.
-fn lost(face: &Face, call: &str, id: &[u8], why: &str) {
-    face.unanswered.fetch_add(1, Ordering::Relaxed);
+fn lost(broker: &BrokerServer, call: &str, id: &[u8], why: &str) {
+    broker.unanswered.fetch_add(1, Ordering::Relaxed);
     let (id, why) = (shown(id), printable(&head(why, 300)));
     tracing::error!(target: "toolhost::broker", call, "request {id} is left unanswered: {why}");
 }

@@ -3,16 +3,16 @@
 //! Where the broker can keep a message it is acknowledged after its answer. The caller is the entry's, not the
 //! message's.
 
-mod entry;
 mod message;
+mod server;
 
-pub use entry::{Announcing, Descriptors, Entry, descriptors};
+pub use server::{Announcing, BrokerSettings, Descriptors, descriptors};
 
 use crate::base::places::Places;
-use crate::broker::{Delivery, Link, LinkState, Source};
+use crate::broker::{Delivery, Link, LinkState, Subscription};
 use crate::service::Service;
-use entry::{Face, OpenRequests, WAITING};
 use serde_json::{Value, json};
+use server::{BrokerServer, OpenRequests, WAITING};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,25 +32,25 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The entries of this host while it serves.
 #[derive(Default)]
-pub struct Brokers(Vec<Arc<Face>>);
+pub struct Brokers(Vec<Arc<BrokerServer>>);
 
 impl Brokers {
     /// Connects all entries. Returns what serves them, which ends when `stop` was cancelled and the calls that run have
     /// ended, or `kill` was.
     pub fn open(
-        entries: &[Entry],
+        entries: &[BrokerSettings],
         service: &Arc<Service>,
         stop: &CancellationToken,
         kill: &CancellationToken,
     ) -> (Arc<Brokers>, JoinSet<()>) {
-        let (mut faces, mut served) = (Vec::new(), JoinSet::new());
+        let (mut brokers, mut served) = (Vec::new(), JoinSet::new());
         for entry in entries.iter().cloned() {
-            let Entry { request, subscription, at_once, .. } = &entry;
+            let BrokerSettings { request, subscription, at_once, .. } = &entry;
             let source =
-                Source::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
+                Subscription::Shared { topic: request.clone(), subscription: subscription.clone(), at_once: *at_once };
             let (link, deliveries) = Link::open(entry.terms.clone(), source, entry.response.clone());
             let at_once = usize::from(*at_once).min(ADMITTED);
-            let face = Arc::new(Face {
+            let broker = Arc::new(BrokerServer {
                 service: service.clone(),
                 link,
                 running: Places::new(at_once, at_once),
@@ -61,10 +61,10 @@ impl Brokers {
                 kill: kill.child_token(),
                 entry,
             });
-            served.spawn(serve(face.clone(), deliveries, stop.clone()));
-            faces.push(face);
+            served.spawn(serve(broker.clone(), deliveries, stop.clone()));
+            brokers.push(broker);
         }
-        (Arc::new(Brokers(faces)), served)
+        (Arc::new(Brokers(brokers)), served)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -73,50 +73,50 @@ impl Brokers {
 
     /// Whether one of them is not connected.
     pub fn is_away(&self) -> bool {
-        self.0.iter().any(|face| matches!(face.link.state(), LinkState::Away { .. }))
+        self.0.iter().any(|broker| matches!(broker.link.state(), LinkState::Away { .. }))
     }
 
     /// The entries, as `status` shows them.
     pub fn status(&self) -> Vec<Value> {
-        self.0.iter().map(|face| status(face)).collect()
+        self.0.iter().map(|broker| status(broker)).collect()
     }
 }
 
-fn status(face: &Face) -> Value {
-    let (connected, since, why) = match face.link.state() {
+fn status(broker: &BrokerServer) -> Value {
+    let (connected, since, why) = match broker.link.state() {
         LinkState::Connected { since } => (true, since, None),
         LinkState::Away { since, why } => (false, since, Some(why)),
     };
     let mut status = json!({
-        "broker": face.entry.terms.to_string(),
-        "requests": face.entry.request.to_string(),
+        "broker": broker.entry.terms.to_string(),
+        "requests": broker.entry.request.to_string(),
         "connected": connected,
         "since": since.to_string(),
     });
     why.into_iter().for_each(|why| status["why"] = json!(why));
-    status["open"] = json!(face.open.len());
-    status["answered"] = json!(face.answered.load(Ordering::Relaxed));
-    status["unanswered"] = json!(face.unanswered.load(Ordering::Relaxed));
+    status["open"] = json!(broker.open.len());
+    status["answered"] = json!(broker.answered.load(Ordering::Relaxed));
+    status["unanswered"] = json!(broker.unanswered.load(Ordering::Relaxed));
     status
 }
 
 /// Serves one entry. What comes is read at once: Pulsar drops what is not read, and RabbitMQ sends no more than may
 /// run. Who sends faster than can be refused is not read for that long.
-async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
+async fn serve(broker: Arc<BrokerServer>, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
     let mut handled = JoinSet::new();
     let mut stopped = false;
     loop {
         tokio::select! {
             delivery = deliveries.recv(), if handled.len() < IN_HAND => match delivery {
-                Some(delivery) => drop(handled.spawn(message::handle(face.clone(), delivery))),
+                Some(delivery) => drop(handled.spawn(message::handle(broker.clone(), delivery))),
                 None => break,
             },
             Some(ended) = handled.join_next() => complain(ended),
             () = stop.cancelled(), if !stopped => {
                 stopped = true;
-                face.link.stop();
+                broker.link.stop();
             }
-            () = face.kill.cancelled() => break,
+            () = broker.kill.cancelled() => break,
         }
     }
     let rest = async {
@@ -127,12 +127,13 @@ async fn serve(face: Arc<Face>, mut deliveries: mpsc::Receiver<Delivery>, stop: 
     tokio::pin!(rest);
     tokio::select! {
         () = &mut rest => return,
-        () = tokio::time::sleep(DRAIN) => face.kill.cancel(),
-        () = face.kill.cancelled() => {}
+        () = tokio::time::sleep(DRAIN) => broker.kill.cancel(),
+        () = broker.kill.cancelled() => {}
     }
     // Each is answered as ended.
     if tokio::time::timeout(FAREWELL, rest).await.is_err() {
-        tracing::error!(target: "toolhost::broker", "{} requests are left unanswered: the host stops", face.open.len());
+        let open = broker.open.len();
+        tracing::error!(target: "toolhost::broker", "{open} requests are left unanswered: the host stops");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls in the background: a receipt at once (`"mode": "async"`, `Prefer: respond-async`), and the result later, read
 //! once its memory is charged. And what a caller sees of its calls: `/v1/calls`.
 
-use super::reply::{self, Events, QUIET, Reader, Refusal, Response};
+use super::reply::{self, Events, QUIET, Recipient, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
 use crate::base::places::Place;
 use crate::base::text;
@@ -41,7 +41,7 @@ pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<
 }
 
 /// The receipt of a call. A refusal leaves its record like any other, and has its own status.
-pub async fn begin(start: Start, request: CallRequest, callback: Option<String>, reader: &Reader) -> Response {
+pub async fn begin(start: Start, request: CallRequest, callback: Option<String>, recipient: &Recipient) -> Response {
     let Start { known: KnownRequest { server, .. }, begun } = start;
     let (id, label) = (request.id.clone(), request.label.clone());
     let (caller, tool) = (request.caller.clone(), request.tool.clone());
@@ -58,7 +58,7 @@ pub async fn begin(start: Start, request: CallRequest, callback: Option<String>,
         Err(fault) => {
             let request = CallRequest { id, label, counted: usize::MAX, ..CallRequest::refused(caller, &tool, fault) };
             let report = request::run(&server, request, Sink::none()).await;
-            reply::report(report, None, reader, begun).await
+            reply::report(report, None, recipient, begun).await
         }
     }
 }

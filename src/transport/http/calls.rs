@@ -1,7 +1,7 @@
 //! Requests that lead to calls: one call, several in a batch, the call that a model wrote into its text, and MCP. A
 //! call ends with its client, unless it has a receipt.
 
-use super::reply::{self, Begun, Events, Reader, Refusal, Response, malformed};
+use super::reply::{self, Begun, Events, Recipient, Refusal, Response, malformed};
 use super::request::{self, KnownRequest, Start};
 use super::{background, body, tools};
 use crate::base::json::{self, Object};
@@ -9,7 +9,7 @@ use crate::base::places::Place;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments};
-use crate::transport::action::{self, Answer};
+use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
 use crate::transport::mcp::Message;
 use axum::body::Body;
@@ -36,12 +36,13 @@ const LONGEST_CONFIG: usize = 64 * 1024;
 const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
 
 /// `POST /v1/tools/{tool}/calls`.
-pub async fn call(start: Start, Path(tool): Path<String>, body: Body) -> Response {
+pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> Result<Response, Refusal> {
+    let start = known.start()?;
     let tool = tools::ToolNames::new(&start.known).id(tool);
-    match read(&start, &tool, body).await {
+    Ok(match read(&start, &tool, body).await {
         Ok(body) => begin(start, body).await,
         Err(refusal) => start.refuse(&tool, refusal).await,
-    }
+    })
 }
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
@@ -54,9 +55,9 @@ async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal
 }
 
 async fn begin(start: Start, CallBody { request, detached, callback, stray }: CallBody) -> Response {
-    let reader = start.reader(request.label.clone());
+    let recipient = start.recipient(request.label.clone());
     if background::is_detached(&start.known, &request, detached) {
-        return background::begin(start, request, callback, &reader).await;
+        return background::begin(start, request, callback, &recipient).await;
     }
     let Start { known: request::KnownRequest { server, headers, .. }, begun } = start;
     let no_callback =
@@ -66,7 +67,7 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray }: Ca
     let id = request.id.clone().unwrap_or_default();
     if !request::wants_events(&headers) {
         let report = explain(request::run(&server, request, Sink::none()).await, stray.as_deref());
-        return reply::report(report, None, &reader, begun).await;
+        return reply::report(report, None, &recipient, begun).await;
     }
     let (sink, mut events) = Sink::new(WAITING);
     let mut call = JoinSet::new();
@@ -77,13 +78,13 @@ async fn begin(start: Start, CallBody { request, detached, callback, stray }: Ca
         Some(event) = events.recv() => (Some(event), None),
         Some(Ok(report)) = call.join_next() => {
             if report.error.as_ref().is_some_and(|fault| reply::status_of(fault) != StatusCode::OK) {
-                return reply::report(explain(report, stray.as_deref()), None, &reader, begun).await;
+                return reply::report(explain(report, stray.as_deref()), None, &recipient, begun).await;
             }
             (None, Some(report))
         }
         () = tokio::time::sleep(UNDECIDED) => (None, None),
     };
-    reply::events(move |to| stream(to, id, (first, events), (call, report), reader, begun))
+    reply::events(move |to| stream(to, id, (first, events), (call, report), recipient, begun))
 }
 
 /// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, `replay` where the outcome is that
@@ -93,7 +94,7 @@ async fn stream(
     id: String,
     (first, mut events): (Option<Event>, Receiver<Event>),
     (mut call, mut report): (JoinSet<Report>, Option<Report>),
-    reader: Reader,
+    recipient: Recipient,
     begun: Begun,
 ) {
     to.send("start", &json!({ "id": id })).await;
@@ -119,7 +120,7 @@ async fn stream(
         if report.id != id {
             to.send("replay", &json!({ "id": report.id })).await;
         }
-        to.end(report, &reader, begun).await;
+        to.end(report, &recipient, begun).await;
     }
 }
 
@@ -268,24 +269,25 @@ fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N
 }
 
 /// `POST /v1/calls`.
-pub async fn batch(start: Start, body: Body) -> Response {
+pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
+    let start = known.start()?;
     if start.known.headers.contains_key(request::IDEMPOTENCY_KEY) {
         let words = "An Idempotency-Key stands for one call: make the calls of a batch without it.";
-        return Refusal::malformed(words).into_response();
+        return Err(Refusal::malformed(words));
     }
     let received = match body::read(&start.known, "", body, |_| true).await {
         Ok(received) => received,
-        Err(refusal) => return start.refuse("", refusal).await,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let batch = match body::parse(&start.known, received.text, parse_batch).await {
         Ok(batch) => batch,
-        Err(refusal) => return start.refuse("", refusal).await,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
-    let reader = start.reader(batch.user.clone());
+    let recipient = start.recipient(batch.user.clone());
     let speakers = begin_batch(&start, batch, received.counted);
     // The charge covers the arguments that no call has yet.
     let (charge, begun) = (received.charge, start.begun);
-    reply::events(async move |to| {
+    Ok(reply::events(async move |to| {
         let (mut speakers, _charge) = (speakers, charge);
         let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
         to.send("batch", &json!({ "calls": calls })).await;
@@ -294,11 +296,11 @@ pub async fn batch(start: Start, body: Body) -> Response {
                 Stage::Prepare => to.send("start", &json!({ "call": &*call })).await,
                 Stage::Processing(event) => to.tell(&event, Some(&call)).await,
                 Stage::Output(text) => to.send("chunk", &json!({ "text": text, "call": &*call })).await,
-                Stage::Completed(report) => to.end(*report, &reader, begun.clone()).await,
+                Stage::Completed(report) => to.end(*report, &recipient, begun.clone()).await,
             }
         }
         to.send("done", &json!({ "calls": calls.len() })).await;
-    })
+    }))
 }
 
 fn begin_batch(start: &Start, batch: BatchBody, mut counted: usize) -> Speakers {
@@ -348,16 +350,17 @@ struct ActionBody {
 }
 
 /// `POST /v1/actions`: the call that a model wrote into its text.
-pub async fn act(start: Start, body: Body) -> Response {
-    match read_action(&start, body).await {
+pub async fn act(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
+    let start = known.start()?;
+    Ok(match read_action(&start, body).await {
         Ok(action) => run_action(start, action).await,
         Err(refusal) => start.refuse("", refusal).await,
-    }
+    })
 }
 
 /// A body that was read: the model's text, and the call that it may lead to.
 struct Action {
-    reading: action::Reading,
+    reading: action::ParsedText,
     request: CallRequest,
     charge: Place,
 }
@@ -380,16 +383,16 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
 }
 
 async fn run_action(start: Start, Action { reading, request, charge }: Action) -> Response {
-    let reader = start.reader(request.label.clone());
+    let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
     let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
     drop(charge);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
-    let outcome = answer.outcome.take().map(|report| report.for_reader(reader.operator, reader.label.as_deref()));
+    let outcome = answer.outcome.take().map(|report| report.for_reader(recipient.operator, recipient.label.as_deref()));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
-    let (payer, answer) = (reader.payer, Arc::new(answer));
+    let (payer, answer) = (recipient.payer, Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
-        let Answer { lead, dialect, observation, warnings, .. } = &*answer;
+        let ActionResult { lead, dialect, observation, warnings, .. } = &*answer;
         answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;
         to.write_all(b"\n")
     };
@@ -414,15 +417,16 @@ struct ActionAnswer<'a> {
 pub const MCP_PATH: &str = "/mcp";
 
 /// The MCP server, behind the same gate and the same quotas as everything else here.
-pub async fn mcp(start: Start, request: Request) -> Response {
+pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refusal> {
+    let start = known.start()?;
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
         let KnownRequest { server, caller, .. } = start.known;
-        return server.mcp.other(caller, parts).await.map(Body::new);
+        return Ok(server.mcp.other(caller, parts).await.map(Body::new));
     }
     let received = match body::read(&start.known, "", body, |length| length > body::SMALL).await {
         Ok(received) => received,
-        Err(refusal) => return start.refuse("", refusal).await,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let Start { known, begun } = start;
     let message = body::parse(&known, received.text, |text| Message::read(text.as_bytes())).await;
@@ -432,7 +436,7 @@ pub async fn mcp(start: Start, request: Request) -> Response {
     if recorded {
         answer.extensions_mut().insert(reply::Recorded);
     }
-    answer.map(Body::new)
+    Ok(answer.map(Body::new))
 }
 
 #[cfg(test)]

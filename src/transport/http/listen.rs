@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -35,10 +34,8 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-impl FromStr for Address {
-    type Err = String;
-
-    fn from_str(written: &str) -> Result<Address, String> {
+impl Address {
+    pub fn parse(written: &str) -> Result<Address, String> {
         match written.strip_prefix("unix:") {
             Some("") => Err("name the socket: unix:PATH".to_owned()),
             Some(path) => std::path::absolute(path).map(Address::Unix).map_err(|e| e.to_string()),
@@ -47,9 +44,7 @@ impl FromStr for Address {
             }),
         }
     }
-}
 
-impl Address {
     /// Whether only this machine can reach it.
     pub fn is_local(&self) -> bool {
         match self {

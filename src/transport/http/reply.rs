@@ -145,15 +145,15 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
     }
 }
 
-/// Who reads an answer, and pays for the room that it takes.
-pub struct Reader {
+/// Who gets an answer, and pays for the memory that it takes.
+pub struct Recipient {
     pub payer: Payer,
     pub operator: bool,
     pub label: Option<String>,
 }
 
-impl Reader {
-    /// A report as this reader may see it, between two texts, once it has room.
+impl Recipient {
+    /// A report as this recipient may see it, between two texts, once it has room.
     pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
         let before = before.to_owned();
         let write = move |report: &Report, to: &mut dyn Write| {
@@ -167,12 +167,12 @@ impl Reader {
 }
 
 /// A report as a whole answer. `status`: in the place of that of its fault, unless the host itself failed.
-pub async fn report(report: Report, status: Option<StatusCode>, reader: &Reader, begun: Begun) -> Response {
+pub async fn report(report: Report, status: Option<StatusCode>, recipient: &Recipient, begun: Begun) -> Response {
     let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
     let status = status.filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR).unwrap_or(own);
     let retryable = report.error.as_ref().filter(|fault| fault.retryable && status != StatusCode::OK);
     let (retry, kept) = (retryable.map(retry_after), (begun, report.turn.clone()));
-    let mut response = document(reader.write(report, "", "\n").await, kept);
+    let mut response = document(recipient.write(report, "", "\n").await, kept);
     *response.status_mut() = status;
     response.extensions_mut().insert(Recorded);
     if let Some(retry) = retry {
@@ -192,13 +192,13 @@ pub fn document(built: Option<Built>, kept: impl Send + 'static) -> Response {
 
 /// The pieces of a text. What is `kept` lasts until the last of them is sent.
 fn pieces<K: Send + 'static>(text: Vec<u8>, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    struct Text<K>(Vec<u8>, K);
-    impl<K> AsRef<[u8]> for Text<K> {
+    struct TextOwner<K>(Vec<u8>, K);
+    impl<K> AsRef<[u8]> for TextOwner<K> {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    let mut rest = Bytes::from_owner(Text(text, kept));
+    let mut rest = Bytes::from_owner(TextOwner(text, kept));
     let next = move || (!rest.is_empty()).then(|| Ok(rest.split_to(rest.len().min(PIECE))));
     stream::iter(std::iter::from_fn(next))
 }
@@ -242,9 +242,9 @@ impl Events {
     }
 
     /// Sends the one `end` of a call.
-    pub async fn end(&self, report: Report, reader: &Reader, begun: Begun) {
+    pub async fn end(&self, report: Report, recipient: &Recipient, begun: Begun) {
         let kept = (begun, report.turn.clone());
-        if let Some((text, room)) = reader.write(report, "event: end\ndata: ", "\n\n").await {
+        if let Some((text, room)) = recipient.write(report, "event: end\ndata: ", "\n\n").await {
             self.send_text(text, (room, kept)).await;
         }
     }

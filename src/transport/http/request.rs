@@ -1,6 +1,6 @@
 //! What a handler takes of a request: the server, and who calls.
 
-use super::reply::{self, Begun, Reader, Refusal, Response};
+use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
 use crate::base::lock;
 use crate::fault::{Fault, Kind};
@@ -44,6 +44,12 @@ impl KnownRequest {
         self.server.service.who(&self.caller, None)
     }
 
+    /// Begins what leads to calls, unless the server stops.
+    pub fn start(self) -> Result<Start, Refusal> {
+        let begun = lock(&self.server.begin).clone().ok_or_else(Refusal::stopping)?;
+        Ok(Start { known: self, begun })
+    }
+
     /// A fault of the service outside of a call.
     pub fn refusal(&self, fault: Fault) -> Refusal {
         if self.is_operator() { fault.for_operator() } else { fault }.into()
@@ -77,16 +83,6 @@ pub struct Start {
     pub begun: Begun,
 }
 
-impl FromRequestParts<Arc<Server>> for Start {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Start, Refusal> {
-        let known = KnownRequest::from_request_parts(parts, server).await?;
-        let begun = lock(&server.begin).clone().ok_or_else(Refusal::stopping)?;
-        Ok(Start { known, begun })
-    }
-}
-
 impl Start {
     /// A call of this request.
     pub fn request(&self, tool: String, arguments: Arguments) -> CallRequest {
@@ -99,19 +95,19 @@ impl Start {
     }
 
     /// Who reads the answer.
-    pub fn reader(&self, label: Option<String>) -> Reader {
+    pub fn recipient(&self, label: Option<String>) -> Recipient {
         let KnownRequest { server, caller, .. } = &self.known;
         let payer = Payer::new(server.service.limiter(), &caller.user);
-        Reader { payer, operator: self.known.is_operator(), label }
+        Recipient { payer, operator: self.known.is_operator(), label }
     }
 
     /// Refuses a request that leads to no call, which leaves its record like every other refusal.
     pub async fn refuse(self, tool: &str, refusal: Refusal) -> Response {
-        let reader = self.reader(None);
+        let recipient = self.recipient(None);
         let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
         let request = CallRequest { id: Some(service::new_id()), counted: usize::MAX, ..request };
         let report = run(&self.known.server, request, Sink::none()).await;
-        reply::report(report, Some(refusal.status), &reader, self.begun).await
+        reply::report(report, Some(refusal.status), &recipient, self.begun).await
     }
 }
 

@@ -110,7 +110,7 @@ fn offered(known: &KnownRequest, caller: &Caller) -> Result<Vec<Arc<Tool>>, Faul
 }
 
 fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {
-    let format = parameter(uri, "format").map(|format| format.parse()).transpose();
+    let format = parameter(uri, "format").map(|format| Format::parse(&format)).transpose();
     format.map_err(|why| Refusal::malformed(format!("format: {why}.")))
 }
 

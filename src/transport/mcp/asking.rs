@@ -5,7 +5,7 @@ use crate::base::places::Place;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::policy::Ask;
-use crate::service::output::{Client, Questions};
+use crate::service::output::{AskableClient, Questions};
 use crate::service::{self, Limiter, Question};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
@@ -113,7 +113,7 @@ pub fn abilities(context: &RequestContext<RoleServer>) -> Vec<Ask> {
 }
 
 /// The error for a client that lacks what a tool asks.
-pub fn missing(questions: &Questions, client: &Client) -> ErrorData {
+pub fn missing(questions: &Questions, client: &AskableClient) -> ErrorData {
     let missing = questions.asks().unwrap_or_default().into_iter().filter(|ask| !client.can.contains(ask));
     let named: Map<String, Value> = missing.map(|ask| (ask.word().to_owned(), json!({}))).collect();
     let needed: ClientCapabilities = serde_json::from_value(Value::Object(named)).unwrap_or_default();

@@ -161,7 +161,7 @@ impl Frontend {
         let (open, operator) = (self.mcp.questions.clone(), who.operator);
         let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
         let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
-        let client = output::Client { can, answers, state };
+        let client = output::AskableClient { can, answers, state };
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let approver = approver(asked, person.as_ref());
         let call = CallRequest { client, approver, ..call };
@@ -236,7 +236,7 @@ impl Frontend {
         kept: Place,
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
-        let client = output::Client { can: asking::abilities(context), ..Default::default() };
+        let client = output::AskableClient { can: asking::abilities(context), ..Default::default() };
         let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
         let call = CallRequest { client, approver: approver(asked, None), ..call };
         let (user, payer) = (self.who(asked, context).user, asked.payer.clone());

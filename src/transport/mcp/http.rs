@@ -257,7 +257,7 @@ fn busy(words: &str, id: Option<RequestId>) -> Response<Replies> {
     response
 }
 
-fn refused(status: StatusCode, refusal: &message::Refusal) -> Response<Replies> {
+fn refused(status: StatusCode, refusal: &message::ErrorReply) -> Response<Replies> {
     let mut bytes = Vec::new();
     let written = message_of(refusal).and_then(|message| visible(&message, &mut bytes));
     let mut response = reply(status, written.map(|()| bytes).unwrap_or_default().into());

@@ -3,7 +3,7 @@
 use crate::base::{lock, text};
 use crate::manifest::{Document, Manifest};
 use crate::registry::{self, Snapshot};
-use crate::service::output::{self, Shape};
+use crate::service::output::{self, OutputKind};
 use crate::service::{Caller, Effects, Report, Service};
 use crate::transport::export;
 use crate::transport::names::Names;
@@ -308,7 +308,9 @@ pub fn prompt(report: &Report) -> Result<GetPromptResult, ErrorData> {
 pub fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
     let failed = |why: String| ErrorData::internal_error(format!("This resource cannot be read: {why}"), None);
     let output = report.output_data.as_ref().map(|output| output.as_str()).unwrap_or_default();
-    let Ok(Shape::Content(content)) = Shape::read(output) else { return Err(failed("it has no content".into())) };
+    let Ok(OutputKind::Content(content)) = OutputKind::read(output) else {
+        return Err(failed("it has no content".into()));
+    };
     let blocks: Vec<Value> = serde_json::from_str(content.blocks.get()).map_err(|e| failed(e.to_string()))?;
     let contents: Vec<Value> = blocks.into_iter().map(|mut block| block["resource"].take()).collect();
     let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});

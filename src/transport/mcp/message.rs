@@ -32,7 +32,7 @@ pub struct Received {
 }
 
 /// What one line or body is: `None` for an empty line or an unknown notification; an error to send back.
-pub struct Message(pub(super) Result<Option<Received>, Refusal>);
+pub struct Message(pub(super) Result<Option<Received>, ErrorReply>);
 
 impl Message {
     pub fn read(line: &[u8]) -> Message {
@@ -45,7 +45,7 @@ impl Message {
     }
 }
 
-pub fn read(line: &[u8]) -> Result<Option<Received>, Refusal> {
+pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return Ok(None);
@@ -94,9 +94,10 @@ fn cut_arguments(text: &str) -> Option<(String, String)> {
     Some((format!("{}{{}}{}", &text[..at], &text[at + arguments.len()..]), arguments.to_owned()))
 }
 
-pub type Refusal = Box<TxJsonRpcMessage<RoleServer>>;
+/// A JSON-RPC error that answers a message which cannot be served.
+pub type ErrorReply = Box<TxJsonRpcMessage<RoleServer>>;
 
-pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> Refusal {
+pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> ErrorReply {
     Box::new(JsonRpcMessage::error(ErrorData::new(code, words.to_owned(), None), id))
 }
 

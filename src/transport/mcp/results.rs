@@ -6,7 +6,7 @@
 use crate::base::json::{self, Indented};
 use crate::base::places::Place;
 use crate::base::text::{self, Visible};
-use crate::service::output::{self, Shape};
+use crate::service::output::{self, OutputKind};
 use crate::service::{Report, Slot};
 use crate::transport::answers::{self, Payer, visible};
 use crate::transport::export;
@@ -132,8 +132,8 @@ impl Success {
             serde_json::value::to_raw_value(&report.envelope()).unwrap_or_else(|_| null())
         } else {
             let output = report.output_data.map_or_else(null, Box::from);
-            match Shape::read(output.get()) {
-                Ok(Shape::Content(content)) => {
+            match OutputKind::read(output.get()) {
+                Ok(OutputKind::Content(content)) => {
                     blocks = Some(content.blocks.to_owned());
                     content.structured.map_or_else(null, ToOwned::to_owned)
                 }

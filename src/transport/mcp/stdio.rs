@@ -4,7 +4,7 @@
 //! open.
 
 use super::frontend::{Frontend, Mcp};
-use super::message::{self, Received, Refusal, id_of, message_of, refusal};
+use super::message::{self, ErrorReply, Received, id_of, message_of, refusal};
 use super::request::McpRequest;
 use super::results::ResultContent;
 use crate::base::lock;
@@ -188,7 +188,7 @@ impl StdioConnection {
 
     /// The message as rmcp gets it. rmcp hears of no cancelled request: it would forget the id while the call still
     /// ends, and send the answer of one request to the next under that id.
-    async fn open(&self, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Refusal> {
+    async fn open(&self, received: Received) -> Result<Option<RxJsonRpcMessage<RoleServer>>, ErrorReply> {
         let Received { mut message, arguments, .. } = received;
         match &mut message {
             JsonRpcMessage::Request(request) => {

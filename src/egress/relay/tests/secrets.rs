@@ -186,7 +186,7 @@ async fn nothing_is_sent_to_a_host_with_another_certificate() {
         "{answer}"
     );
     let (target, refusal) = rig.refusal(TrafficKind::Connection).await;
-    assert!(target == "a.test:8443" && matches!(refusal, Refusal::Tls { .. }), "{target} {refusal:?}");
+    assert!(target == "a.test:8443" && matches!(refusal, RefusalReason::Tls { .. }), "{target} {refusal:?}");
     assert_eq!(take(&kept), "");
 }
 

@@ -28,9 +28,9 @@ pub enum Test {
     AnyOf(u32),
 }
 
-/// How the program refuses.
+/// What the program does with a system call that it denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum DenyAction {
     /// By the error of the rule.
     Errno,
     /// By a notification, which is answered with that error, or with ENOSYS by the kernel without a listener.
@@ -81,11 +81,11 @@ fn offset(argument: u32) -> u32 {
 }
 
 /// The instructions for a number that matched. Jumps have 8 bits; the tests would see one that is cut off.
-fn block(rule: &Rule, refusal: Refusal) -> Vec<Insn> {
+fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
     let (argument, groups, otherwise) = match rule {
         Allow => return vec![insn(RETURN, 0, 0, RET_ALLOW)],
         // Error 0 is not a refusal: the call is said to have succeeded.
-        Errno(1..) if refusal == Refusal::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
+        Errno(1..) if refusal == DenyAction::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Rule::Notify => return vec![insn(RETURN, 0, 0, RET_USER_NOTIF)],
         Errno(errno) => return vec![insn(RETURN, 0, 0, RET_ERRNO | errno)],
         Case(argument, groups, otherwise) => (*argument, *groups, *otherwise),
@@ -154,7 +154,7 @@ fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut
 }
 
 /// The whole filter. A call of another architecture kills the process.
-pub fn compile(runs: &[(u32, Rule)], refusal: Refusal) -> Vec<Insn> {
+pub fn compile(runs: &[(u32, Rule)], refusal: DenyAction) -> Vec<Insn> {
     let mut out = vec![
         insn(LOAD, 0, 0, OFFSET_ARCH),
         insn(IF_EQUAL, 1, 0, AUDIT_ARCH_X86_64),

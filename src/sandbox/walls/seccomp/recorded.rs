@@ -4,7 +4,7 @@
 //! answers the first with the rule's error, always, and lets the second go on to the other walls. Without a
 //! listener the kernel refuses both with ENOSYS (seccomp_unotify(2)).
 
-use super::bpf::{self, Insn, Refusal, Rule};
+use super::bpf::{self, DenyAction, Insn, Rule};
 use nix::libc;
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ impl Recorded {
     pub fn program(&self) -> Vec<Insn> {
         let mut rules = self.0.clone();
         rules.extend(FILES.iter().map(|(number, _)| (*number, Rule::Notify)));
-        bpf::compile(&super::runs(&rules), Refusal::Notify)
+        bpf::compile(&super::runs(&rules), DenyAction::Notify)
     }
 
     /// The error with which a call is refused; `None`: the rules let it through.

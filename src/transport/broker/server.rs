@@ -18,9 +18,9 @@ pub const WAITING: usize = 64 << 10;
 /// Requests that are remembered after their answer.
 const ENDED: usize = 4096;
 
-/// One `[[broker]]`.
+/// One `[[broker]]` of the configuration.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct BrokerSettings {
     pub terms: Terms,
     pub request: Topic,
     pub response: Topic,
@@ -47,10 +47,10 @@ pub struct Announcing {
     pub ttl: i64,
 }
 
-/// One entry while it is served.
-pub struct Face {
+/// One `[[broker]]` while it is served.
+pub struct BrokerServer {
     pub service: Arc<Service>,
-    pub entry: Entry,
+    pub entry: BrokerSettings,
     pub link: Link,
     /// For calls that run.
     pub running: Arc<Places>,
@@ -62,7 +62,7 @@ pub struct Face {
     pub kill: CancellationToken,
 }
 
-impl Face {
+impl BrokerServer {
     pub fn caller(&self) -> Caller {
         Caller::named(self.entry.caller.clone())
     }

@@ -4,7 +4,7 @@
 //! its call.
 
 use crate::base::{lock, text};
-use crate::broker::{Delivery, Link, LinkState, Source, Terms, ToolServiceResponse, Topic};
+use crate::broker::{Delivery, Link, LinkState, Subscription, Terms, ToolServiceResponse, Topic};
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,8 @@ pub enum ServiceMessage {
     TooMuch,
 }
 
-pub struct Line {
+/// A connection to one request queue of a tool service, and the calls that wait for its replies.
+pub struct ServiceConnection {
     pub link: Link,
     waiting: Arc<Waiting>,
     /// For people.
@@ -41,11 +42,12 @@ pub struct Line {
 /// Whoever waits, by the id of the request.
 #[derive(Default)]
 struct Waiting {
-    by_id: Mutex<HashMap<String, Place>>,
+    by_id: Mutex<HashMap<String, WaitingCall>>,
     strays: AtomicU64,
 }
 
-struct Place {
+/// A call that waits for replies.
+struct WaitingCall {
     inbox: Arc<Inbox>,
     /// Bytes that may still come.
     room: u64,
@@ -79,10 +81,10 @@ impl Inbox {
     }
 }
 
-impl Line {
-    pub fn open(terms: Terms, requests: Topic, replies: Topic) -> Line {
+impl ServiceConnection {
+    pub fn open(terms: Terms, requests: Topic, replies: Topic) -> ServiceConnection {
         let name = format!("{requests} of {terms}");
-        let (link, mut came) = Link::open(terms, Source::All { topic: replies }, requests);
+        let (link, mut came) = Link::open(terms, Subscription::All { topic: replies }, requests);
         let waiting = Arc::<Waiting>::default();
         let listening = waiting.clone();
         tokio::spawn(async move {
@@ -90,7 +92,7 @@ impl Line {
                 listening.got(&delivery);
             }
         });
-        Line { link, waiting, name }
+        ServiceConnection { link, waiting, name }
     }
 
     pub fn is_connected(&self) -> bool {
@@ -100,19 +102,20 @@ impl Line {
     /// As `status` shows it.
     pub fn status(&self) -> Value {
         let strays = self.waiting.strays.load(Ordering::Relaxed);
-        let shown = |connected: bool, since: String| json!({ "at": self.name, "connected": connected, "since": since, "strays": strays });
-        match self.link.state() {
-            LinkState::Connected { since } => shown(true, since.to_string()),
-            LinkState::Away { since, why } => {
-                let mut away = shown(false, since.to_string());
-                away["why"] = json!(why);
-                away
-            }
+        let (connected, since, why) = match self.link.state() {
+            LinkState::Connected { since } => (true, since, None),
+            LinkState::Away { since, why } => (false, since, Some(why)),
+        };
+        let mut status =
+            json!({ "at": self.name, "connected": connected, "since": since.to_string(), "strays": strays });
+        if let Some(why) = why {
+            status["why"] = json!(why);
         }
+        status
     }
 
-    /// Where it leads, and why it has no reader.
-    pub fn nobody(&self) -> String {
+    /// Where it leads, and why nothing reads there.
+    pub fn failure(&self) -> String {
         match self.link.state() {
             LinkState::Connected { .. } => format!("{}: no queue is bound there", self.name),
             LinkState::Away { why, .. } => format!("{}: {why}", self.name),
@@ -127,10 +130,10 @@ impl Waiting {
         let Some((inbox, room)) = place else {
             // Of another caller on the same queue, or late, or a repetition.
             self.strays.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "a reply without a call that waits for it");
+            tracing::debug!(target: "toolhost::remote", id = text::head(id, 60), "no call waits for this reply");
             return;
         };
-        // Outside of the lock, which every call of the line takes.
+        // Outside of the lock, which every call of the connection takes.
         let heard = read(&delivery.body, room);
         match &heard {
             // An empty part says nothing.
@@ -167,16 +170,16 @@ fn read(body: &[u8], room: u64) -> ServiceMessage {
 
 /// One call's place. Dropped: its replies are strays.
 pub struct Waiter {
-    pub line: Arc<Line>,
+    pub connection: Arc<ServiceConnection>,
     pub id: String,
     inbox: Arc<Inbox>,
 }
 
 impl Waiter {
-    pub fn new(line: &Arc<Line>, room: u64) -> Waiter {
+    pub fn new(connection: &Arc<ServiceConnection>, room: u64) -> Waiter {
         let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
-        lock(&line.waiting.by_id).insert(id.clone(), Place { inbox: inbox.clone(), room });
-        Waiter { line: line.clone(), id, inbox }
+        lock(&connection.waiting.by_id).insert(id.clone(), WaitingCall { inbox: inbox.clone(), room });
+        Waiter { connection: connection.clone(), id, inbox }
     }
 
     pub async fn next(&self) -> ServiceMessage {
@@ -186,7 +189,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        lock(&self.line.waiting.by_id).remove(&self.id);
+        lock(&self.connection.waiting.by_id).remove(&self.id);
     }
 }
 

@@ -23,8 +23,8 @@ pub const HIDDEN: &str = "***";
 pub const SHORTEST: usize = 8;
 /// Stands where a text was cut: `…` at its start or end, `[…]` within it, and in a log a line `[… so many bytes …]`.
 pub const CUT: &str = "[…]";
-/// Most bytes of all patterns of secrets: beyond it, whole texts are hidden.
-const MOST_BYTES: usize = 1 << 20;
+/// Most bytes of all secrets: beyond it, whole texts are hidden. Each takes up to ten times its length to be found.
+const MOST_BYTES: usize = 100 * 1024;
 /// Longest encoded character, bytes: two halves as `\ud83d\ude00`.
 const LONGEST_CODE: usize = 12;
 /// Bytes of a text for each character of a secret that was encoded twice.
@@ -38,6 +38,8 @@ const NAMED: [(&[u8], u8); 5] =
 #[derive(Clone, Default)]
 pub struct Mask {
     secrets: BTreeSet<String>,
+    /// Their length together; they are not kept once it is over `MOST_BYTES`.
+    bytes: usize,
     finder: OnceLock<Option<Arc<Finder>>>,
 }
 
@@ -45,18 +47,39 @@ impl Mask {
     /// Hides this text, and each of its lines, as a log shows them.
     pub fn add(&mut self, secret: &str) {
         let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
-        self.secrets.extend(parts.filter(|part| part.len() >= SHORTEST).map(str::to_owned));
-        self.finder.take();
+        parts.filter(|part| part.len() >= SHORTEST).for_each(|part| self.insert(part));
     }
 
     pub fn join(&mut self, other: Mask) {
-        self.secrets.extend(other.secrets);
+        self.bytes = if other.is_over() { other.bytes } else { self.bytes };
+        other.secrets.iter().for_each(|secret| self.insert(secret));
+    }
+
+    fn insert(&mut self, secret: &str) {
         self.finder.take();
+        if self.is_over() || self.secrets.contains(secret) {
+            return;
+        }
+        self.bytes += secret.len();
+        if self.is_over() {
+            self.secrets.clear();
+        } else {
+            self.secrets.insert(secret.to_owned());
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.bytes > MOST_BYTES
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes == 0
     }
 
     /// `None`: the secrets are too long together.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        self.finder.get_or_init(|| Finder::new(&self.secrets).map(Arc::new)).clone()
+        let find = || Finder::new(&self.secrets).filter(|_| !self.is_over()).map(Arc::new);
+        self.finder.get_or_init(find).clone()
     }
 
     /// The text with every secret hidden, and what a cut may have left of one.
@@ -85,7 +108,7 @@ impl Mask {
     /// Texts that follow each other with this between them: what is hidden stands where it begins.
     fn pieces<T: AsRef<str>>(&self, texts: &[T], between: &str, cut: bool) -> Vec<String> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
-        if self.secrets.is_empty() || texts.iter().all(|text| text.is_empty()) {
+        if self.is_empty() || texts.iter().all(|text| text.is_empty()) {
             return texts.into_iter().map(str::to_owned).collect();
         }
         let Some(finder) = self.finder() else { return vec![HIDDEN.to_owned(); texts.len()] };
@@ -109,7 +132,7 @@ impl Mask {
     /// The answer of a tool with the secrets hidden that stand in its texts and numbers; of the names of members those
     /// of `names` alone. `None`: there is none. It stays one JSON document.
     pub fn answer(&self, json: &str, names: &Mask) -> Option<String> {
-        if self.secrets.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let shown = self.tokens(json, names).unwrap_or_else(|| format!("\"{HIDDEN}\""));
@@ -144,7 +167,7 @@ impl Mask {
     /// What can be shown of a text once this piece of it has come; `None`: nothing more comes.
     pub fn piece(&self, stream: &mut TextStream, piece: Option<&str>) -> String {
         let text = piece.unwrap_or_default();
-        if self.secrets.is_empty() {
+        if self.is_empty() {
             return text.to_owned();
         }
         let Some(finder) = self.finder() else {
@@ -197,14 +220,7 @@ pub struct Finder {
 
 impl Finder {
     fn new(secrets: &BTreeSet<String>) -> Option<Finder> {
-        let (mut all, mut bytes) = (BTreeSet::new(), 0);
-        for pattern in secrets.iter().flat_map(|secret| patterns(secret)) {
-            bytes += pattern.len();
-            if bytes > MOST_BYTES {
-                return None;
-            }
-            all.insert(pattern);
-        }
+        let all: BTreeSet<_> = secrets.iter().flat_map(|secret| patterns(secret)).collect();
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
         let patterns = NFA::builder().prefilter(false).build(&all).ok()?;
         let start = patterns.start_state(Anchored::No).ok()?;

@@ -2,35 +2,38 @@
 //! of the cores.
 
 use super::output;
+use crate::base::places::Places;
 use crate::executor::Ending;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 
-/// Half of the cores; the other half is left to quick calls.
-static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+/// Half of the cores; the other half is left to quick calls. Principals take turns.
+static PLACES: LazyLock<Arc<Places>> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Arc::new(Semaphore::new((cores / 2).max(1)))
+    Places::new((cores / 2).max(1), usize::MAX)
 });
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Until {
     pub began: Instant,
     pub limit: Duration,
+    /// Whose call it is.
+    pub principal: Arc<str>,
 }
 
 impl Until {
     /// Of a call whose own limit is not known yet.
-    pub fn usual(began: Instant, asked_ms: Option<u64>) -> Until {
+    pub fn usual(principal: &str, asked_ms: Option<u64>) -> Until {
         let usual = Limit::TimeoutMs.house_default();
-        Until { began, limit: Duration::from_millis(asked_ms.unwrap_or(usual).min(usual)) }
+        let limit = Duration::from_millis(asked_ms.unwrap_or(usual).min(usual));
+        Until { began: Instant::now(), limit, principal: principal.into() }
     }
 
     /// Does the work. At the time limit the call stops waiting; long work goes on until its own bound ends it.
     pub async fn run<T: Send + 'static>(
-        self,
+        &self,
         long: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Fault> {
@@ -38,7 +41,7 @@ impl Until {
             return Ok(work());
         }
         let apart = async {
-            let place = PLACES.clone().acquire_owned().await;
+            let place = PLACES.enter(&self.principal).await;
             // The work keeps its place until it is over, also when no call waits for it any longer.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };

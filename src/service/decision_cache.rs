@@ -53,7 +53,7 @@ impl DecisionCache {
     }
 
     /// The same for a call: files that take long to read hold up no other one.
-    pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: Until) -> Result<Arc<Decided>, Fault> {
+    pub async fn decided_for(self: &Arc<Self>, tool: &Arc<Tool>, until: &Until) -> Result<Arc<Decided>, Fault> {
         if let Some(decided) = self.kept(tool) {
             return Ok(decided);
         }

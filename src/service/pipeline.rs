@@ -144,13 +144,13 @@ impl Service {
     async fn decide(&self, asked: &PendingCall, record: &mut CallRecord) -> Result<Target, Fault> {
         record.enters(Stage::Decide);
         let CallRequest { timeout_ms: asked_ms, explain, .. } = asked.request;
-        let mut until = blocking::Until::usual(Instant::now(), asked_ms);
         let (decisions, rights, tool) = self.tool(&asked.request, record)?;
-        let decided = decisions.decided_for(&tool, until).await?;
+        let mut until = blocking::Until::usual(&rights.principal, asked_ms);
+        let decided = decisions.decided_for(&tool, &until).await?;
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;
         until.limit = Duration::from_millis(policy::time_ms(&decided.decision, asked_ms)?);
-        let input = checked(&tool.manifest, &asked.arguments, (asked_ms, until), record).await?;
+        let input = checked(&tool.manifest, &asked.arguments, (asked_ms, &until), record).await?;
         rights.accepts(&tool.manifest.id, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
         self.target(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until }, input, record).await
     }
@@ -305,10 +305,11 @@ impl Service {
         target: &Target,
         record: &mut CallRecord,
     ) -> Result<Text, Fault> {
-        let until = target.found.until;
+        let until = &target.found.until;
         // The tool may have used all of its time; the check comes after.
         let used_all = Instant::now().checked_sub(until.limit).unwrap_or(until.began);
-        let until = blocking::Until { began: until.began.max(used_all), limit: until.limit + quantity::OVERDUE };
+        let (began, limit) = (until.began.max(used_all), until.limit + quantity::OVERDUE);
+        let until = &blocking::Until { began, limit, ..until.clone() };
         let manifest = &target.found.tool.manifest;
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
@@ -405,8 +406,8 @@ impl Service {
     ) -> Result<Outcome, Fault> {
         record.enters(Stage::Prepare);
         let came = target.found.until.began;
-        let confinement = self.confined(target, asked.environment.as_ref(), record).await?;
         asked.count(&self.limiter, target)?;
+        let confinement = self.confined(target, asked.environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = || policy::time_ms(decision, target.asked_ms).map(Duration::from_millis);
@@ -570,7 +571,7 @@ impl StreamedAnswer {
 async fn checked(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    (asked_ms, until): (Option<u64>, blocking::Until),
+    (asked_ms, until): (Option<u64>, &blocking::Until),
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let (long, arguments) = (arguments.are_long(), arguments.clone());
@@ -652,7 +653,7 @@ async fn answer_fits(
     manifest: &Arc<Manifest>,
     envelope: Option<Value>,
     output: Text,
-    until: blocking::Until,
+    until: &blocking::Until,
 ) -> Result<Text, Fault> {
     let Some(schema) = &manifest.output else {
         let is_null = envelope.is_none() && output.as_str() == "null";

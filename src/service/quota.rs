@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 pub const RUNNING: usize = 64;
@@ -207,13 +207,14 @@ impl Limiter {
         // However few of them run at once, more may wait.
         let admitted = self.admitted.try_enter_as(&claim(&self.admitted, rights, tools, false), 1).ok_or_else(busy)?;
         let arguments = std::mem::take(&mut request.arguments);
-        let until = blocking::Until::usual(Instant::now(), request.timeout_ms);
+        let until = blocking::Until::usual(&rights.principal, request.timeout_ms);
         let weighed = until.run(arguments.are_long(), move || (weight(&arguments), arguments));
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
         // What is larger than a share has all of it.
         let kib = (bytes / 1024).min(self.arguments.each);
         let reserved = self.arguments.try_enter(&rights.principal, kib).ok_or_else(busy)?;
+        request.body = None;
         let running = loop {
             // Behind the answers that wait for room.
             let answered = || self.answer(&rights.principal, 0);

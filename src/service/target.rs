@@ -204,14 +204,14 @@ impl Service {
         let schemas = schemas.filter(|schema| schema.may_hide).map(|schema| &schema.raw);
         record.script_found(schemas, &given.input);
         let asked_ms = given.timeout_ms.into_iter().chain(*asked_ms).min();
-        let until = blocking::Until::usual(until.began, asked_ms);
-        let input = fits_owners(&owners, given.input, until).await?;
+        let until = blocking::Until { began: until.began, ..blocking::Until::usual(&until.principal, asked_ms) };
+        let input = fits_owners(&owners, given.input, &until).await?;
         let accepted = owners.iter().try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
         let (target, machine) = (policy::RunTarget { site: site.clone(), language }, &decisions.rules.machine);
         let decision = policy::decide_run(&target, &tool.manifest, &owners, &decisions.policies, machine);
         let guest = owners.iter().any(|(_, own)| decisions.snapshot.is_guest(&own.manifest));
-        let mut decision = with_packages(decision, target, guest, decisions.clone(), until).await?;
+        let mut decision = with_packages(decision, target, guest, decisions.clone(), &until).await?;
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, asked_ms);
         if !given.env.is_empty() {
@@ -329,7 +329,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
 }
 
 /// The input, held to the parameters of every owner. If there is one owner, its defaults are filled in.
-async fn fits_owners(owners: &[Owner], given: Value, until: blocking::Until) -> Result<Value, Fault> {
+async fn fits_owners(owners: &[Owner], given: Value, until: &blocking::Until) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
         let long = manifest.parameters.as_ref().is_some_and(|schema| schema.takes_long(&given));
@@ -350,7 +350,7 @@ async fn with_packages(
     policy::RunTarget { site, language }: policy::RunTarget,
     guest: bool,
     decisions: Arc<DecisionCache>,
-    until: blocking::Until,
+    until: &blocking::Until,
 ) -> Result<policy::Decision, Fault> {
     let named = |allowed: &policy::Allowance| allowed.as_ref().is_ok_and(|allowed| allowed.lock_file.is_some());
     let long = decision.package_rules.values().any(named)

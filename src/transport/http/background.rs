@@ -83,7 +83,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
     let background = &server.background;
     let receipt = match (background.receipt(&who, &id), preference(&known.headers).1) {
         (Some(_), _) if request::wants_events(&known.headers) => {
-            return Ok(reply::events(move |to| follow(to, known, who, id)));
+            return Ok(reply::events(move |to| follow(to, known, id)));
         }
         (Some(_), Some(time)) => tokio::select! {
             receipt = background.waited(&who, &id, time) => receipt,
@@ -95,6 +95,8 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
         Some(receipt) if receipt.ended.is_none() => return Ok(reply::json(StatusCode::OK, &json!(receipt))),
         Some(receipt) => {
             let room = room(&known, &who, &id).await;
+            // Both waits were long.
+            let who = known.acting_now()?;
             if let Some(result) = background.result(&who, &id).await.map_err(|fault| known.refusal(fault))? {
                 let text = text::with_field(&json!(receipt), "result", &result) + "\n";
                 return Ok(reply::document(Some((text.into_bytes(), room)), ()));
@@ -130,12 +132,13 @@ async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Place {
 }
 
 /// A call as a stream: `state` as it is and whenever it changes, then one `end`. It goes on for a bounded time.
-async fn follow(to: Events, known: KnownRequest, who: Caller, id: String) {
+async fn follow(to: Events, known: KnownRequest, id: String) {
     let background = &known.server.background;
     let mut shown = None;
     for _ in 0..LOOKS {
         // The present state is sent at once.
         let quiet = shown.map_or(Duration::ZERO, |_| QUIET);
+        let Ok(who) = known.acting_now() else { return };
         let receipt = tokio::select! {
             receipt = background.waited(&who, &id, quiet) => receipt,
             () = known.server.stop.cancelled() => None,
@@ -143,6 +146,7 @@ async fn follow(to: Events, known: KnownRequest, who: Caller, id: String) {
         let Some(receipt) = receipt else { return };
         if receipt.call.phase == Phase::Ended {
             let room = room(&known, &who, &id).await;
+            let Ok(who) = known.acting_now() else { return };
             let result = background.result(&who, &id).await.ok().flatten();
             let (name, json) = result.map_or(("resultLeftOut", "true".to_owned()), |json| ("result", json));
             let text = format!("event: end\ndata: {}\n\n", text::with_field(&json!(receipt), name, &json));

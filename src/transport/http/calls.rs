@@ -47,8 +47,8 @@ pub async fn call(known: KnownRequest, Path(tool): Path<String>, body: Body) -> 
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
     let received = body::read(&start.known, tool, body, |_| true).await?;
-    let request = CallRequest { counted: received.counted, ..start.request(tool.to_owned(), Arguments::default()) };
-    // The service counts the arguments once the body is dropped.
+    let (counted, body) = (received.counted, Some(Arc::new(received.charge)));
+    let request = CallRequest { counted, body, ..start.request(tool.to_owned(), Arguments::default()) };
     let mut body = body::parse(&start.known, received.text, move |text| parse(request, text)).await?;
     body.request.idempotency_key = request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?;
     Ok(body)
@@ -284,11 +284,9 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let recipient = start.recipient(batch.user.clone());
-    let speakers = begin_batch(&start, batch, received.counted);
-    // The charge covers the arguments that no call has yet.
-    let (charge, begun) = (received.charge, start.begun);
+    let mut speakers = begin_batch(&start, batch, (received.counted, received.charge));
+    let begun = start.begun;
     Ok(reply::events(async move |to| {
-        let (mut speakers, _charge) = (speakers, charge);
         let calls: Vec<_> = speakers.calls().map(|(id, tool)| json!({"call": id, "tool": tool})).collect();
         to.send("batch", &json!({ "calls": calls })).await;
         while let Some(StageEvent { call, stage }) = speakers.next().await {
@@ -303,7 +301,8 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     }))
 }
 
-fn begin_batch(start: &Start, batch: BatchBody, mut counted: usize) -> Speakers {
+fn begin_batch(start: &Start, batch: BatchBody, (mut counted, charge): (usize, Place)) -> Speakers {
+    let body = Arc::new(charge);
     let server = &start.known.server;
     let names = tools::ToolNames::new(&start.known);
     let who = server.service.who(&start.known.caller, batch.user.as_deref());
@@ -316,6 +315,7 @@ fn begin_batch(start: &Start, batch: BatchBody, mut counted: usize) -> Speakers 
             timeout_ms: one.timeout_ms,
             // The first call was counted with the body.
             counted: std::mem::take(&mut counted),
+            body: Some(body.clone()),
             ..start.request(tool, Arguments::Text(arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
@@ -362,7 +362,6 @@ pub async fn act(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
 struct Action {
     reading: action::ParsedText,
     request: CallRequest,
-    charge: Place,
 }
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
@@ -377,20 +376,20 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
         idempotency_key: request::idempotency_key(&start.known.headers).map_err(Refusal::unreadable)?,
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
+        body: Some(Arc::new(received.charge)),
         ..start.request(String::new(), Arguments::default())
     };
-    Ok(Action { reading, request, charge: received.charge })
+    Ok(Action { reading, request })
 }
 
-async fn run_action(start: Start, Action { reading, request, charge }: Action) -> Response {
+async fn run_action(start: Start, Action { reading, request }: Action) -> Response {
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
     let answer = request::run_while_served(server, action::act(&server.service, &[], request, reading)).await;
-    drop(charge);
     let Some(mut answer) = answer else { return Refusal::stopping().into_response() };
-    let outcome = answer.outcome.take().map(|report| report.for_reader(recipient.operator, recipient.label.as_deref()));
+    let outcome = answer.outcome.take().map(|report| recipient.view(report));
     let kept = (start.begun, outcome.as_ref().and_then(|report| report.turn.clone()));
-    let (payer, answer) = (recipient.payer, Arc::new(answer));
+    let (payer, answer) = (recipient.payer(), Arc::new(answer));
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let ActionResult { lead, dialect, observation, warnings, .. } = &*answer;
         answers::visible(&ActionAnswer { lead, dialect, observation, warnings, outcome }, to)?;

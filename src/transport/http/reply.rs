@@ -9,10 +9,13 @@ use axum::body::{Body, Bytes};
 use axum::response::IntoResponse;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderValue, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::future::ready;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -147,13 +150,23 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
 
 /// Who gets an answer, and pays for the memory that it takes.
 pub struct Recipient {
-    pub payer: Payer,
-    pub operator: bool,
+    pub service: Arc<Service>,
+    pub caller: Caller,
     pub label: Option<String>,
 }
 
 impl Recipient {
-    /// A report as this recipient may see it, between two texts, once it has room.
+    pub fn payer(&self) -> Payer {
+        Payer::new(self.service.limiter(), &self.caller.user)
+    }
+
+    /// A report as this recipient may see it now.
+    pub fn view(&self, report: Report) -> Report {
+        let operator = self.service.who(&self.caller, None).operator;
+        report.for_reader(operator, self.label.as_deref())
+    }
+
+    /// A report between two texts, once it has room.
     pub async fn write(&self, report: Report, before: &str, after: &'static str) -> Option<Built> {
         let before = before.to_owned();
         let write = move |report: &Report, to: &mut dyn Write| {
@@ -161,9 +174,18 @@ impl Recipient {
             visible(report, to)?;
             to.write_all(after.as_bytes())
         };
-        let report = report.for_reader(self.operator, self.label.as_deref());
-        answers::of_report(self.payer.clone(), report, write).await
+        answers::of_report(self.payer(), self.view(report), write).await
     }
+}
+
+/// An answer with a body that was not paid for yet, once there is room for it.
+pub async fn charged(service: &Service, caller: &Caller, answer: Response) -> Response {
+    let Some(size @ 1..) = answer.body().size_hint().exact() else { return answer };
+    let room = service.limiter().answer(&caller.user, usize::try_from(size).unwrap_or(usize::MAX)).await;
+    let (mut head, body) = answer.into_parts();
+    let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
+    head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    Response::from_parts(head, Body::from_stream(pieces(body.to_bytes(), room)))
 }
 
 /// A report as a whole answer. `status`: in the place of that of its fault, unless the host itself failed.
@@ -191,11 +213,15 @@ pub fn document(built: Option<Built>, kept: impl Send + 'static) -> Response {
 }
 
 /// The pieces of a text. What is `kept` lasts until the last of them is sent.
-fn pieces<K: Send + 'static>(text: Vec<u8>, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
-    struct TextOwner<K>(Vec<u8>, K);
-    impl<K> AsRef<[u8]> for TextOwner<K> {
+fn pieces<T, K>(text: T, kept: K) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
+where
+    T: AsRef<[u8]> + Send + 'static,
+    K: Send + 'static,
+{
+    struct TextOwner<T, K>(T, K);
+    impl<T: AsRef<[u8]>, K> AsRef<[u8]> for TextOwner<T, K> {
         fn as_ref(&self) -> &[u8] {
-            &self.0
+            self.0.as_ref()
         }
     }
     let mut rest = Bytes::from_owner(TextOwner(text, kept));

@@ -6,10 +6,9 @@ use crate::base::lock;
 use crate::fault::{Fault, Kind};
 use crate::service::idempotency::check_key;
 use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
-use crate::transport::answers::Payer;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use std::sync::Arc;
 
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -44,6 +43,15 @@ impl KnownRequest {
         self.server.service.who(&self.caller, None)
     }
 
+    /// Who the request counts as now: its token may be gone since it came, or its role.
+    pub fn acting_now(&self) -> Result<Caller, Refusal> {
+        let caller = self.server.callers.identify(&self.headers).map_err(|_| {
+            let words = "The token of this request is not accepted any more.";
+            Refusal::new(StatusCode::UNAUTHORIZED, Fault::new(Kind::AuthorizationError, words))
+        })?;
+        Ok(self.server.service.who(&caller, None))
+    }
+
     /// Begins what leads to calls, unless the server stops.
     pub fn start(self) -> Result<Start, Refusal> {
         let begun = lock(&self.server.begin).clone().ok_or_else(Refusal::stopping)?;
@@ -72,9 +80,13 @@ impl FromRequestParts<Arc<Server>> for Operator {
         let known = KnownRequest::from_request_parts(parts, server).await?;
         match known.is_operator() {
             true => Ok(Operator(known)),
-            false => Err(Fault::new(Kind::AuthorizationError, "This is for operators of the host.").into()),
+            false => Err(not_operator()),
         }
     }
+}
+
+pub fn not_operator() -> Refusal {
+    Fault::new(Kind::AuthorizationError, "This is for operators of the host.").into()
 }
 
 /// A request that leads to calls. Until it is dropped the server waits with its end.
@@ -97,8 +109,7 @@ impl Start {
     /// Who reads the answer.
     pub fn recipient(&self, label: Option<String>) -> Recipient {
         let KnownRequest { server, caller, .. } = &self.known;
-        let payer = Payer::new(server.service.limiter(), &caller.user);
-        Recipient { payer, operator: self.known.is_operator(), label }
+        Recipient { service: server.service.clone(), caller: caller.clone(), label }
     }
 
     /// Refuses a request that leads to no call, which leaves its record like every other refusal.

@@ -5,7 +5,7 @@ use super::background::no_such_call;
 use super::body;
 use super::gate::parameter;
 use super::reply::{self, Refusal, Response};
-use super::request::{KnownRequest, Operator};
+use super::request::{KnownRequest, Operator, not_operator};
 use crate::base::json::Object;
 use crate::fault::{Fault, Kind};
 use crate::registry::{Filter, Tool};
@@ -176,6 +176,11 @@ pub async fn approve(Operator(known): Operator, Path(call): Path<String>, body: 
     let Approval { approve } = body::parse(&known, received.text, read)
         .await
         .map_err(|_| Refusal::malformed("The body is {\"approve\": true} or {\"approve\": false}."))?;
+    // The body may have been long in coming.
+    let operator = known.acting_now()?;
+    if !operator.operator {
+        return Err(not_operator());
+    }
     match known.server.service.approve(&known.caller, &call, approve) {
         Some(Ok(())) => Ok(reply::json(StatusCode::OK, &json!({ "call": call, "approved": approve }))),
         Some(Err(fault)) => Err(known.refusal(fault)),

@@ -109,14 +109,15 @@ impl Frontend {
 
     /// The tools of this request's caller.
     fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
-        Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)))
+        Ok(self.mcp.lists.find(&self.mcp.service, self.who(McpRequest::find(context)?, context)?))
     }
 
     /// A request that leads to no tool leaves its record like every call.
     async fn refused(&self, context: &RequestContext<RoleServer>, name: &str, fault: Fault) {
         let Ok(asked) = McpRequest::find(context) else { return };
         let request = CallRequest::refused(asked.caller.clone(), name, fault);
-        let request = CallRequest { label: asked.label(context), counted: asked.counted, ..request };
+        let label = asked.label(context).unwrap_or_default();
+        let request = CallRequest { label, counted: asked.counted, ..request };
         drop(self.mcp.service.call(request, Sink::none()).await);
     }
 
@@ -148,7 +149,7 @@ impl Frontend {
         again: Again,
     ) -> Result<Answered, ErrorData> {
         let asked = McpRequest::find(context)?;
-        let who = self.who(asked, context);
+        let who = self.who(asked, context)?;
         let can = asking::abilities(context);
         // Only what may ask is asked back.
         let asks = again.0.is_some() || !can.is_empty();
@@ -162,7 +163,10 @@ impl Frontend {
         let person = Person { operator, older, open, answer: person.into(), question: Mutex::default() };
         let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
         let client = output::AskableClient { can, answers, state };
-        let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
+        let call = match asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments)) {
+            Ok(call) => call,
+            Err(error) => return Err(self.invalid(context, id, error).await),
+        };
         let approver = approver(asked, person.as_ref());
         let call = CallRequest { client, approver, ..call };
         // rmcp only sets a token; dropping the future is what cancels, kills, reaps and records.
@@ -194,7 +198,8 @@ impl Frontend {
         let modern = context.meta.protocol_version().is_some();
         for _ in 0..asking::ROUNDS {
             let (tool, client) = (call.tool.clone(), call.client.clone());
-            let again = (!modern && !client.can.is_empty()).then(|| call.clone());
+            // Each round counts as a call.
+            let again = (!modern && !client.can.is_empty()).then(|| CallRequest { counted: 0, ..call.clone() });
             let (sink, events) = Sink::new(WAITING);
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
@@ -224,8 +229,8 @@ impl Frontend {
     }
 
     /// Who the request counts as, and whether that is an operator.
-    fn who(&self, asked: &McpRequest, context: &RequestContext<RoleServer>) -> Caller {
-        self.mcp.service.who(&asked.caller, asked.label(context).as_deref())
+    fn who(&self, asked: &McpRequest, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+        Ok(self.mcp.service.who(&asked.caller, asked.label(context)?.as_deref()))
     }
 
     /// Begins a call that the client asks after.
@@ -237,17 +242,17 @@ impl Frontend {
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
         let client = output::AskableClient { can: asking::abilities(context), ..Default::default() };
-        let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments));
+        let call = asked.complete(context, CallRequest::new(asked.caller.clone(), id, arguments))?;
         let call = CallRequest { client, approver: approver(asked, None), ..call };
-        let (user, payer) = (self.who(asked, context).user, asked.payer.clone());
+        let (user, payer) = (self.who(asked, context)?.user, asked.payer.clone());
         let Mcp { service, lists, tasks, .. } = &*self.mcp;
         let host = (service.clone(), lists.clone());
         Ok(CreateTaskResult::new(tasks.begin(host, (user, kept), (call, payer), self.closing.clone())).into())
     }
 
     /// The tasks, where this one is the caller's.
-    fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<&TaskManager, ErrorData> {
-        self.mcp.tasks.find(&self.who(McpRequest::find(context)?, context).user, id)
+    fn tasks(&self, context: &RequestContext<RoleServer>, id: &str) -> Result<TaskManager, ErrorData> {
+        self.mcp.tasks.find(&self.who(McpRequest::find(context)?, context)?.user, id)
     }
 }
 
@@ -305,7 +310,10 @@ impl ServerHandler for Frontend {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
         };
-        let offered = self.offered(&context)?;
+        let offered = match self.offered(&context) {
+            Ok(offered) => offered,
+            Err(error) => return Err(self.invalid(&context, &request.name, error).await),
+        };
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
             // Who may call what is not known: the call answers so.
@@ -317,12 +325,16 @@ impl ServerHandler for Frontend {
             let can = context.client_capabilities().is_some_and(|client| client.supports_tasks());
             if !can && used == TaskUse::Required {
                 let tasks = ClientCapabilities::builder().enable_tasks().build();
-                return Err(ErrorData::missing_required_client_capability(tasks));
+                let error = ErrorData::missing_required_client_capability(tasks);
+                return Err(self.invalid(&context, id, error).await);
             }
             // A client whose tasks are too many waits for this call.
             let limiter = self.mcp.service.limiter();
             if let Some(kept) = can.then(|| limiter.tasks.try_enter(&asked.caller.user, 1)).flatten() {
-                return self.begin_task(&context, (id, arguments), kept);
+                return match self.begin_task(&context, (id, arguments), kept) {
+                    Err(error) => Err(self.invalid(&context, id, error).await),
+                    begun => begun,
+                };
             }
         }
         Ok(match self.answer(&context, id, arguments, again).await? {

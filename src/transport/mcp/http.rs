@@ -101,6 +101,10 @@ impl Streamable {
         let user = caller.user.clone();
         let own = McpRequest { approver, arguments: arguments.into(), counted, ..self.request(caller) };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
+        if id.is_some() {
+            // Behind answers that wait for room, so that few more are built meanwhile.
+            drop(own.payer.reserve(1).await);
+        }
         if !begins {
             return self.answer(own, parts, body, (lease, begun)).await;
         }
@@ -227,11 +231,24 @@ fn handle(
     CALLER.scope(caller, async move { rmcp.handle(request).await })
 }
 
-/// What rmcp sends, with the content of the result in it. `held`: as long as this is read.
+/// What rmcp sends, with the content of the result in it, which was paid for when it was built; anything else once
+/// there is room for it. `held`: as long as this is read.
 fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, held: impl Send + 'static) -> Replies {
-    let parts = body.into_data_stream().flat_map(move |data| {
-        let Ok(data) = data;
-        stream::iter(request.parts_of(&data))
+    let paid = body.into_data_stream().then(move |Ok(data)| {
+        let request = request.clone();
+        async move {
+            let room = match request.answer() {
+                None => Some(request.payer.reserve(data.len()).await),
+                Some(_) => None,
+            };
+            (request.parts_of(&data), room)
+        }
+    });
+    let parts = paid.flat_map(|(parts, room)| {
+        stream::iter(parts).map(move |part| {
+            let _room = &room;
+            part
+        })
     });
     streamed(parts, held)
 }

@@ -2,7 +2,7 @@
 
 use super::results::ResultContent;
 use crate::base::{lock, text};
-use crate::service::{Approver, CallRequest, Caller, TraceContext};
+use crate::service::{self, Approver, CallRequest, Caller, TraceContext};
 use crate::transport::answers::Payer;
 use bytes::Bytes;
 use http::request::Parts;
@@ -78,19 +78,26 @@ impl McpRequest {
     }
 
     /// On whose behalf the request of this context comes.
-    pub fn label(&self, context: &RequestContext<RoleServer>) -> Option<String> {
-        let label = context.meta.get(LABEL).and_then(Value::as_str);
-        label.map(str::to_owned).or_else(|| self.label.clone())
+    pub fn label(&self, context: &RequestContext<RoleServer>) -> Result<Option<String>, ErrorData> {
+        let Some(label) = member(context, LABEL)? else { return Ok(self.label.clone()) };
+        service::label(Some(label.to_owned())).map_err(|fault| ErrorData::invalid_params(fault.message, None))
     }
 
     /// A call with what its request says of it.
-    pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> CallRequest {
+    pub fn complete(&self, context: &RequestContext<RoleServer>, call: CallRequest) -> Result<CallRequest, ErrorData> {
         let text = |name: &str| context.meta.get(name).and_then(Value::as_str);
         let trace = match text("traceparent") {
             Some(parent) => TraceContext::parse(parent, text("tracestate")),
             None => context.extensions.get::<Parts>().and_then(|parts| TraceContext::of_headers(&parts.headers)),
         };
-        let idempotency_key = text(KEY).map(str::to_owned);
-        CallRequest { label: self.label(context), idempotency_key, trace, counted: self.counted, ..call }
+        let idempotency_key = member(context, KEY)?.map(str::to_owned);
+        Ok(CallRequest { label: self.label(context)?, idempotency_key, trace, counted: self.counted, ..call })
     }
+}
+
+/// One of our members of `_meta`. Only a member that is not there means none.
+fn member<'c>(context: &'c RequestContext<RoleServer>, name: &str) -> Result<Option<&'c str>, ErrorData> {
+    let Some(value) = context.meta.get(name) else { return Ok(None) };
+    let wrong = || ErrorData::invalid_params(format!("_meta: {name} must be a string."), None);
+    value.as_str().map(Some).ok_or_else(wrong)
 }

@@ -14,30 +14,31 @@ use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
 use serde_json::Map;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 /// How long one is remembered once it has ended.
 const KEPT: Duration = Duration::from_secs(600);
 
-pub struct Tasks {
-    manager: TaskManager,
-    /// Whose they are, and until when that is known.
-    owners: Mutex<HashMap<String, (String, Instant)>>,
-}
+/// Tasks by their ids.
+#[derive(Clone, Default)]
+pub struct Tasks(Arc<Mutex<HashMap<String, OwnedTask>>>);
 
-impl Default for Tasks {
-    fn default() -> Tasks {
-        Tasks { manager: TaskManager::new(), owners: Mutex::default() }
-    }
+/// A task, in a manager of its own: both are forgotten together with their part of what the principal may have.
+struct OwnedTask {
+    user: String,
+    manager: TaskManager,
+    _kept: Place,
 }
 
 impl Tasks {
-    /// The manager, where the task is this caller's.
-    pub fn find(&self, user: &str, id: &str) -> Result<&TaskManager, ErrorData> {
-        let is_own = lock(&self.owners).get(id).is_some_and(|(owner, _)| owner == user);
+    /// The manager of a task, where that is this caller's.
+    pub fn find(&self, user: &str, id: &str) -> Result<TaskManager, ErrorData> {
         let words = "You have no such task. Tasks end with the server, and are forgotten a while after their end.";
-        is_own.then_some(&self.manager).ok_or_else(|| ErrorData::invalid_params(words, None))
+        let known = lock(&self.0);
+        let own = known.get(id).filter(|task| task.user == user).map(|task| task.manager.clone());
+        own.ok_or_else(|| ErrorData::invalid_params(words, None))
     }
 
     /// Begins one. It ends with the server. `user`: who it counts as; `kept`: its part of what its principal may have.
@@ -50,25 +51,28 @@ impl Tasks {
     ) -> Task {
         let longest = Duration::from_millis(crate::quantity::Limit::TimeoutMs.house_default()).max(asking::PATIENCE);
         let options = TaskOptions::new().with_ttl_ms(crate::base::millis(longest + KEPT));
-        let task = self.manager.spawn(options, move |context| {
+        let (ends, ended) = oneshot::channel::<()>();
+        let manager = TaskManager::new();
+        let task = manager.spawn(options, move |context| {
             Box::pin(async move {
-                let ended = tokio::select! {
+                // Dropped at its end, whatever that is.
+                let _ends = ends;
+                tokio::select! {
                     biased;
                     ended = run(host, call, &payer, &context) => ended,
                     () = context.cancelled() => Err(TaskExit::Cancelled),
                     () = closing.cancelled() => Err(TaskExit::Cancelled),
-                };
-                // What it holds in memory counts until it is forgotten.
-                tokio::spawn(async move {
-                    tokio::time::sleep(KEPT).await;
-                    drop(kept);
-                });
-                ended
+                }
             })
         });
-        let mut owners = lock(&self.owners);
-        owners.retain(|_, (_, until)| *until > Instant::now());
-        owners.insert(task.task_id.clone(), (user, Instant::now() + longest + KEPT));
+        let id = task.task_id.clone();
+        lock(&self.0).insert(id.clone(), OwnedTask { user, manager, _kept: kept });
+        let tasks = self.clone();
+        tokio::spawn(async move {
+            let _ = ended.await;
+            tokio::time::sleep(KEPT).await;
+            lock(&tasks.0).remove(&id);
+        });
         task
     }
 }
@@ -82,7 +86,8 @@ async fn run(
 ) -> Result<CallToolResult, TaskExit> {
     let caller = service.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
-        let (tool, again) = (call.tool.clone(), call.clone());
+        // Each round counts as a call.
+        let (tool, again) = (call.tool.clone(), CallRequest { counted: 0, ..call.clone() });
         let mut report = service.call(call, Sink::none()).await;
         let questions = match report.asks.take() {
             Some(questions) if report.error.is_none() => questions,

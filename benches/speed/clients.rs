@@ -215,7 +215,7 @@ impl Drop for Served {
 
 fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
     house.runtime.block_on(async {
-        let anywhere = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
+        let anywhere = face::Address::parse("127.0.0.1:0").map_err(anyhow::Error::msg)?;
         let listener = face::Listener::bind(&anywhere).await.map_err(anyhow::Error::msg)?;
         let address = listener.address()?.to_string();
         let (background, opened) = Background::open(service.clone(), None).await;

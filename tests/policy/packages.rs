@@ -29,7 +29,7 @@ fn wanted(packages: &[(&str, &str)]) -> PackageRequirements {
         Required { name: "six".into(), versions: ">=1".into(), pinned: false, place: "requirements.txt:1".into() };
     PackageRequirements {
         ecosystem: Ecosystem::Python,
-        sources: vec![Source { path: PathBuf::from("/t/user_scripts/demo/requirements.txt"), sha256: "ab".into() }],
+        sources: vec![SourceFile { path: PathBuf::from("/t/user_scripts/demo/requirements.txt"), sha256: "ab".into() }],
         packages: packages.iter().map(|(name, version)| package(name, version)).collect(),
         lock_file: "requirements.lock".to_owned(),
         locked: !packages.is_empty(),

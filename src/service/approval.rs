@@ -130,7 +130,7 @@ impl Service {
     fn question(&self, target: &Target, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
-        let input = super::idempotency::sorted(&target.input);
+        let input = super::idempotency::sort_members(&target.input);
         let about = json!([target.digest(), input, target.source, target.env]);
         let now = jiff::Timestamp::now();
         Question {

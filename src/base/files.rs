@@ -146,7 +146,7 @@ impl Folder {
             Errno::ELOOP | Errno::ENOTDIR => refused(format!("{name} is not a folder")),
             errno => errno.into(),
         })?;
-        guarded(&fstat(&at)?, Path::new(name), is_trusted)?;
+        check_folder(&fstat(&at)?, Path::new(name), is_trusted)?;
         Ok(Folder { at })
     }
 
@@ -280,7 +280,7 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let mut ahead = names(&path);
     let root = || handle(Path::new("/"));
     let (mut at, mut shown, mut links) = (root()?, PathBuf::from("/"), 0);
-    guarded(&fstat(&at)?, &shown, |owner| is_of_system(owner, &shown))?;
+    check_folder(&fstat(&at)?, &shown, |owner| is_of_system(owner, &shown))?;
     while let Some(part) = ahead.pop() {
         let mut next = open_at(&at, part.as_os_str(), OFlag::O_PATH);
         if make && next.as_ref().err() == Some(&Errno::ENOENT) {
@@ -294,11 +294,11 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
         let here = shown.join(&part);
         match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
             SFlag::S_IFDIR => {
-                guarded(&stat, &here, |owner| is_of_system(owner, &here))?;
+                check_folder(&stat, &here, |owner| is_of_system(owner, &here))?;
                 (at, shown) = (next, here);
             }
             SFlag::S_IFLNK => {
-                owned(stat.st_uid, &here, |owner| is_of_system(owner, &here))?;
+                check_owner(stat.st_uid, &here, |owner| is_of_system(owner, &here))?;
                 links += 1;
                 if links > MOST_LINKS {
                     return Err(Errno::ELOOP.into());
@@ -312,13 +312,13 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
             _ => return Err(Errno::ENOTDIR.into()),
         }
     }
-    owned(fstat(&at)?.st_uid, &shown, is_trusted)?;
+    check_owner(fstat(&at)?.st_uid, &shown, is_trusted)?;
     Ok(open_at(&at, ".", OFlag::O_DIRECTORY)?)
 }
 
 /// A folder in which only this user and root can replace what is theirs.
-fn guarded(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
-    owned(stat.st_uid, path, may_own)?;
+fn check_folder(stat: &FileStat, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
+    check_owner(stat.st_uid, path, may_own)?;
     // In a sticky folder (/tmp) others can add names, not replace ours.
     if stat.st_mode & STICKY == 0 && others_may_write(stat.st_mode, stat.st_uid, stat.st_gid) {
         let path = path.display();
@@ -335,7 +335,7 @@ pub fn others_may_write(mode: u32, owner: u32, group: u32) -> bool {
     mode & WORLD_WRITABLE != 0 || (mode & GROUP_WRITABLE != 0 && group != 0 && group != owner)
 }
 
-fn owned(owner: u32, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
+fn check_owner(owner: u32, path: &Path, may_own: impl Fn(u32) -> bool) -> io::Result<()> {
     if may_own(owner) {
         return Ok(());
     }

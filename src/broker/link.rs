@@ -145,7 +145,7 @@ impl Connector {
             let why = match connected {
                 Ok(Ok((mut incoming, outgoing))) => {
                     patience = PATIENCE;
-                    let why = self.pumped(&mut *incoming, outgoing, &deliveries).await;
+                    let why = self.pump(&mut *incoming, outgoing, &deliveries).await;
                     if self.stop.is_cancelled() {
                         // What was taken may still be answered, and acknowledged where it came from.
                         drop(deliveries);
@@ -195,7 +195,7 @@ impl Connector {
     }
 
     /// Hands on what comes until the connection ends; why it did.
-    async fn pumped(
+    async fn pump(
         &self,
         incoming: &mut dyn Incoming,
         outgoing: Arc<dyn Outgoing>,

@@ -62,15 +62,15 @@ pub async fn serve(terms: Terms, requests: Topic, replies: Topic, id: &str, at_o
         while running.try_join_next().is_some() {}
         let (replies, service) = (replies.clone(), service.clone());
         running.spawn(async move {
-            answered(&replies, delivery, service).await;
+            answer(&replies, delivery, service).await;
             drop(place);
         });
     }
 }
 
-async fn answered(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
+async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
     let stream = ReplyStream { replies: replies.clone(), id: delivery.id.clone() };
-    let reply = match asked(&delivery.body) {
+    let reply = match parse_request(&delivery.body) {
         // Neither has an answer: what is a reply itself, and what asks under an id that no message may have.
         Ok(None) => None,
         _ if delivery.id.len() > LONGEST_ID => None,
@@ -117,7 +117,7 @@ impl Replies {
 }
 
 /// `None`: it is a reply, and no request.
-fn asked(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
+fn parse_request(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
     let ToolServiceRequest { user, config, arguments, is_reply } = ToolServiceRequest::decode(body)?;
     if is_reply {
         return Ok(None);

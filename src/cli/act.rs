@@ -28,7 +28,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let from = args.text.clone();
     let acted = runtime.block_on(process::unless_stopped(async {
         let text = process::apart(move || read(&from)).await?;
-        acted(settings, &args, &text).await
+        perform(settings, &args, &text).await
     }));
     runtime.shutdown_timeout(process::FAREWELL);
     Ok(match acted {
@@ -40,7 +40,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn acted(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<ActionResult> {
+async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result<ActionResult> {
     let made = host::launchers(settings)
         .and_then(|launchers| host::service_of_one_call(settings, launchers, Some(words::complain)));
     let service = match made {

@@ -95,7 +95,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let (Some(http), Some(reference)) = (&args.http, &args.tool) {
         let path = format!("/v1/tools/{}/audit", utf8_percent_encode(reference, NON_ALPHANUMERIC));
         let report = remote::Server { http: http.clone() }.ask(Method::GET, &path, None, "digests")?;
-        words::show(shown(&report, &args).as_bytes());
+        words::show(render(&report, &args).as_bytes());
         return Ok(Exit::Ok.into());
     }
     let known = host::Tools::load(settings)?;
@@ -114,15 +114,15 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return probe(settings, &known, &tool, args.json);
     }
     let text = match args.suggest_policy {
-        true => suggested(settings, &known, &tool, args.out.as_deref())?,
-        false => shown(&with_records(settings, &known, &tool), &args),
+        true => suggest_policy(settings, &known, &tool, args.out.as_deref())?,
+        false => render(&with_records(settings, &known, &tool), &args),
     };
     words::show(text.as_bytes());
     Ok(Exit::Ok.into())
 }
 
 /// The report of one tool, as the flags ask for it.
-fn shown(report: &Value, args: &Args) -> String {
+fn render(report: &Value, args: &Args) -> String {
     match (args.json, args.all) {
         (true, _) => pretty(report),
         (false, true) => whole(report),
@@ -161,7 +161,7 @@ fn whoever(settings: &Settings, known: &host::Tools, question: &str, json: bool)
 }
 
 /// The policy that would grant what a tool asks for: printed, or written to a new file.
-fn suggested(
+fn suggest_policy(
     settings: &Settings,
     known: &host::Tools,
     tool: &registry::Tool,
@@ -425,13 +425,20 @@ fn probe(settings: &Settings, known: &host::Tools, tool: &registry::Tool, json: 
     drop(runtime);
     settle(process::FAREWELL);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
-    let report = probed(&shape, &examined);
-    let text = || format!("{}\n{}", verdict(&examined.tried), words::render(&with_results(&report), &PROBED));
+    let report = probe_report(&shape, &examined);
+    let text = || {
+        format!(
+            "{}
+{}",
+            verdict(&examined.tried),
+            words::render(&with_results(&report), &PROBED)
+        )
+    };
     words::answer(&report, json, text);
     Ok(if examined.as_said() { Exit::Ok } else { Exit::Host }.into())
 }
 
-fn probed(shape: &policy::Shape, examined: &examine::Examined) -> Value {
+fn probe_report(shape: &policy::Shape, examined: &examine::Examined) -> Value {
     let tried = examined.tried.iter().map(|t| {
         json!({
             "what": t.what, "granted": t.granted, "could": t.could, "answer": t.answer, "closed": t.closed,

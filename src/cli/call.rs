@@ -69,7 +69,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let given = match given {
         Ok(given) => given?,
         Err(signal) => {
-            return Ok(interrupted(&args, &not_begun(&args.tool, service::output::cancelled()), signal));
+            return Ok(exit_interrupted(&args, &not_begun(&args.tool, service::output::cancelled()), signal));
         }
     };
     let id = service::new_id();
@@ -90,7 +90,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let service = host::service_of_one_call(settings, launchers, Some(words::complain))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
-            signal = process::stopped() => Err((signal, service.interrupted(&id))),
+            signal = process::wait_for_stop() => Err((signal, service.interrupted(&id))),
         };
         service.traces_sent(process::LAST_SPANS).await;
         anyhow::Ok(ended)
@@ -101,7 +101,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             let report = if args.explain { report } else { report.for_agents() };
             Ok(show(&args, &report, &live))
         }
-        Err((signal, fault)) => Ok(interrupted(&args, &Report::of_fault(id, &args.tool, fault), signal)),
+        Err((signal, fault)) => Ok(exit_interrupted(&args, &Report::of_fault(id, &args.tool, fault), signal)),
     }
 }
 
@@ -146,7 +146,7 @@ async fn shown_live(service: &Service, request: CallRequest, verbose: bool) -> (
     tokio::join!(service.call(request, sink), lines)
 }
 
-fn interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {
+fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {
     words::complain("toolhost: interrupted; the call was cancelled");
     if args.json {
         words::say_json(report);
@@ -164,12 +164,12 @@ pub fn not_begun(tool: &str, fault: Fault) -> Report {
 async fn read_input_apart(args: Args) -> anyhow::Result<Arguments> {
     let text = args.input.as_deref().is_some_and(|input| input != "-" && !input.starts_with('@'));
     if text || !args.pairs.is_empty() {
-        return given(&args);
+        return read_arguments(&args);
     }
-    process::apart(move || given(&args)).await
+    process::apart(move || read_arguments(&args)).await
 }
 
-fn given(args: &Args) -> anyhow::Result<Arguments> {
+fn read_arguments(args: &Args) -> anyhow::Result<Arguments> {
     Ok(match (&args.input, args.pairs.is_empty()) {
         (Some(_), false) => {
             return Err(caller("give the arguments either as name=value or with --input, not both").into());
@@ -187,12 +187,12 @@ fn given(args: &Args) -> anyhow::Result<Arguments> {
             }
             (json, None) => Arguments::Text(json.to_owned()),
         },
-        (None, true) => Arguments::Text(piped()?),
+        (None, true) => Arguments::Text(read_stdin()?),
     })
 }
 
 /// Standard input, if somebody gave us one: not a terminal, and not an open pipe that stays silent.
-fn piped() -> anyhow::Result<String> {
+fn read_stdin() -> anyhow::Result<String> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
         return Ok(String::new());
@@ -265,7 +265,7 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     // Of a call that was refused before it ran there is nothing to tell.
     if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report.error.as_ref().and_then(|fault| fault.person.as_deref()).unwrap_or_default();
-        words::complain(&explained(report, said));
+        words::complain(&explain(report, said));
     }
     ended(report, args.explain)
 }
@@ -277,27 +277,27 @@ pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     if !explained {
         // The error itself tells of a limit.
         let denials = report.denials.observed.iter().filter(|denial| denial.operation != LIMIT);
-        lines.extend(denials.map(|denial| format!("  denied: {}", denied(denial))));
+        lines.extend(denials.map(|denial| format!("  denied: {}", render_denial(denial))));
     }
     lines.push(format!("  call {}", report.id));
     words::complain(&lines.join("\n"));
     Exit::for_origin(fault.origin).into()
 }
 
-fn denied(denial: &Denial) -> String {
+fn render_denial(denial: &Denial) -> String {
     format!("{} {} ({}; {})", denial.operation, denial.target, denial.rule, denial.narrower)
 }
 
 /// What `--explain` adds: everything that was refused, with the line that would ask for it, and what was not observed.
 /// `said`: what the failure says already.
-fn explained(report: &Report, said: &str) -> String {
+fn explain(report: &Report, said: &str) -> String {
     let all = report.denials.observed.len();
     let denied_words = if all == 1 { "access was denied" } else { "accesses were denied" };
     let mut lines = vec![format!("{}: {all} {denied_words}", report.tool)];
     let (absent, told): (Vec<_>, Vec<_>) =
         report.denials.observed.iter().partition(|denial| denial.absent && !denial.named);
     for denial in told {
-        lines.push(format!("  {}", denied(denial)));
+        lines.push(format!("  {}", render_denial(denial)));
         let ask = denial.ask.iter().filter(|ask| !said.contains(ask.as_str()));
         lines.extend(ask.map(|ask| format!("    {ask}")));
     }

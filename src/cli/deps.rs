@@ -159,7 +159,7 @@ async fn lock(
     let folder = need.wanted.sources.first().and_then(|source| source.path.parent());
     let beside = folder.map(|folder| folder.join(&need.wanted.lock_file));
     let path = out.or(of_policy).or(beside).ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
-    written(&path, &resolved, replace)?;
+    write_lock(&path, &resolved, replace)?;
     let packages = &resolved.wanted.packages;
     let mut lines = vec![format!("{}: {} packages, written to {}", need.tool, packages.len(), text::path(&path))];
     lines.extend(packages.iter().take(SHOWN).map(|package| format!("  {} {}", package.name, package.version)));
@@ -170,7 +170,7 @@ async fn lock(
 }
 
 /// Writes the lock, as a file of the person who asked for it.
-fn written(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
+fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
     // A pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
         return Err(Refusal::new(Exit::Caller, format!("{} is not a regular file", text::path(path))));

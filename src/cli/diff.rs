@@ -116,7 +116,7 @@ impl Host<'_> {
         }
         let tool = match text {
             _ if registry::is_manifest_file(text) => Arc::new(self.read(&path)?),
-            _ if text.ends_with(".json") => return saved(&path),
+            _ if text.ends_with(".json") => return read_saved(&path),
             // No id holds a slash.
             _ if text.contains('/') => return Err(no_side(&path)),
             // An id has a colon: without one a file is as likely to be meant.
@@ -196,7 +196,7 @@ struct All<'a> {
 }
 
 /// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool. Only one entry at a time is held as a tree.
-fn saved(path: &Path) -> Result<Side> {
+fn read_saved(path: &Path) -> Result<Side> {
     let bad = |why: &dyn fmt::Display| {
         let words = format!("{}: {why}", path.display());
         wrong("a saved audit cannot be read").person(text::printable(&words))

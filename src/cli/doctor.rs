@@ -74,7 +74,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
     let examined = examine::run(launchers, &examine::bare(examine::ourselves()), &around).await;
     let (walls, tried, refused) = match examined {
         Ok(examined) => (examined.walls, examined.tried, None),
-        Err(error) => (Vec::new(), Vec::new(), Some(refused(error))),
+        Err(error) => (Vec::new(), Vec::new(), Some(render_refusal(error))),
     };
     let stands = refused.is_none() && !tried.is_empty() && tried.iter().all(sandbox::probe::Tried::as_said);
     let mut fixes = hints(&facts, refused.as_ref().and_then(|refused| refused["wall"].as_str()));
@@ -121,7 +121,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
 }
 
 /// The wall that could not be raised.
-fn refused(error: LauncherError) -> Value {
+fn render_refusal(error: LauncherError) -> Value {
     match error {
         LauncherError::Wall(Problem { wall, what, errno, .. }) => {
             let errno = Errno::from_raw(errno);
@@ -290,9 +290,9 @@ impl Facts {
             real_root,
             identity: whom(real_root, groups, pool),
             counted,
-            delegable: !real_root && mounted("cgroup2") && !mounted("cgroup"),
-            cgroup_v1: mounted("cgroup"),
-            cgroup_v2: mounted("cgroup2"),
+            delegable: !real_root && is_mounted("cgroup2") && !is_mounted("cgroup"),
+            cgroup_v1: is_mounted("cgroup"),
+            cgroup_v2: is_mounted("cgroup2"),
             counting: if counted { "counted exactly by a control group".to_owned() } else { why_sampled() },
         }
     }
@@ -321,13 +321,13 @@ fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {
     format!("{mapped}: tools run as this same user, uid {id} here, the one id there is{rest}")
 }
 
-fn mounted(kind: &str) -> bool {
+fn is_mounted(kind: &str) -> bool {
     text("/proc/self/mounts").is_some_and(|all| all.lines().any(|line| line.split(' ').nth(2) == Some(kind)))
 }
 
 /// The first thing that keeps a control group from being made.
 fn why_sampled() -> String {
-    let why = match (mounted("cgroup2"), mounted("cgroup")) {
+    let why = match (is_mounted("cgroup2"), is_mounted("cgroup")) {
         (false, false) => "no control groups are mounted",
         (true, false) => {
             "this process may not make a group with memory and pids below its own (not delegated, or not empty)"

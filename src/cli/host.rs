@@ -71,13 +71,13 @@ pub fn policies(settings: &Settings) -> anyhow::Result<Arc<policy::Policies>> {
         Some(path) => loaded_policies(settings, path)?,
         None => policy::Policies::built_in(),
     };
-    loaded.protect(obeyed(settings));
+    loaded.protect(protected_files(settings));
     loaded.keep_out_of(settings.audit_log.as_deref().map(|log| files::resolved(service::audit::segments::folder(log))));
     Ok(Arc::new(loaded))
 }
 
 /// Files that this host obeys, runs or records, also those that are not there yet: no policy lets a tool write them.
-fn obeyed(settings: &Settings) -> impl Iterator<Item = PathBuf> {
+fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let log = settings.audit_log.clone();
     let beside = |name| log.as_deref().and_then(Path::parent).map(|folder| folder.join(name));
     let records =
@@ -182,7 +182,7 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
         runtimes: found.runtimes,
         relied_on: found.relied_on,
         homes: homes(),
-        environment: offered(&settings.config.capabilities),
+        environment: offered_variables(&settings.config.capabilities),
         declared: settings.config.capabilities.clone(),
         indexes: settings.indexes.iter().map(|i| ((i.ecosystem, i.name.clone()), i.words())).collect(),
         brokers: brokers(settings),
@@ -231,7 +231,7 @@ pub fn discovered(settings: &Settings) -> runtimes::Discovered {
 }
 
 /// The variables that the operator offers to tools, as far as this process has them.
-fn offered(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable> {
+fn offered_variables(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable> {
     let names = capabilities.iter().filter_map(|word| word.strip_prefix("env:"));
     let texts = names.filter_map(|name| Some((name.to_owned(), policy::Variable::Host(std::env::var(name).ok()?))));
     texts.collect()

@@ -117,7 +117,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
 
 /// One tool as JSON: also what only the person at this machine reads.
 fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
-    let mut entry = export::described(tool);
+    let mut entry = export::describe(tool);
     entry["available"] = json!(needs.is_empty());
     entry["needs"] = needs.iter().map(|obstacle| obstacle.need.words.as_str()).collect();
     entry["manifest"] = json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));

@@ -51,7 +51,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut out = Vec::new();
     let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
-    unclaimed(settings, &id(&args).map_err(refuse)?)?;
+    check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
     make(&folder, &args, &again(settings), &mut out).map_err(refuse)?;
     words::show(&out);
     Ok(Exit::Ok.into())
@@ -66,7 +66,7 @@ fn id(args: &Args) -> anyhow::Result<String> {
 }
 
 /// A second file with the same id would disable both.
-fn unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
+fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
     let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
     match found.tools.iter().find(|tool| tool.manifest.id.eq_ignore_ascii_case(id)) {
@@ -89,7 +89,7 @@ fn again(settings: &Settings) -> String {
         ("policies", settings.policies.as_slice()),
     ] {
         for path in paths.iter().filter(|_| settings.said_by[name] == FLAG) {
-            words.push_str(&format!(" --{name} {}", words::quoted(&path.to_string_lossy())));
+            words.push_str(&format!(" --{name} {}", words::quote(&path.to_string_lossy())));
         }
     }
     words
@@ -314,7 +314,7 @@ impl Parameter {
             "object" => "{}",
             _ => "text",
         };
-        words::quoted(&format!("{}={value}", self.name))
+        words::quote(&format!("{}={value}", self.name))
     }
 }
 

@@ -28,10 +28,10 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 /// Waits for INT, TERM or HUP; the exit code says which.
-pub async fn stopped() -> ExitCode {
+pub async fn wait_for_stop() -> ExitCode {
     tokio::select! {
         code = told_to_stop() => code,
-        () = received(SignalKind::hangup()) => ExitCode::from(129),
+        () = wait_for_signal(SignalKind::hangup()) => ExitCode::from(129),
     }
 }
 
@@ -39,7 +39,7 @@ pub async fn stopped() -> ExitCode {
 pub async fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, ExitCode> {
     tokio::select! {
         done = work => Ok(done),
-        signal = stopped() => Err(signal),
+        signal = wait_for_stop() => Err(signal),
     }
 }
 
@@ -55,12 +55,12 @@ pub async fn apart<T: Send + 'static>(read: impl FnOnce() -> anyhow::Result<T> +
 /// Waits for INT or TERM; the exit code says which.
 pub async fn told_to_stop() -> ExitCode {
     tokio::select! {
-        () = received(SignalKind::interrupt()) => ExitCode::from(130),
-        () = received(SignalKind::terminate()) => ExitCode::from(143),
+        () = wait_for_signal(SignalKind::interrupt()) => ExitCode::from(130),
+        () = wait_for_signal(SignalKind::terminate()) => ExitCode::from(143),
     }
 }
 
-async fn received(kind: SignalKind) {
+async fn wait_for_signal(kind: SignalKind) {
     match signal(kind) {
         Ok(mut signals) => {
             signals.recv().await;

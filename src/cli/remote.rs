@@ -74,7 +74,7 @@ impl Server {
         let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = process::runtime()?;
         let asked = async {
-            let answer = tokio::time::timeout(PATIENCE, self.asked(method, path, body)).await;
+            let answer = tokio::time::timeout(PATIENCE, self.send(method, path, body)).await;
             answer.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         };
         let (status, body) = runtime.block_on(asked).map_err(|why| {
@@ -92,7 +92,7 @@ impl Server {
             .into())
     }
 
-    async fn asked(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
+    async fn send(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
         let words = |why: io::Error| why.to_string();
         match &self.http {
             ServerAddress::Plain(Address::Tcp(address)) => {
@@ -100,26 +100,26 @@ impl Server {
                     return Err("what is sent there can be read on the way: name it as https://NAME:PORT".to_owned());
                 }
                 let stream = TcpStream::connect(address).await.map_err(words)?;
-                trusted(holder(&stream).await.map_err(words)?)?;
-                spoken(stream, &address.to_string(), method, path, body).await
+                check_trusted(holder(&stream).await.map_err(words)?)?;
+                exchange(stream, &address.to_string(), method, path, body).await
             }
             ServerAddress::Plain(Address::Unix(socket)) => {
                 let stream = UnixStream::connect(socket).await.map_err(words)?;
-                trusted(unix_peer(&stream).map_err(words)?)?;
-                spoken(stream, "localhost", method, path, body).await
+                check_trusted(unix_peer(&stream).map_err(words)?)?;
+                exchange(stream, "localhost", method, path, body).await
             }
             ServerAddress::Tls(authority, port) => {
                 let name = authority.host().trim_start_matches('[').trim_end_matches(']');
                 let stream = TcpStream::connect((name, *port)).await.map_err(words)?;
                 let stream = tls::connect(&tls::of_machine(), name, stream).await.map_err(words)?;
-                spoken(stream, authority.as_str(), method, path, body).await
+                exchange(stream, authority.as_str(), method, path, body).await
             }
         }
     }
 }
 
 /// One request to `host`, and its answer.
-async fn spoken<S>(stream: S, host: &str, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String>
+async fn exchange<S>(stream: S, host: &str, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -151,7 +151,7 @@ async fn holder(stream: &TcpStream) -> io::Result<u32> {
     }
 }
 
-fn trusted(uid: u32) -> Result<(), String> {
+fn check_trusted(uid: u32) -> Result<(), String> {
     match files::is_trusted(uid) {
         true => Ok(()),
         false => Err(format!("another user (uid {uid}) listens there")),

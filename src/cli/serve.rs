@@ -131,7 +131,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         };
         tokio::select! {
             ended = rest => ended?,
-            never = killed(&kill) => match never {},
+            never = wait_for_second_stop(&kill) => match never {},
         }
         last.0.traces_sent(process::LAST_SPANS).await;
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
@@ -151,8 +151,8 @@ impl Drop for ShutdownGuard {
 }
 
 /// Ends what runs when told a second time.
-async fn killed(kill: &CancellationToken) -> Infallible {
-    process::stopped().await;
+async fn wait_for_second_stop(kill: &CancellationToken) -> Infallible {
+    process::wait_for_stop().await;
     kill.cancel();
     std::future::pending().await
 }

@@ -34,7 +34,7 @@ struct Count {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = host::with_service(settings, None, async |service| {
-        let tools = chosen(service, &args)?;
+        let tools = choose_tools(service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all { service.registry().snapshot().skipped() } else { 0 };
         anyhow::Ok((examples(service, &tools, &args).await, unread))
@@ -51,7 +51,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     Ok(if count.failed + unread > 0 { Exit::Tool } else { Exit::Ok }.into())
 }
 
-fn chosen(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
+fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
     let snapshot = service.registry().snapshot();
     let Some(reference) = &args.tool else {
         // The builtin tools' examples run scripts that the shipped folders hold, and only where a policy lets them:
@@ -76,7 +76,7 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
         }
         for example in &tool.manifest.examples {
             let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
-            match tried(service, tool, example, args.verbose).await {
+            match try_example(service, tool, example, args.verbose).await {
                 Ok(()) => {
                     words::say(&format!("ok   {what}"));
                     count.passed += 1;
@@ -92,7 +92,12 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
 }
 
 /// One example through the pipeline; why it failed, if it did.
-async fn tried(service: &Arc<Service>, tool: &registry::Tool, example: &Example, verbose: bool) -> Result<(), String> {
+async fn try_example(
+    service: &Arc<Service>,
+    tool: &registry::Tool,
+    example: &Example,
+    verbose: bool,
+) -> Result<(), String> {
     service.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
     let request = call::request(&exactly, Arguments::Value(example.input.clone()));

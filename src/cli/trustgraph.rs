@@ -53,12 +53,12 @@ pub fn run(settings: &Settings, Args { what: TrustgraphCommand::Export(args) }: 
         "tool-service": { "key": told.service_key, "value": told.service },
         "tool": { "key": told.tool_key, "value": told.tool },
     });
-    words::answer(&report, args.json, || written(&told));
+    words::answer(&report, args.json, || render(&told));
     Ok(Exit::Ok.into())
 }
 
 /// Commands for a shell, each with its document.
-fn written(told: &Descriptors) -> String {
+fn render(told: &Descriptors) -> String {
     let mut out = String::from(
         "# TrustGraph 2.7.13 is the newest release whose agents call tool services. Restart its agents after both, or \
          put both\n\

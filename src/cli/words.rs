@@ -164,7 +164,7 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
 pub fn field(name: &str, value: &Value, out: &mut String) {
     let is_word = |item: &Value| item.as_str().is_some_and(|text| !text.contains(' '));
     let parts: Vec<String> = match value {
-        Value::Array(items) if items.iter().all(is_word) => filled(items.iter().map(flat)),
+        Value::Array(items) if items.iter().all(is_word) => fill(items.iter().map(flat)),
         Value::Array(items) => items.iter().map(flat).collect(),
         Value::Object(fields) if flat(value).len() > WIDE => fields.iter().filter_map(pair).collect(),
         other => vec![flat(other)],
@@ -207,7 +207,7 @@ fn title(name: &str) -> String {
 }
 
 /// Words on as few lines as hold them.
-fn filled(words: impl Iterator<Item = String>) -> Vec<String> {
+fn fill(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
         match lines.last_mut().filter(|line| line.len() + word.len() < WIDE) {
@@ -255,7 +255,7 @@ pub fn say_json(value: &impl Serialize) {
 }
 
 /// A word of a shell command.
-pub fn quoted(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     let plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }

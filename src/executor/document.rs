@@ -28,14 +28,14 @@ impl Executor for Documents {
             let answer = match document {
                 Document::Prompt { messages, ask } => prompt(messages, ask, &call.input),
                 Document::Resource { uri, mime, body, .. } => {
-                    let uri = filled(uri, "{", "}", &call.input, false);
+                    let uri = fill(uri, "{", "}", &call.input, false);
                     let mut resource = json!({"uri": uri});
                     if let Some(mime) = mime {
                         resource["mimeType"] = json!(mime);
                     }
                     let quoted = mime.as_deref().is_some_and(|mime| mime.ends_with("json"));
                     match body {
-                        Body::Text(text) => resource["text"] = json!(filled(text, "{{", "}}", &call.input, quoted)),
+                        Body::Text(text) => resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted)),
                         Body::File(path) => {
                             let (folder, path) = (call.site.folder.clone(), path.clone());
                             let read =
@@ -71,7 +71,7 @@ fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value 
 /// Every text in a value.
 fn all_filled(value: &Value, input: &Value) -> Value {
     match value {
-        Value::String(text) => Value::String(filled(text, "{{", "}}", input, false)),
+        Value::String(text) => Value::String(fill(text, "{{", "}}", input, false)),
         Value::Array(items) => items.iter().map(|item| all_filled(item, input)).collect(),
         Value::Object(fields) => fields.iter().map(|(key, part)| (key.clone(), all_filled(part, input))).collect(),
         other => other.clone(),
@@ -80,7 +80,7 @@ fn all_filled(value: &Value, input: &Value) -> Value {
 
 /// A text with values in place of names: `{{name}}` an argument, `{{key.field}}` a field of an accepted form. What was
 /// filled in is not looked at again. `quoted`: as it stands within a JSON string.
-fn filled(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> String {
+fn fill(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> String {
     let mut whole = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(open) {
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn values_stand_where_their_names_stood_and_are_not_read_again() {
         let input = json!({"a": "{{b}}", "b": "\"x", "n": 3});
-        assert_eq!(filled("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
-        assert_eq!(filled("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
-        assert_eq!(filled("open {{a", "{{", "}}", &input, false), "open {{a");
+        assert_eq!(fill("{{a}} {{ n }} {{c}}.", "{{", "}}", &input, false), "{{b}} 3 .");
+        assert_eq!(fill("{\"b\":\"{{b}}\"}", "{{", "}}", &input, true), "{\"b\":\"\\\"x\"}");
+        assert_eq!(fill("open {{a", "{{", "}}", &input, false), "open {{a");
     }
 }

@@ -204,16 +204,18 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         lacks,
         lacks_below: Vec::new(),
         in_process: runs.is_none() && manifest.handler.is_ours(),
-        starts_scripts: matches!(
-            &manifest.handler,
-            Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE
-        ),
+        starts_scripts: starts_scripts(&manifest.handler),
         shape: Err(in_process_fault()),
         env,
         digest: digest(bounds()),
     };
     resolve_shape(&mut decision, policy, subject, owners.iter().find_map(refused_with));
     decision
+}
+
+/// Whether the calls of a handler run scripts that they name or bring.
+fn starts_scripts(handler: &Handler) -> bool {
+    matches!(handler, Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE)
 }
 
 /// Fills in what is enforced, or why a call is refused; `refused`: because of a tool that names the script.

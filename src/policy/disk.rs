@@ -78,7 +78,7 @@ fn read_beside(path: &Path, check: impl Fn(&str) -> Option<&'static str>) -> Res
 }
 
 fn folder(path: &Path, opened: &File, about: &Metadata, found: &mut PolicyTexts) -> Result<(), Problem> {
-    unshared(about, path)?;
+    check_unshared(about, path)?;
     let listed = std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let names = listed.and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>, _>>());
     let mut names: Vec<OsString> = names.map_err(|error| unreadable(format!("cannot be listed: {error}")))?;
@@ -120,7 +120,7 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem>
     if !about.is_file() {
         return Err(unreadable("is not a regular file"));
     }
-    unshared(about, path)?;
+    check_unshared(about, path)?;
     let bytes = files::whole(opened, MAX_DEFINITION_BYTES).map_err(|e| unreadable(format!("cannot be read: {e}")))?;
     let bytes = bytes.ok_or_else(|| unreadable(format!("is larger than {MAX_DEFINITION_BYTES} bytes")))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
@@ -133,7 +133,7 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem>
     Ok(text.to_owned())
 }
 
-fn unshared(about: &Metadata, path: &Path) -> Result<(), Problem> {
+fn check_unshared(about: &Metadata, path: &Path) -> Result<(), Problem> {
     let shown = text::path(path);
     if about.mode() & 0o022 != 0 {
         let mode = about.mode() & 0o7777;

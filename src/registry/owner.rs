@@ -132,7 +132,7 @@ impl Ownership {
         let owner = linked_owners(tools, held);
         refused.extend(take_out(tools, |tool| {
             let script = tool.site.script.as_ref()?;
-            let own = owner.get(&linked(script)?)?;
+            let own = owner.get(&linked_file_id(script)?)?;
             let is_own = own.script == tool.site.script || own.manifest.parent() == tool.site.manifest.parent();
             (!is_own).then(|| {
                 let (script, manifest) = (text::path(script), text::path(&own.manifest));
@@ -165,7 +165,7 @@ fn linked_owners(tools: &[Tool], held: &Incumbents) -> BTreeMap<(u64, u64), Site
     };
     let mut first: BTreeMap<(u64, u64), (bool, SystemTime, &Site)> = BTreeMap::new();
     for tool in tools {
-        if let Some(file) = tool.site.script.as_deref().and_then(linked) {
+        if let Some(file) = tool.site.script.as_deref().and_then(linked_file_id) {
             let claim = (!held.has(tool), born(&tool.site), &tool.site);
             let own = first.entry(file).or_insert(claim);
             if (claim.0, claim.1) < (own.0, own.1) {
@@ -177,7 +177,7 @@ fn linked_owners(tools: &[Tool], held: &Incumbents) -> BTreeMap<(u64, u64), Site
 }
 
 /// Device and inode of a file that has several names.
-pub(super) fn linked(file: &Path) -> Option<(u64, u64)> {
+pub(super) fn linked_file_id(file: &Path) -> Option<(u64, u64)> {
     let facts = file.symlink_metadata().ok().filter(|facts| facts.nlink() > 1)?;
     Some((facts.dev(), facts.ino()))
 }

@@ -158,9 +158,9 @@ impl Snapshot {
         if let Some(folder) = self.unlisted.iter().find(|folder| !settled || script.starts_with(folder)) {
             return Err(folder.clone());
         }
-        if let Some(file) = owner::linked(script) {
+        if let Some(file) = owner::linked_file_id(script) {
             let sites = self.by_manifest.values().map(|tool| &tool.site);
-            let same = sites.filter(|site| site.script.as_deref().and_then(owner::linked) == Some(file));
+            let same = sites.filter(|site| site.script.as_deref().and_then(owner::linked_file_id) == Some(file));
             let owners: BTreeSet<_> = same.map(|site| site.manifest.as_path()).collect();
             manifests = if owners.is_empty() { manifests } else { owners };
         }

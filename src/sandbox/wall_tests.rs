@@ -161,7 +161,7 @@ fn cgroup() {
     let (code, said) = attack(script, &[PATH], |plan| counters.raise(plan));
     // The shell, or the program it became, is killed.
     assert_eq!((code, said.as_str()), (137, ""));
-    assert!(counters.seen().expect("its counters").oom_kills > 0);
+    assert!(counters.read_usage().expect("its counters").oom_kills > 0);
 }
 
 /// The launcher raises this wall by unshare(2), which a thread of root can do for itself.

@@ -121,7 +121,7 @@ impl Service {
                 ("asked".to_owned(), Fault::new(Kind::CancelledError, message).retryable())
             }
             Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),
-            Answer::Nobody => ("no approver".to_owned(), nobody(&target.decided.decision.confirm)),
+            Answer::Nobody => ("nobody to ask".to_owned(), nobody(&target.decided.decision.confirm)),
         };
         record.denied_by = Some(format!("confirm: {rule}"));
         Err(fault)
@@ -130,7 +130,7 @@ impl Service {
     fn question(&self, target: &Target, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
-        let input = super::idempotency::sorted(&target.input);
+        let input = super::idempotency::sort_members(&target.input);
         let about = json!([target.digest(), input, target.source, target.env]);
         let now = jiff::Timestamp::now();
         Question {

@@ -46,15 +46,15 @@ pub(super) struct KeyPlace {
 
 /// Tool, version and arguments as one digest, whatever the order of members.
 pub(super) fn digest(tool: &str, input: &Value, timeout_ms: Option<u64>) -> String {
-    sha256_hex(serde_json::json!([tool, sorted(input), timeout_ms]).to_string().as_bytes())
+    sha256_hex(serde_json::json!([tool, sort_members(input), timeout_ms]).to_string().as_bytes())
 }
 
 /// Members in order of name.
-pub(super) fn sorted(value: &Value) -> Value {
+pub(super) fn sort_members(value: &Value) -> Value {
     match value {
-        Value::Array(items) => items.iter().map(sorted).collect(),
+        Value::Array(items) => items.iter().map(sort_members).collect(),
         Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().map(|(name, value)| (name.clone(), sorted(value))).collect();
+            let mut fields: Vec<_> = fields.iter().map(|(name, value)| (name.clone(), sort_members(value))).collect();
             fields.sort_by(|(a, _), (b, _)| a.cmp(b));
             Value::Object(fields.into_iter().collect())
         }

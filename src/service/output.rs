@@ -360,7 +360,7 @@ pub fn without_media(mut answer: Value) -> Value {
         let holder = if block["type"] == "resource" { &mut block["resource"] } else { block };
         let Value::Object(holder) = holder else { continue };
         if let Some(data) = holder.remove("data").or_else(|| holder.remove("blob")) {
-            let bytes = data.as_str().and_then(|data| decoded(data).ok()).map_or(0, |data| data.len());
+            let bytes = data.as_str().and_then(|data| decode_base64(data).ok()).map_or(0, |data| data.len());
             holder.insert("bytes".to_owned(), json!(bytes));
         }
     }
@@ -412,7 +412,7 @@ fn check_block(block: Block) -> Result<(), String> {
             check_link(&uri, mime_type.as_deref())?;
             match (text, blob) {
                 (Some(_), None) => Ok(()),
-                (None, Some(blob)) => decoded(&blob).map(drop),
+                (None, Some(blob)) => decode_base64(&blob).map(drop),
                 _ => Err("a resource has text or blob, one of them".to_owned()),
             }
         }
@@ -429,7 +429,7 @@ fn check_media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
     if mime.starts_with("image/svg") {
         return Err("an SVG is a file: send it as a resource".to_owned());
     }
-    let bytes = decoded(data)?;
+    let bytes = decode_base64(data)?;
     let beginning = BEGINNINGS.iter().find(|(known, _)| *known == mime);
     match beginning.is_none_or(|(_, beginning)| bytes.starts_with(beginning)) {
         true => Ok(()),
@@ -437,7 +437,7 @@ fn check_media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
     }
 }
 
-fn decoded(data: &str) -> Result<Vec<u8>, String> {
+fn decode_base64(data: &str) -> Result<Vec<u8>, String> {
     STANDARD.decode(data).map_err(|e| format!("its data is not base64: {e}"))
 }
 

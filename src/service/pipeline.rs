@@ -150,7 +150,7 @@ impl Service {
         record.found(tool.clone());
         self.available(&tool, &decided.decision)?;
         until.limit = Duration::from_millis(policy::time_ms(&decided.decision, asked_ms)?);
-        let input = checked(&tool.manifest, &asked.arguments, (asked_ms, &until), record).await?;
+        let input = check_arguments(&tool.manifest, &asked.arguments, (asked_ms, &until), record).await?;
         rights.accepts(&tool.manifest.id, &input).inspect_err(|_| record.denied_by = Some(rights.name()))?;
         self.target(FoundTool { decisions, rights, tool, decided, asked_ms, explain, until }, input, record).await
     }
@@ -317,7 +317,7 @@ impl Service {
             let policies = decision.policy_file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
             self.components.registry.snapshot().files.iter().cloned().chain(policies).collect()
         });
-        let (envelope, output) = judged(outcome, target, own, record)?;
+        let (envelope, output) = judge_outcome(outcome, target, own, record)?;
         record.published()?;
         let shape = if envelope.is_some() { OutputKind::Plain } else { OutputKind::read(output.as_str())? };
         match shape {
@@ -356,7 +356,7 @@ impl Service {
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it runs in this process.
-    async fn confined(
+    async fn confine(
         &self,
         target: &mut Target,
         environment: Option<&LockedEntry>,
@@ -407,7 +407,7 @@ impl Service {
         record.enters(Stage::Prepare);
         let came = target.found.until.began;
         asked.count(&self.limiter, target)?;
-        let confinement = self.confined(target, asked.environment.as_ref(), record).await?;
+        let confinement = self.confine(target, asked.environment.as_ref(), record).await?;
         let decision = &target.decided.decision;
         // A script's time limit is its executor's; the methods of this process have none of their own.
         let limit = || policy::time_ms(decision, target.asked_ms).map(Duration::from_millis);
@@ -568,7 +568,7 @@ impl StreamedAnswer {
 }
 
 /// The arguments, decoded and checked against the schema. Their secrets are marked before a fault can quote them.
-async fn checked(
+async fn check_arguments(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
     (asked_ms, until): (Option<u64>, &blocking::Until),
@@ -592,7 +592,7 @@ async fn checked(
 }
 
 /// What the outcome means: the envelope where the tool speaks one, and the output; or the fault, with its fix.
-fn judged(
+fn judge_outcome(
     mut outcome: Outcome,
     target: &Target,
     own: Option<Vec<PathBuf>>,

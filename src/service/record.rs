@@ -189,7 +189,7 @@ impl CallRecord {
 
     /// As JSON text, secrets hidden.
     pub fn shown_arguments(&self) -> String {
-        self.masked(&self.arguments.shown.to_string())
+        self.mask(&self.arguments.shown.to_string())
     }
 
     /// The arguments with their secrets hidden: noted before they are checked, and again with defaults filled in.
@@ -261,7 +261,7 @@ impl CallRecord {
 
     pub fn sends(&mut self, input: &Value) {
         if self.report.verbose.is_some() {
-            let stdin = self.masked(&input.to_string());
+            let stdin = self.mask(&input.to_string());
             self.report.verbose.iter_mut().for_each(|verbose| verbose.stdin.clone_from(&stdin));
         }
     }
@@ -348,7 +348,7 @@ impl CallRecord {
         self.report.denials = std::mem::take(&mut outcome.denials);
         if let Some(mut verbose) = self.report.verbose.take() {
             verbose.stdout = match &outcome.ending {
-                Ending::Answered(answer) => self.masked(answer.as_str()),
+                Ending::Answered(answer) => self.mask(answer.as_str()),
                 Ending::BadOutput { .. } => self.bad_output.clone(),
                 _ => printed.join("\n"),
             };
@@ -399,7 +399,7 @@ impl CallRecord {
         joined.or_else(|| mask.answer(answer, host))
     }
 
-    fn masked(&self, json: &str) -> String {
+    fn mask(&self, json: &str) -> String {
         self.changed(json).unwrap_or_else(|| json.to_owned())
     }
 

@@ -70,18 +70,18 @@ pub async fn credential(from: SecretSource) -> Result<String, String> {
     let secret = SecretGrant { name: words(), from, header: None, rule: words(), why: words() };
     let read = tokio::time::timeout(PATIENCE, value(&secret, "")).await;
     let read = read.unwrap_or_else(|_| Err(format!("it was not there within {} s", PATIENCE.as_secs())));
-    read.map_err(|why| format!("{}: {}", described(&secret.from), text::printable(&why)))
+    read.map_err(|why| format!("{}: {}", describe(&secret.from), text::printable(&why)))
 }
 
 fn fault(secret: &SecretGrant, why: &str) -> Fault {
     let whose = if matches!(secret.from, SecretSource::CallerFile(_)) { " for you" } else { "" };
     let message = format!("the secret {} cannot be had{whose} on this host, so nothing was run", secret.name);
     let person =
-        format!("{}: {} (policy {})", described(&secret.from), text::printable(why), text::printable(&secret.rule));
+        format!("{}: {} (policy {})", describe(&secret.from), text::printable(why), text::printable(&secret.rule));
     Fault::new(Kind::CapabilityError, message).person(person)
 }
 
-fn described(source: &SecretSource) -> String {
+fn describe(source: &SecretSource) -> String {
     match source {
         SecretSource::Env(name) => format!("the host's variable {}", text::printable(name)),
         SecretSource::File(path) | SecretSource::CallerFile(path) => text::path(path),

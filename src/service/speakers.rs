@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// Through the very queue of a call. One thread, and no clock: the same acts give the same trace.
-    async fn played(act: Act, id: String, sink: Sink) -> Report {
+    async fn play(act: Act, id: String, sink: Sink) -> Report {
         let mut stream = super::super::request::EventStream::to(sink);
         for (number, step) in act.steps.iter().enumerate() {
             let text = format!("{id}.{number}");
@@ -268,7 +268,7 @@ mod tests {
             let own = acts.to_vec();
             let mut speakers = Speakers::new(calls, at_once, move |request, sink| {
                 let id = request.id.unwrap_or_default();
-                played(own[id.parse::<usize>().unwrap()].clone(), id, sink)
+                play(own[id.parse::<usize>().unwrap()].clone(), id, sink)
             });
             let mut trace = Vec::new();
             let all = async {

@@ -188,7 +188,7 @@ impl Service {
         let given = ScriptArguments::read(method, method::renamed(handler, input))?;
         let ((site, owners), language, source) = match method {
             ScriptMethod::Execute => {
-                let located = self.located(&given.script, &found, record);
+                let located = self.locate(&given.script, &found, record);
                 let located = located.map_err(|fault| not_there(fault, rights, &given.script, record))?;
                 (located, language_of(fixed, given.language, &given.script)?, None)
             }
@@ -240,7 +240,7 @@ impl Service {
     }
 
     /// Where the script of a path lies, if this caller may run what lies there, and whose it is.
-    fn located(
+    fn locate(
         &self,
         script_path: &str,
         FoundTool { rights, decisions, .. }: &FoundTool,

@@ -125,7 +125,7 @@ fn prompt(tool: &Tool) -> String {
 }
 
 /// All of a tool that whoever may call it reads.
-pub fn described(tool: &Tool) -> Value {
+pub fn describe(tool: &Tool) -> Value {
     let manifest = &tool.manifest;
     let examples = manifest.examples.iter().map(|Example { description, input, expected_output, .. }| {
         json!({"description": description, "input": input, "expectedOutput": expected_output})
@@ -183,12 +183,12 @@ pub fn output_schema(manifest: &Manifest) -> Option<Map<String, Value>> {
     if is_object_schema(schema) {
         return schema.as_object().cloned();
     }
-    wrapped(schema)
+    wrap_schema(schema)
 }
 
 /// `{"result": schema}`. Definitions move to the new root, where references look for them; a schema
 /// that refers to anything else of itself is not advertised, because the reference would dangle.
-fn wrapped(schema: &Value) -> Option<Map<String, Value>> {
+fn wrap_schema(schema: &Value) -> Option<Map<String, Value>> {
     let mut inner = schema.clone();
     let mut root = Map::new();
     if let Value::Object(fields) = &mut inner {
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn a_wrapped_schema_keeps_its_references() {
         let schema = json!({"type": "array", "items": {"$ref": "#/$defs/row"}, "$defs": {"row": {"type": "string"}}});
-        let root = Value::Object(wrapped(&schema).unwrap());
+        let root = Value::Object(wrap_schema(&schema).unwrap());
         assert_eq!(root["properties"]["result"]["items"]["$ref"], "#/$defs/row");
         assert_eq!(root["$defs"]["row"]["type"], "string");
-        assert!(wrapped(&json!({"type": "array", "items": {"$ref": "#"}})).is_none());
+        assert!(wrap_schema(&json!({"type": "array", "items": {"$ref": "#"}})).is_none());
     }
 }

@@ -36,7 +36,7 @@ fn where_nobody_can_be_asked_nothing_runs() {
     assert!(words.contains("only once a person has agreed") && !words.contains("money"), "{words}");
     assert!(refused.stderr.contains("it spends money") && refused.stderr.contains("toolhost call"), "{refused:?}");
     let record = playground.records().pop().unwrap();
-    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: no approver")));
+    assert_eq!((&record["decision"], &record["rule"]), (&json!("refused"), &json!("confirm: nobody to ask")));
     assert_eq!(playground.call("esc:free", "{}").out["outputData"], json!({"free": 1}), "control");
 
     // Nor by the builtin tool that runs scripts, for a script that belongs to that tool.

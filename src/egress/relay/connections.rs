@@ -18,13 +18,13 @@ const HELLO: Duration = Duration::from_secs(10);
 pub async fn accept(call: Arc<Call>, listener: Arc<TcpListener>, port: u16) {
     loop {
         match listener.accept().await {
-            Ok((socket, _)) => accepted(&call, socket, port).await,
+            Ok((socket, _)) => serve_connection(&call, socket, port).await,
             Err(_) => tokio::time::sleep(BACK_OFF).await,
         }
     }
 }
 
-async fn accepted(call: &Arc<Call>, socket: TcpStream, port: u16) {
+async fn serve_connection(call: &Arc<Call>, socket: TcpStream, port: u16) {
     call.state().totals.connections += 1;
     let Ok(tool) = MeteredStream::new(socket, None) else { return };
     let Ok(address) = tool.local_address() else { return };

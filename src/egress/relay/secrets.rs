@@ -128,7 +128,7 @@ impl Guard {
 
     /// The rules for this request; never none.
     fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
-        let Some(path) = decoded(request.uri().path()) else {
+        let Some(path) = decode_path(request.uri().path()) else {
             let why =
                 "a path to a host that gets a secret has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, or the like";
             return Err(not_by_rule(why.to_owned()));
@@ -219,7 +219,7 @@ fn is_in(path: &str, pattern: &str) -> bool {
 }
 
 /// The path as every server reads it; `None`: servers could differ, or decode it once more.
-fn decoded(path: &str) -> Option<String> {
+fn decode_path(path: &str) -> Option<String> {
     let parts = path.is_ascii().then(|| path.strip_prefix('/'))??.split('/');
     let count = parts.clone().count();
     let mut whole = String::new();
@@ -250,7 +250,7 @@ mod tests {
             ("/%76%31/%20x;b=c", "/v1/ x;b=c"),
             ("/v1/%c3%a9/", "/v1/é/"),
         ] {
-            assert_eq!(decoded(path).as_deref(), Some(read));
+            assert_eq!(decode_path(path).as_deref(), Some(read));
         }
         #[rustfmt::skip]
         let bad = [
@@ -261,7 +261,7 @@ mod tests {
             "/v1/a%3fb", "/v1/a%23b", "/v1/%7f", "/v1/%",
         ];
         for bad in bad {
-            assert_eq!(decoded(bad), None, "{bad}");
+            assert_eq!(decode_path(bad), None, "{bad}");
         }
     }
 

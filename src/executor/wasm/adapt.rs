@@ -56,11 +56,11 @@ pub fn text_fault(module: &[u8]) -> Option<String> {
 }
 
 fn not_text(error: &wat::Error) -> String {
-    format!("the text is not WebAssembly: {}", placed(error))
+    format!("the text is not WebAssembly: {}", first_error(error))
 }
 
 /// One line: what is wrong and where, without the picture that follows it.
-fn placed(error: &wat::Error) -> String {
+fn first_error(error: &wat::Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines();
     let what = lines.next().unwrap_or_default();

@@ -127,7 +127,7 @@ impl Wasm {
         let prepared = match self.waits {
             None => clock.prepare("the tool is still being compiled", compiling).await?,
             Some(tell) => {
-                let prepared = announced(compiling, tell).await?;
+                let prepared = announce_wait(compiling, tell).await?;
                 clock = Clock::new(Instant::now(), per_call.timeout_ms);
                 prepared
             }
@@ -257,7 +257,7 @@ fn conclude(
 }
 
 /// Waits for the compiler, and announces a long wait.
-async fn announced<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
+async fn announce_wait<T>(compiling: impl Future<Output = T>, tell: fn(&str)) -> T {
     tokio::pin!(compiling);
     if let Ok(done) = tokio::time::timeout(QUIET, &mut compiling).await {
         return done;

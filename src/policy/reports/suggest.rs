@@ -21,7 +21,7 @@ pub fn policy(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path
     let id = printable(&manifest.id);
     let mut out = refusals(&id, decision);
     let lacks = decision.denied().next().is_some() || decision.limits.iter().any(|limit| limit.clamped);
-    let why = quoted(&format!("{} asks for it", manifest.id));
+    let why = quote(&format!("{} asks for it", manifest.id));
     let body = [
         files(decision, &why),
         hosts(manifest, &why),
@@ -77,17 +77,17 @@ fn head(manifest: &Manifest, site: &Site, decision: &Decision, root: &Path) -> S
     if decision.denied().any(|v| v.narrower == Some(Narrower::Host)) {
         out.push_str(&format!("# {HOST_FILE} caps some of this and must allow it too.\n"));
     }
-    let why = quoted(&format!("what {} asks for", manifest.id));
-    out.push_str(&format!("\nname = {}\nwhy = {why}\ntools = [{}]\n", quoted(&name), quoted(&manifest.id)));
+    let why = quote(&format!("what {} asks for", manifest.id));
+    out.push_str(&format!("\nname = {}\nwhy = {why}\ntools = [{}]\n", quote(&name), quote(&manifest.id)));
     let folder = site.manifest.parent().map(|folder| folder.strip_prefix(root).unwrap_or(folder));
     if let Some(folder) = folder.and_then(Path::to_str).filter(|folder| !folder.is_empty()) {
-        out.push_str(&format!("folders = [{}]\n", quoted(folder)));
+        out.push_str(&format!("folders = [{}]\n", quote(folder)));
     }
     out
 }
 
 /// A basic string of TOML, on one line, in which nothing hides (toml.io v1.0.0, "String").
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     let plain = |c: char| is_printable(c.encode_utf8(&mut [0; 4]));
     let one = |c: char| match c {
         '"' | '\\' => format!("\\{c}"),
@@ -113,8 +113,7 @@ fn files(decision: &Decision, why: &str) -> String {
             let path = own.map_or(area.path().to_path_buf(), |below| Path::new(".").join(below));
             let path = path.to_string_lossy();
             let tree = if matches!(area, Area::File(_)) { "" } else { "/**" };
-            let line =
-                format!("{{ path = {}, why = {why} }}", quoted(&format!("{}{tree}", path.trim_end_matches('/'))));
+            let line = format!("{{ path = {}, why = {why} }}", quote(&format!("{}{tree}", path.trim_end_matches('/'))));
             if !lines.contains(&line) {
                 lines.push(line);
             }
@@ -135,7 +134,7 @@ fn hosts(manifest: &Manifest, why: &str) -> String {
         let risks: String =
             risks(request, range.as_slice()).iter().map(|risk| format!("# high risk: {risk}\n  ")).collect();
         let ranges = range.map_or_else(String::new, |range| format!("ranges = [\"{range}\"], "));
-        let line = format!("{risks}{{ host = {}, {ranges}why = {why} }}", quoted(&request.to_string()));
+        let line = format!("{risks}{{ host = {}, {ranges}why = {why} }}", quote(&request.to_string()));
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -158,11 +157,11 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
             CapabilityKind::Env(_) | CapabilityKind::Ask(_) => {
-                granted.push(format!("{{ name = {}, why = {why} }}", quoted(word)))
+                granted.push(format!("{{ name = {}, why = {why} }}", quote(word)))
             }
             CapabilityKind::Secret(name) => {
-                let from = quoted(&format!("env:{name}"));
-                secrets.push(format!("{{ name = {}, from = {from}, why = {why} }}", quoted(name)));
+                let from = quote(&format!("env:{name}"));
+                secrets.push(format!("{{ name = {}, from = {from}, why = {why} }}", quote(name)));
             }
             _ => {}
         }
@@ -179,8 +178,8 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
 
 fn service(manifest: &Manifest, why: &str) -> String {
     let Some(service) = manifest.remote().and_then(|remote| remote.found.as_ref()) else { return String::new() };
-    let queues: Vec<String> = service.requests.iter().map(|queue| quoted(queue)).collect();
-    let (id, queues, response) = (quoted(&service.id), queues.join(", "), quoted(&service.response));
+    let queues: Vec<String> = service.requests.iter().map(|queue| quote(queue)).collect();
+    let (id, queues, response) = (quote(&service.id), queues.join(", "), quote(&service.response));
     let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would send the caller's \
                  name, too.\n[services]\n";
     let line = format!("{{ service = {id}, request = [{queues}], response = {response}, why = {why} }}");
@@ -193,7 +192,7 @@ fn packages(decision: &Decision, why: &str) -> String {
     let Some(wanted) = decision.wanted.as_deref().filter(|_| denied || decision.packages.is_some()) else {
         return String::new();
     };
-    let index = quoted(decision.packages.as_ref().map_or("default", |grant| &grant.rules.index));
+    let index = quote(decision.packages.as_ref().map_or("default", |grant| &grant.rules.index));
     let about = match wanted.locked {
         true => "",
         false => {

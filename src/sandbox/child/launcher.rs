@@ -412,7 +412,7 @@ impl Launcher<'_> {
         let allowed = limits.get(Limit::MemoryBytes);
         let (memory, cpu, sessions) = match &self.counters {
             Some(counters) => {
-                let seen = counters.seen()?;
+                let seen = counters.read_usage()?;
                 let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
                 let locks = sampler.descriptors.locks(pids, seen.cpu_ms, allowed).map_err(failed)?;
                 (seen.oom_kills > 0 || locks > allowed, seen.cpu_ms, 0)
@@ -463,7 +463,7 @@ impl Launcher<'_> {
             recorder_lost: None,
         };
         if let Some(counters) = &self.counters {
-            let seen = counters.seen()?;
+            let seen = counters.read_usage()?;
             exited.cpu_ms = seen.cpu_ms;
             exited.peak_memory_bytes = counters.peak();
             exited.processes_refused = seen.refused_processes > 0;

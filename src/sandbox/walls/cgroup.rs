@@ -49,11 +49,11 @@ impl Cgroups {
         if memory.flat_map(|flags| flags.split(',')).any(|flag| flag == "nokmem" || flag == "nosocket") {
             return None;
         }
-        Cgroups::v1().map_or_else(Cgroups::v2, Cgroups::tried)
+        Cgroups::v1().map_or_else(Cgroups::v2, Cgroups::make_groups)
     }
 
     /// `None` where no group can be made: the folder may belong to another user.
-    fn tried(self) -> Option<Cgroups> {
+    fn make_groups(self) -> Option<Cgroups> {
         for folder in &self.folders {
             std::fs::create_dir_all(folder).ok()?;
             sweep(folder);
@@ -101,7 +101,7 @@ impl Cgroups {
             for group in [parent, &base].into_iter().filter(|group| **group != mount) {
                 let _ = std::fs::write(group.join("cgroup.subtree_control"), "+cpu");
             }
-            Cgroups { version: Version::V2, folders: vec![base], first: Mutex::default() }.tried()
+            Cgroups { version: Version::V2, folders: vec![base], first: Mutex::default() }.make_groups()
         })
     }
 
@@ -367,7 +367,7 @@ impl Counters {
     }
 
     /// What this call has used so far.
-    pub fn seen(&self) -> Result<CgroupUsage, Problem> {
+    pub fn read_usage(&self) -> Result<CgroupUsage, Problem> {
         let now = self.totals()?;
         Ok(CgroupUsage {
             oom_kills: now.oom_kills.saturating_sub(self.before.oom_kills),

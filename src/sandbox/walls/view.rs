@@ -106,11 +106,11 @@ pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let named = fs::read_link(format!("/proc/self/fd/{}", executable.as_raw_fd())).map_err(problem(what))?;
     match bind(&named, false, NOSUID | NODEV | RDONLY) {
         Ok(mount) if identity(&mount)? == identity(&executable)? => Ok(mount),
-        _ => copied(executable).map_err(problem(what)),
+        _ => copy_executable(executable).map_err(problem(what)),
     }
 }
 
-fn copied(executable: OwnedFd) -> std::io::Result<OwnedFd> {
+fn copy_executable(executable: OwnedFd) -> std::io::Result<OwnedFd> {
     let mut original = fs::File::from(executable);
     let size = original.metadata()?.len().next_multiple_of(MIB) + MIB;
     let root = sys::tmpfs(&[("size", size.to_string()), ("mode", "0755".into())], NOSUID | NODEV)?;

@@ -94,7 +94,7 @@ impl Segment {
     /// Adds a line in one write. `false`: the file was removed meanwhile, and nothing was written.
     pub fn add(&self, record: &str) -> io::Result<bool> {
         let _writer = lock(&self.writer);
-        let locked = self.locked();
+        let locked = self.try_lock();
         let added = self.append(record);
         if locked {
             self.file.unlock()?;
@@ -119,7 +119,7 @@ impl Segment {
         }
     }
 
-    fn locked(&self) -> bool {
+    fn try_lock(&self) -> bool {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.file.try_lock() {

@@ -96,13 +96,13 @@ fn request(
         }
     };
     let asked_ms = action.context.timeout_ms;
-    let timeout_ms = asked_ms.and_then(|asked| shortened(found.ok()?.as_ref(), asked, warnings));
+    let timeout_ms = asked_ms.and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
     let transaction = action.context.transaction.clone();
     Some(CallRequest { tool, arguments, timeout_ms, transaction, ..from })
 }
 
 /// A time limit of the context, where it is shorter than what the tool gets without it.
-fn shortened(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u64> {
+fn shorten_timeout(tool: &Tool, asked_ms: u64, warnings: &mut Vec<String>) -> Option<u64> {
     if matches!(tool.manifest.handler, Handler::ServiceMethod { .. }) {
         warnings.push("the timeoutMs of <context> was ignored: this tool takes it as an input".to_owned());
         return None;

@@ -34,7 +34,7 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), Broken> {
         let event = reader.read_event();
         let event = event.map_err(|error| Broken { at: place(reader.error_position()), what: words(&error) })?;
         let end = place(reader.buffer_position());
-        bounded(end - start, open.len(), elements).map_err(|what| Broken { at, what })?;
+        check_bounds(end - start, open.len(), elements).map_err(|what| Broken { at, what })?;
         let mut begun = |tag: &BytesStart| {
             elements += 1;
             OpenElement::new(&text[at + 1..at + 1 + tag.name().as_ref().len()], at, tag)
@@ -70,7 +70,7 @@ impl Broken {
     }
 }
 
-fn bounded(bytes: usize, depth: usize, elements: usize) -> Result<(), String> {
+fn check_bounds(bytes: usize, depth: usize, elements: usize) -> Result<(), String> {
     let most = Limit::InputBytes.house_default();
     if bytes as u64 > most {
         return Err(format!("the block is longer than {most} bytes"));

@@ -161,18 +161,18 @@ async fn read(broker: &Arc<BrokerServer>, body: Vec<u8>, too_many: bool) -> (Vec
         return (body, BrokerCall::refused(broker, "", fault));
     }
     if body.len() <= LARGE_TEXT_BYTES {
-        let read = asked(broker, &body);
+        let read = parse_request(broker, &body);
         return (body, read);
     }
     let broker = broker.clone();
     let work = tokio::task::spawn_blocking(move || {
-        let read = asked(&broker, &body);
+        let read = parse_request(&broker, &body);
         (body, read)
     });
     work.await.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
-fn asked(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
+fn parse_request(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
     let mut meant = String::new();
     match ToolServiceRequest::decode(body) {
         Err(why) => BrokerCall::refused(broker, "", wrong(printable(&why))),
@@ -251,7 +251,7 @@ async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, 
     let (sink, events) = Sink::patient(1);
     let parts = async {
         match streams {
-            true => forwarded(broker, id, events).await,
+            true => forward(broker, id, events).await,
             false => {
                 drop(events);
                 Ok(0)
@@ -280,7 +280,7 @@ async fn run(broker: &Arc<BrokerServer>, id: &[u8], BrokerCall { call, streams, 
 }
 
 /// Publishes the parts of an answer as they come; how many. One that was lost ends the stream.
-async fn forwarded(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
+async fn forward(broker: &BrokerServer, id: &[u8], mut events: mpsc::Receiver<Event>) -> Result<usize, ()> {
     let mut parts = 0;
     while let Some(event) = events.recv().await {
         let Event::Part(text) = event else { continue };

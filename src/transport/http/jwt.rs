@@ -74,7 +74,7 @@ impl Jwt {
         validation.validate_nbf = true;
         validation.leeway = LEEWAY;
         let set: JwkSet = serde_json::from_str(keys).map_err(|e| format!("keys: not a JSON Web Key Set: {e}"))?;
-        let keys: Vec<_> = set.keys.iter().map(|key| pinned(key, &algorithms)).collect::<Result<_, _>>()?;
+        let keys: Vec<_> = set.keys.iter().map(|key| pin_algorithm(key, &algorithms)).collect::<Result<_, _>>()?;
         if keys.is_empty() || keys.len() > 1 && keys.iter().any(|(id, ..)| id.is_none()) {
             return Err("keys: the set must hold a key, and where it holds several each must have its kid".to_owned());
         }
@@ -120,7 +120,7 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
 }
 
 /// A key and the one algorithm it is used with.
-fn pinned(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Algorithm, DecodingKey), String> {
+fn pin_algorithm(key: &Jwk, allowed: &[Algorithm]) -> Result<(Option<String>, Algorithm, DecodingKey), String> {
     let id = key.common.key_id.clone();
     let shown = text::printable(id.as_deref().unwrap_or("without a kid"));
     let said = key.common.key_algorithm.map(|said| said.to_string());

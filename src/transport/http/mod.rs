@@ -113,7 +113,7 @@ pub async fn serve(
     });
     let router = router().with_state(server.clone());
     let mut connections = JoinSet::new();
-    let ended = drained(&server, calls);
+    let ended = wait_until_drained(&server, calls);
     tokio::pin!(ended);
     loop {
         tokio::select! {
@@ -142,7 +142,7 @@ pub async fn serve(
 }
 
 /// Waits until the server stops and no call runs any more, or until it must end at once.
-async fn drained(server: &Server, mut calls: mpsc::Receiver<()>) {
+async fn wait_until_drained(server: &Server, mut calls: mpsc::Receiver<()>) {
     let calls_ended = async {
         server.stop.cancelled().await;
         drop(lock(&server.begin).take());

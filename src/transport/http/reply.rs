@@ -115,14 +115,14 @@ pub fn json(status: StatusCode, value: &Value) -> Response {
 
 /// JSON text without characters that a terminal would obey.
 pub fn json_text(text: impl Into<Body>) -> Response {
-    typed("application/json", text)
+    typed_response("application/json", text)
 }
 
 pub fn plain_text(text: String) -> Response {
-    typed("text/plain; charset=utf-8", text)
+    typed_response("text/plain; charset=utf-8", text)
 }
 
-fn typed(kind: &'static str, body: impl Into<Body>) -> Response {
+fn typed_response(kind: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
@@ -240,7 +240,7 @@ pub fn events<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Events)
         let next = tokio::time::timeout(QUIET, sent.recv()).await;
         Some((next.unwrap_or(Some(COMMENT.into()))?, sent))
     });
-    typed("text/event-stream", Body::from_stream(stream::select(sent, work).map(Ok::<_, Infallible>)))
+    typed_response("text/event-stream", Body::from_stream(stream::select(sent, work).map(Ok::<_, Infallible>)))
 }
 
 impl Events {

@@ -22,7 +22,7 @@ const LONGEST_NAME: usize = 64;
 
 /// A new token, and the line of the file that lets it in.
 pub fn make(name: &str, operator: bool) -> Result<(String, String), String> {
-    named(name)?;
+    check_name(name)?;
     let mut secret = [0; RANDOM_BYTES];
     SystemRandom::new().fill(&mut secret).map_err(|_| "the kernel gives no random bytes".to_owned())?;
     let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
@@ -35,7 +35,7 @@ fn hash(token: &str) -> String {
 }
 
 /// Names hold no ':', which sets the callers of other roads apart.
-fn named(name: &str) -> Result<(), String> {
+fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
     match !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(plain) {
         true => Ok(()),
@@ -138,7 +138,7 @@ fn line(written: &str) -> Result<TokenLine, String> {
     let (Some(name), Some(hash), role, None) = (words.next(), words.next(), words.next(), words.next()) else {
         return Err(fix.to_owned());
     };
-    named(name).map_err(|_| fix.to_owned())?;
+    check_name(name).map_err(|_| fix.to_owned())?;
     let hex = |hash: &&str| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'));
     let hash = hash.strip_prefix(HASH).filter(hex).ok_or(fix)?.to_owned();
     let caller = match role {

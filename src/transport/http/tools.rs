@@ -25,15 +25,15 @@ use std::sync::Arc;
 pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     let caller = acting(&known, &uri)?;
     let format = format(&uri)?;
-    let all = offered(&known, &caller).map_err(|fault| known.refusal(fault))?;
+    let all = offered_tools(&known, &caller).map_err(|fault| known.refusal(fault))?;
     let mut listed = all.clone();
     if let Some(namespace) = parameter(&uri, "namespace") {
         listed.retain(|tool| tool.manifest.namespace() == namespace);
     }
     Ok(match format {
-        Some(format) => exported(export::tools(&listed, &all, format)),
+        Some(format) => export_response(export::tools(&listed, &all, format)),
         None => {
-            let listed: Vec<Value> = listed.iter().map(|tool| export::described(tool)).collect();
+            let listed: Vec<Value> = listed.iter().map(|tool| export::describe(tool)).collect();
             reply::json(StatusCode::OK, &json!({ "tools": listed }))
         }
     })
@@ -45,14 +45,14 @@ pub async fn one(known: KnownRequest, Path(tool): Path<String>, uri: Uri) -> Res
     let id = ToolNames::new(&known).id(tool);
     let tool = known.server.service.find(&known.caller, &id).map_err(|fault| known.refusal(fault))?;
     let Some(format) = format else {
-        return Ok(reply::json(StatusCode::OK, &export::described(&tool)));
+        return Ok(reply::json(StatusCode::OK, &export::describe(&tool)));
     };
-    let mut all = offered(&known, &known.caller).map_err(|fault| known.refusal(fault))?;
+    let mut all = offered_tools(&known, &known.caller).map_err(|fault| known.refusal(fault))?;
     // A tool that is not listed keeps the name by which it would be.
     if !all.iter().any(|other| other.manifest.id == tool.manifest.id) {
         all.push(tool.clone());
     }
-    Ok(exported(export::tools(&[tool], &all, format)))
+    Ok(export_response(export::tools(&[tool], &all, format)))
 }
 
 /// `GET /v1/tools/{tool}/audit`, for operators.
@@ -84,7 +84,7 @@ impl ToolNames<'_> {
             return tool;
         }
         let names = self.names.get_or_init(|| {
-            let all = offered(self.known, &self.known.caller).unwrap_or_default();
+            let all = offered_tools(self.known, &self.known.caller).unwrap_or_default();
             Names::new(all.iter().map(|tool| tool.manifest.named()))
         });
         names.id(name).map(|id| format!("{id}{range}")).unwrap_or(tool)
@@ -103,7 +103,7 @@ fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
 }
 
 /// What this caller is offered here.
-fn offered(known: &KnownRequest, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+fn offered_tools(known: &KnownRequest, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
     let service = &known.server.service;
     let called = |id: &str| service.find(caller, id).ok();
     Ok(export::offered(service.tools(caller)?, called, |tool| service.can_call(caller, tool)))
@@ -114,7 +114,7 @@ fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {
     format.map_err(|why| Refusal::malformed(format!("format: {why}.")))
 }
 
-fn exported(exported: Value) -> Response {
+fn export_response(exported: Value) -> Response {
     match exported {
         Value::String(text) => reply::plain_text(text),
         value => reply::json(StatusCode::OK, &value),

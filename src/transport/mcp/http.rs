@@ -142,7 +142,7 @@ impl Streamable {
             }
             (Some(session), Some(event)) => {
                 if let Some(events) = session.resume(event) {
-                    let mut answer = Response::new(streamed(events, lease));
+                    let mut answer = Response::new(stream_replies(events, lease));
                     let kind = HeaderValue::from_static("text/event-stream");
                     answer.headers_mut().insert(header::CONTENT_TYPE, kind);
                     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -202,7 +202,7 @@ impl Streamable {
                 match lease.record((request, first, body), knows, begun) {
                     Some(events) => {
                         left.disarm();
-                        streamed(events, ())
+                        stream_replies(events, ())
                     }
                     None => Full::new(Bytes::new()).boxed_unsync(),
                 }
@@ -250,10 +250,10 @@ fn direct(request: Arc<McpRequest>, body: BoxBody<Bytes, Infallible>, held: impl
             part
         })
     });
-    streamed(parts, held)
+    stream_replies(parts, held)
 }
 
-fn streamed(parts: impl Stream<Item = Bytes> + Send + 'static, held: impl Send + 'static) -> Replies {
+fn stream_replies(parts: impl Stream<Item = Bytes> + Send + 'static, held: impl Send + 'static) -> Replies {
     let frames = parts.map(move |part| {
         let _held = &held;
         Ok(Frame::data(part))

@@ -232,12 +232,12 @@ impl Documents {
         if let Some(manifest) = self.resources.get(uri).filter(|_| !uri.contains('{')) {
             return Some((&manifest.id, json!({})));
         }
-        self.kinds(true).find_map(|(template, manifest)| Some((manifest.id.as_str(), fitted(template, uri)?)))
+        self.kinds(true).find_map(|(template, manifest)| Some((manifest.id.as_str(), match_template(template, uri)?)))
     }
 }
 
 /// The values of a template's variables in an address, each a whole part of it.
-fn fitted(template: &str, uri: &str) -> Option<Value> {
+fn match_template(template: &str, uri: &str) -> Option<Value> {
     let (mut parts, mut values) = (uri.split('/'), Map::new());
     for wanted in template.split('/') {
         let part = parts.next()?;
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_address_fits_its_template_whole() {
-        let of = |uri: &str| fitted("test://items/{id}/data", uri);
+        let of = |uri: &str| match_template("test://items/{id}/data", uri);
         assert_eq!(of("test://items/12/data"), Some(json!({"id": "12"})));
         assert_eq!(of("test://items/a%20b/data"), Some(json!({"id": "a b"})));
         for other in ["test://items//data", "test://items/1/2/data", "test://items/1/data/x", "test://items/1", "x"] {

@@ -348,7 +348,7 @@ async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
         ("does not begin", vec![22, 3, 1, 0, 5, 2, 0, 0, 1, 0]),
     ];
     for (why, bytes) in cases {
-        let read = hello::read(&mut &bytes[..], &host).await;
+        let read = hello::read(&mut &bytes[..], std::slice::from_ref(&host)).await;
         assert_eq!(read.is_ok(), why.is_empty(), "{read:?}");
         assert!(read.err().unwrap_or_default().contains(why), "{why}");
     }
@@ -398,7 +398,7 @@ proptest! {
         let mut mutated = record(&client_hello(&["a.test"], &[(43, &[2, 3, 4])]));
         changes.into_iter().for_each(|(at, byte)| mutated[at] = byte);
         for bytes in [bytes, mutated] {
-            if let Ok(passed) = runtime.block_on(hello::read(&mut &bytes[..], &host)) {
+            if let Ok(passed) = runtime.block_on(hello::read(&mut &bytes[..], std::slice::from_ref(&host))) {
                 prop_assert!(passed.to_ascii_lowercase().windows(6).any(|part| part == b"a.test"));
             }
         }

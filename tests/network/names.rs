@@ -81,6 +81,8 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("alias.example.com", 80, "ok"),
             ("both.example.com", 80, "ok"),
             ("six.example.com", 80, "ok"),
+            ("later.example.com", 80, "ok"),
+            ("unrouted.example.com", 80, "reset"),
             ("filed.example.com", 80, "ok"),
             ("mixed.example.com", 80, "ok"),
             ("inside.example.com", 80, "reset"),
@@ -109,6 +111,7 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             assert_eq!(rule(&format!("{host}.example.com:80")), "address", "{host}");
         }
         assert_eq!(rule("missing.example.com:80"), "unresolved");
+        assert_eq!(rule("unrouted.example.com:80"), "unreached");
         assert_eq!(rule("empty.example.com:80"), "unresolved");
         world.control("http://inside.example.com/");
         // Whoever listens on this machine answers at an address that is only routed to it.

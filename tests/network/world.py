@@ -53,6 +53,7 @@ def build():
     # Addresses that no interface has, and that are this machine's all the same.
     within("ip", "route", "add", "local", "45.30.0.0/24", "dev", "lo")
     within("ip", "-6", "route", "add", "local", "2a0c::/64", "dev", "lo")
+    within("ip", "route", "add", "unreachable", "45.40.0.0/24")
     within("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start")
     open(f"{FOLDER}/resolv.conf", "w").write(f"nameserver {OUTSIDE}\nsearch corp.example\noptions timeout:1 attempts:1\n")
     open(f"{FOLDER}/hosts", "w").write("127.0.0.1 localhost\n" + WORLD.get("hosts", ""))

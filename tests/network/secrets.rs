@@ -97,8 +97,9 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
             ("a path in a header", headers("X-Original-Path"), "`x-original-path`"),
             ("a method in a header", headers("X-HTTP-Method-Override"), "`x-http-method-override`"),
             ("a host in a header", headers("X-Forwarded-Host"), "`x-forwarded-host`"),
-            ("dots and a space", json!({"path": "/v1/..%20/x"}), "a path to a host that gets a secret"),
-            ("encoded twice", json!({"path": "/v1/%252e%252e/x"}), "a path to a host that gets a secret"),
+            ("dots and a space", json!({"path": "/v1/..%20/x"}), "a path to a host"),
+            ("encoded twice", json!({"path": "/v1/%252e%252e/x"}), "a path to a host"),
+            ("an encoded slash in a name", json!({"path": "/v1/projects/group%2Fname"}), "a path to a host"),
         ];
         for (what, input, named) in &by_rule {
             let mut ended = None;
@@ -141,10 +142,14 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         assert_eq!((status(&away), to), (302, &json!("https://other.example.com/")), "{}", away.out["outputData"]);
         let back = ask(world, &json!({"path": "/redirect?to=https://api.example.com/v1/now"}));
         assert_eq!(back.out["outputData"]["headers"]["location"], "http://api.example.com/v1/now");
-        // The control: without methods and paths each of them reaches the host.
+        // The control: without methods and paths each of them reaches the host, and without paths each path.
         tool_with(world, KEY, "");
-        for (what, input, _) in &by_rule[..7] {
+        for (what, input, _) in &by_rule {
             assert_eq!(status(&ask(world, input)), 200, "{what}");
+        }
+        tool_with(world, KEY, ", methods = [\"GET\"], query = []");
+        for (path, answer) in [("group%2Fname", 200), ("..%20/x", 200), ("a%3f_method=DELETE", 403), ("a%253fb", 403)] {
+            assert_eq!(status(&ask(world, &json!({"path": format!("/v1/{path}")}))), answer, "{path}");
         }
     });
 }

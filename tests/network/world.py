@@ -124,7 +124,7 @@ async def head(reader):
         lines.append(line.decode("latin1").rstrip("\r\n"))
 
 
-# /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more;
+# /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more; /silent: no answer;
 # /v1/dressed: its key and another, in each dress; /v1/says?page=HEX: that, with its key and a long text where they are
 # named; anything else: what came.
 async def http(reader, writer, scheme):
@@ -158,8 +158,8 @@ async def http(reader, writer, scheme):
                 continue
             if path.startswith("/redirect?to="):
                 status, more = "302 Found", f"Location: {path.split('?to=', 1)[1]}\r\n"
-            if path == "/slow":
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+            if path in ("/slow", "/silent"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf" if path == "/slow" else b"")
                 await writer.drain()
                 await asyncio.sleep(100)
             if path.startswith("/v1/says?page="):

@@ -82,7 +82,6 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         .preserve_header_case(true)
         .auto_date_header(false)
         .header_read_timeout(None)
-        .half_close(true)
         .max_buf_size(HEAD)
         .max_header_size(HEAD)
         .serve_connection(TokioIo::new(tool), service)

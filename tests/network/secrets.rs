@@ -359,6 +359,35 @@ fn no_dress_of_the_secret_comes_back_from_the_host() {
     });
 }
 
+/// Reads until an event has come, for 3 s at most; tells it backwards.
+const LISTENS: &str = "import json,sys,http.client\nc=http.client.HTTPConnection('api.example.com',timeout=3)\n\
+    c.request('GET',json.load(sys.stdin)['path'])\nr=c.getresponse(); b=b''\n\
+    try:\n while not b.endswith(b'.\\n\\n') and (d:=r.read1(4096)): b+=d\nexcept OSError: pass\n\
+    print(json.dumps({'got': b.decode()[::-1]}))\n";
+
+#[test]
+fn an_event_comes_before_the_next_and_holds_no_secret() {
+    in_both_worlds("events of a host", |world| {
+        tool(world, KEY);
+        fs::write(world.playground.path("user_scripts/keyed/main.py"), LISTENS).unwrap();
+        world.playground.settle();
+        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
+            .unwrap();
+        let got = |body: &str| {
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{body}");
+            let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
+            let got = ask(world, &json!({"path": format!("/v1/waits?page={hex}")})).out["outputData"]["got"].clone();
+            got.as_str().unwrap().chars().rev().collect::<String>()
+        };
+        let stars = "*".repeat(KEY.len());
+        for event in ["event: a\ndata: {KEY} and.\n\n", "data: {KEY}\r\n\r\ndata: {KEY}\r\n.\n\n"] {
+            assert_eq!(got(event), event.replace("{KEY}", &stars));
+        }
+        // The control: without an empty line what is read last stays back.
+        assert_eq!(got("event: a\ndata: {KEY} and.\n"), "");
+    });
+}
+
 #[test]
 fn an_answer_is_searched_whole_or_refused() {
     in_both_worlds("answers that hold the secret", |world| {

@@ -126,7 +126,7 @@ async def head(reader):
 
 # /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more; /silent: no answer;
 # /v1/dressed: its key and another, in each dress; /v1/says?page=HEX: that, with its key and a long text where they are
-# named; anything else: what came.
+# named; /v1/waits?page=HEX: that, until its client goes; anything else: what came.
 async def http(reader, writer, scheme):
     at = writer.get_extra_info("sockname")[0].removeprefix("::ffff:")
     try:
@@ -162,11 +162,13 @@ async def http(reader, writer, scheme):
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf" if path == "/slow" else b"")
                 await writer.drain()
                 await asyncio.sleep(100)
-            if path.startswith("/v1/says?page="):
+            if path.startswith(("/v1/says?page=", "/v1/waits?page=")):
                 key = fields.get("authorization", "").removeprefix("Bearer ")
                 said = bytes.fromhex(path.split("page=", 1)[1]).decode()
                 writer.write(said.replace("{KEY}", key).replace("{LONG}", "0123456789" * 40000).encode())
                 await writer.drain()
+                if "/waits" in path:
+                    await reader.read(1)
                 return
             told = {"at": at, "request": lines[0], "headers": fields, "lines": lines[1:], "body": got}
             body = json.dumps(told).encode()

@@ -202,7 +202,7 @@ fn cpu_ms() -> u64 {
 /// A connection of the tool that is granted.
 pub struct Connection {
     pub call: Arc<Call>,
-    /// What the tool may call the host. The first is dialled: a loopback address that is granted comes before localhost.
+    /// What the tool may call the host. The first is dialled: a granted loopback address comes before localhost.
     pub hosts: Vec<Host>,
     pub port: u16,
     pub slot: Slot,

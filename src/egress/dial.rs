@@ -123,10 +123,10 @@ fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
     if listed { None } else { address::special(address).or_else(routed) }
 }
 
-/// The first of these addresses that answers.
+/// The first of these addresses that answers. One without a route is not tried: this machine may lack IPv4 or IPv6.
 async fn connect(addresses: Vec<IpAddr>, port: u16) -> Result<TcpStream, RefusalReason> {
-    let mut last = String::new();
-    for address in addresses.into_iter().take(ADDRESSES) {
+    let mut last = "this machine has no route to its addresses".to_owned();
+    for address in addresses.into_iter().filter(|address| !is_unrouted(route_kind(*address))).take(ADDRESSES) {
         let at = SocketAddr::new(address, port);
         match timeout(CONNECT, socket(at)).await {
             Ok(Ok(stream)) => return ready(stream),
@@ -190,9 +190,13 @@ fn inward(address: IpAddr) -> Option<&'static str> {
         Ok(libc::RTN_BROADCAST) => Some("a broadcast address"),
         Ok(libc::RTN_MULTICAST) => Some("a multicast address"),
         Ok(libc::RTN_ANYCAST) => Some("an anycast address of this network"),
-        Ok(_) | Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH) => None,
-        Err(_) => Some("an address whose route is not known"),
+        kind if kind.is_ok() || is_unrouted(kind) => None,
+        _ => Some("an address whose route is not known"),
     }
+}
+
+fn is_unrouted(kind: Result<u8, Errno>) -> bool {
+    matches!(kind, Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH))
 }
 
 /// The type of the route.

@@ -160,6 +160,23 @@ fn a_half_closed_stream_still_carries_the_answer() {
     });
 }
 
+/// Makes 64 requests that a host never answers, leaves those connections or keeps them, and makes one more.
+const LEAVES: &str = "import json,socket,sys,time\nkeep=json.load(sys.stdin)['keep']\n\
+    def ask(path):\n s=socket.create_connection(('api.example.com',80),5); s.settimeout(5)\n \
+    s.sendall(f'GET {path} HTTP/1.1\\r\\nHost: api.example.com\\r\\n\\r\\n'.encode()); return s\n\
+    kept=[ask('/silent') for _ in range(64)]\ntime.sleep(1)\nkeep or [s.close() for s in kept]\ntime.sleep(1)\n\
+    try: print(json.dumps(ask('/x').recv(12).decode()))\nexcept OSError: print('\"reset\"')\n";
+
+#[test]
+fn a_client_that_leaves_its_request_leaves_its_connection() {
+    in_both_worlds("requests without a client", |world| {
+        fits("ok \"HTTP/1.1 200\"", &run(world, LEAVES, &json!({"keep": false}), "")).unwrap();
+        fits("ok \"reset\"", &run(world, LEAVES, &json!({"keep": true}), "")).unwrap();
+        let silent = world.log().iter().filter(|line| line.contains("GET /silent")).count();
+        assert!(silent >= 128, "{silent} requests reached the host");
+    });
+}
+
 #[test]
 fn a_slow_host_holds_up_its_call_alone() {
     in_both_worlds("a slow host", |world| {

@@ -27,6 +27,8 @@ fn names() -> Value {
         "wild.example": ["45.20.0.1"],
         "six.example.com": ["2a0b::1"],
         "both.example.com": ["2a0b::1", "45.20.0.1"],
+        "unrouted.example.com": ["45.40.0.1"],
+        "later.example.com": ["45.40.0.1", "45.40.0.2", "45.40.0.3", "45.40.0.4", "45.40.0.5", "2a0b::1"],
         "alias.example.com": "chain.example.com",
         "chain.example.com": "api.example.com",
         "inside.example.com": ["10.1.0.5"],

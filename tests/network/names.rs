@@ -81,6 +81,8 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             ("alias.example.com", 80, "ok"),
             ("both.example.com", 80, "ok"),
             ("six.example.com", 80, "ok"),
+            ("later.example.com", 80, "ok"),
+            ("unrouted.example.com", 80, "reset"),
             ("filed.example.com", 80, "ok"),
             ("mixed.example.com", 80, "ok"),
             ("inside.example.com", 80, "reset"),
@@ -109,6 +111,7 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
             assert_eq!(rule(&format!("{host}.example.com:80")), "address", "{host}");
         }
         assert_eq!(rule("missing.example.com:80"), "unresolved");
+        assert_eq!(rule("unrouted.example.com:80"), "unreached");
         assert_eq!(rule("empty.example.com:80"), "unresolved");
         world.control("http://inside.example.com/");
         // Whoever listens on this machine answers at an address that is only routed to it.
@@ -192,6 +195,52 @@ fn localhost_with_its_range_is_reached_by_that_name() {
             assert_eq!(refused.kind(), "ScriptError", "{name}");
             assert!(refused.stderr.contains("ranges = [\"127.0.0.1/32\""), "{name}: {}", refused.stderr);
         }
+        server.kill().unwrap();
+        server.wait().unwrap();
+    });
+}
+
+/// At ports 80 and 8097 of three loopback addresses, says at which it was reached.
+const LOOPBACK: &str = "import socket,threading\ndef serve(s):\n while True:\n  \
+    c,_=s.accept(); c.recv(4096); b=s.getsockname()[0].encode()\n  \
+    c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%s'%(len(b),b)); c.close()\n\
+    for at in ('127.0.0.1','127.0.0.2','::1'):\n for port in (80,8097):\n  \
+    s=socket.socket(socket.AF_INET6 if ':' in at else socket.AF_INET); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\n  \
+    s.bind((at,port)); s.listen(); threading.Thread(target=serve,args=(s,)).start()\n";
+
+/// Connects to each target (address, port) and names this Host; answers with what is said, or with the status.
+const REACHES: &str = "import json,socket,sys\nout=[]\nfor at,port,host in json.load(sys.stdin)['targets']:\n b=b''\n \
+    try:\n  s=socket.create_connection((at,port),8); s.settimeout(8)\n  \
+    s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())\n  \
+    while d:=s.recv(4096): b+=d\n except OSError: pass\n \
+    b=b.decode(); out.append(b.split('\\r\\n\\r\\n')[1] if ' 200 ' in b else b[9:12])\nprint(json.dumps(out))\n";
+
+#[test]
+fn a_granted_loopback_address_is_that_address_and_any_other_is_localhost() {
+    in_both_worlds("loopback addresses", |world| {
+        let mut server = world.inside("/usr/bin/python3").args(["-c", LOOPBACK]).spawn().unwrap();
+        crate::harness::within(std::time::Duration::from_secs(10), "the server", || {
+            let mut curl = world.inside("/usr/bin/curl");
+            curl.args(["-gsf", "http://[::1]:8097/"]);
+            crate::harness::finish(curl, b"").code == Some(0)
+        });
+        let reached = |hosts: &[&str], targets: Value| {
+            let range = |host: &&str| allow_inside(host, if host.starts_with('[') { "::1/128" } else { "127.0.0.0/8" });
+            world.tool("reaches", "python", REACHES, hosts, &hosts.iter().map(range).collect::<Vec<_>>().join(", "));
+            let ended = world.call("esc:reaches", &json!({"targets": targets}));
+            fits("ok", &ended).unwrap_or_else(|e| panic!("{hosts:?}: {e}"));
+            ended.out["outputData"].clone()
+        };
+        let all = json!(["127.0.0.1", "127.0.0.2", "127.0.0.3", "::1"].map(|at| json!([at, 8097, "x"])));
+        let own = reached(&["localhost:8097", "127.0.0.2:8097", "[::1]:8097"], all.clone());
+        assert_eq!(own, json!(["127.0.0.1", "127.0.0.2", "127.0.0.1", "::1"]));
+        // The control: none of them is granted itself.
+        assert_eq!(reached(&["localhost:8097"], all), json!(vec!["127.0.0.1"; 4]));
+        let hosts = json!(["127.0.0.1", "localhost", "127.0.0.2"].map(|host| json!(["127.0.0.1", 80, host])));
+        let both = ["localhost:80", "127.0.0.1:80"];
+        assert_eq!(reached(&both, hosts.clone()), json!(["127.0.0.1", "127.0.0.1", "421"]));
+        assert_eq!(reached(&both[..1], hosts.clone()), json!(["421", "127.0.0.1", "421"]));
+        assert_eq!(reached(&both[1..], hosts), json!(["127.0.0.1", "421", "421"]));
         server.kill().unwrap();
         server.wait().unwrap();
     });

@@ -97,8 +97,9 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
             ("a path in a header", headers("X-Original-Path"), "`x-original-path`"),
             ("a method in a header", headers("X-HTTP-Method-Override"), "`x-http-method-override`"),
             ("a host in a header", headers("X-Forwarded-Host"), "`x-forwarded-host`"),
-            ("dots and a space", json!({"path": "/v1/..%20/x"}), "a path to a host that gets a secret"),
-            ("encoded twice", json!({"path": "/v1/%252e%252e/x"}), "a path to a host that gets a secret"),
+            ("dots and a space", json!({"path": "/v1/..%20/x"}), "a path to a host"),
+            ("encoded twice", json!({"path": "/v1/%252e%252e/x"}), "a path to a host"),
+            ("an encoded slash in a name", json!({"path": "/v1/projects/group%2Fname"}), "a path to a host"),
         ];
         for (what, input, named) in &by_rule {
             let mut ended = None;
@@ -141,10 +142,14 @@ fn the_header_goes_where_its_rule_says_and_nowhere_else() {
         assert_eq!((status(&away), to), (302, &json!("https://other.example.com/")), "{}", away.out["outputData"]);
         let back = ask(world, &json!({"path": "/redirect?to=https://api.example.com/v1/now"}));
         assert_eq!(back.out["outputData"]["headers"]["location"], "http://api.example.com/v1/now");
-        // The control: without methods and paths each of them reaches the host.
+        // The control: without methods and paths each of them reaches the host, and without paths each path.
         tool_with(world, KEY, "");
-        for (what, input, _) in &by_rule[..7] {
+        for (what, input, _) in &by_rule {
             assert_eq!(status(&ask(world, input)), 200, "{what}");
+        }
+        tool_with(world, KEY, ", methods = [\"GET\"], query = []");
+        for (path, answer) in [("group%2Fname", 200), ("..%20/x", 200), ("a%3f_method=DELETE", 403), ("a%253fb", 403)] {
+            assert_eq!(status(&ask(world, &json!({"path": format!("/v1/{path}")}))), answer, "{path}");
         }
     });
 }
@@ -351,6 +356,35 @@ fn no_dress_of_the_secret_comes_back_from_the_host() {
             let (name, text) = (head[0].as_str().unwrap(), forward(&head[1]));
             assert_eq!(text.matches('*').count() >= KEY.len(), name.starts_with("X-Own"), "{name}: {text}");
         }
+    });
+}
+
+/// Reads until an event has come, for 3 s at most; tells it backwards.
+const LISTENS: &str = "import json,sys,http.client\nc=http.client.HTTPConnection('api.example.com',timeout=3)\n\
+    c.request('GET',json.load(sys.stdin)['path'])\nr=c.getresponse(); b=b''\n\
+    try:\n while not b.endswith(b'.\\n\\n') and (d:=r.read1(4096)): b+=d\nexcept OSError: pass\n\
+    print(json.dumps({'got': b.decode()[::-1]}))\n";
+
+#[test]
+fn an_event_comes_before_the_next_and_holds_no_secret() {
+    in_both_worlds("events of a host", |world| {
+        tool(world, KEY);
+        fs::write(world.playground.path("user_scripts/keyed/main.py"), LISTENS).unwrap();
+        world.playground.settle();
+        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
+            .unwrap();
+        let got = |body: &str| {
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{body}");
+            let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
+            let got = ask(world, &json!({"path": format!("/v1/waits?page={hex}")})).out["outputData"]["got"].clone();
+            got.as_str().unwrap().chars().rev().collect::<String>()
+        };
+        let stars = "*".repeat(KEY.len());
+        for event in ["event: a\ndata: {KEY} and.\n\n", "data: {KEY}\r\n\r\ndata: {KEY}\r\n.\n\n"] {
+            assert_eq!(got(event), event.replace("{KEY}", &stars));
+        }
+        // The control: without an empty line what is read last stays back.
+        assert_eq!(got("event: a\ndata: {KEY} and.\n"), "");
     });
 }
 

@@ -53,6 +53,8 @@ def build():
     # Addresses that no interface has, and that are this machine's all the same.
     within("ip", "route", "add", "local", "45.30.0.0/24", "dev", "lo")
     within("ip", "-6", "route", "add", "local", "2a0c::/64", "dev", "lo")
+    within("ip", "route", "add", "unreachable", "45.40.0.0/24")
+    within("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start")
     open(f"{FOLDER}/resolv.conf", "w").write(f"nameserver {OUTSIDE}\nsearch corp.example\noptions timeout:1 attempts:1\n")
     open(f"{FOLDER}/hosts", "w").write("127.0.0.1 localhost\n" + WORLD.get("hosts", ""))
     for own, place in [("resolv.conf", "/etc/resolv.conf"), ("hosts", "/etc/hosts"),
@@ -122,9 +124,9 @@ async def head(reader):
         lines.append(line.decode("latin1").rstrip("\r\n"))
 
 
-# /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more;
+# /bytes/N: N bytes; /redirect?to=URL: there; …/overlooks: a body is read as the next request; /upload: reads the body and says how long it was; /slow: half an answer, and no more; /silent: no answer;
 # /v1/dressed: its key and another, in each dress; /v1/says?page=HEX: that, with its key and a long text where they are
-# named; anything else: what came.
+# named; /v1/waits?page=HEX: that, until its client goes; anything else: what came.
 async def http(reader, writer, scheme):
     at = writer.get_extra_info("sockname")[0].removeprefix("::ffff:")
     try:
@@ -156,15 +158,17 @@ async def http(reader, writer, scheme):
                 continue
             if path.startswith("/redirect?to="):
                 status, more = "302 Found", f"Location: {path.split('?to=', 1)[1]}\r\n"
-            if path == "/slow":
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+            if path in ("/slow", "/silent"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf" if path == "/slow" else b"")
                 await writer.drain()
                 await asyncio.sleep(100)
-            if path.startswith("/v1/says?page="):
+            if path.startswith(("/v1/says?page=", "/v1/waits?page=")):
                 key = fields.get("authorization", "").removeprefix("Bearer ")
                 said = bytes.fromhex(path.split("page=", 1)[1]).decode()
                 writer.write(said.replace("{KEY}", key).replace("{LONG}", "0123456789" * 40000).encode())
                 await writer.drain()
+                if "/waits" in path:
+                    await reader.read(1)
                 return
             told = {"at": at, "request": lines[0], "headers": fields, "lines": lines[1:], "body": got}
             body = json.dumps(told).encode()

@@ -46,14 +46,40 @@ pub fn mask(response: Response<Incoming>, host: (&str, u16), finder: &Arc<Finder
         return Some(Response::from_parts(head, body.boxed_unsync()));
     }
     // Overwritten byte for byte, so that lengths stay true. What comes after the body is left out.
-    let mut search = Search::new(Arc::clone(finder), true);
+    let finder = Arc::clone(finder);
+    let mut search = BodySearch { search: Search::new(Arc::clone(&finder), true), at_line_start: false };
     let pieces = body.into_data_stream().map_ok(Some).chain(stream::iter([Ok(None)]));
     let masked = move |piece: Option<Bytes>| match piece {
-        Some(piece) => Frame::data(search.push(&piece).into()),
-        None => Frame::data(search.finish().into()),
+        Some(piece) => Frame::data(search.push(&piece, &finder).into()),
+        None => Frame::data(search.search.finish().into()),
     };
     let body = StreamBody::new(pieces.map_ok(masked));
     Some(Response::from_parts(head, body.boxed_unsync()))
+}
+
+/// A search of a body, for which an empty line ends a text: no secret of a header holds a line break, and an event of
+/// an event stream (Server-Sent Events) must pass before the next one comes.
+struct BodySearch {
+    search: Search,
+    /// Since the last line break nothing came, or carriage returns alone.
+    at_line_start: bool,
+}
+
+impl BodySearch {
+    fn push(&mut self, piece: &[u8], finder: &Arc<Finder>) -> Vec<u8> {
+        let (mut shown, mut next) = (Vec::with_capacity(piece.len()), 0);
+        for (at, byte) in piece.iter().enumerate() {
+            if self.at_line_start && *byte == b'\n' {
+                shown.extend(self.search.push(&piece[next..=at]));
+                shown.extend(self.search.finish());
+                self.search = Search::new(Arc::clone(finder), true);
+                next = at + 1;
+            }
+            self.at_line_start = *byte == b'\n' || self.at_line_start && *byte == b'\r';
+        }
+        shown.extend(self.search.push(&piece[next..]));
+        shown
+    }
 }
 
 /// Whether a secret could be in the body without standing in its bytes: compressed, in an encoding without ASCII, or
@@ -76,4 +102,36 @@ fn is_encoded(headers: &HeaderMap) -> bool {
 fn lead_back(link: &str, (name, port): (&str, u16)) -> String {
     let port = if port == 443 { String::new() } else { format!(":{port}") };
     format!("<{link}").replace(&format!("<https://{name}{port}/"), &format!("<http://{name}/")).split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::mask::Mask;
+
+    #[test]
+    fn an_empty_line_lets_pass_all_before_it_wherever_pieces_end() {
+        let mut mask = Mask::default();
+        mask.add("s3cret/Value+1");
+        let finder = mask.finder().expect("a finder");
+        for (text, passed) in [
+            ("a s3cret/Value+1\n\nb", "a **************\n\n"),
+            ("s3cret/\r\nValue+1\r\n\r\nb", "****************\r\n\r\n"),
+            ("s3cret%2\\u0066Value+1\n\r\nb", "*********************\n\r\n"),
+            ("czNjcmV0L1Zh\nbHVlKzE\n\n\nb", "*******************E\n\n\n"),
+            // One secret on either side, and parts that are none.
+            ("s3cret/Value+1\n\ns3cret/Value+1\n\n", "**************\n\n**************\n\n"),
+            ("s3cret/\n\nValue+1", "s3cret/\n\n"),
+            ("a\n \nb\r\rc\n\td\\n\\n", ""),
+        ] {
+            for cut in 0..=text.len() {
+                let mut search = BodySearch { search: Search::new(Arc::clone(&finder), true), at_line_start: false };
+                let (first, second) = text.as_bytes().split_at(cut);
+                let shown = [search.push(first, &finder), search.push(second, &finder)].concat();
+                assert_eq!(String::from_utf8_lossy(&shown), passed, "{text:?}, {cut}");
+                let whole = [shown, search.search.finish()].concat();
+                assert_eq!(whole.len(), text.len(), "{text:?}, {cut}");
+            }
+        }
+    }
 }

@@ -202,25 +202,30 @@ fn cpu_ms() -> u64 {
 /// A connection of the tool that is granted.
 pub struct Connection {
     pub call: Arc<Call>,
-    pub host: Host,
+    /// What the tool may call the host. The first is dialled: a granted loopback address comes before localhost.
+    pub hosts: Vec<Host>,
     pub port: u16,
     pub slot: Slot,
 }
 
 impl Connection {
+    pub fn host(&self) -> &Host {
+        &self.hosts[0]
+    }
+
     pub async fn dial(&self) -> Option<MeteredStream> {
         let stream = self.dial_at(self.port).await?;
-        self.call.saw(TrafficKind::Connection, &target(&self.host, self.port), None).await;
+        self.call.saw(TrafficKind::Connection, &target(self.host(), self.port), None).await;
         Some(stream)
     }
 
     /// At another port, and without a report.
     pub async fn dial_at(&self, port: u16) -> Option<MeteredStream> {
-        self.call.dial(&self.host, port, &self.slot).await
+        self.call.dial(self.host(), port, &self.slot).await
     }
 
     pub async fn refuse(&self, what: TrafficKind, refusal: RefusalReason) {
-        self.call.saw(what, &target(&self.host, self.port), Some(refusal)).await;
+        self.call.saw(what, &target(self.host(), self.port), Some(refusal)).await;
     }
 }
 

@@ -37,31 +37,32 @@ async fn serve_connection(call: &Arc<Call>, socket: TcpStream, port: u16) {
     }
 }
 
-/// The host that stands behind an address, or the target as it was named and why it is refused.
+/// What is granted of the host that stands behind an address, or the target as it was named and why it is refused.
 fn admit(call: &Arc<Call>, address: IpAddr, port: u16) -> Result<Connection, (String, RefusalReason)> {
-    let localhost = Host::Name("localhost".to_owned());
-    let host = match call.state().names.name(address) {
-        Some(name) => Host::Name(name.to_owned()),
+    let mut hosts = match call.state().names.name(address) {
+        Some(name) => vec![Host::Name(name.to_owned())],
         None if synthetic(address) => {
             return Err((SocketAddr::new(address, port).to_string(), RefusalReason::NoName));
         }
-        // What the tool's own hosts file calls localhost is this machine's.
-        None if address.is_loopback() && call.granted(&localhost, Some(port)) => localhost,
-        None => Host::Address(address),
+        // The tool's own hosts file calls it localhost.
+        None if address.is_loopback() => vec![Host::Address(address), Host::Name("localhost".to_owned())],
+        None => vec![Host::Address(address)],
     };
-    if !call.granted(&host, Some(port)) {
-        return Err((target(&host, port), RefusalReason::NotGranted));
+    let named = target(&hosts[0], port);
+    hosts.retain(|host| call.granted(host, Some(port)));
+    if hosts.is_empty() {
+        return Err((named, RefusalReason::NotGranted));
     }
     match call.slot() {
-        Ok(slot) => Ok(Connection { call: Arc::clone(call), host, port, slot }),
-        Err(limit) => Err((target(&host, port), RefusalReason::Limit { limit })),
+        Ok(slot) => Ok(Connection { call: Arc::clone(call), hosts, port, slot }),
+        Err(limit) => Err((target(&hosts[0], port), RefusalReason::Limit { limit })),
     }
 }
 
 async fn serve(connection: Connection, mut tool: MeteredStream) {
     match connection.port {
         80 => http::serve(connection, tool).await,
-        port if secrets::keeps(&connection.call.lease, &connection.host, port) => refuse_tls(&connection, tool).await,
+        port if secrets::keeps(&connection.call.lease, connection.host(), port) => refuse_tls(&connection, tool).await,
         443 => tls(connection, tool).await,
         _ => {
             if let Some(mut upstream) = connection.dial().await {
@@ -73,7 +74,7 @@ async fn serve(connection: Connection, mut tool: MeteredStream) {
 
 /// TLS of the tool itself, whose ClientHello names the host.
 async fn tls(connection: Connection, mut tool: MeteredStream) {
-    let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.host)).await;
+    let read = tokio::time::timeout(HELLO, hello::read(&mut tool, &connection.hosts)).await;
     let hello = match read.unwrap_or_else(|_| Err("its ClientHello did not come in time".to_owned())) {
         Ok(hello) => hello,
         Err(why) => {
@@ -85,7 +86,7 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
     if upstream.write_all(&hello).await.is_err() {
         return;
     }
-    match hello::watch(&mut tool, &mut upstream, &connection.host).await {
+    match hello::watch(&mut tool, &mut upstream, &connection.hosts).await {
         Ok(()) => copy(&mut tool, &mut upstream).await,
         Err(refusal) => {
             if matches!(refusal, RefusalReason::Tls { .. }) {
@@ -101,7 +102,7 @@ async fn tls(connection: Connection, mut tool: MeteredStream) {
 /// TLS of the tool to a host that gets a secret: nothing could be added to what is in it.
 async fn refuse_tls(connection: &Connection, tool: MeteredStream) {
     drop(tool);
-    let name = HostPattern { host: connection.host.clone(), port: None };
+    let name = HostPattern { host: connection.host().clone(), port: None };
     let why = format!("use http://{name}: a secret is added to its requests");
     connection.refuse(TrafficKind::Connection, RefusalReason::Secret { why }).await;
 }

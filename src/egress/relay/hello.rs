@@ -3,7 +3,7 @@
 
 use super::stream::{MeteredStream, quoted};
 use crate::egress::protocol::RefusalReason;
-use crate::manifest::host::Host;
+use crate::manifest::host::{Host, HostPattern};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 /// Longest content of a TLS record, and what encryption may add to it, bytes (RFC 8446, 5.1, 5.2).
@@ -28,12 +28,12 @@ const ENCRYPTED_CLIENT_HELLO: usize = 0xFE0D;
 const EXTENSIONS: usize = 256;
 
 /// Reads one record, and nothing after it. The error says what is wrong with it.
-pub async fn read(from: &mut (impl AsyncRead + Unpin), host: &Host) -> Result<Vec<u8>, String> {
+pub async fn read(from: &mut (impl AsyncRead + Unpin), hosts: &[Host]) -> Result<Vec<u8>, String> {
     let bytes = record(from, "ClientHello").await?;
     if bytes[0] != HANDSHAKE {
         return Err("it does not begin with a TLS ClientHello".to_owned());
     }
-    check(&bytes[HEADER..], host)?;
+    check(&bytes[HEADER..], hosts)?;
     Ok(bytes)
 }
 
@@ -56,14 +56,18 @@ async fn record(from: &mut (impl AsyncRead + Unpin), awaited: &str) -> Result<Ve
 /// Passes on the records of the host up to its ServerHello. Where that asks for another ClientHello, what the tool
 /// sends is passed on up to that, only if it names the host, and the host is watched again. An error is the host's
 /// (TLS), or the tool's (content).
-pub async fn watch(tool: &mut MeteredStream, upstream: &mut MeteredStream, host: &Host) -> Result<(), RefusalReason> {
+pub async fn watch(
+    tool: &mut MeteredStream,
+    upstream: &mut MeteredStream,
+    hosts: &[Host],
+) -> Result<(), RefusalReason> {
     let of_host = |why: String| RefusalReason::Tls { why };
     while asks_again(tool, upstream).await.map_err(of_host)? {
         loop {
             let next = record(tool, "second ClientHello").await.map_err(content)?;
             let is_hello = next[0] == HANDSHAKE;
             if is_hello {
-                check(&next[HEADER..], host).map_err(content)?;
+                check(&next[HEADER..], hosts).map_err(content)?;
             }
             upstream.write_all(&next).await.map_err(|e| of_host(e.to_string()))?;
             if is_hello {
@@ -99,8 +103,8 @@ async fn asks_again(tool: &mut MeteredStream, upstream: &mut MeteredStream) -> R
     }
 }
 
-/// Whether this content of a record is one ClientHello for this host.
-fn check(record: &[u8], host: &Host) -> Result<(), String> {
+/// Whether this content of a record is one ClientHello for a host with these names.
+fn check(record: &[u8], hosts: &[Host]) -> Result<(), String> {
     let mut rest = Bytes(record);
     if rest.number(1) != Some(CLIENT_HELLO) {
         return Err("it does not begin with a TLS ClientHello".to_owned());
@@ -109,19 +113,21 @@ fn check(record: &[u8], host: &Host) -> Result<(), String> {
     match length.cmp(&rest.0.len()) {
         std::cmp::Ordering::Greater => Err("its ClientHello is split over several TLS records".to_owned()),
         std::cmp::Ordering::Less => Err("its ClientHello is followed by more in the same TLS record".to_owned()),
-        std::cmp::Ordering::Equal => matches(server_name(rest)?, host),
+        std::cmp::Ordering::Equal => matches(server_name(rest)?, hosts),
     }
 }
 
-fn matches(name: Option<&[u8]>, host: &Host) -> Result<(), String> {
-    let (wanted, needed) = match host {
-        Host::Address(address) => (address.to_string(), false),
-        Host::Name(name) => (name.clone(), true),
-        Host::Any | Host::Below(_) => return Err(malformed()),
+fn matches(name: Option<&[u8]>, hosts: &[Host]) -> Result<(), String> {
+    let text = |host: &Host| match host {
+        Host::Address(address) => address.to_string(),
+        host => HostPattern { host: host.clone(), port: None }.to_string(),
     };
+    let wanted = text(&hosts[0]);
     match name {
-        None if needed => Err(format!("its ClientHello names no server (SNI); it must name {wanted}")),
-        Some(name) if !name.eq_ignore_ascii_case(wanted.as_bytes()) => {
+        None if matches!(hosts[0], Host::Name(_)) => {
+            Err(format!("its ClientHello names no server (SNI); it must name {wanted}"))
+        }
+        Some(name) if !hosts.iter().any(|host| name.eq_ignore_ascii_case(text(host).as_bytes())) => {
             Err(format!("its ClientHello names the server {} (SNI), and the connection is to {wanted}", quoted(name)))
         }
         _ => Ok(()),

@@ -66,7 +66,7 @@ struct Exchange {
 
 pub async fn serve(connection: Connection, tool: MeteredStream) {
     let exchange = Arc::new(Exchange {
-        guard: Guard::for_host(&connection.call.lease, &connection.host),
+        guard: Guard::for_host(&connection.call.lease, connection.host()),
         connection,
         upstream: Default::default(),
         drivers: Default::default(),
@@ -82,7 +82,6 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         .preserve_header_case(true)
         .auto_date_header(false)
         .header_read_timeout(None)
-        .half_close(true)
         .max_buf_size(HEAD)
         .max_header_size(HEAD)
         .serve_connection(TokioIo::new(tool), service)
@@ -108,10 +107,9 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
 
 impl Exchange {
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Reply, Broken> {
-        let Connection { call, host, .. } = &self.connection;
-        call.state().totals.requests += 1;
-        let switch = match judge(&request, host) {
-            Ok(switch) => switch,
+        self.connection.call.state().totals.requests += 1;
+        let (host, switch) = match judge(&request, &self.connection.hosts) {
+            Ok(judged) => judged,
             Err(rejection) => return Ok(self.refuse(rejection).await),
         };
         if let Some(guard) = &self.guard {
@@ -145,7 +143,7 @@ impl Exchange {
 
     /// A request for a host that gets a secret.
     async fn answer_with_secret(&self, guard: &Guard, mut request: Request<Incoming>) -> Result<Reply, Broken> {
-        let Connection { call, host, port, .. } = &self.connection;
+        let (Connection { call, port, .. }, host) = (&self.connection, self.connection.host());
         let Admitted { port: tls_port, finder, replaced } = match guard.admit(&mut request, &call.secrets) {
             Ok(admitted) => admitted,
             Err(rejection) => return Ok(self.refuse(rejection).await),
@@ -188,7 +186,7 @@ impl Exchange {
 
     /// Speaks TLS with exactly this name, or says why it does not trust who answers.
     async fn open_tls(&self, name: &str, port: u16) -> Result<Result<TlsStream<MeteredStream>, String>, Broken> {
-        let Connection { call, host, .. } = &self.connection;
+        let (call, host) = (&self.connection.call, self.connection.host());
         let stream = self.connection.dial_at(port).await.ok_or(Broken::Undialled)?;
         let Some(trust) = call.trust.get(name) else { return Err(Broken::Undialled) };
         match tokio::time::timeout(TLS, tls::connect(trust, name, stream)).await {

@@ -36,22 +36,24 @@ pub fn not_by_rule(why: String) -> RequestError {
     RequestError { refusal: RefusalReason::Secret { why: why.clone() }, ..reject(StatusCode::FORBIDDEN, why) }
 }
 
-/// Whether a request is one for this host alone; true: it asks to switch to WebSocket.
-pub fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, RequestError> {
+/// Which of these names of a host a request is for; true: it asks to switch to WebSocket.
+pub fn judge<'a, B: Body>(request: &Request<B>, hosts: &'a [Host]) -> Result<(&'a Host, bool), RequestError> {
     let headers = request.headers();
     let bad = |why: &str| Err(reject(StatusCode::BAD_REQUEST, why));
     if [Method::CONNECT, Method::TRACE].contains(request.method()) {
         return Err(reject(StatusCode::FORBIDDEN, format!("{} is refused", request.method())));
     }
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let (Some(named), None) = (hosts.next(), hosts.next()) else {
+    let mut named = headers.get_all(header::HOST).iter();
+    let (Some(named), None) = (named.next(), named.next()) else {
         return bad("a request needs exactly one Host header");
     };
-    is_for(named.as_bytes(), "the Host header", host)?;
+    let host = named_host(named.as_bytes(), "the Host header", hosts)?;
     let uri = request.uri();
     match (uri.scheme_str(), uri.authority()) {
         (None, None) => {}
-        (Some("http"), Some(authority)) => is_for(authority.as_str().as_bytes(), "the request line", host)?,
+        (Some("http"), Some(authority)) => {
+            named_host(authority.as_str().as_bytes(), "the request line", std::slice::from_ref(host))?;
+        }
         _ => return bad("the request line is neither a path nor a URL of http"),
     }
     let codings: Vec<_> = headers.get_all(header::TRANSFER_ENCODING).iter().collect();
@@ -66,16 +68,16 @@ pub fn judge<B: Body>(request: &Request<B>, host: &Host) -> Result<bool, Request
     if switch && request.method() != Method::GET {
         return bad("a switch to WebSocket is a GET");
     }
-    Ok(switch)
+    Ok((host, switch))
 }
 
-/// Whether this authority is the host, with no port or port 80.
-fn is_for(authority: &[u8], place: &str, host: &Host) -> Result<(), RequestError> {
+/// Which of these hosts the authority is, with no port or port 80.
+fn named_host<'a>(authority: &[u8], place: &str, hosts: &'a [Host]) -> Result<&'a Host, RequestError> {
     let other = std::str::from_utf8(authority).ok().and_then(host_of);
-    if other.as_ref() == Some(host) {
-        return Ok(());
+    if let Some(host) = hosts.iter().find(|host| other.as_ref() == Some(*host)) {
+        return Ok(host);
     }
-    let why = format!("{place} names {}, and the connection is to {}", quoted(authority), target(host, 80));
+    let why = format!("{place} names {}, and the connection is to {}", quoted(authority), target(&hosts[0], 80));
     Err(RequestError { other, ..reject(StatusCode::MISDIRECTED_REQUEST, why) })
 }
 

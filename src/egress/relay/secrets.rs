@@ -128,15 +128,11 @@ impl Guard {
 
     /// The rules for this request; never none.
     fn matching<B>(&self, request: &Request<B>) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
-        let Some(path) = decode_path(request.uri().path()) else {
-            let why =
-                "a path to a host that gets a secret has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, or the like";
-            return Err(not_by_rule(why.to_owned()));
-        };
-        let method = request.method().as_str();
+        let (method, path) = (request.method().as_str(), decode_path(request.uri().path()));
         let reaches = |rule: &HeaderRule| {
+            let has_path = |path: &String| rule.paths.iter().any(|pattern| is_in(path, pattern));
             (rule.methods.is_empty() || rule.methods.iter().any(|allowed| allowed == method))
-                && (rule.paths.is_empty() || rule.paths.iter().any(|pattern| is_in(&path, pattern)))
+                && (rule.paths.is_empty() || path.as_ref().is_some_and(has_path))
         };
         let (mut rules, mut extra) = (Vec::new(), None);
         for named in self.rules.iter().filter(|(_, rule)| reaches(rule)) {
@@ -145,7 +141,14 @@ impl Guard {
                 Some(what) => extra = extra.or(Some(what)),
             }
         }
+        let by_path = self.rules.iter().any(|(_, rule)| !rule.paths.is_empty());
+        if rules.is_empty() && extra.is_none() && by_path && path.is_none() {
+            let why = "a path to a host whose secret has `paths` has no `.` or `..`, `//`, `\\`, encoded `/` or `%`, \
+                       or the like";
+            return Err(not_by_rule(why.to_owned()));
+        }
         if rules.is_empty() {
+            let path = request.uri().path();
             let (method, path) = (quoted(method.as_bytes()), quoted(path.as_bytes()));
             let which = extra.map_or_else(|| format!("{method} {path}"), |what| format!("{method} {path} with {what}"));
             let why = format!("{which} is not among the requests that get the secret of {}", self.name);
@@ -158,6 +161,10 @@ impl Guard {
     fn extra<B>(&self, request: &Request<B>, rule: &HeaderRule) -> Option<String> {
         if !rule.is_limited() {
             return None;
+        }
+        // What a server decodes before it looks for the query.
+        if percent_decode_str(request.uri().path()).any(|byte| b"?%".contains(&byte)) {
+            return Some("an encoded `?` or `%` in its path".to_owned());
         }
         let fields = request.uri().query().unwrap_or_default().split(['&', ';']).filter(|field| !field.is_empty());
         let names = fields.map(|field| field.split('=').next().unwrap_or_default().replace('+', " "));

@@ -26,6 +26,9 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket, UnixDatagram};
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// After so long without a byte no answer follows.
+const QUIET: Duration = Duration::from_millis(30);
+
 /// What the relay said.
 #[derive(Default)]
 struct RelayLog {
@@ -270,6 +273,9 @@ fn fuzz(
         runtime.block_on(async {
             let mut stream = rig.connect("a.test.", 80).await;
             let _ = stream.write_all(&bytes).await;
+            // Who closes is gone: the answers come before.
+            let mut answer = [0; 4096];
+            while let Ok(Ok(1..)) = tokio::time::timeout(QUIET, stream.read(&mut answer)).await {}
             let _ = stream.shutdown().await;
             let _ = read_all(&mut stream).await;
         });
@@ -348,7 +354,7 @@ async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
         ("does not begin", vec![22, 3, 1, 0, 5, 2, 0, 0, 1, 0]),
     ];
     for (why, bytes) in cases {
-        let read = hello::read(&mut &bytes[..], &host).await;
+        let read = hello::read(&mut &bytes[..], std::slice::from_ref(&host)).await;
         assert_eq!(read.is_ok(), why.is_empty(), "{read:?}");
         assert!(read.err().unwrap_or_default().contains(why), "{why}");
     }
@@ -398,7 +404,7 @@ proptest! {
         let mut mutated = record(&client_hello(&["a.test"], &[(43, &[2, 3, 4])]));
         changes.into_iter().for_each(|(at, byte)| mutated[at] = byte);
         for bytes in [bytes, mutated] {
-            if let Ok(passed) = runtime.block_on(hello::read(&mut &bytes[..], &host)) {
+            if let Ok(passed) = runtime.block_on(hello::read(&mut &bytes[..], std::slice::from_ref(&host))) {
                 prop_assert!(passed.to_ascii_lowercase().windows(6).any(|part| part == b"a.test"));
             }
         }

@@ -22,7 +22,6 @@ mod dressed_secrets;
 mod engines;
 mod escapes;
 mod explain;
-mod failures;
 mod faulty_policies;
 mod golden;
 mod harness;

@@ -5,6 +5,7 @@ mod background;
 #[cfg(feature = "rabbitmq")]
 mod brokers;
 mod callers;
+mod causes;
 mod cli_audit;
 mod cli_call;
 mod cli_check;
@@ -48,7 +49,6 @@ mod staging;
 mod streaming;
 mod streams;
 mod tidy;
-mod told_truly;
 #[cfg(feature = "rabbitmq")]
 mod tool_services;
 mod traces;

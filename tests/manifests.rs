@@ -293,7 +293,7 @@ fn hostile_schemas_cost_little() {
         json!({ "type": "object", "$ref": "#/$defs/d0", "$defs": chain }),
         json!({ "type": "object", "properties": { "a": { "pattern": "((a{0,1000}){0,1000}){0,1000}" } } }),
         json!({ "type": "object", "properties": { "a": { "pattern": r"\s".repeat(100) } } }),
-        // Each level is looked at anew by all above.
+        // Each level is looked at again by all above.
         json!({ "type": "object", "properties": { "a": (0..24).fold(json!({}), |inner, _| json!({ "allOf": [inner], "unevaluatedProperties": false })) } }),
         // A circle that goes into no part of the value.
         json!({ "type": "object", "properties": {}, "not": { "anyOf": [{ "$ref": "#" }] } }),

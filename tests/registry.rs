@@ -154,7 +154,7 @@ fn names_are_not_taken_over() {
     let newcomer = report(&registry, &b);
     assert_eq!((newcomer.status, newcomer.problems[0].code), (Status::Skipped, Code::Conflict));
     assert!(newcomer.problems[0].message.contains(a.to_str().unwrap()));
-    // At a new start nobody is first: both are disabled, and both say so.
+    // At a new start none is first: both are disabled, and both say so.
     let fresh = world.registry();
     assert_eq!(ids(&fresh), [""; 0]);
     for (file, other) in [(&a, &b), (&b, &a)] {
@@ -229,7 +229,7 @@ fn refresh_replaces_or_keeps_everything() {
     world.method("tool-defs/c.tool.json", "custom:c", "1.0.0");
     assert_eq!(world.refreshed(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
     assert!(before.find("custom:b").is_ok(), "who holds an old snapshot keeps it");
-    assert_eq!(registry.refresh_source("nobody"), Ok(()));
+    assert_eq!(registry.refresh_source("unknown"), Ok(()));
     for folder in ["user_scripts", "tool-defs"] {
         fs::rename(world.path(folder), world.path("away")).unwrap();
         assert!(registry.refresh_source("files").is_err());
@@ -466,7 +466,7 @@ fn places_that_everybody_may_write_are_told_and_still_load() {
         found.map(|(path, problem)| (path, about(&problem.message))).collect::<Vec<_>>()
     };
     let usual = |path: &Path| path.metadata().expect("there").permissions().mode();
-    assert_eq!(told(), [], "the control: nobody else may write");
+    assert_eq!(told(), [], "the control: no other user may write");
     for (place, at) in
         [(&file, &file), (&script, &file), (&world.path("user_scripts/a"), &file), (&base, &base), (&root, &base)]
     {
@@ -500,13 +500,13 @@ fn a_script_belongs_to_the_nearest_manifests() {
         ("two of one folder", &["a u/a/a a/m.py", "b u/a/b a/m.py"]),
         ("two scripts of one folder", &["a u/a/a a/m.py", "b u/a/b a/n.py", "-x u/x/x a/m.py", "-y t/y a/n.py"]),
         ("versions", &["a@1.0.0 u/a/a1 a/m.py", "a@2.0.0 u/a/a2 a/m.py", "-x t/x a/m.py"]),
-        ("what nobody names in the folder of a tool", &["a u/a/a a/m.py", "-x u/x/x a/h.py", "-y t/y a/lib/h.py"]),
+        ("what no manifest names in the folder of a tool", &["a u/a/a a/m.py", "-x u/x/x a/h.py", "-y t/y a/lib/h.py"]),
         ("from the folder above", &["a u/a/a a/sub/m.py", "-x t/x a/sub/m.py", "-y u/a2/y a/sub/h.py"]),
         ("the nearer folder", &["-a u/a/a a/sub/m.py", "b u/a/sub/b a/sub/m.py"]),
         ("a tool below a tool", &["a u/a/a a/m.py", "b u/a/sub/b a/sub/m.py", "-c u/a/c a/sub/h.py"]),
         ("a name is not a prefix", &["a u/a/a a/m.py", "b u/ab/b ab/m.py", "-c u/ab/c a/m.py"]),
-        ("nobody's folder", &["a t/a loose/m.py", "b t/more/b loose/m.py", "c u/other/c loose/m.py"]),
-        ("nobody's folder, from a base", &["a u/a loose/m.py", "b t/b loose/m.py"]),
+        ("a folder of no tool", &["a t/a loose/m.py", "b t/more/b loose/m.py", "c u/other/c loose/m.py"]),
+        ("a folder of no tool, from a base", &["a u/a loose/m.py", "b t/b loose/m.py"]),
         ("directly in a base", &["a u/a m.py", "b u/b n.py", "-x t/x m.py", "y t/y o.py"]),
         ("from the base into a tool's folder", &["a u/a/a a/m.py", "-x u/x a/m.py", "-y u/y a/h.py"]),
         ("the other base", &["a t/a/a a/only.py", "-x u/x/x a/only.py"]),

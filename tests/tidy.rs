@@ -1,4 +1,4 @@
-//! The rules of the code that can be checked: which module imports which, homes of outside crates, sizes, the wall tables.
+//! The rules of the code that can be checked: imports, homes of outside crates, unsafe, sizes, the tables of walls.
 
 use crate::harness::repository;
 use std::collections::{BTreeMap, BTreeSet};

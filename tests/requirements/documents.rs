@@ -191,12 +191,12 @@ fn the_documents_policy_loads() {
     playground.settle();
     let audit = playground.cli(&["audit", "reports:write", "--json"]);
     assert_eq!(audit.out["policy"], "reports", "{}", audit.stderr);
-    // The interpreter that it names is nobody's here; without it the tool runs.
+    // The interpreter that it names is not on this machine; without it the tool runs.
     let (without, _) = policy.split_once("[runtimes]").unwrap();
     fs::write(playground.path("sandbox-policies/reports.policy.toml"), without).unwrap();
     let input = json!({"name": "x", "rows": [{"a": 1}]}).to_string();
     playground.expect("reports:write", &input, r#"ok {"file":"out/x.csv","rows":1,"columns":["a"]}"#);
-    // The control: a key that nobody knows refuses to start.
+    // The control: an unknown key refuses to start.
     fs::write(playground.path("sandbox-policies/reports.policy.toml"), format!("surprise = 1\n{without}")).unwrap();
     let ended = playground.call("reports:write", &input);
     assert!(ended.code == Some(3) && ended.stderr.contains("surprise"), "{ended:?}");

@@ -1,4 +1,4 @@
-//! Failures that are not the tool's name their cause: a removed file, a limit of this process, a folder of another user.
+//! What fails for no fault of the tool names its cause: a removed file, a limit of this process, another user's folder.
 
 use crate::harness::{Playground, Server, Who, finish, host, is_root, kind};
 use serde_json::json;
@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// What a call of this tool says.
-fn said(server: &mut Server, tool: &str) -> String {
+/// What a call of this tool answers.
+fn answer_of(server: &mut Server, tool: &str) -> String {
     let answer = server.called(tool, json!({}));
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
@@ -47,7 +47,7 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     let mut server = Server::with(host);
     let here = |tool: &str| cfg!(feature = "wasi") || tool != "esc:module";
     for tool in ["esc:data", "esc:script", "esc:interpreter", "esc:module"].into_iter().filter(|tool| here(tool)) {
-        assert_eq!(said(&mut server, tool), "1", "{tool}: the control");
+        assert_eq!(answer_of(&mut server, tool), "1", "{tool}: the control");
     }
     fs::remove_dir_all(&data).unwrap();
     fs::remove_file(&script).unwrap();
@@ -62,12 +62,12 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
     .into_iter()
     .filter(|(tool, _)| here(tool))
     {
-        let told = said(&mut server, tool);
+        let told = answer_of(&mut server, tool);
         assert!(told.contains("DependencyError") && told.contains(words), "{tool}: {told}");
         assert!(!told.contains("wall") && !told.contains("policy"), "{tool}: {told}");
     }
     fs::create_dir(&script).unwrap();
-    let told = said(&mut server, "esc:script");
+    let told = answer_of(&mut server, "esc:script");
     assert!(told.contains("DependencyError") && told.contains("not a regular file any more"), "{told}");
 }
 
@@ -102,7 +102,7 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
     }
 }
 
-/// With some calls at a time it has descriptors enough, with many not: whatever is missing them is told as that.
+/// With some calls at a time it has descriptors enough, with many not: whatever lacks them says so.
 #[test]
 fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
     let playground = Playground::new(Who::ours(), "/var/tmp");

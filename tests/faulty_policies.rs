@@ -1,21 +1,20 @@
 //! A policy with a fault stops the tools that it names and no others; one without `[files] read` leaves the own folder.
 
-use crate::harness::{Playground, Server, as_everyone, fits, repository};
+use crate::harness::{Playground, Server, as_everyone};
 use serde_json::json;
 use std::fs;
 
 const READER: &str = "import json, os\nprint(json.dumps(sorted(os.listdir('.'))))\n";
 
 fn listed(playground: &Playground, wanted: &str) {
-    fits(&format!("ok {wanted}"), &playground.call("own:list", "{}")).unwrap_or_else(|why| panic!("{why}"));
+    playground.expect("own:list", "{}", &format!("ok {wanted}"));
 }
 
 #[test]
 fn a_faulty_policy_stops_its_tools_and_no_others() {
     as_everyone("faulty policies", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        let core = "sandbox-policies/core.policy.toml";
-        fs::copy(repository(core), playground.path(core)).unwrap();
+        playground.allow_builtin_tools();
         for id in ["bad:tool", "good:tool"] {
             playground.tool_at(id, "python", &format!("{}/main.py", &id[..id.len() - 5]), "print(1)\n", json!({}));
         }
@@ -23,19 +22,18 @@ fn a_faulty_policy_stops_its_tools_and_no_others() {
         playground.settle();
         let mut server = Server::start(&playground);
         assert_eq!(server.called("bad:tool", json!({}))["result"]["isError"], false, "{who:?}");
-        fits("ok 1", &playground.call("bad:tool", "{}")).unwrap();
+        playground.expect("bad:tool", "{}", "ok 1");
         playground.policy("bad", "bad:tool", "[limits]\ntimeout = 9000\n");
         playground.settle();
-        let run =
-            |script: &str| playground.call("core:execute-python-script", &json!({"scriptPath": script}).to_string());
-        let ended = playground.call("bad:tool", "{}");
-        fits("SecurityError: the policy for this tool has a fault", &ended)
-            .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        let run = |script: &str, wanted: &str| {
+            playground.expect("core:execute-python-script", &json!({"scriptPath": script}).to_string(), wanted);
+        };
+        let ended = playground.expect("bad:tool", "{}", "SecurityError: the policy for this tool has a fault");
         assert!(ended.stderr.contains("bad.policy.toml:") && ended.stderr.contains("/limits/timeout"), "{ended:?}");
-        fits("SecurityError: has a fault", &run("bad/main.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        run("bad/main.py", "SecurityError: has a fault");
         // Others run, also by the path of a script: it answers a number, which that tool does not take for an object.
-        fits("ok 1", &playground.call("good:tool", "{}")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
-        assert_ne!(run("good/main.py").kind(), "SecurityError");
+        playground.expect("good:tool", "{}", "ok 1");
+        run("good/main.py", "OutputValidationError");
         let told = playground.cli(&["check"]);
         assert!(told.code != Some(0) && told.text().contains("unknown key `timeout`"), "{who:?}: {}", told.text());
         // At a reload the same holds.
@@ -63,7 +61,6 @@ fn a_faulty_policy_stops_its_tools_and_no_others() {
 /// A policy with a fault still says where its secrets lie, and a folder that cannot be read is every folder.
 #[test]
 fn a_fault_gives_no_tool_more_than_before() {
-    const WRITES: &str = "open('/keys/k', 'w').write('a planted secret')\nprint(1)\n";
     as_everyone("faults and secrets", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let keys = playground.path("keys");
@@ -72,12 +69,12 @@ fn a_fault_gives_no_tool_more_than_before() {
         fs::write(&key, "a secret of 8 bytes").unwrap();
         let tree = format!("{}/**", keys.display());
         let write = json!({"securityContext": {"fileAccess": {"allowWrite": [tree]}}});
-        let script = WRITES.replace("/keys/k", &key.display().to_string());
+        let script = format!("open('{}', 'w').write('a planted secret')\nprint(1)\n", key.display());
         playground.tool_at("w:w", "python", "w/main.py", &script, write);
         let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
         playground.tool_at("s:s", "python", "s/main.py", "print(1)\n", asks);
-        let secret =
-            format!("[secrets]\ngrant = [{{ name = \"KEY\", from = \"file:{}\", why = \"t\" }}]\n", key.display());
+        let grant = format!("{{ name = \"KEY\", from = \"file:{}\", why = \"t\" }}", key.display());
+        let secret = format!("[secrets]\ngrant = [{grant}]\n");
         playground.policy("w", "w:w", &format!("[files]\nwrite = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
         let settle = || {
             playground.settle();
@@ -87,8 +84,7 @@ fn a_fault_gives_no_tool_more_than_before() {
         for fault in ["", "[limits]\ntimeout = 1\n"] {
             playground.policy("s", "s:s", &format!("{secret}{fault}"));
             settle();
-            fits("SecurityError: could be written", &playground.call("w:w", "{}"))
-                .unwrap_or_else(|why| panic!("{who:?}: {fault}: {why}"));
+            playground.expect("w:w", "{}", "SecurityError: could be written");
         }
         playground.policy("s", "s:s", &secret);
         settle();
@@ -108,7 +104,7 @@ fn a_fault_gives_no_tool_more_than_before() {
             playground.tool_at("p:p", "python", "p/main.py", "print(1)\n", json!({}));
             playground.policy("p", "p:p", &format!("folders = {folders}\n"));
             playground.settle();
-            fits(wanted, &playground.call("p:p", "{}")).unwrap_or_else(|why| panic!("{who:?}: {folders}: {why}"));
+            playground.expect("p:p", "{}", wanted);
         }
     });
 }
@@ -131,7 +127,7 @@ fn a_policy_without_read_leaves_the_tool_its_own_folder() {
         assert!(audit.contains("own: ./** (default)") && audit.contains("has no `[files] read`"), "{who:?}: {audit}");
         // A script directly in the base folder sees itself.
         assert!(flat.ends_with("user_scripts"));
-        fits(r#"ok ["flat.py"]"#, &playground.call("own:flat", "{}")).unwrap();
+        playground.expect("own:flat", "{}", r#"ok ["flat.py"]"#);
         policy("own", "own:*", "[files]\nread = []\n");
         listed(&playground, r#"["main.py"]"#);
         policy("own", "own:*", "[files]\nwrite = [{ path = \"./out/**\", why = \"t\" }]\n");

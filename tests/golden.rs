@@ -1,5 +1,5 @@
 //! The audit text of every shipped tool, as a person reads it, against `tests/golden/audit/`.
-//! `UPDATE_GOLDEN=1` writes the files anew; read what changed before it is committed.
+//! `UPDATE_GOLDEN=1` writes the files again; read what changed before it is committed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn every_shipped_tool_is_audited_as_its_golden_text_says() {
         }
         known.push(file);
     }
-    assert!(wrong.is_empty(), "not as the golden text (UPDATE_GOLDEN=1 writes it anew):\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "not as the golden text (UPDATE_GOLDEN=1 writes it again):\n{}", wrong.join("\n"));
     let mut stale = std::fs::read_dir(&folder).unwrap().flatten().map(|e| e.path()).filter(|p| !known.contains(p));
     assert_eq!(stale.next(), None, "a golden text of no shipped tool");
 }

@@ -5,6 +5,7 @@ mod background;
 #[cfg(feature = "rabbitmq")]
 mod brokers;
 mod callers;
+mod causes;
 mod cli_audit;
 mod cli_call;
 mod cli_check;
@@ -22,7 +23,6 @@ mod dressed_secrets;
 mod engines;
 mod escapes;
 mod explain;
-mod failures;
 mod faulty_policies;
 mod golden;
 mod harness;
@@ -49,7 +49,6 @@ mod staging;
 mod streaming;
 mod streams;
 mod tidy;
-mod told_truly;
 #[cfg(feature = "rabbitmq")]
 mod tool_services;
 mod traces;

@@ -2,6 +2,7 @@
 
 use crate::harness::script;
 use serde_json::json;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,31 +17,39 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let root = tempfile::tempdir().expect("folder");
+        let root = tempfile::tempdir().unwrap();
         for folder in ["tool-defs", "user_scripts"] {
-            std::fs::create_dir(root.path().join(folder)).expect("folder");
+            fs::create_dir(root.path().join(folder)).unwrap();
         }
         World { root }
     }
     fn path(&self, relative: &str) -> PathBuf {
-        self.root.path().canonicalize().expect("root").join(relative)
+        self.root.path().canonicalize().unwrap().join(relative)
     }
     fn file(&self, relative: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(relative);
-        std::fs::create_dir_all(path.parent().expect("parent")).expect("folder");
-        std::fs::write(&path, text).expect("file");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
         path
     }
     fn method(&self, relative: &str, id: &str, version: &str) -> PathBuf {
         self.file(relative, manifest(id, version, json!({ "type": "x-test" })))
+    }
+    /// A manifest with its script.
+    fn script(&self, relative: &str, id: &str, path: &str) -> PathBuf {
+        self.file(relative, manifest(id, "1.0.0", script(path, "python")))
+    }
+    fn refreshed(&self, registry: &Registry) -> Vec<String> {
+        registry.refresh_source("files").unwrap();
+        ids(registry)
     }
     fn loader(&self) -> DirectToolLoader {
         DirectToolLoader::new(vec![self.path("tool-defs")], vec![self.path("user_scripts")])
     }
     fn registry(&self) -> Registry {
         let registry = Registry::new();
-        registry.add_source(Arc::new(registry::Builtin)).expect("builtin");
-        registry.add_source(Arc::new(self.loader())).expect("files");
+        registry.add_source(Arc::new(registry::Builtin)).unwrap();
+        registry.add_source(Arc::new(self.loader())).unwrap();
         registry
     }
 }
@@ -68,23 +77,9 @@ fn report(registry: &Registry, path: &Path) -> registry::FileReport {
 fn both_ways_of_dropping_in_work() {
     let world = World::new();
     world.file("user_scripts/sum/sum.py", "print(1)");
-    world.file(
-        "user_scripts/sum/sum.tool.json",
-        manifest(
-            "custom:sum",
-            "1.0.0",
-            json!({ "type": "external-script", "scriptPath": "sum.py", "language": "python" }),
-        ),
-    );
+    world.script("user_scripts/sum/sum.tool.json", "custom:sum", "sum.py");
     world.file("user_scripts/loose/two.py", "print(2)");
-    world.file(
-        "tool-defs/deep/er/two.tool.json",
-        manifest(
-            "custom:two",
-            "1.0.0",
-            json!({ "type": "external-script", "scriptPath": "loose/two.py", "language": "py" }),
-        ),
-    );
+    world.script("tool-defs/deep/er/two.tool.json", "custom:two", "loose/two.py");
     world.file("tool-defs/other.json", "{}");
     for skipped in [".hidden/a", "node_modules/a", "venv/a", "__pycache__/a", ".b"] {
         world.file(&format!("tool-defs/{skipped}.tool.json"), "nonsense");
@@ -105,7 +100,7 @@ fn both_ways_of_dropping_in_work() {
         vec![world.path("user_scripts")],
     );
     let twice = Registry::new();
-    twice.add_source(Arc::new(loader)).expect("files");
+    twice.add_source(Arc::new(loader)).unwrap();
     assert_eq!(ids(&twice).len(), 2);
 }
 
@@ -115,13 +110,13 @@ fn hostile_files_are_one_report_each_and_quick() {
     let secret = world.file("secret.txt", "hunter2-secret");
     let folder = world.path("tool-defs");
     let at = |name: &str| folder.join(format!("{name}.tool.json"));
-    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
-    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("socket");
-    symlink(&secret, at("link")).expect("link");
-    symlink(at("loop"), at("loop")).expect("loop");
-    symlink("/dev/zero", at("device")).expect("device");
-    std::fs::create_dir(at("folder")).expect("folder");
-    std::fs::File::create(at("huge")).and_then(|f| f.set_len(100 << 20)).expect("huge");
+    nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    symlink(&secret, at("link")).unwrap();
+    symlink(at("loop"), at("loop")).unwrap();
+    symlink("/dev/zero", at("device")).unwrap();
+    fs::create_dir(at("folder")).unwrap();
+    fs::File::create(at("huge")).and_then(|f| f.set_len(100 << 20)).unwrap();
     world.file("tool-defs/latin.tool.json", b"{\"toolId\": \"\xe9\"}");
     world.file("tool-defs/empty.tool.json", "");
     world.file("tool-defs/half.tool.json", "{\"toolId\": \"custom:ha");
@@ -136,20 +131,10 @@ fn hostile_files_are_one_report_each_and_quick() {
     let registry = world.registry();
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(ids(&registry), ["custom:good@1.0.0"]);
-    let expected = [
-        ("fifo", Code::Unreadable),
-        ("socket", Code::Unreadable),
-        ("link", Code::Unreadable),
-        ("loop", Code::Unreadable),
-        ("device", Code::Unreadable),
-        ("folder", Code::Unreadable),
-        ("huge", Code::Unreadable),
-        ("latin", Code::Encoding),
-        ("empty", Code::Syntax),
-        ("half", Code::Syntax),
-        ("deep", Code::Syntax),
-    ];
-    for (name, code) in expected {
+    let unreadable =
+        ["fifo", "socket", "link", "loop", "device", "folder", "huge"].map(|name| (name, Code::Unreadable));
+    let unread = [("latin", Code::Encoding), ("empty", Code::Syntax), ("half", Code::Syntax), ("deep", Code::Syntax)];
+    for (name, code) in unreadable.into_iter().chain(unread) {
         let report = report(&registry, &at(name));
         assert_eq!(report.status, Status::Skipped);
         assert_eq!(report.problems.iter().map(|p| p.code).collect::<Vec<_>>(), [code], "{name}: {report:#?}");
@@ -165,24 +150,22 @@ fn names_are_not_taken_over() {
     let registry = world.registry();
     // A twin dropped later is refused; the loaded tool keeps its file.
     let b = world.method("tool-defs/b/x.tool.json", "Custom:X", "9.0.0");
-    registry.refresh_source("files").expect("refresh");
-    assert_eq!(ids(&registry), ["custom:x@1.0.0"]);
+    assert_eq!(world.refreshed(&registry), ["custom:x@1.0.0"]);
     let newcomer = report(&registry, &b);
     assert_eq!((newcomer.status, newcomer.problems[0].code), (Status::Skipped, Code::Conflict));
-    assert!(newcomer.problems[0].message.contains(a.to_str().expect("path")));
-    // At a new start nobody is first: both are disabled, and both say so.
+    assert!(newcomer.problems[0].message.contains(a.to_str().unwrap()));
+    // At a new start none is first: both are disabled, and both say so.
     let fresh = world.registry();
     assert_eq!(ids(&fresh), [""; 0]);
     for (file, other) in [(&a, &b), (&b, &a)] {
-        assert!(report(&fresh, file).problems[0].message.contains(other.to_str().expect("path")));
+        assert!(report(&fresh, file).problems[0].message.contains(other.to_str().unwrap()));
     }
     let fault = fresh.snapshot().find("custom:x").expect_err("disabled");
     assert_eq!(fault.kind, Kind::ToolNotFoundError);
     assert!(fault.message.contains("disabled") && !fault.message.contains("tool-defs"), "{}", fault.message);
     // Gone again: the other one loads.
-    std::fs::remove_file(&b).expect("remove");
-    fresh.refresh_source("files").expect("refresh");
-    assert_eq!(ids(&fresh), ["custom:x@1.0.0"]);
+    fs::remove_file(&b).unwrap();
+    assert_eq!(world.refreshed(&fresh), ["custom:x@1.0.0"]);
 }
 
 #[test]
@@ -192,7 +175,7 @@ fn core_is_compiled_in() {
     let folded = world.method("tool-defs/d.tool.json", "CORE:run", "1.0.0");
     let copy = world.file("tool-defs/core/execute-python-script.tool.json", registry::BUILTIN_FILES[0].1);
     let registry = world.registry();
-    assert_eq!(registry.snapshot().find("core:execute-python-script").expect("builtin").source, "builtin");
+    assert_eq!(registry.snapshot().find("core:execute-python-script").unwrap().source, "builtin");
     assert_eq!(ids(&registry), [""; 0]);
     for file in [claim, folded] {
         let problem = &report(&registry, &file).problems[0];
@@ -230,12 +213,8 @@ fn versions_live_side_by_side_in_one_folder() {
     // The same version twice, in one folder, disables both of it and no other.
     world.method("tool-defs/v/again.tool.json", "custom:v", "1.2.0+build");
     assert_eq!(ids(&world.registry()), ["custom:v@1.0.0", "custom:v@2.0.0-beta.1"]);
-    registry.refresh_source("files").expect("refresh");
-    assert_eq!(
-        ids(&registry),
-        ["custom:v@1.0.0", "custom:v@1.2.0", "custom:v@2.0.0-beta.1"],
-        "a loaded one keeps its file"
-    );
+    // A loaded one keeps its file.
+    assert_eq!(world.refreshed(&registry), ["custom:v@1.0.0", "custom:v@1.2.0", "custom:v@2.0.0-beta.1"]);
 }
 
 #[test]
@@ -246,26 +225,22 @@ fn refresh_replaces_or_keeps_everything() {
     let registry = world.registry();
     let before = registry.snapshot();
     world.method("tool-defs/a.tool.json", "custom:a", "1.1.0");
-    std::fs::remove_file(world.path("tool-defs/b.tool.json")).expect("remove");
+    fs::remove_file(world.path("tool-defs/b.tool.json")).unwrap();
     world.method("tool-defs/c.tool.json", "custom:c", "1.0.0");
-    registry.refresh_source("files").expect("refresh");
-    assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
+    assert_eq!(world.refreshed(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
     assert!(before.find("custom:b").is_ok(), "who holds an old snapshot keeps it");
-    assert_eq!(registry.refresh_source("nobody"), Ok(()));
-    std::fs::rename(world.path("user_scripts"), world.path("gone")).expect("rename");
-    assert!(registry.refresh_source("files").is_err());
-    std::fs::rename(world.path("gone"), world.path("user_scripts")).expect("rename");
-    std::fs::rename(world.path("tool-defs"), world.path("away")).expect("rename");
-    assert!(registry.refresh_source("files").is_err());
-    assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
-    assert!(registry.snapshot().warnings[0].contains("old tools stay"));
-    std::fs::rename(world.path("away"), world.path("tool-defs")).expect("rename");
-    registry.refresh_source("files").expect("refresh");
+    assert_eq!(registry.refresh_source("unknown"), Ok(()));
+    for folder in ["user_scripts", "tool-defs"] {
+        fs::rename(world.path(folder), world.path("away")).unwrap();
+        assert!(registry.refresh_source("files").is_err());
+        assert_eq!(ids(&registry), ["custom:a@1.1.0", "custom:c@1.0.0"]);
+        assert!(registry.snapshot().warnings[0].contains("old tools stay"));
+        fs::rename(world.path("away"), world.path(folder)).unwrap();
+    }
+    registry.refresh_source("files").unwrap();
     assert_eq!(registry.snapshot().warnings, [""; 0]);
-    assert_eq!(
-        registry.snapshot().sources,
-        [("builtin".to_owned(), registry::BUILTIN_FILES.len()), ("files".to_owned(), 2)]
-    );
+    let sources = [("builtin".to_owned(), registry::BUILTIN_FILES.len()), ("files".to_owned(), 2)];
+    assert_eq!(registry.snapshot().sources, sources);
 }
 
 /// A manifest in the middle of an edit leaves its tool as it was; one that was never good, or went, has none.
@@ -279,25 +254,22 @@ fn a_manifest_that_breaks_keeps_its_old_definition() {
     for broken in ["{", "", "\u{0}", "{\"toolId\": \"custom:a\", \"toolId\": \"custom:b\"}"] {
         world.file("tool-defs/a.tool.json", broken);
         for _ in 0..2 {
-            registry.refresh_source("files").expect("refresh");
-            assert_eq!(ids(&registry), ["custom:a@1.0.0"], "{broken}");
+            assert_eq!(world.refreshed(&registry), ["custom:a@1.0.0"], "{broken}");
             let warnings = &registry.snapshot().warnings;
             assert!(warnings.len() == 1 && warnings[0].contains("a.tool.json is broken"), "{warnings:?}");
             assert_eq!(registry.snapshot().skipped(), 2);
         }
     }
     // A link in its place is no edit.
-    std::fs::remove_file(world.path("tool-defs/a.tool.json")).expect("remove");
-    std::os::unix::fs::symlink("b.tool.json", world.path("tool-defs/a.tool.json")).expect("link");
-    registry.refresh_source("files").expect("refresh");
-    assert!(ids(&registry).is_empty() && registry.snapshot().warnings.is_empty());
-    std::fs::remove_file(world.path("tool-defs/a.tool.json")).expect("remove");
+    fs::remove_file(world.path("tool-defs/a.tool.json")).unwrap();
+    symlink("b.tool.json", world.path("tool-defs/a.tool.json")).unwrap();
+    assert!(world.refreshed(&registry).is_empty() && registry.snapshot().warnings.is_empty());
+    fs::remove_file(world.path("tool-defs/a.tool.json")).unwrap();
     world.method("tool-defs/a.tool.json", "custom:a", "1.2.0");
-    registry.refresh_source("files").expect("refresh");
-    assert_eq!(ids(&registry), ["custom:a@1.2.0"]);
+    assert_eq!(world.refreshed(&registry), ["custom:a@1.2.0"]);
 }
 
-/// A source that is no folder, offering the tools of one.
+/// A source that offers the tools of a folder without being one.
 struct Elsewhere(DirectToolLoader);
 
 impl registry::Source for Elsewhere {
@@ -318,11 +290,11 @@ fn other_sources_take_nothing_over() {
     other.method("tool-defs/a.tool.json", "custom:a", "2.0.0");
     other.method("tool-defs/b.tool.json", "custom:b", "1.0.0");
     let registry = world.registry();
-    registry.add_source(Arc::new(Elsewhere(other.loader()))).expect("added");
+    registry.add_source(Arc::new(Elsewhere(other.loader()))).unwrap();
     assert!(registry.add_source(Arc::new(Elsewhere(other.loader()))).is_err(), "the id is taken");
     let snapshot = registry.snapshot();
     assert_eq!(snapshot.find("custom:a").expect("kept").manifest.version.to_string(), "1.0.0");
-    assert_eq!(snapshot.find("custom:b").expect("added").source, "elsewhere");
+    assert_eq!(snapshot.find("custom:b").unwrap().source, "elsewhere");
 }
 
 #[test]
@@ -367,8 +339,7 @@ fn requirements_are_settled_without_hanging() {
     tool("ring-b", json!({ "r:ring-a": "*" }));
     tool("by-ring", json!({ "r:ring-a": "*" }));
     let registry = world.registry();
-    let needs = |name: &str| registry.snapshot().find(&format!("r:{name}")).expect(name).needs.join("; ");
-    let cases = [
+    for (name, piece) in [
         ("base", ""),
         ("good", ""),
         ("old", "loaded: 1.0.0"),
@@ -377,13 +348,12 @@ fn requirements_are_settled_without_hanging() {
         ("ring-a", "circle"),
         ("ring-b", "circle"),
         ("by-ring", "itself unavailable"),
-    ];
-    for (name, piece) in cases {
-        let needs = needs(name);
+    ] {
+        let needs = registry.snapshot().find(&format!("r:{name}")).expect(name).needs.join("; ");
         assert!(needs.contains(piece) && needs.is_empty() == piece.is_empty(), "{name}: {needs}");
     }
     tool("nothing", json!({}));
-    registry.refresh_source("files").expect("refresh");
+    registry.refresh_source("files").unwrap();
     assert!(registry.snapshot().find("r:behind").is_ok_and(|tool| tool.needs.is_empty()));
 }
 
@@ -396,15 +366,15 @@ fn script_paths() {
     world.file("tool-defs/own/beside.py", "1");
     world.file("outside/x.py", "1");
     world.file("user_scripts2/x.py", "1");
-    std::fs::create_dir_all(world.path("user_scripts/folder.py")).expect("folder");
-    symlink(world.path("outside/x.py"), world.path("user_scripts/link.py")).expect("link");
-    symlink(world.path("outside"), world.path("user_scripts/linked")).expect("link");
-    symlink("b.py", world.path("user_scripts/a/inner.py")).expect("link");
-    nix::unistd::mkfifo(&world.path("user_scripts/fifo.py"), nix::sys::stat::Mode::S_IRWXU).expect("fifo");
+    fs::create_dir_all(world.path("user_scripts/folder.py")).unwrap();
+    symlink(world.path("outside/x.py"), world.path("user_scripts/link.py")).unwrap();
+    symlink(world.path("outside"), world.path("user_scripts/linked")).unwrap();
+    symlink("b.py", world.path("user_scripts/a/inner.py")).unwrap();
+    nix::unistd::mkfifo(&world.path("user_scripts/fifo.py"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let bases = [world.path("user_scripts"), world.path("tool-defs")];
     let own = world.path("tool-defs/own");
     let resolve = |path: &str| registry::scripts::resolve(&bases, Some(&own), path);
-    let found = [
+    for (written, path) in [
         ("a/b.py", "user_scripts/a/b.py"),
         ("a/./b.py", "user_scripts/a/b.py"),
         ("./a//b.py", "user_scripts/a/b.py"),
@@ -412,8 +382,7 @@ fn script_paths() {
         ("user_scripts/examples/echo.py", "user_scripts/examples/echo.py"),
         ("own/beside.py", "tool-defs/own/beside.py"),
         ("beside.py", "tool-defs/own/beside.py"),
-    ];
-    for (written, path) in found {
+    ] {
         assert_eq!(resolve(written).map(|site| site.script), Ok(Some(world.path(path))), "{written}");
     }
     let absolute = world.path("user_scripts/a/b.py");
@@ -424,7 +393,7 @@ fn script_paths() {
         "a\\..\\..\\x.py",
         "..",
         "../user_scripts2/x.py",
-        absolute.to_str().expect("path"),
+        absolute.to_str().unwrap(),
         "/etc/passwd",
         "C:\\x.py",
         "C:/x.py",
@@ -450,12 +419,8 @@ fn script_paths() {
     for written in refused {
         let fault = resolve(written).expect_err(written);
         assert_eq!(fault.kind, Kind::SecurityError, "{written:?}: {fault:?}");
-        assert!(
-            !fault.message.contains(world.root.path().to_str().expect("path"))
-                || written == absolute.to_str().expect("path"),
-            "{}",
-            fault.message
-        );
+        let shows = fault.message.contains(world.root.path().to_str().unwrap());
+        assert!(!shows || written == absolute.to_str().unwrap(), "{}", fault.message);
     }
     for written in ["none.py", "a/%2e%2e/b.py", "a/b.py/c", "user_scripts", &"x".repeat(300)] {
         assert_eq!(resolve(written).expect_err(written).kind, Kind::ParameterValidationError, "{written}");
@@ -468,14 +433,8 @@ fn script_paths() {
 #[test]
 fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
     let world = World::new();
-    let script = |name: &str, path: &str| {
-        let handler = json!({ "type": "external-script", "scriptPath": path, "language": "python" });
-        let text: serde_json::Value =
-            serde_json::from_str(&manifest(&format!("s:{name}"), "1.0.0", handler)).expect("JSON");
-        world.file(&format!("tool-defs/{name}.tool.json"), format!("{text:#}"))
-    };
-    let missing = script("missing", "no/such.py");
-    let upwards = script("upwards", "../x.py");
+    let missing = world.script("tool-defs/missing.tool.json", "s:missing", "no/such.py");
+    let upwards = world.script("tool-defs/upwards.tool.json", "s:upwards", "../x.py");
     let registry = world.registry();
     assert_eq!(ids(&registry), [""; 0]);
     for (file, code, piece) in
@@ -483,7 +442,7 @@ fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
     {
         let problem = &report(&registry, &file).problems[0];
         assert_eq!((problem.code, problem.pointer.as_str()), (code, "/handler/scriptPath"));
-        assert!(problem.line > 1 && problem.message.contains(piece), "{problem:?}");
+        assert!(problem.message.contains(piece), "{problem:?}");
     }
 }
 
@@ -491,10 +450,9 @@ fn scripts_that_are_missing_or_forbidden_are_told_at_load() {
 fn places_that_everybody_may_write_are_told_and_still_load() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();
-    let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("mode");
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
     let script = world.file("user_scripts/a/main.py", "pass\n");
-    let handler = json!({ "type": "external-script", "language": "python", "scriptPath": "a/main.py" });
-    let file = world.file("user_scripts/a/a.tool.json", manifest("t:a", "1.0.0", handler));
+    let file = world.script("user_scripts/a/a.tool.json", "t:a", "a/main.py");
     let (base, root) = (world.path("user_scripts"), world.path(""));
     // Where it is told, and of what.
     let told = || {
@@ -508,7 +466,7 @@ fn places_that_everybody_may_write_are_told_and_still_load() {
         found.map(|(path, problem)| (path, about(&problem.message))).collect::<Vec<_>>()
     };
     let usual = |path: &Path| path.metadata().expect("there").permissions().mode();
-    assert_eq!(told(), [], "the control: nobody else may write");
+    assert_eq!(told(), [], "the control: no other user may write");
     for (place, at) in
         [(&file, &file), (&script, &file), (&world.path("user_scripts/a"), &file), (&base, &base), (&root, &base)]
     {
@@ -519,95 +477,20 @@ fn places_that_everybody_may_write_are_told_and_still_load() {
         mode(place, before);
     }
     mode(&base, 0o1777);
-    assert_eq!(told(), [], "sticky: nobody replaces what is there");
-}
-
-/// P19, P21: what one manifest's patterns cost is bounded for all of them together, and its neighbours load.
-#[test]
-fn patterns_that_cost_seconds_are_refused_and_plain_ones_load() {
-    let world = World::new();
-    world.file("user_scripts/s.py", "1");
-    let tool = |name: &str, patterns: &dyn Fn(usize) -> String| {
-        let schema = |from: usize| {
-            let fields = (from..from + 30)
-                .map(|n| (format!("p{n}"), json!({"type": "string", "description": "d", "pattern": patterns(n)})));
-            json!({ "type": "object", "properties": fields.collect::<serde_json::Map<_, _>>() })
-        };
-        let text = crate::harness::manifest(
-            format!("p:{name}"),
-            script("s.py", "python"),
-            json!({"parameters": schema(0), "output": schema(30)}),
-        );
-        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string())
-    };
-    type Pattern = fn(usize) -> String;
-    let hostile: [(&str, Pattern); 5] = [
-        ("repeated", |n| format!(r"(?i)\pL{{30}}{n}")),
-        ("many", |n| format!(r"(?i)\PL{}{n}", r"\pN".repeat(20))),
-        ("folded", |n| format!(r"(?i)[\x{{80}}-\x{{10FFFF}}]{n}")),
-        ("odd", |n| r"\cA".repeat(300) + &n.to_string()),
-        ("long", |n| "a".repeat(5000) + &n.to_string()),
-    ];
-    let started = Instant::now();
-    let files: Vec<PathBuf> = hostile.iter().map(|(name, patterns)| tool(name, patterns)).collect();
-    let plain = |n: usize| match n % 4 {
-        0 => r"^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$".to_owned(),
-        1 => r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$".to_owned(),
-        2 => format!("^[A-Za-z][A-Za-z0-9_-]{{0,63}}{n}$"),
-        _ => r"^[^@\s]+@[^@\s]+\.[a-z]{2,}$".to_owned(),
-    };
-    tool("plain", &plain);
-    let registry = world.registry();
-    assert_eq!(ids(&registry), ["p:plain@1.0.0"], "{:#?}", registry.snapshot().reports);
-    for file in files {
-        let problems = report(&registry, &file).problems;
-        let heavy = problems.iter().find(|p| p.message.contains("too costly to compile: repeat less"));
-        let heavy = heavy.unwrap_or_else(|| panic!("{problems:#?}"));
-        assert_eq!((heavy.code, heavy.severity), (Code::Schema, Severity::Error));
-        assert!(heavy.line > 0 && heavy.pointer.starts_with("/parameters/properties/p"), "{heavy:?}");
+    assert_eq!(told(), [], "sticky: others replace nothing that is there");
+    // Whoever owns a place can change what runs there.
+    for place in [&file, &script, &world.path("user_scripts/a"), &world.path("tool-defs")] {
+        if !nix::unistd::geteuid().is_root() {
+            break;
+        }
+        std::os::unix::fs::chown(place, Some(54_321), None).unwrap();
+        let shown = place.display();
+        let wanted = format!("{shown} belongs to another user (uid 54321)");
+        let told = format!("{:?}", world.registry().snapshot().reports);
+        assert!(told.contains(&wanted) && told.contains(&format!("`chown 0 '{shown}'`")), "{told}");
+        std::os::unix::fs::chown(place, Some(0), None).unwrap();
+        assert!(!format!("{:?}", world.registry().snapshot().reports).contains(&wanted), "the control");
     }
-    // A debug build; one such manifest alone took 5 s in it.
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
-}
-
-/// A default is held to its own schema; what that one leads to is not compiled again and again.
-#[test]
-fn defaults_do_not_multiply_what_a_schema_costs() {
-    let world = World::new();
-    world.file("user_scripts/s.py", "1");
-    let tool = |name: &str, parameters: serde_json::Value| {
-        let text =
-            crate::harness::manifest(format!("d:{name}"), script("s.py", "python"), json!({"parameters": parameters}));
-        world.file(&format!("tool-defs/{name}.tool.json"), text.to_string());
-    };
-    let wide = |count: usize| {
-        let field = json!({ "$ref": "#/$defs/a/b", "description": "d", "default": "x1" });
-        let fields: serde_json::Map<_, _> = (0..count).map(|n| (format!("p{n} é"), field.clone())).collect();
-        json!({ "type": "object", "properties": fields, "$defs": { "a": { "b": { "pattern": "^[a-z]{1,900}[0-9]$" } } } })
-    };
-    let nested = |depth: usize| {
-        let innermost = json!({ "type": "object", "properties": { "p": { "pattern": "^[a-z]{1,900}$" } } });
-        (0..depth).fold(
-            innermost,
-            |inner, _| json!({ "type": "object", "default": {}, "description": "d", "properties": { "a": inner } }),
-        )
-    };
-    let mut wrong = wide(3);
-    wrong["properties"]["p2 é"]["default"] = json!("no digit");
-    for (name, parameters) in
-        [("few", wide(10)), ("crowd", wide(2000)), ("wrong", wrong), ("shallow", nested(5)), ("deep", nested(28))]
-    {
-        tool(name, parameters);
-    }
-    let started = Instant::now();
-    let registry = world.registry();
-    assert_eq!(
-        ids(&registry),
-        ["d:deep@1.0.0", "d:few@1.0.0", "d:shallow@1.0.0"],
-        "{:#?}",
-        registry.snapshot().reports
-    );
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
 }
 
 /// Whose a script is, by where the manifests lie that name it. `id@version place script`; `-` = not loaded.
@@ -617,20 +500,19 @@ fn a_script_belongs_to_the_nearest_manifests() {
         ("two of one folder", &["a u/a/a a/m.py", "b u/a/b a/m.py"]),
         ("two scripts of one folder", &["a u/a/a a/m.py", "b u/a/b a/n.py", "-x u/x/x a/m.py", "-y t/y a/n.py"]),
         ("versions", &["a@1.0.0 u/a/a1 a/m.py", "a@2.0.0 u/a/a2 a/m.py", "-x t/x a/m.py"]),
-        ("what nobody names in the folder of a tool", &["a u/a/a a/m.py", "-x u/x/x a/h.py", "-y t/y a/lib/h.py"]),
+        ("what no manifest names in the folder of a tool", &["a u/a/a a/m.py", "-x u/x/x a/h.py", "-y t/y a/lib/h.py"]),
         ("from the folder above", &["a u/a/a a/sub/m.py", "-x t/x a/sub/m.py", "-y u/a2/y a/sub/h.py"]),
         ("the nearer folder", &["-a u/a/a a/sub/m.py", "b u/a/sub/b a/sub/m.py"]),
         ("a tool below a tool", &["a u/a/a a/m.py", "b u/a/sub/b a/sub/m.py", "-c u/a/c a/sub/h.py"]),
         ("a name is not a prefix", &["a u/a/a a/m.py", "b u/ab/b ab/m.py", "-c u/ab/c a/m.py"]),
-        ("nobody's folder", &["a t/a loose/m.py", "b t/more/b loose/m.py", "c u/other/c loose/m.py"]),
-        ("nobody's folder, from a base", &["a u/a loose/m.py", "b t/b loose/m.py"]),
+        ("a folder of no tool", &["a t/a loose/m.py", "b t/more/b loose/m.py", "c u/other/c loose/m.py"]),
+        ("a folder of no tool, from a base", &["a u/a loose/m.py", "b t/b loose/m.py"]),
         ("directly in a base", &["a u/a m.py", "b u/b n.py", "-x t/x m.py", "y t/y o.py"]),
         ("from the base into a tool's folder", &["a u/a/a a/m.py", "-x u/x a/m.py", "-y u/y a/h.py"]),
         ("the other base", &["a t/a/a a/only.py", "-x u/x/x a/only.py"]),
         ("the same id", &["a u/a/a a/m.py", "-a t/a a/m.py", "-a u/x/a a/h.py"]),
         ("conflicts are among owners", &["-a u/a/a a/m.py", "-a u/b/a b/m.py", "-x t/x a/m.py"]),
     ];
-    let mut wrong = Vec::new();
     for (what, layout) in LAYOUTS {
         let world = World::new();
         for folder in ["a", "a/sub", "a/lib", "ab", "b", "loose", "."] {
@@ -645,17 +527,15 @@ fn a_script_belongs_to_the_nearest_manifests() {
             let [id, place, script] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let (id, version) = id.split_once('@').unwrap_or((id, "1.0.0"));
             let place = place.replacen("t/", "tool-defs/", 1).replacen("u/", "user_scripts/", 1);
-            let handler = json!({"type": "external-script", "scriptPath": script, "language": "python"});
-            world.file(&format!("{place}.tool.json"), manifest(&format!("x:{id}"), version, handler));
+            let text = manifest(&format!("x:{id}"), version, crate::harness::script(script, "python"));
+            world.file(&format!("{place}.tool.json"), text);
             if loads {
                 expected.push(format!("x:{id}@{version}"));
             }
         }
         expected.sort();
         let registry = world.registry();
-        if ids(&registry) != expected {
-            wrong.push(format!("{what}: {:?} instead of {expected:?}", ids(&registry)));
-        }
+        assert_eq!(ids(&registry), expected, "{what}");
         // At a reload nothing changes.
         assert_eq!(registry.refresh(), Vec::<String>::new());
         assert_eq!(ids(&registry), expected, "{what}, again");
@@ -663,5 +543,4 @@ fn a_script_belongs_to_the_nearest_manifests() {
         let refused = snapshot.reports.iter().filter(|report| report.status == Status::Skipped).count();
         assert_eq!(refused, layout.iter().filter(|line| line.starts_with('-')).count(), "{what}");
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,5 +1,6 @@
 //! What this repository ships: tests look at a copy of it, since a clone also holds what its user made in it.
 
+use crate::harness::{Playground, Who};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,17 @@ pub fn copy_to(folder: &Path) {
     }
 }
 
+/// A host of its own with what is shipped.
+pub fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    for name in ["tool-defs", "user_scripts", "sandbox-policies"] {
+        fs::remove_dir_all(playground.path(name)).unwrap();
+    }
+    copy_to(&playground.base);
+    playground.settle();
+    playground
+}
+
 /// A new file that is shipped is in the list. (An archive has no index to ask.)
 #[test]
 fn the_list_is_what_the_repository_has() {
@@ -68,9 +80,7 @@ fn the_list_is_what_the_repository_has() {
 /// What users copy from is right as it stands.
 #[test]
 fn check_finds_no_fault_in_what_is_shipped() {
-    let playground = crate::harness::Playground::new(crate::harness::Who::ours(), "/var/tmp");
-    copy_to(&playground.base);
-    let checked = playground.cli(&["check", "--json"]);
+    let checked = playground(Who::ours()).cli(&["check", "--json"]);
     let files = checked.out.as_array().unwrap();
     let severe = |problem: &serde_json::Value| problem["severity"] != "note";
     let faults = files.iter().flat_map(|file| file["problems"].as_array().unwrap()).filter(|problem| severe(problem));

@@ -1,5 +1,6 @@
-//! The rules of the code that can be checked: which module imports which, homes of outside crates, sizes, the wall tables.
+//! The rules of the code that can be checked: imports, homes of outside crates, unsafe, sizes, the tables of walls.
 
+use crate::harness::repository;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,21 +53,28 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("aho_corasick", &["base/mask"]),
 ];
 
+/// Every source file: its path below src/, and its text.
 fn sources() -> Vec<(PathBuf, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = repository("src");
     let files = walkdir::WalkDir::new(&root).sort_by_file_name().into_iter().flatten();
-    let files = files.filter(|e| e.path().extension().is_some_and(|x| x == "rs"));
-    files
-        .map(|e| {
-            let path = e.path().strip_prefix(&root).expect("below src").to_owned();
-            (path, fs::read_to_string(e.path()).expect("a source file"))
-        })
-        .collect()
+    let files = files.map(|entry| entry.into_path()).filter(|path| path.extension().is_some_and(|x| x == "rs"));
+    let read = |path: PathBuf| (path.strip_prefix(&root).unwrap().to_owned(), fs::read_to_string(&path).unwrap());
+    files.map(read).collect()
 }
 
-fn room(path: &Path) -> String {
-    let first = path.components().next().expect("a component").as_os_str().to_string_lossy().into_owned();
-    first.trim_end_matches(".rs").to_owned()
+/// `src/FILE:LINE: why` of every line of code that breaks a rule.
+fn breaches(rule: impl Fn(&Path, &str) -> Option<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        let at = |line: usize| format!("src/{}:{}", path.display(), line + 1);
+        found.extend(code(&text).filter_map(|(line, text)| Some(format!("{}: {}", at(line), rule(&path, text)?))));
+    }
+    found
+}
+
+/// The module of a file.
+fn module(path: &Path) -> &str {
+    path.iter().next().and_then(|first| first.to_str()).expect("a name").trim_end_matches(".rs")
 }
 
 /// Code without comments and without what only tests see.
@@ -77,59 +85,49 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 #[test]
 fn modules_import_only_from_below() {
-    let floors: BTreeMap<&str, u8> = LEVELS.into();
-    let mut wrong = Vec::new();
-    for (path, text) in sources() {
-        let own = room(&path);
-        let Some(floor) = floors.get(own.as_str()) else { continue };
-        for (number, line) in code(&text) {
-            for (other, level) in LEVELS {
-                let named = line.contains(&format!("crate::{other}::")) || line.contains(&format!("crate::{other};"));
-                let grouped = line.contains("use crate::{") && line.split(['{', '}', ',', ' ']).any(|w| w == other);
-                let quiet = other == own || level < *floor;
-                // Modules of one level know one another only through one below (registry and sandbox through policy).
-                if (named || grouped) && !quiet {
-                    wrong.push(format!(
-                        "src/{}:{}: {own} ({floor}) names {other} ({level})",
-                        path.display(),
-                        number + 1
-                    ));
-                }
-            }
-        }
-    }
+    let levels: BTreeMap<&str, u8> = LEVELS.into();
+    // Modules of one level know one another only through one below (registry and sandbox through policy);
     // `quantity` is a table that names nothing.
     let known = ["policy (1) names manifest (1)", "base (0) names quantity (0)"];
-    wrong.retain(|w| !known.iter().any(|k| w.ends_with(k)));
+    let wrong = breaches(|path, line| {
+        let own = module(path);
+        let level = levels.get(own)?;
+        let mut parts = line.split("crate::").skip(1).flat_map(|rest| match rest.strip_prefix('{') {
+            Some(group) => group.split([',', '}']).collect::<Vec<_>>(),
+            None => vec![rest],
+        });
+        parts.find_map(|part| {
+            let other = part.trim().split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+            let above = *levels.get(other).filter(|above| other != own && *above >= level)?;
+            let breach = format!("{own} ({level}) names {other} ({above})");
+            (!known.contains(&&*breach)).then_some(breach)
+        })
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn outside_crates_have_one_home() {
-    let mut wrong = Vec::new();
-    for (path, text) in sources() {
-        let place = path.to_string_lossy().into_owned();
-        for (number, line) in code(&text) {
-            for (name, home) in HOMES {
-                let used = line.contains(&format!("use {name}::")) || line.contains(&format!(" {name}::"));
-                if used && !home.iter().any(|h| place.starts_with(h)) && place != "main.rs" {
-                    wrong.push(format!("src/{place}:{}: {name} belongs to {home:?}", number + 1));
-                }
-            }
-        }
-    }
+    let homes = HOMES.map(|(name, home)| (format!("use {name}::"), format!(" {name}::"), home));
+    let wrong = breaches(|path, line| {
+        let (used, _, home) = homes.iter().find(|(used, named, home)| {
+            (line.contains(used) || line.contains(named))
+                && !home.iter().any(|home| path.to_str().unwrap().starts_with(home))
+        })?;
+        (path != Path::new("main.rs")).then(|| format!("{used} belongs to {home:?}"))
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn unsafe_has_its_places() {
     let places = ["base/messages.rs", "sandbox/sys.rs", "sandbox/spawn.rs", "executor/wasm/trusted_code.rs"];
-    for (path, text) in sources() {
-        let place = path.to_string_lossy().into_owned();
-        let used = code(&text)
-            .any(|(_, l)| l.contains("unsafe {") || l.contains("unsafe fn") || l.contains("allow(unsafe_code"));
-        assert!(!used || places.contains(&place.as_str()), "src/{place} holds unsafe");
-    }
+    let words = ["unsafe {", "unsafe fn", "allow(unsafe_code"];
+    let wrong = breaches(|path, line| {
+        let allowed = places.contains(&path.to_str().unwrap());
+        (!allowed && words.iter().any(|word| line.contains(word))).then(|| "holds unsafe".to_owned())
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -151,12 +149,12 @@ fn named_after<'t>(line: &'t str, words: &[&str]) -> Option<&'t str> {
 fn what_a_type_can_do_stands_in_its_module() {
     let sources = sources();
     let lines = || sources.iter().flat_map(|(path, text)| code(text).map(move |(_, line)| (path, line)));
-    let types =
-        lines().filter_map(|(path, line)| Some((named_after(line, &["struct ", "enum ", "union "])?, room(path))));
-    let types: BTreeSet<(&str, String)> = types.collect();
+    let kinds = ["struct ", "enum ", "union "];
+    let types = lines().filter_map(|(path, line)| Some((named_after(line, &kinds)?, module(path))));
+    let types: BTreeSet<(&str, &str)> = types.collect();
     let own = lines().filter(|(_, line)| !line.contains(" for "));
     let own = own.filter_map(|(path, line)| Some((named_after(line, &["impl "])?, path)));
-    let strays: Vec<_> = own.filter(|(name, path)| !types.contains(&(name, room(path)))).collect();
+    let strays: Vec<_> = own.filter(|(name, path)| !types.contains(&(*name, module(path)))).collect();
     assert!(types.len() > 300 && strays.is_empty(), "{} types; elsewhere: {strays:?}", types.len());
 }
 
@@ -218,22 +216,14 @@ fn functions_stay_short() {
 /// The table in the code, the names that audit uses and the table in the documents are one list.
 #[test]
 fn the_wall_tables_agree() {
-    let walls: Vec<&str> = sandbox::WALLS.iter().map(|wall| wall.name).collect();
-    let mut named: Vec<&str> = policy::wall::ALL.to_vec();
-    let mut sorted = walls.clone();
-    named.sort_unstable();
-    sorted.sort_unstable();
-    assert_eq!(named, sorted, "policy::wall::ALL");
-    let document =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SECURITY.md")).expect("SECURITY.md");
+    let walls: BTreeSet<&str> = sandbox::WALLS.iter().map(|wall| wall.name).collect();
+    assert_eq!(walls, policy::wall::ALL.into_iter().collect(), "policy::wall::ALL");
+    assert_eq!((walls.len(), walls.len()), (sandbox::WALLS.len(), policy::wall::ALL.len()), "each once");
+    let document = fs::read_to_string(repository("docs/SECURITY.md")).unwrap();
     for wall in &walls {
-        assert!(
-            document.contains(&format!("| {wall} |")) || document.contains(&format!("| `{wall}` |")),
-            "{wall} is not in docs/SECURITY.md"
-        );
+        assert!(document.contains(&format!("| `{wall}` |")), "{wall} is not in docs/SECURITY.md");
     }
-    let alone = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sandbox/wall_tests.rs"))
-        .expect("wall_tests.rs");
+    let alone = fs::read_to_string(repository("src/sandbox/wall_tests.rs")).unwrap();
     // view and scratch are mounts of the launcher; the escape suite holds their attacks.
     for wall in walls.iter().filter(|w| !["view", "scratch"].contains(w)) {
         assert!(alone.contains(&format!("fn {wall}()")), "{wall} is never raised alone");

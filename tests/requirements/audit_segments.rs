@@ -24,12 +24,16 @@ const ECHO: &str = r#"(component
 /// The least size of a file that a configuration may name, bytes.
 const LEAST: usize = 1024 * 1024;
 
+fn echo(playground: &Playground, id: &str, more: Value) {
+    match has("wasm", 0) {
+        true => playground.tool_at(id, "wasm", &format!("{}/main.wat", &id[4..]), ECHO, more),
+        false => playground.tool_at(id, "python", &format!("{}/main.py", &id[4..]), "print(1)\n", more),
+    };
+}
+
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    match has("wasm", 0) {
-        true => playground.tool_at("esc:echo", "wasm", "echo/main.wat", ECHO, json!({})),
-        false => playground.tool_at("esc:echo", "python", "echo/main.py", "print(1)\n", json!({})),
-    };
+    echo(&playground, "esc:echo", json!({}));
     let config = format!("audit_segment_bytes = {LEAST}\naudit_segments = 3\n");
     fs::create_dir_all(playground.path("home/.config/toolhost")).unwrap();
     fs::write(playground.path("home/.config/toolhost/config.toml"), config).unwrap();
@@ -101,10 +105,7 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
         // No tool writes there, whatever it is granted: neither the log nor what will be its closed files.
         let state = playground.path("state").display().to_string();
         let asks = json!({"securityContext": {"fileAccess": {"allowWrite": [format!("{state}/audit.jsonl.000009")]}}});
-        match has("wasm", 0) {
-            true => playground.tool_at("esc:forger", "wasm", "forger/main.wat", ECHO, asks),
-            false => playground.tool_at("esc:forger", "python", "forger/main.py", "print(1)\n", asks),
-        };
+        echo(&playground, "esc:forger", asks);
         playground.allow("forger", "esc:forger", &[], &[&format!("{state}/**")]);
         playground.expect("esc:forger", "{}", "SecurityError: a file of this host could be written");
     });
@@ -112,53 +113,49 @@ fn a_full_log_is_closed_and_a_call_is_found_in_all_its_files() {
 
 #[test]
 fn several_hosts_share_a_log_and_one_that_is_killed_loses_nothing() {
-    as_everyone("several hosts", |who| {
-        let playground = playground(who);
-        let mut ids = Vec::new();
-        for round in 0..4 {
-            fill(&playground, LEAST - 20_000);
-            let mut hosts: Vec<Server> = (0..3).map(|_| Server::start(&playground)).collect();
-            let (mut asked, mut answered) = (0, Vec::new());
-            // Records of some kilobytes, so that the file is full soon, by several at once. Their number is bounded:
-            // a quick machine that calls for a time fills more files than are kept, and the oldest are removed.
-            let large = json!({"text": "x".repeat(3000)});
-            for _ in 0..10 {
-                for host in &mut hosts {
-                    let calls: Vec<u64> = (0..4).map(|_| host.call("esc:echo", large.clone())).collect();
-                    asked += calls.len();
-                    answered.extend(
-                        host.answers(&calls).into_values().map(|answer| {
-                            answer["result"]["_meta"]["dev.toolhost/callId"].as_str().unwrap().to_owned()
-                        }),
-                    );
-                }
-            }
-            // One dies with calls under way, which may have an answer or not.
-            let mut dies = hosts.pop().unwrap();
-            for _ in 0..20 {
-                dies.call("esc:echo", large.clone());
-            }
-            std::thread::sleep(Duration::from_millis(round * 3));
-            dies.child.kill().unwrap();
-            dies.child.wait().unwrap();
-            drop(hosts);
-            let ended = playground.expect("esc:echo", "{}", "ok");
-            ids.push(ended.out["id"].as_str().unwrap().to_owned());
-            let (calls, torn) = recorded(&playground);
-            assert!(torn.len() <= 1, "{who:?}: one host was killed, and these lines are not whole: {torn:?}");
-            assert!(calls.iter().all(|(id, n)| id == "old" || *n == 1), "{who:?}: a record stands twice");
-            let found = calls.keys().filter(|id| *id != "old").count();
-            assert_eq!(asked, answered.len(), "{who:?}");
-            let lost: Vec<_> = answered.iter().filter(|id| !calls.contains_key(*id)).collect();
-            assert!(lost.is_empty(), "{who:?} in round {round}: answered without a whole record: {lost:?}");
-            assert!(found > asked, "{who:?} in round {round}: {asked} answered, {found} recorded");
-            let kept = files(&playground).len();
-            assert!((2..=3).contains(&kept), "{who:?}: {kept} files: never full, or the oldest may have been removed");
-            for file in files(&playground) {
-                fs::remove_file(file).unwrap();
+    let playground = playground(Who::ours());
+    for round in 0..3 {
+        fill(&playground, LEAST - 20_000);
+        let mut hosts: Vec<Server> = (0..3).map(|_| Server::start(&playground)).collect();
+        let (mut asked, mut answered) = (0, Vec::new());
+        // Records of some kilobytes, so that the file is full soon, by several at once. Their number is bounded:
+        // a quick machine that calls for a time fills more files than are kept, and the oldest are removed.
+        let large = json!({"text": "x".repeat(3000)});
+        for _ in 0..10 {
+            for host in &mut hosts {
+                let calls: Vec<u64> = (0..4).map(|_| host.call("esc:echo", large.clone())).collect();
+                asked += calls.len();
+                answered.extend(
+                    host.answers(&calls)
+                        .into_values()
+                        .map(|answer| answer["result"]["_meta"]["dev.toolhost/callId"].as_str().unwrap().to_owned()),
+                );
             }
         }
-    });
+        // One dies with calls under way, which may have an answer or not.
+        let mut dies = hosts.pop().unwrap();
+        for _ in 0..20 {
+            dies.call("esc:echo", large.clone());
+        }
+        std::thread::sleep(Duration::from_millis(round * 4));
+        dies.child.kill().unwrap();
+        dies.child.wait().unwrap();
+        drop(hosts);
+        playground.expect("esc:echo", "{}", "ok");
+        let (calls, torn) = recorded(&playground);
+        assert!(torn.len() <= 1, "one host was killed, and these lines are not whole: {torn:?}");
+        assert!(calls.iter().all(|(id, n)| id == "old" || *n == 1), "a record stands twice");
+        let found = calls.keys().filter(|id| *id != "old").count();
+        assert_eq!(asked, answered.len(), "one answer each");
+        let lost: Vec<_> = answered.iter().filter(|id| !calls.contains_key(*id)).collect();
+        assert!(lost.is_empty(), "round {round}: answered without a whole record: {lost:?}");
+        assert!(found > asked, "round {round}: {asked} answered, {found} recorded");
+        let kept = files(&playground).len();
+        assert!((2..=3).contains(&kept), "{kept} files: never full, or the oldest may have been removed");
+        for file in files(&playground) {
+            fs::remove_file(file).unwrap();
+        }
+    }
 }
 
 /// Mounts a small file system for the log, and unmounts it.
@@ -179,7 +176,8 @@ fn a_full_disk_loses_no_record() {
     }
     let playground = playground(Who::Root);
     let state = playground.path("state");
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "small"]).arg(&state).status();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=400k,mode=0755", "small"]).arg(&state).status();
     if !mounted.is_ok_and(|status| status.success()) {
         return skipped(1, "a small file system cannot be mounted here");
     }
@@ -202,7 +200,7 @@ fn a_full_disk_loses_no_record() {
             break;
         }
     }
-    assert!(good > 50 && refused > 20, "{good} ran, {refused} were refused");
+    assert!(good > 20 && refused > 20, "{good} ran, {refused} were refused");
     let bigger = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&state).status().unwrap();
     assert!(bigger.success());
     good += hosts.iter_mut().filter_map(|host| ask(host).then_some(())).count();

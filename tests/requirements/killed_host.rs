@@ -1,4 +1,4 @@
-//! P30 when the host itself is killed: its calls leave their records all the same, and nobody else's leave two.
+//! P30 when the host itself is killed: its calls leave their records all the same, and those of other hosts leave one.
 
 use crate::harness::{Playground, Server, as_everyone, fits};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ fn a_killed_host_leaves_the_records_of_its_calls() {
         playground.runs("user_scripts/other/main.py", 1);
         dies.child.kill().unwrap();
         dies.child.wait().unwrap();
-        assert_eq!(records(&playground, "esc:waiter"), Vec::<Value>::new(), "{who:?}: nobody could write them yet");
+        assert_eq!(records(&playground, "esc:waiter"), Vec::<Value>::new(), "{who:?}: no host could write them yet");
 
         // Whoever opens the log next adds them, once; a call whose host lives is not touched.
         for round in 0..2 {

@@ -12,121 +12,98 @@ const ENGINES: [(&str, &str, &str); 4] = [
     ("wasi", "wasm", "main.wat"),
 ];
 
-/// The same tool, three times: its name, in Python, for Node and Bun; the data of a module from address 1024, and the
-/// body of its `_start`, where `$say fd length` writes that data and `$echo` copies; the rest of the manifest, the
-/// input, and what is wanted.
-const ROWS: &[[&str; 8]] = &[
-    [
-        "echo",
-        "sys.stdout.write(sys.stdin.read())",
-        "process.stdout.write(fs.readFileSync(0, 'utf8'))",
-        "",
-        "(call $echo)",
-        "{}",
-        r#"{"text":"äß🙂 \" \\ \n","n":[1,2.5,-3,null,true],"big":9007199254740993,"deep":{"a":{"b":[]}}}"#,
-        r#"ok {"text":"äß🙂 \" \\ \n","n":[1,2.5,-3,null,true],"big":9007199254740993,"deep":{"a":{"b":[]}}}"#,
-    ],
-    [
-        "nothing given",
-        "sys.stdout.write(sys.stdin.read())",
-        "process.stdout.write(fs.readFileSync(0, 'utf8'))",
-        "",
-        "(call $echo)",
-        "{}",
-        "",
-        "ok {}",
-    ],
-    [
-        "a log and an answer",
-        "sys.stderr.write('a note\\n'); print(1)",
-        "process.stderr.write('a note\\n'); console.log(1)",
-        r#"a note\n"#,
-        "(call $say (i32.const 2) (i32.const 7)) (i32.store8 (i32.const 1024) (i32.const 49)) (call $say (i32.const 1) (i32.const 1))",
-        "{}",
-        "{}",
-        "ok 1",
-    ],
-    [
-        "status three",
-        "print(1); sys.exit(3)",
-        "fs.writeSync(1, '1'); process.exit(3)",
-        "1",
-        "(call $say (i32.const 1) (i32.const 1)) (call $exit (i32.const 3))",
-        "{}",
-        "{}",
-        "ScriptError: code 3",
-    ],
-    ["silence", "pass", ";", "", "", "{}", "{}", "ScriptError: empty"],
-    [
-        "prose",
-        "print('hello')",
-        "console.log('hello')",
-        r#"hello\n"#,
-        "(call $say (i32.const 1) (i32.const 6))",
-        "{}",
-        "{}",
-        "ScriptError: not JSON at line 1",
-    ],
-    [
-        "two documents",
-        "print('{}\\n{}')",
-        "console.log('{}\\n{}')",
-        r#"{}\n{}\n"#,
-        "(call $say (i32.const 1) (i32.const 6))",
-        "{}",
-        "{}",
-        "ScriptError: exactly one JSON value",
-    ],
-    [
-        "not text",
-        "os.write(1, bytes([255, 49]))",
-        "fs.writeSync(1, Buffer.from([255, 49]))",
-        r#"\ff1"#,
-        "(call $say (i32.const 1) (i32.const 2))",
-        "{}",
-        "{}",
-        "ScriptError: not valid UTF-8 (byte 0)",
-    ],
-    [
-        "an output that is too long",
-        "os.write(1, b'[' + b' ' * 4000 + b']')",
-        "fs.writeSync(1, '[' + ' '.repeat(4000) + ']')",
-        "[",
-        "(call $say (i32.const 1) (i32.const 4000))",
-        r#"{"limits":{"outputBytes":1024}}"#,
-        "{}",
-        "ResourceLimitError: outputBytes",
-    ],
-    [
-        "an output of the wrong type",
-        "print('{\"sum\": \"six\"}')",
-        "console.log('{\"sum\": \"six\"}')",
-        r#"{\"sum\": \"six\"}"#,
-        "(call $say (i32.const 1) (i32.const 14))",
-        r#"{"output":{"type":"object","properties":{"sum":{"type":"integer"}}}}"#,
-        "{}",
-        "OutputValidationError: /sum",
-    ],
-    [
-        "an endless loop",
-        "while True: pass",
-        "for (;;) {}",
-        "",
-        "(loop $l (br $l))",
-        r#"{"execution":{"timeoutMs":700}}"#,
-        "{}",
-        "TimeoutError: Script execution timed out.",
-    ],
-    [
-        "more memory than granted",
-        "hold = [bytearray(b'x') * (1 << 20) for _ in range(1024)]",
-        "const hold = []; for (let n = 0; n < 1024; n++) hold.push(Buffer.alloc(1 << 20, 1)); console.log(hold.length)",
-        "",
-        "(if (i32.eq (memory.grow (i32.const 16384)) (i32.const -1)) (then (unreachable)))",
-        r#"{"limits":{"memoryBytes":268435456}}"#,
-        "{}",
-        "ResourceLimitError: memoryBytes",
-    ],
+/// The same tool, three times.
+struct Row {
+    name: &'static str,
+    python: &'static str,
+    /// For Node and Bun.
+    javascript: &'static str,
+    /// What a module has from address 1024 on, and its `_start`: `$say fd length` writes it, `$echo` copies.
+    data: &'static str,
+    body: &'static str,
+    /// The rest of the manifest.
+    more: &'static str,
+    input: &'static str,
+    wanted: &'static str,
+}
+
+const ECHO: Row = Row {
+    name: "echo",
+    python: "sys.stdout.write(sys.stdin.read())",
+    javascript: "process.stdout.write(fs.readFileSync(0, 'utf8'))",
+    data: "",
+    body: "(call $echo)",
+    more: "{}",
+    input: r#"{"text":"äß🙂 \" \\ \n","n":[1,2.5,-3,null,true],"big":9007199254740993,"deep":{"a":{"b":[]}}}"#,
+    wanted: r#"ok {"text":"äß🙂 \" \\ \n","n":[1,2.5,-3,null,true],"big":9007199254740993,"deep":{"a":{"b":[]}}}"#,
+};
+
+/// Which output is an answer at all: `outputs.rs`.
+const ROWS: &[Row] = &[
+    ECHO,
+    Row { name: "nothing given", input: "", wanted: "ok {}", ..ECHO },
+    Row {
+        name: "a log and an answer",
+        python: "sys.stderr.write('a note\\n'); print(1)",
+        javascript: "process.stderr.write('a note\\n'); console.log(1)",
+        data: r"a note\n",
+        body: "(call $say (i32.const 2) (i32.const 7)) (i32.store8 (i32.const 1024) (i32.const 49)) \
+               (call $say (i32.const 1) (i32.const 1))",
+        input: "{}",
+        wanted: "ok 1",
+        ..ECHO
+    },
+    Row {
+        name: "status three",
+        python: "print(1); sys.exit(3)",
+        javascript: "fs.writeSync(1, '1'); process.exit(3)",
+        data: "1",
+        body: "(call $say (i32.const 1) (i32.const 1)) (call $exit (i32.const 3))",
+        input: "{}",
+        wanted: "ScriptError: code 3",
+        ..ECHO
+    },
+    Row {
+        name: "two documents",
+        python: "print('{}\\n{}')",
+        javascript: "console.log('{}\\n{}')",
+        data: r"{}\n{}\n",
+        body: "(call $say (i32.const 1) (i32.const 6))",
+        input: "{}",
+        wanted: "ScriptError: exactly one JSON value",
+        ..ECHO
+    },
+    Row {
+        name: "an output of the wrong type",
+        python: "print('{\"sum\": \"six\"}')",
+        javascript: "console.log('{\"sum\": \"six\"}')",
+        data: r#"{\"sum\": \"six\"}"#,
+        body: "(call $say (i32.const 1) (i32.const 14))",
+        more: r#"{"output":{"type":"object","properties":{"sum":{"type":"integer"}}}}"#,
+        input: "{}",
+        wanted: "OutputValidationError: /sum",
+    },
+    Row {
+        name: "an endless loop",
+        python: "while True: pass",
+        javascript: "for (;;) {}",
+        body: "(loop $l (br $l))",
+        more: r#"{"execution":{"timeoutMs":700}}"#,
+        input: "{}",
+        wanted: "TimeoutError: Script execution timed out.",
+        ..ECHO
+    },
+    Row {
+        name: "more memory than granted",
+        python: "hold = [bytearray(b'x') * (1 << 20) for _ in range(1024)]",
+        javascript: "const hold = []; for (let n = 0; n < 1024; n++) hold.push(Buffer.alloc(1 << 20, 1)); \
+                     console.log(hold.length)",
+        body: "(if (i32.eq (memory.grow (i32.const 16384)) (i32.const -1)) (then (unreachable)))",
+        more: r#"{"limits":{"memoryBytes":268435456}}"#,
+        input: "{}",
+        wanted: "ResourceLimitError: memoryBytes",
+        ..ECHO
+    },
 ];
 
 fn wat(data: &str, body: &str) -> String {
@@ -156,11 +133,11 @@ fn wat(data: &str, body: &str) -> String {
     )
 }
 
-fn script([_, python, javascript, data, body, ..]: &[&str; 8], engine: &str) -> String {
+fn script(row: &Row, engine: &str) -> String {
     match engine {
-        "python" => format!("import os, sys\n{python}\n"),
-        "wasi" => wat(data, body),
-        _ => format!("const fs = require('fs')\n{javascript}\n"),
+        "python" => format!("import sys\n{}\n", row.python),
+        "wasi" => wat(row.data, row.body),
+        _ => format!("const fs = require('fs')\n{}\n", row.javascript),
     }
 }
 
@@ -189,12 +166,11 @@ fn likeness(out: &Value, code: Option<i32>) -> Value {
 /// Equal answers, equal endings, equal fields of the outcome.
 #[test]
 fn one_tool_in_four_engines() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let engines: Vec<_> = ENGINES.into_iter().filter(|engine| has(engine.1, ROWS.len())).collect();
     for (number, row) in ROWS.iter().enumerate() {
         for (engine, language, file) in &engines {
-            let more = serde_json::from_str(row[5]).unwrap();
+            let more = serde_json::from_str(row.more).unwrap();
             let file = format!("{engine}-{number}/{file}");
             playground.tool_at(&id(number, engine), language, &file, &script(row, engine), more);
         }
@@ -202,7 +178,7 @@ fn one_tool_in_four_engines() {
     playground.settle();
     let mut wrong = Vec::new();
     for (number, row) in ROWS.iter().enumerate() {
-        let [name, .., input, wanted] = *row;
+        let Row { name, input, wanted, .. } = row;
         let mut first: Option<(&str, Value)> = None;
         for (engine, ..) in &engines {
             let ended = playground.call(&id(number, engine), input);
@@ -223,7 +199,7 @@ fn one_tool_in_four_engines() {
             }
         }
     }
-    assert!(wrong.is_empty(), "as {}:\n{}", who.name(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 const BUN_WHOLE: &str = "const given = JSON.parse(require('fs').readFileSync(0, 'utf8'))\n\
@@ -237,8 +213,7 @@ fn bun_runs_bun_tools() {
     if !has("bun", 1) {
         return;
     }
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.tool_at("req:whole", "bun", "whole/main.js", BUN_WHOLE, json!({}));
     let entry = json!({"handler": {"entryPoint": "run"}});
     playground.tool_at("req:entry", "bun", "entry/main.ts", BUN_ENTRY, entry);
@@ -246,10 +221,6 @@ fn bun_runs_bun_tools() {
     playground.expect("req:whole", r#"{"a":"ä"}"#, r#"ok {"bun":"object","node":"string","given":{"a":"ä"}}"#);
     let entry = playground.expect("req:entry", r#"{"n":21}"#, r#"ok {"bun":"object","twice":42}"#);
     assert_eq!(entry.out["logs"], json!(["a print is log"]));
-    without_bun(&playground, who);
-}
-
-fn without_bun(playground: &Playground, who: Who) {
     let only = playground.path("only");
     std::fs::create_dir(&only).unwrap();
     for program in ["python3", "node"] {
@@ -257,19 +228,18 @@ fn without_bun(playground: &Playground, who: Who) {
             symlink(path, only.join(program)).unwrap();
         }
     }
-    let mut command = playground.host();
-    command.env("PATH", &only).args(["call", "req:whole", "--json", "--input", "{}"]);
-    let ended = finish(command, b"");
-    fits("CapabilityError: bun", &ended).unwrap_or_else(|why| panic!("as {}: {why}", who.name()));
+    let without = |arguments: &[&str]| {
+        let mut command = playground.host();
+        command.env("PATH", &only).args(arguments);
+        finish(command, b"")
+    };
+    let ended = without(&["call", "req:whole", "--json", "--input", "{}"]);
+    fits("CapabilityError: bun", &ended).unwrap();
     assert_eq!((ended.code, &ended.out["walls"]), (Some(4), &json!([])), "nothing was started");
-    let mut command = playground.host();
-    command.env("PATH", &only).args(["list", "--json", "--namespace", "req"]);
-    let listed: Value = serde_json::from_slice(&finish(command, b"").stdout).unwrap();
+    let listed = without(&["list", "--json", "--namespace", "req"]).out;
     assert_eq!(listed.as_array().map(Vec::len), Some(2));
-    for tool in listed.as_array().unwrap() {
-        assert_eq!(tool["available"], false);
-        assert!(tool["needs"].to_string().contains("bun"), "{tool}");
-    }
+    let lacks = |tool: &Value| tool["available"] == false && tool["needs"].to_string().contains("bun");
+    assert!(listed.as_array().unwrap().iter().all(lacks), "{listed}");
     let listed = playground.cli(&["list", "--json", "--namespace", "req"]).out;
     assert!(listed.as_array().unwrap().iter().all(|tool| tool["available"] == true), "the control: {listed}");
 }

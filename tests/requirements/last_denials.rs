@@ -10,11 +10,11 @@ use std::os::unix::fs::PermissionsExt;
 const ASKS: &str = "import json,socket,sys\nfound=0\nfor name in json.load(sys.stdin)['names']:\n \
     try: socket.gethostbyname(name); found+=1\n except OSError: pass\nprint(found)\n";
 
-fn playground(who: Who) -> Playground {
-    let playground = Playground::new(who, "/var/tmp");
+fn playground() -> Playground {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let asks = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com"]}}});
     playground.tool("asks", "python", ASKS, asks);
-    let hosts = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[network]\nhosts = [{ host = \"api.example.com\", why = \"t\" }]\n";
+    let hosts = "[network]\nhosts = [{ host = \"api.example.com\", why = \"t\" }]\n";
     playground.policy("asks", "esc:asks", hosts);
     playground.settle();
     playground
@@ -31,28 +31,22 @@ fn last(playground: &Playground) -> Value {
     ended.out["lastDenials"].clone()
 }
 
-fn append(playground: &Playground, lines: &str) {
-    let log = playground.path("state/audit.jsonl");
-    fs::File::options().append(true).open(log).unwrap().write_all(lines.as_bytes()).unwrap();
-}
-
 #[test]
 fn audit_shows_what_was_refused_by_when_and_how_often() {
-    let who = Who::ours();
-    let playground = playground(who);
-    assert_eq!(last(&playground), json!({"calls": 0, "denials": [], "more": 0, "notLookedAt": []}), "{who:?}");
+    let playground = playground();
+    assert_eq!(last(&playground), json!({"calls": 0, "denials": [], "more": 0, "notLookedAt": []}));
 
     call(&playground, &["api.example.com"]);
-    assert_eq!(last(&playground)["calls"], 1, "{who:?}");
+    assert_eq!(last(&playground)["calls"], 1);
     call(&playground, &["first.example.net", "second.example.net"]);
     let newest = call(&playground, &["second.example.net"]);
     let seen = last(&playground);
     let told = |at: usize, field: &str| seen["denials"][at][field].clone();
-    assert_eq!((&seen["calls"], seen["denials"].as_array().unwrap().len()), (&json!(3), 2), "{who:?}: {seen}");
-    assert_eq!((told(0, "call"), told(0, "calls")), (json!(newest), json!(2)), "{who:?}: {seen}");
+    assert_eq!((&seen["calls"], seen["denials"].as_array().unwrap().len()), (&json!(3), 2), "{seen}");
+    assert_eq!((told(0, "call"), told(0, "calls")), (json!(newest), json!(2)), "{seen}");
     assert_eq!((told(0, "operation"), told(0, "narrower")), (json!("resolve"), json!("manifest")), "{seen}");
     assert_eq!((told(0, "target"), told(1, "target")), (json!("second.example.net"), json!("first.example.net")));
-    assert_eq!((told(1, "calls"), told(1, "changed")), (json!(1), json!([])), "{who:?}: {seen}");
+    assert_eq!((told(1, "calls"), told(1, "changed")), (json!(1), json!([])), "{seen}");
     assert!(told(0, "time").as_str().unwrap() > told(1, "time").as_str().unwrap(), "{seen}");
 
     // What a record had no room for is counted there, and here.
@@ -72,62 +66,56 @@ fn audit_shows_what_was_refused_by_when_and_how_often() {
     let before = saved("before.json");
     call(&playground, &["third.example.net"]);
     let diff = playground.cli(&["diff", &before, &saved("after.json"), "--json"]);
-    assert_eq!(diff.out["different"], json!([]), "{who:?}: {}", diff.text());
+    assert_eq!(diff.out["different"], json!([]), "{}", diff.text());
 }
 
 #[test]
 fn audit_mixes_no_tools_and_says_what_it_cannot_read() {
-    let who = Who::ours();
-    let playground = playground(who);
+    let playground = playground();
     call(&playground, &["first.example.net"]);
     let tools = playground.path("user_scripts");
     let targets = |seen: &Value| {
         let all = seen["denials"].as_array().unwrap_or_else(|| panic!("{seen}"));
         all.iter().map(|denied| denied["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(targets(&last(&playground)), ["first.example.net"], "{who:?}: the control");
+    assert_eq!(targets(&last(&playground)), ["first.example.net"], "the control");
 
     // The same id and version from another file, and another version from the same file, are other tools.
-    let script = tools.join("asks/main.py");
     let manifest = tools.join("asks/asks.tool.json");
     let elsewhere = tools.join("asks/other.tool.json");
     fs::rename(&manifest, &elsewhere).unwrap();
-    assert_eq!(last(&playground)["calls"], 0, "{who:?}");
+    assert_eq!(last(&playground)["calls"], 0);
     fs::rename(&elsewhere, &manifest).unwrap();
     let before = fs::read_to_string(&manifest).unwrap();
     fs::write(&manifest, before.replace("\"1.0.0\"", "\"1.0.1\"")).unwrap();
-    assert_eq!(last(&playground)["calls"], 0, "{who:?}");
+    assert_eq!(last(&playground)["calls"], 0);
     fs::write(&manifest, before.replacen('{', "{ ", 1)).unwrap();
-    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["manifest"]), "{who:?}");
+    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["manifest"]));
     fs::write(&manifest, before).unwrap();
     let policy = playground.path("sandbox-policies/asks.policy.toml");
     let allowed = fs::read_to_string(&policy).unwrap();
     fs::write(&policy, format!("{allowed}# looked at\n")).unwrap();
-    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["policy"]), "{who:?}");
+    assert_eq!(last(&playground)["denials"][0]["changed"], json!(["policy"]));
     fs::write(&policy, allowed).unwrap();
-    assert!(script.is_file());
 
-    // A record that was damaged, one that a terminal would obey, and one of another tool with the same denial.
+    // A record that was damaged, and one of another tool with the same denial.
     let record = playground.records().pop().unwrap().to_string();
-    let hostile = record.replace("first.example.net", "\\u001b[31mred\\n\\u202e.example.net");
     let other = record.replace("\"esc:asks\"", "\"esc:other\"").replace("first.example.net", "other.example.net");
-    append(&playground, &format!("{hostile}\n{other}\n{}\n", &record[..record.len() / 2]));
+    let mut log = fs::File::options().append(true).open(playground.path("state/audit.jsonl")).unwrap();
+    writeln!(log, "{other}\n{}", &record[..record.len() / 2]).unwrap();
     let seen = last(&playground);
-    assert_eq!(targets(&seen), ["\u{1b}[31mred\n\u{202e}.example.net", "first.example.net"], "{who:?}");
-    assert_eq!(seen["notLookedAt"], json!(["damaged lines: 1"]), "{who:?}");
-    let ended = playground.cli(&["audit", "esc:asks", "--all"]);
-    let said = ended.text();
-    assert!(!ended.stdout.contains(&0x1b) && said.contains("\\u{1b}[31mred\\n\\u{202e}.example.net"), "{said}");
+    assert_eq!(targets(&seen), ["first.example.net"]);
+    assert_eq!(seen["notLookedAt"], json!(["damaged lines: 1"]));
 
     // A log that cannot be read is not one without denials.
     let log = playground.path("state/audit.jsonl");
     fs::copy(&log, playground.path("state/audit.jsonl.000001")).unwrap();
     fs::set_permissions(playground.path("state/audit.jsonl.000001"), fs::Permissions::from_mode(0o666)).unwrap();
     let seen = last(&playground)["notLookedAt"].to_string();
-    assert!(seen.contains("audit.jsonl.000001: others may write it"), "{who:?}: {seen}");
+    assert!(seen.contains("audit.jsonl.000001: others may write it"), "{seen}");
     fs::set_permissions(&log, fs::Permissions::from_mode(0o666)).unwrap();
     let why = last(&playground)["unreadable"].as_str().unwrap_or_default().to_owned();
-    assert!(why.contains("others may write it"), "{who:?}: {why}");
+    assert!(why.contains("others may write it"), "{why}");
     let text = playground.cli(&["audit", "esc:asks"]).text();
-    assert!(text.contains("the audit log cannot be read: "), "{who:?}: {text}");
+    assert!(text.contains("the audit log cannot be read: "), "{text}");
 }

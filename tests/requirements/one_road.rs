@@ -1,7 +1,7 @@
 //! One road: the same call through every face; what comes from the handler and what from the caller, checked again by
 //! the service itself.
 
-use crate::harness::{Playground, Server, Who, fits, manifest, service};
+use crate::harness::{Playground, Server, Who, manifest, service};
 use serde_json::{Value, json};
 use std::fs;
 use toolhost::executor::method::Methods;
@@ -132,16 +132,14 @@ fn the_service_checks_again() {
     for (tool, input, wanted) in [
         ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":{"numbers":[2]}}"#, r#"ok {"sum":2}"#),
         ("req:execute", "{}", "ParameterValidationError: 'scriptPath' is required"),
-        ("req:execute", r#"{"scriptPath":7}"#, "ParameterValidationError: scriptPath"),
         ("req:execute", r#"{"scriptPath":""}"#, "ParameterValidationError: scriptPath"),
-        ("req:execute", r#"{"scriptPath":"../secret/secret.txt"}"#, "SecurityError"),
         ("req:execute", r#"{"scriptPath":"/etc/passwd"}"#, "SecurityError"),
         ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":5}"#, "ParameterValidationError: at least 100"),
         ("req:execute", r#"{"scriptPath":"sum/main.py","timeoutMs":"200"}"#, "ParameterValidationError: timeoutMs"),
         ("req:execute", r#"{"scriptPath":"sum/main.py","language":"ruby"}"#, "ParameterValidationError: language"),
         ("req:execute", r#"{"scriptPath":"sum/main.py","inputData":[1]}"#, "ParameterValidationError: inputData"),
         ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"A":1}}"#, "ParameterValidationError: env"),
-        ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"LD_PRELOAD":"/x"}}"#, "Error"),
+        ("req:execute", r#"{"scriptPath":"sum/main.py","env":{"LD_PRELOAD":"/x"}}"#, "SecurityError: LD_PRELOAD"),
         ("req:execute", r#"{"scriptPath":"sum/main.py","sudo":true}"#, "ParameterValidationError: sudo"),
         ("req:code", r#"{"language":"python"}"#, "ParameterValidationError: 'code' is required"),
         ("req:code", r#"{"code":"print(1)"}"#, "ParameterValidationError: language"),
@@ -151,12 +149,7 @@ fn the_service_checks_again() {
             "ParameterValidationError: scriptPath",
         ),
     ] {
-        let ended = playground.call(tool, input);
-        if wanted == "Error" {
-            assert_eq!(ended.out["success"], false, "{input}: {:?}", ended.out);
-        } else {
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} {input}: {why}"));
-        }
+        let ended = playground.expect(tool, input, wanted);
         if !wanted.starts_with("ok") {
             let record = playground.records().pop().unwrap();
             assert_eq!((&record["decision"], &ended.out["walls"]), (&json!("refused"), &json!([])), "{input}");

@@ -3,8 +3,7 @@
 //! `registry/scan.rs`.)
 
 use crate::harness::{
-    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, fits, found, has, manifest, repository, script,
-    wait_for,
+    Ended, PYTHON, Playground, Server, Who, as_everyone, finish, found, has, manifest, script, wait_for,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -17,11 +16,11 @@ const PLANTED: &str = "99887766";
 /// The refusal of a script that would find it.
 const CODE: &str = "SecurityError: a writable folder beside the script holds code";
 
-/// Writes files: `{"files": {"path": "text"}, "wait": seconds}`.
+/// Writes files, and stays until `until` is there: `{"files": {"path": "text"}, "until": "path"}`.
 const WRITER: &str = "import errno, json, os, sys, time\ngiven = json.load(sys.stdin)\ngot = {}\n\
     for path, text in given['files'].items():\n    try:\n        os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n\
     \x20       open(path, 'w').write(text)\n        got[path] = 'ok'\n    except OSError as e:\n        got[path] = errno.errorcode[e.errno]\n\
-    time.sleep(given.get('wait', 0))\nprint(json.dumps(got))\n";
+    while given.get('until') and not os.path.exists(given['until']):\n    time.sleep(0.01)\nprint(json.dumps(got))\n";
 
 /// Answers what its module says, or 1 where there is none.
 const PY: &str = "try:\n    from lib.helper import said\nexcept ImportError:\n    said = 1\nprint(said)\n";
@@ -76,8 +75,8 @@ fn every_language() -> bool {
     ["python", "nodejs", "bun"].iter().all(|language| has(language, 4))
 }
 
-fn input(files: &Value, wait: f64) -> String {
-    json!({"files": files, "wait": wait}).to_string()
+fn input(files: &Value) -> String {
+    json!({"files": files}).to_string()
 }
 
 /// The refusal names the file and who could write it.
@@ -94,8 +93,7 @@ fn data_that_one_tool_writes_is_read_by_others() {
         open('data/plain', 'w').write('x')\nprint(n)\n";
     const LIST: &str = "import json, os\nfrom pathlib import Path\nfolder = Path('FOLDER')\n\
         print(json.dumps(sorted(p.name for p in folder.iterdir() if p.read_text())))\n";
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let data = playground.path("user_scripts/notes/data");
     let tree = format!("{}/**", data.display());
     playground.tool_at("notes:add", "python", "notes/add.py", ADD, files(&["self"], &["data/**"]));
@@ -105,7 +103,7 @@ fn data_that_one_tool_writes_is_read_by_others() {
     let names = format!("{}/*.json", data.display());
     playground.tool_at("far:names", "python", "far/names.py", &far, files(&["self", &names], &[]));
     playground.allow("notes", "notes:add", &["./**"], &["./data/**"]);
-    playground.policy("far", "far:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+    playground.allow("far", "far:*", &[&tree], &[]);
     playground.settle();
     playground.expect("notes:add", "{}", "ok 0");
     for tool in ["notes:list", "far:list"] {
@@ -148,26 +146,27 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             }
             // While it still runs, and after that.
             let mut writer = playground.host();
-            writer.args(["call", "mod:writer", "--json", "--input", &input(&files, 3.0)]);
+            let given = json!({"files": files, "until": lib.join("enough.csv")}).to_string();
+            writer.args(["call", "mod:writer", "--json", "--input", &given]);
             let mut writer = writer.stdout(Stdio::null()).spawn().unwrap();
             wait_for("it writes", || lib.join("data.csv").is_file());
             let mut look = |when: &str| {
                 for reader in readers {
                     assert_eq!(outside(&playground, reader).trim(), PLANTED, "the control: {who:?}: {reader}");
-                    let ended = playground.call(reader, "{}");
-                    fits(CODE, &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {reader}: {why}"));
+                    let ended = playground.expect(reader, "{}", CODE);
                     names_the_file(&ended, &lib, "mod:writer@1.0.0");
                     // A server that runs knows what another process let a tool write.
                     let answer = server.called(reader, json!({}));
                     assert!(!answer.to_string().contains(PLANTED), "{who:?}: {when}: {reader}: {answer}");
                     assert_eq!(answer["result"]["isError"], true, "{who:?}: {when}: {reader}: {answer}");
-                    for told in [&["audit", reader][..], &["check"]] {
-                        let told = playground.cli(told).text();
-                        assert!(told.contains("holds code") && told.contains("mod:writer@1.0.0"), "{who:?}: {told}");
-                    }
+                }
+                for told in [&["audit", "mod:py"][..], &["check"]] {
+                    let told = playground.cli(told).text();
+                    assert!(told.contains("holds code") && told.contains("mod:writer@1.0.0"), "{who:?}: {told}");
                 }
             };
             look("while it runs");
+            fs::write(lib.join("enough.csv"), "").unwrap();
             assert!(writer.wait().unwrap().success(), "{who:?}");
             look("afterwards");
             // Once the code is gone they run again.
@@ -176,7 +175,9 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             }
             // Left by the control.
             let _ = fs::remove_dir_all(lib.join("__pycache__"));
-            readers.iter().for_each(|reader| _ = playground.expect(reader, "{}", "ok 1"));
+            for reader in readers {
+                playground.expect(reader, "{}", "ok 1");
+            }
         }
     });
 }
@@ -196,14 +197,15 @@ fn staged_code_is_not_published_beside_scripts() {
         playground.settle();
         let mut files = planted();
         ["lib/a.PY", "lib/b.so", "lib/c.wasm", "lib/d.json", "lib/e.pth"].iter().for_each(|n| files[*n] = json!("x"));
-        let ended = playground.call("mod:staged", &input(&files, 0.0));
-        fits("ok", &ended).unwrap();
+        let ended = playground.expect("mod:staged", &input(&files), "ok");
         let mut there: Vec<String> =
             fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         there.sort();
         assert_eq!(there, ["d.json", "data.csv"], "{who:?}: {}", ended.out["artifacts"]);
         assert!(ended.out["artifacts"].to_string().contains("an interpreter loads a file of that name"), "{ended:?}");
-        readers.iter().for_each(|reader| fits("ok 1", &playground.call(reader, "{}")).unwrap());
+        for reader in readers {
+            playground.expect(reader, "{}", "ok 1");
+        }
         // Spelled, it is refused where a script lies above, and published elsewhere.
         let out = playground.path("out");
         fs::create_dir(&out).unwrap();
@@ -211,11 +213,9 @@ fn staged_code_is_not_published_beside_scripts() {
             writes(&playground, "mod:spelled", "spelled/main.py", &format!("{}/*.py", folder.display()));
             playground.settle();
             let file = folder.join("new.py");
-            let ended =
-                playground.call("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"}), 0.0));
-            assert_eq!(file.is_file(), published, "{who:?}: {ended:?}");
             let wanted = if published { "ok" } else { "SecurityError: where a script lies, and would be run later" };
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+            playground.expect("mod:spelled", &input(&json!({&file.display().to_string(): "said = 3\n"})), wanted);
+            assert_eq!(file.is_file(), published, "{who:?}");
         }
         // Beside a script, patterns of data alone; what they match is never read as requirements.
         for (pattern, wanted) in [
@@ -230,10 +230,9 @@ fn staged_code_is_not_published_beside_scripts() {
             let pattern = format!("{}/{pattern}", playground.path("user_scripts/beside").display());
             writes(&playground, "mod:beside", "beside/main.py", &pattern);
             playground.settle();
-            let ended = playground.call("mod:beside", &input(&json!({"requirements.txt": "evil==1.0\n"}), 0.0));
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
+            playground.expect("mod:beside", &input(&json!({"requirements.txt": "evil==1.0\n"})), wanted);
         }
-        let ended = playground.call("mod:beside", &input(&json!({}), 0.0));
+        let ended = playground.call("mod:beside", &input(&json!({})));
         assert!(ended.code != Some(0) && ended.stderr.contains("requirements.txt"), "{who:?}: {ended:?}");
     });
 }
@@ -245,40 +244,30 @@ fn a_tool_does_not_load_what_it_once_wrote() {
         let playground = Playground::new(who, "/var/tmp");
         writes(&playground, "mod:own", "own/main.py", "lib/**");
         playground.settle();
-        playground.expect("mod:own", &input(&planted(), 0.0), "ok");
+        playground.expect("mod:own", &input(&planted()), "ok");
         let folder = playground.path("user_scripts/own");
-        let again = || playground.call("mod:own", &input(&json!({}), 0.0));
-        fits(CODE, &again()).unwrap();
+        let again = |wanted: &str| drop(playground.expect("mod:own", &input(&json!({})), wanted));
+        again(CODE);
         // A new version, which asks for nothing.
         fs::remove_file(playground.path("sandbox-policies/mod-own.policy.toml")).unwrap();
-        let manifest = folder.join("mod-own.tool.json");
-        let mut text: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
-        text["securityContext"] = json!({});
-        text["version"] = json!("2.0.0");
-        fs::write(&manifest, text.to_string()).unwrap();
-        fs::write(folder.join("main.py"), PY).unwrap();
+        playground.tool_at("mod:own", "python", "own/main.py", PY, json!({"version": "2.0.0"}));
         playground.settle();
-        fits(CODE, &again()).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        again(CODE);
         assert!(playground.cli(&["audit", "mod:own"]).text().contains("holds code"));
         let lib = folder.join("lib");
-        for entry in fs::read_dir(&lib).unwrap().map(|entry| entry.unwrap().path()) {
-            if !entry.ends_with("data.csv") {
-                fs::remove_file(entry).unwrap();
-            }
+        for name in ["helper.py", "helper.mjs", "index.js", "package.json"] {
+            fs::remove_file(lib.join(name)).unwrap();
         }
-        fits("ok 1", &again()).unwrap();
+        again("ok 1");
         // What cannot be looked at refuses, too.
         if who == Who::User {
             use std::os::unix::fs::PermissionsExt;
             let closed = lib.join("closed");
             fs::create_dir(&closed).unwrap();
             playground.settle();
-            let mode = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).unwrap();
-            mode(0o000);
-            let ended = again();
-            mode(0o755);
-            fits("SecurityError: a writable folder beside the script cannot be looked at", &ended)
-                .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+            fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+            again("SecurityError: a writable folder beside the script cannot be looked at");
+            fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
         }
     });
 }
@@ -308,12 +297,14 @@ fn helpers_below_the_base_are_shared_and_not_written() {
         }
         let users = ["use:py", "use:node", "use:bun"];
         playground.settle();
-        users.iter().for_each(|id| fits("SecurityError", &playground.call(id, "{}")).unwrap());
-        playground.policy("use", "use:*", &format!("[files]\nread = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
+        for id in users {
+            playground.expect(id, "{}", "SecurityError");
+        }
+        playground.allow("use", "use:*", &[&tree], &[]);
         playground.settle();
-        users.iter().for_each(|id| {
-            fits("ok 2", &playground.call(id, "{}")).unwrap_or_else(|why| panic!("{who:?}: {id}: {why}"));
-        });
+        for id in users {
+            playground.expect(id, "{}", "ok 2");
+        }
         // Neither it, nor a folder above it, is written; a folder in it may be, until code lies there.
         for (pattern, wanted) in [
             (tree.clone(), "SecurityError: could be written"),
@@ -323,13 +314,16 @@ fn helpers_below_the_base_are_shared_and_not_written() {
         ] {
             writes(&playground, "mod:writer", "writer/main.py", &pattern);
             playground.settle();
-            let ended = playground.call("mod:writer", &input(&json!({}), 0.0));
-            fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?}: {pattern}: {why}"));
-            users.iter().for_each(|id| fits("ok 2", &playground.call(id, "{}")).unwrap());
+            playground.expect("mod:writer", &input(&json!({})), wanted);
+            for id in users {
+                playground.expect(id, "{}", "ok 2");
+            }
         }
         let file = json!({lib.join("out/x.mjs").display().to_string(): "1\n"});
-        fits("ok", &playground.call("mod:writer", &input(&file, 0.0))).unwrap();
-        users.iter().for_each(|id| fits(CODE, &playground.call(id, "{}")).unwrap());
+        playground.expect("mod:writer", &input(&file), "ok");
+        for id in users {
+            playground.expect(id, "{}", CODE);
+        }
     });
 }
 
@@ -340,47 +334,59 @@ fn a_place_keeps_its_past() {
     as_everyone("a place with a past", |who| {
         let playground = Playground::new(who, "/var/tmp");
         let base = playground.path("user_scripts");
-        let core = "sandbox-policies/core.policy.toml";
-        fs::copy(repository(core), playground.path(core)).unwrap();
+        playground.allow_builtin_tools();
         let folder = writes(&playground, "mod:writer", "old/main.py", "out/**");
         playground.tool_at("mod:other", "python", "zz/main.py", "print('{\"n\": 2}')\n", json!({}));
         playground.settle();
-        let evil = manifest("mod:evil", script("evil.py", "python"), json!({}));
+        let planted = |id: &str, path: &str| manifest(id, script(path, "python"), json!({})).to_string();
+        let evil = planted("mod:evil", "evil.py");
         let policy = "name = \"x\"\nwhy = \"w\"\ntools = [\"mod:writer\"]\n";
         let files = json!({
-            "out/evil.tool.json": evil.to_string(), "out/evil.py": format!("print({PLANTED})\n"), "out/x.policy.toml": policy,
+            "out/evil.tool.json": evil, "out/evil.py": format!("print({PLANTED})\n"), "out/x.policy.toml": policy,
             "out/forbids.tool.json": "{\"handler\": {\"scriptPath\": \"zz/main.py\"}",
         });
-        fits("ok", &playground.call("mod:writer", &input(&files, 0.0))).unwrap();
-        let run = |path: &str| playground.call("core:execute-python-script", &json!({"scriptPath": path}).to_string());
-        let unknown = |when: &str| {
-            let ended = playground.call("mod:evil", "{}");
-            fits("ToolNotFoundError", &ended).unwrap_or_else(|why| panic!("{who:?}: {when}: {why}"));
+        // Also before its first call: by hand, one that claims the writer's id, and one that is broken.
+        fs::create_dir_all(folder.join("out/deep")).unwrap();
+        fs::write(folder.join("out/deep/evil.tool.json"), planted("mod:evil", "zz/main.py")).unwrap();
+        fs::write(folder.join("out/same.tool.json"), planted("mod:writer", "zz/main.py")).unwrap();
+        fs::write(folder.join("out/half.tool.json"), "{\"handler\": {\"scriptPath\": \"old/main.py\"}").unwrap();
+        playground.settle();
+        let ended = playground.expect("mod:evil", "{}", "ToolNotFoundError");
+        assert!(ended.stderr.contains("mod:writer@1.0.0 may write"), "{who:?}: {ended:?}");
+        let checked = playground.cli(&["check"]).text();
+        for name in ["evil", "same"] {
+            let (_, told) = checked.split_once(&format!("{name}.tool.json: skipped")).unwrap();
+            let reason = "mod:writer@1.0.0 may write, and a tool cannot make tools";
+            assert!(told.lines().nth(1).unwrap().contains(reason), "{who:?} {name}: {checked}");
+        }
+        fs::remove_file(folder.join("out/deep/evil.tool.json")).unwrap();
+        playground.expect("mod:writer", &input(&files), "ok");
+        let run = |path: &str, wanted: &str| {
+            playground.expect("core:execute-python-script", &json!({"scriptPath": path}).to_string(), wanted);
         };
+        // While its writer is loaded, without that one's policy, without its manifest.
+        let unknown = || drop(playground.expect("mod:evil", "{}", "ToolNotFoundError"));
         let mut server = Server::start(&playground);
-        unknown("while the writer is loaded");
-        // A manifest that a tool dropped keeps nobody from running the script that it names.
-        fits("ok", &run("zz/main.py")).unwrap();
+        unknown();
+        // A manifest that a tool dropped keeps no other from running the script that it names.
+        run("zz/main.py", "ok");
         // What it planted counts as nothing: it is data, and the writer goes on once the code beside its script is
         // gone.
         fs::rename(folder.join("out/evil.py"), base.join("evil.py")).unwrap();
-        fits("ok", &playground.call("mod:writer", &input(&json!({}), 0.0)))
-            .unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        playground.expect("mod:writer", &input(&json!({})), "ok");
         fs::rename(base.join("evil.py"), folder.join("out/evil.py")).unwrap();
         fs::remove_file(playground.path("sandbox-policies/mod-writer.policy.toml")).unwrap();
-        unknown("without the writer's policy");
+        unknown();
         fs::remove_file(folder.join("mod-writer.tool.json")).unwrap();
         playground.settle();
-        unknown("without the writer's manifest");
+        unknown();
         server.reload("the writer goes", |server| !server.names().contains(&"mod__writer".to_owned()));
         let answer = server.called("mod:evil", json!({}));
         assert!(!answer.to_string().contains(PLANTED), "{answer}");
-        let wanted = "SecurityError: mod:writer@1.0.0 could write in an earlier call";
-        fits(wanted, &run("old/out/evil.py")).unwrap_or_else(|why| panic!("{who:?}: {why}"));
+        run("old/out/evil.py", "SecurityError: mod:writer@1.0.0 could write in an earlier call");
         let told = playground.cli(&["check"]).text();
         assert!(told.contains("could write in an earlier call, and a tool cannot make tools"), "{who:?}: {told}");
-        // Nor does `check` take a policy from there, named by a path that begins at the current folder; nor does a
-        // call.
+        // Nor does `check` take a policy from there, also by a path that begins at the current folder; nor does a call.
         for (folder, path) in [(folder.join("out"), "x.policy.toml"), (folder.clone(), "out/x.policy.toml")] {
             let mut command = playground.host();
             command.current_dir(folder).args(["check", path]);
@@ -396,55 +402,13 @@ fn a_place_keeps_its_past() {
             fs::rename(folder.join("out").join(name), base.join("own").join(name)).unwrap();
         }
         playground.settle();
-        fits(&format!("ok {PLANTED}"), &playground.call("mod:evil", "{}")).unwrap();
+        playground.expect("mod:evil", "{}", &format!("ok {PLANTED}"));
     });
-}
-
-/// Below a write tree in the tool's own folder nothing is loaded, also before the tool ever ran. A tree elsewhere, with
-/// a tool in it, is not granted.
-#[test]
-fn what_lies_in_a_granted_tree_is_no_tool_before_the_first_call() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
-    let asks = |path: &str| files(&["self"], &[path]);
-    let folder = playground.tool_at("esc:writer", "python", "writer/main.py", "print(1)\n", asks("out/**"));
-    playground.allow("writer", "esc:writer", &["./**"], &["./out/**"]);
-    let base = playground.path("user_scripts");
-    fs::create_dir_all(folder.join("out/deep")).unwrap();
-    fs::create_dir(base.join("free")).unwrap();
-    fs::write(base.join("free/evil.py"), "print(99887766)\n").unwrap();
-    // One that claims the writer's id as well, and one that is broken.
-    let planted = |id: &str| manifest(id, script("free/evil.py", "python"), json!({}));
-    fs::write(folder.join("out/deep/evil.tool.json"), planted("esc:backup").to_string()).unwrap();
-    fs::write(folder.join("out/same.tool.json"), planted("esc:writer").to_string()).unwrap();
-    fs::write(folder.join("out/half.tool.json"), "{\"handler\": {\"scriptPath\": \"writer/main.py\"}").unwrap();
-    playground.settle();
-    for _ in 0..2 {
-        let ended = playground.expect("esc:backup", "{}", "ToolNotFoundError");
-        assert!(ended.stderr.contains("esc:writer@1.0.0 may write"), "{who:?}: {ended:?}");
-        let checked = playground.cli(&["check"]).text();
-        for name in ["evil", "same"] {
-            let at = checked.find(&format!("{name}.tool.json: skipped")).unwrap_or_else(|| panic!("{checked}"));
-            let reason = "esc:writer@1.0.0 may write, and a tool cannot make tools";
-            assert!(checked[at..].lines().nth(1).unwrap().contains(reason), "{who:?} {name}: {checked}");
-        }
-        playground.expect("esc:writer", "{}", "ok 1");
-    }
-    // The control: put elsewhere, it is a tool. There, a tree of the writer is refused, and the tool stays.
-    fs::create_dir(base.join("own")).unwrap();
-    fs::rename(folder.join("out/deep/evil.tool.json"), base.join("own/evil.tool.json")).unwrap();
-    let tree = format!("{}/**", base.join("own").display());
-    playground.tool_at("esc:far", "python", "far/main.py", "print(1)\n", asks(&tree));
-    playground.policy("far", "esc:far", &format!("[files]\nwrite = [{{ path = \"{tree}\", why = \"t\" }}]\n"));
-    playground.settle();
-    playground.expect("esc:backup", "{}", "ok 99887766");
-    playground.expect("esc:far", "{}", "SecurityError: could be written");
 }
 
 #[test]
 fn a_log_named_through_a_link_is_protected_before_it_is_there() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let real = playground.path("real");
     let log = playground.path("link/data/audit.jsonl").display().to_string();
     symlink(&real, playground.path("link")).unwrap();
@@ -453,72 +417,17 @@ fn a_log_named_through_a_link_is_protected_before_it_is_there() {
         let (id, file) = (format!("esc:{name}"), format!("{name}/main.py"));
         let pattern = format!("{}/**", real.join(folder).display());
         playground.tool_at(&id, "python", &file, "print(1)\n", files(&["self"], &[&pattern]));
-        playground.policy(name, &id, &format!("[files]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n"));
+        playground.allow(name, &id, &[], &[&pattern]);
     }
     playground.settle();
-    for (name, wanted) in [("forger", "SecurityError"), ("control", "none")] {
-        let ended = playground.call_with(&format!("esc:{name}"), "{}", &["--audit-log", &log]);
-        assert_eq!(ended.kind(), wanted, "{who:?} {name}: {}", ended.out);
+    for (tool, wanted) in [("esc:forger", "SecurityError"), ("esc:control", "none")] {
+        let ended = playground.call_with(tool, "{}", &["--audit-log", &log]);
+        assert_eq!(ended.kind(), wanted, "{tool}: {}", ended.out);
     }
 }
 
-/// A repository is not replaced by renaming a folder above it, which fails; a folder beside it can be renamed.
-#[test]
-fn a_repository_is_not_replaced_with_the_folder_above() {
-    // Gives the folder another name, and makes a repository where it was.
-    const REPLACER: &str = "import errno, json, os, sys\ngiven = json.load(sys.stdin)\ngot = {}\n\
-        for path, new in given['away']:\n    try:\n        os.rename(path, new)\n\
-        \x20       os.makedirs(path + '/.git/hooks')\n        open(path + '/.git/hooks/pre-commit', 'w').write('changed')\n\
-        \x20       got[path] = 'ok'\n    except OSError as e:\n        got[path] = errno.errorcode[e.errno]\n\
-        for path in given['write']:\n    open(path, 'w').write('x' * 4096)\nprint(json.dumps(got))\n";
-    as_everyone("folders of repositories", |who| {
-        for below in ["/var/tmp", "/tmp"] {
-            let playground = Playground::new(who, below);
-            let out = playground.path("out");
-            let hook = out.join("deep/repo/.git/hooks/pre-commit");
-            for file in [hook.clone(), out.join("deep/repo/a.txt"), out.join("deep/plain/a.txt"), out.join("a.txt")] {
-                fs::create_dir_all(file.parent().unwrap()).unwrap();
-                fs::write(file, "as it was").unwrap();
-            }
-            let folder = writes(&playground, "mod:editor", "editor/main.py", &format!("{}/**", out.display()));
-            fs::write(folder.join("main.py"), REPLACER).unwrap();
-            // Enough for what is written, some 32 KiB with the new folders; too little where a part of it counts twice.
-            let policy = playground.path("sandbox-policies/mod-editor.policy.toml");
-            let text = fs::read_to_string(&policy).unwrap() + "[limits]\nwritten_bytes = 49152\nwritten_files = 20\n";
-            fs::write(policy, text).unwrap();
-            playground.settle();
-            let at = |name: &str| out.join(name).display().to_string();
-            let write = ["a", "deep/c", "deep/repo/d", "deep/repo/e"].map(at);
-            let given = json!({
-                "away": [
-                    [at("deep/repo"), at("deep/old")], [at("deep"), at("old")],
-                    // What lies in another mount is not linked or renamed into this one, also by its own user.
-                    [at("deep/repo/a.txt"), at("deep/b.txt")],
-                    [at("deep/plain"), at("deep/moved")],
-                ],
-                "write": write,
-            });
-            let ended = playground.call("mod:editor", &given.to_string());
-            fits("ok", &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
-            let got = &ended.out["outputData"];
-            for (name, wanted) in
-                [("deep/repo", "EBUSY"), ("deep", "EBUSY"), ("deep/repo/a.txt", "EXDEV"), ("deep/plain", "ok")]
-            {
-                assert_eq!(got[at(name)], wanted, "{who:?} {below}: {got}");
-            }
-            assert_eq!(fs::read_to_string(&hook).unwrap(), "as it was", "{who:?} {below}");
-            assert!(out.join("deep/moved/a.txt").is_file() && out.join("deep/repo/e").is_file());
-            // The control: outside of the walls the folder is replaced.
-            let mut command = playground.outside(PYTHON);
-            command.arg(folder.join("main.py"));
-            let given = json!({"away": [[at("deep/repo"), at("deep/old")]], "write": []});
-            assert_eq!(finish(command, given.to_string().as_bytes()).out[at("deep/repo")], "ok");
-            assert_eq!(fs::read_to_string(&hook).unwrap(), "changed");
-        }
-    });
-}
-
-/// Repositories with their hooks, and what editors run, are there to read in a tree that a tool may write.
+/// Repositories with their hooks, and what editors run, are there to read in a tree that a tool may write. No folder above
+/// a repository gets another name, so that none is put in its place.
 #[test]
 fn what_others_obey_in_a_live_tree_is_read_only() {
     const MORE: &str = "\nfor path in given.get('away', []):\n    try:\n        os.rename(path, path + '-away')\n        got[path] = 'ok'\n\
@@ -535,8 +444,14 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
                 ".envrc",
                 "bare/hooks/update",
             ];
-            for name in obeyed.iter().chain(&["src/a.txt", ".gitignore", "bare/HEAD", "bare/objects/x", "bare/refs/x"])
-            {
+            for name in obeyed.iter().chain(&[
+                "src/a.txt",
+                "plain/a.txt",
+                ".gitignore",
+                "bare/HEAD",
+                "bare/objects/x",
+                "bare/refs/x",
+            ]) {
                 fs::create_dir_all(project.join(name).parent().unwrap()).unwrap();
                 fs::write(project.join(name), "as it was\n").unwrap();
             }
@@ -544,15 +459,18 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             let folder = writes(&playground, "mod:editor", "editor/main.py", &pattern);
             let script = WRITER.rsplit_once("\nprint").unwrap().0.to_owned() + MORE;
             fs::write(folder.join("main.py"), script).unwrap();
+            // Enough for the new files and a folder, and too little where what lies below `sub` counts twice.
+            let policy = playground.path("sandbox-policies/mod-editor.policy.toml");
+            fs::write(&policy, fs::read_to_string(&policy).unwrap() + "[limits]\nwritten_files = 8\n").unwrap();
             playground.settle();
             let at = |name: &str| project.join(name).display().to_string();
-            let plain = ["src/a.txt", "src/new.txt", ".gitignore", "new/x"];
+            let plain = ["src/a.txt", "src/new.txt", ".gitignore", "new/x", "sub/a", "sub/b", "sub/c"];
             let files: serde_json::Map<_, _> =
                 obeyed.iter().chain(&plain).map(|name| (at(name), json!("changed\n"))).collect();
-            let away: Vec<String> = [".git", "sub/.git", ".envrc", "bare"].iter().map(|name| at(name)).collect();
-            let given = json!({"files": files, "away": away}).to_string();
-            let ended = playground.call("mod:editor", &given);
-            fits("ok", &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {why}"));
+            let away: Vec<String> = [".git", "sub/.git", ".envrc", "bare", "sub"].iter().map(|name| at(name)).collect();
+            let control = at("plain");
+            let given = json!({"files": files, "away": away.iter().chain([&control]).collect::<Vec<_>>()}).to_string();
+            let ended = playground.expect("mod:editor", &given, "ok");
             let got = &ended.out["outputData"];
             for name in obeyed {
                 let kept = fs::read_to_string(project.join(name)).unwrap();
@@ -566,6 +484,8 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             for name in &away {
                 assert_eq!(got[name], "EBUSY", "{who:?} {below}: {got}");
             }
+            assert_eq!(got[&control], "ok", "the control: {got}");
+            fs::rename(control.clone() + "-away", &control).unwrap();
             for name in plain {
                 assert_eq!(fs::read_to_string(project.join(name)).unwrap(), "changed\n", "the control: {name}");
             }
@@ -576,7 +496,7 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
             assert!(outside.as_object().unwrap().values().all(|got| got == "ok"), "{outside}");
             // Such a folder itself, and a link to one, are not granted at all.
             for (ask, wanted) in [
-                (format!("{}/**", at("sub/.git-away")), "ok"),
+                (format!("{}/**", at("sub-away/.git-away")), "ok"),
                 (format!("{}/**", at(".vscode")), "SecurityError: what lies in `.vscode` other programs run or obey"),
                 (format!("{}/*", at(".git/hooks")), "SecurityError: what lies in `.git` other programs run or obey"),
                 (at(".envrc"), "SecurityError: what lies in `.envrc` other programs run or obey"),
@@ -592,8 +512,7 @@ fn what_others_obey_in_a_live_tree_is_read_only() {
                 if who == Who::Root || ask != pattern {
                     playground.settle();
                 }
-                let ended = playground.call("mod:editor", &input(&json!({}), 0.0));
-                fits(wanted, &ended).unwrap_or_else(|why| panic!("{who:?} {below}: {ask}: {why}"));
+                playground.expect("mod:editor", &input(&json!({})), wanted);
             }
             assert!(Path::new(&at("src/.git")).is_symlink());
         }

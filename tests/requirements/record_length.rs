@@ -18,15 +18,14 @@ fn lines(playground: &Playground) -> Vec<String> {
 
 #[test]
 fn litter_in_staged_folders_does_not_flood_the_record_or_the_answer() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}}});
     let folder = playground.tool_at("esc:litter", "python", "litter/main.py", LITTER, asks);
     fs::create_dir(folder.join("out")).unwrap();
     playground.allow("litter", "esc:litter", &["./**"], &["./out/**"]);
     playground.settle();
     let ended = playground.expect("esc:litter", "{}", "ok");
-    assert!(folder.join("out/good.csv").is_file(), "{who:?}: the control: what matches is published");
+    assert!(folder.join("out/good.csv").is_file(), "the control: what matches is published");
     let artifacts = ended.out["artifacts"].as_array().unwrap();
     assert!(artifacts.len() <= 51 && artifacts[0]["path"] == "out/good.csv", "{}", artifacts.len());
     assert!(ended.out["notes"].to_string().contains("more"), "what is left out is counted: {}", ended.out["notes"]);
@@ -35,15 +34,14 @@ fn litter_in_staged_folders_does_not_flood_the_record_or_the_answer() {
     let id = ended.out["id"].as_str().unwrap();
     let past = playground.cli(&["audit", "--call", id]);
     let text = String::from_utf8(past.stdout).unwrap();
-    assert!(past.code == Some(0) && text.contains(id), "{who:?}: {text}");
+    assert!(past.code == Some(0) && text.contains(id), "{text}");
     let said = playground.cli(&["call", "esc:litter"]).stderr;
-    assert!(!said.lines().any(|line| line.starts_with("SecurityError")), "{who:?}: {said}");
+    assert!(!said.lines().any(|line| line.starts_with("SecurityError")), "{said}");
 }
 
 #[test]
-fn a_manifest_that_asks_for_much_keeps_nobody_out_of_the_audit_log() {
-    let who = Who::ours();
-    let playground = Playground::new(who, "/var/tmp");
+fn a_manifest_that_asks_for_much_keeps_no_other_tool_out_of_the_audit_log() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
     let much: Vec<String> = (0..250).map(|n| format!("/srv/{n}{}/**", "x".repeat(400))).collect();
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": much}}});
     playground.tool_at("esc:much", "python", "much/main.py", WAITER, asks);
@@ -65,6 +63,6 @@ fn a_manifest_that_asks_for_much_keeps_nobody_out_of_the_audit_log() {
         let records = records.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
         records.filter(|record| record["tool"] == id).count()
     };
-    assert_eq!((of("esc:much"), of("esc:small")), (1, 3), "{who:?}");
+    assert_eq!((of("esc:much"), of("esc:small")), (1, 3));
     assert!(lines(&playground).iter().all(|line| line.len() < LONGEST));
 }

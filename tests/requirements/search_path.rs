@@ -2,7 +2,7 @@
 //! interpreter.
 
 use crate::harness::{Ended, Playground, SEARCH_PATH, Who, copy_program, finish, fits};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -16,18 +16,15 @@ const MAKER: &str = "import os, shutil, sys\nfrom pathlib import Path\npile = Pa
 struct World(Playground);
 
 impl World {
-    fn new(who: Who) -> World {
-        let playground = Playground::new(who, "/var/tmp");
+    fn new() -> World {
+        let playground = Playground::new(Who::ours(), "/var/tmp");
         let pile = playground.path("pile");
         fs::create_dir(&pile).unwrap();
         let pattern = format!("{}/**", pile.display());
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [pattern]}}});
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": [&pattern]}}});
         playground.tool_at("esc:maker", "python", "maker/main.py", MAKER, asks);
         playground.tool_at("esc:node", "nodejs", "node/main.js", "console.log(process.execPath.length)\n", json!({}));
-        let rules = format!(
-            "[files]\nread = [{{ path = \"./**\", why = \"t\" }}]\nwrite = [{{ path = \"{pattern}\", why = \"t\" }}]\n"
-        );
-        playground.policy("maker", "esc:maker", &rules);
+        playground.allow("maker", "esc:maker", &["./**"], &[&pattern]);
         playground.settle();
         World(playground)
     }
@@ -51,10 +48,8 @@ impl World {
             let ended = self.run(first, arguments);
             assert!(!self.0.path("state/RUN").exists(), "{when}: {arguments:?} ran what was planted: {ended:?}");
             if arguments[0] == "doctor" {
-                let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
-                let pile = self.0.path("pile").display().to_string();
-                assert!(!told["runtimes"].to_string().contains(&pile), "{when}: {}", told["runtimes"]);
-                let over = told["passedOver"].to_string();
+                let (taken, over) = (ended.out["runtimes"].to_string(), ended.out["passedOver"].to_string());
+                assert!(!taken.contains(&self.0.path("pile").display().to_string()), "{when}: {taken}");
                 assert!(over.contains("could write in an earlier call"), "{when}: {over}");
             }
         }
@@ -63,24 +58,22 @@ impl World {
 
 #[test]
 fn a_folder_where_programs_are_looked_for_is_not_written() {
-    let who = Who::ours();
-    let world = World::new(who);
+    let world = World::new();
     let base = &world.0.base;
     fs::create_dir_all(base.join("pile/there")).unwrap();
     symlink(base.join("pile/there"), base.join("link")).unwrap();
     fs::create_dir_all(base.join("links")).unwrap();
     symlink(base.join("pile/later/python3"), base.join("links/python3")).unwrap();
     world.0.settle();
-    let places = [
+    for (place, why) in [
         ("links", "links/python3 leads there"),
         ("pile/there", "is in PATH"),
         ("pile/not/yet/.bin", "is in PATH"),
         ("link", "is in PATH"),
         ("pile", "is in PATH"),
-    ];
-    for (place, why) in places {
+    ] {
         let ended = world.call(&[&base.join(place)], "esc:maker");
-        fits(&format!("SecurityError: {why}"), &ended).unwrap_or_else(|why| panic!("{who:?} {place:?}: {why}"));
+        fits(&format!("SecurityError: {why}"), &ended).unwrap_or_else(|why| panic!("{place:?}: {why}"));
     }
     assert_eq!(fs::read_dir(base.join("pile")).unwrap().count(), 1, "nothing was made");
     // A policy of another tool names an interpreter by a way that leads through it.
@@ -95,8 +88,7 @@ fn a_folder_where_programs_are_looked_for_is_not_written() {
 
 #[test]
 fn what_a_tool_could_write_is_never_run_on_the_host() {
-    let who = Who::ours();
-    let world = World::new(who);
+    let world = World::new();
     let base = world.0.base.clone();
     fits("ok 1", &world.call(&[], "esc:maker")).unwrap();
     let bin = base.join("pile/bin");
@@ -115,8 +107,7 @@ fn what_a_tool_could_write_is_never_run_on_the_host() {
     // Where it is not known what tools could write, nothing is run to find out.
     let ledger = base.join("state/written.jsonl");
     fs::set_permissions(&ledger, fs::Permissions::from_mode(0o666)).unwrap();
-    let told = world.run(&[&bin], &["doctor", "--json"]);
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let told = world.run(&[&bin], &["doctor", "--json"]).out;
     assert!(told["passedOver"].to_string().contains("is not known") && told["runtimes"] == json!([]), "{told}");
     assert!(!base.join("state/RUN").exists());
     fs::set_permissions(&ledger, fs::Permissions::from_mode(0o600)).unwrap();
@@ -127,14 +118,13 @@ fn what_a_tool_could_write_is_never_run_on_the_host() {
     world.0.settle();
     fs::set_permissions(own.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
     world.run(&[&own], &["list"]);
-    assert!(base.join("state/RUN").exists(), "{who:?}: a launcher is run, so the test would see it");
+    assert!(base.join("state/RUN").exists(), "a launcher is run, so the test would see it");
 }
 
 /// A launcher obeys what lies in a home, so it is given none that somebody else can change.
 #[test]
 fn a_launcher_gets_no_home_of_somebody_else() {
-    let who = Who::ours();
-    let world = World::new(who);
+    let world = World::new();
     let base = world.0.base.clone();
     let own = base.join("own/bin");
     for folder in [&own, &base.join("open")] {
@@ -153,6 +143,6 @@ fn a_launcher_gets_no_home_of_somebody_else() {
         let told = fs::read_to_string(base.join("state/RUN")).unwrap();
         // Nor does it find programs where others can put them, or start where it was called.
         let all = format!("{} {}:/usr/bin /", wanted.display(), own.display());
-        assert_eq!(told.lines().next_back(), Some(all.as_str()), "{who:?} {home}");
+        assert_eq!(told.lines().next_back(), Some(all.as_str()), "{home}");
     }
 }

@@ -100,22 +100,22 @@ fn no_dress_of_a_secret_is_printed_or_kept() {
 }
 
 #[test]
-fn a_secret_too_short_to_be_hidden_refuses_the_call() {
+fn a_secret_is_read_for_each_call_and_one_too_short_to_be_hidden_refuses() {
     as_everyone("short secrets", |who| {
         let playground = Playground::new(who, "/var/tmp");
-        playground.tool(
-            "keyed",
-            "python",
-            "print(1)\n",
-            json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}),
-        );
-        for (value, good) in [("1234567", false), ("12345678", true)] {
+        let backwards = "import json, os\nprint(json.dumps(os.environ['KEY'][::-1]))\n";
+        let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
+        playground.tool("keyed", "python", backwards, asks);
+        for (value, shown) in
+            [("1234567", Value::Null), ("12345678", json!("87654321")), ("abcdefgh", json!("hgfedcba"))]
+        {
             keyed(&playground, value);
             let ended = playground.call_with("esc:keyed", "{}", &[]);
-            assert_eq!(ended.out["success"] == true, good, "{who:?}: {ended:?}");
-            assert_eq!(ended.stderr.contains("fewer than 8 bytes"), !good, "{who:?}: {ended:?}");
+            assert_eq!(ended.out["outputData"], shown, "{who:?}: {ended:?}");
+            let short = shown.is_null();
+            assert_eq!(ended.stderr.contains("fewer than 8 bytes"), short, "{who:?}: {ended:?}");
             let check = playground.cli(&["check"]).text();
-            assert_eq!(check.contains("fewer than 8 bytes"), !good, "{who:?}: {check}");
+            assert_eq!(check.contains("fewer than 8 bytes"), short, "{who:?}: {check}");
         }
     });
 }

@@ -315,7 +315,8 @@ fn over_stdio_the_person_at_the_client_is_asked_and_otherwise_nobody() {
     let who = Who::ours();
     let playground = playground(who);
     let (mut server, mut line) = stdio(&playground);
-    let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "esc__pay", "arguments": {}}});
+    let pay = json!({"name": "esc__pay", "arguments": {}});
+    let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": pay});
     let hello = |can: Value| {
         json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params":
         {"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "t", "version": "1"}}})

@@ -1,6 +1,6 @@
 //! `callers.policy.toml`: what is wrong, where, and the mend; what is refused on disk; what `check` and `diff` say.
 
-use super::{playground, put};
+use super::{entry, playground, put};
 use crate::harness::Who;
 use serde_json::{Value, json};
 use std::fs;
@@ -58,7 +58,9 @@ fn what_is_wrong_has_its_place_and_a_mend() {
         fs::write(&file, text).unwrap();
         Policies::load(folder.path(), folder.path())
     };
-    let good = "role = \"operator\"\nact_as = [\"b\", \"*\"]\nparameters = [{ tool = \"x:b\", name = \"p\", values = [1, \"a\", true, 1.5], why = \"w\" }]\n[[limit]]\ntools = [\"*\"]\nwhy = \"w\"\nat_once = 2\n[breaker]\nwhy = \"w\"\nwait_seconds = 1\n";
+    let good = "role = \"operator\"\nact_as = [\"b\", \"*\"]\n\
+                parameters = [{ tool = \"x:b\", name = \"p\", values = [1, \"a\", true, 1.5], why = \"w\" }]\n\
+                [[limit]]\ntools = [\"*\"]\nwhy = \"w\"\nat_once = 2\n[breaker]\nwhy = \"w\"\nwait_seconds = 1\n";
     let text = format!("{HEAD}{good}");
     assert!(load(&text).is_ok() && published(&text), "control: {:?}", load(&text));
     for row in REFUSED.trim().lines() {
@@ -97,8 +99,8 @@ fn a_file_that_cannot_be_used_stops_every_call_and_check_says_where() {
     assert!(refused.stderr.contains("callers.policy.toml:4:1: /caller/0/toolz: unknown key"), "{}", refused.stderr);
     let checked = playground.cli(&["check"]);
     assert!(checked.code != Some(0) && checked.text().contains("callers.policy.toml:4:1"), "{checked:?}");
-    let misspelt = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"a:onne\", \"b:one\"]\nparameters = [{ tool = \"b:one\", name = \"m\", max = 3, why = \"w\" }]\n";
-    put(&playground, misspelt);
+    let parameters = "parameters = [{ tool = \"b:one\", name = \"m\", max = 3, why = \"w\" }]\n";
+    put(&playground, &entry("ME", "\"a:onne\", \"b:one\"", parameters));
     let checked = playground.cli(&["check"]);
     for word in ["'a:onne'", "did you mean 'a:one'", "b:one@1.0.0 has no parameter `m`"] {
         assert!(checked.text().contains(word), "{word}: {checked:?}");
@@ -107,7 +109,8 @@ fn a_file_that_cannot_be_used_stops_every_call_and_check_says_where() {
 
 #[test]
 fn diff_says_who_may_newly_call_what() {
-    let old = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"a:one\"]\n[[caller]]\nname = \"eve\"\nwhy = \"w\"\n[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"b:one\"]\n";
+    let eve = "[[caller]]\nname = \"eve\"\nwhy = \"w\"\n";
+    let old = &format!("{}{eve}{}", entry("ME", "\"a:one\"", ""), entry("*", "\"b:one\"", ""));
     let playground = playground(Who::User, old);
     let side = |name: &str, text: Option<&str>| {
         let folder = playground.path(name);
@@ -120,24 +123,19 @@ fn diff_says_who_may_newly_call_what() {
         folder.display().to_string()
     };
     let before = side("before", Some(old));
+    let told = "tools = [\"a:one\"]\ncallback_secret = \"file:k\"\n\
+                callbacks = [{ url = \"https://a.test/\", why = \"w\" }]";
     let cases = [
         ("more", Some(old.replace("\"a:one\"", "\"a:*\"")), json!([["a:two@1.0.0", "caller"]])),
         ("fewer", Some(old.replace("tools = [\"a:one\"]\n", "")), json!([])),
         // Eve's entry gave her nothing; without it she is one of everybody.
-        ("eve", Some(old.replace("[[caller]]\nname = \"eve\"\nwhy = \"w\"\n", "")), json!([["b:one@1.0.0", "caller"]])),
+        ("eve", Some(old.replace(eve, "")), json!([["b:one@1.0.0", "caller"]])),
         (
             "as",
             Some(old.replace("name = \"eve\"\nwhy", "name = \"eve\"\nact_as = [\"ME\"]\nwhy")),
             json!([["a:one@1.0.0", "caller"]]),
         ),
-        (
-            "told",
-            Some(old.replace(
-                "tools = [\"a:one\"]",
-                "tools = [\"a:one\"]\ncallback_secret = \"file:k\"\ncallbacks = [{ url = \"https://a.test/\", why = \"w\" }]",
-            )),
-            json!([["a:one@1.0.0", "caller"]]),
-        ),
+        ("told", Some(old.replace("tools = [\"a:one\"]", told)), json!([["a:one@1.0.0", "caller"]])),
         ("rate", Some(old.replace("tools = [\"a:one\"]", "tools = [\"a:one\"]\nat_once = 1")), json!([])),
     ];
     for (name, text, expected) in cases {

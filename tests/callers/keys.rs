@@ -1,6 +1,6 @@
 //! Idempotency keys, and the list of calls: each for its caller alone.
 
-use super::playground;
+use super::{entry, playground};
 use crate::harness::fake::{World, request, world, world_of};
 use crate::harness::{Server, Who, until};
 use serde_json::{Value, json};
@@ -21,8 +21,8 @@ async fn call(world: &World, request: CallRequest) -> toolhost::service::Report 
 #[test]
 fn a_request_that_is_sent_twice_runs_once() {
     let who = Who::ours();
-    let head = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"bob\"]\ntools = [\"*\"]\n[[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n";
-    let playground = playground(who, head);
+    let head = entry("ME", "\"*\"", "act_as = [\"bob\"]\n") + &entry("bob", "\"*\"", "");
+    let playground = playground(who, &head);
     let count = "import os\nwith open('out/n', 'ab') as f:\n    f.write(b'x')\n    n = f.tell()\nprint(n)\n";
     let folder =
         playground.tool("count", "python", count, json!({"securityContext": {"fileAccess": {"allowWrite": ["out/"]}}}));

@@ -36,6 +36,11 @@ fn playground(who: Who, callers: &str) -> Playground {
     playground
 }
 
+/// An entry of a caller who may call these tools.
+fn entry(name: &str, tools: &str, more: &str) -> String {
+    format!("[[caller]]\nname = \"{name}\"\nwhy = \"w\"\ntools = [{tools}]\n{more}")
+}
+
 fn put(playground: &Playground, callers: &str) {
     let text = callers.replace("ME", &me(playground.who));
     fs::write(playground.path("sandbox-policies/callers.policy.toml"), text).unwrap();

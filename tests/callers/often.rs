@@ -1,8 +1,8 @@
 //! How often, how many at once, and the circuit breaker, over one server.
 
-use super::{playground, put};
+use super::{entry, playground, put};
 use crate::harness::{Playground, Server, Who, processes_of, wait_for, words};
-use crate::http::{Web, exchanged, request};
+use crate::http::{Web, bearer, exchanged, private, request, token};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ fn serve(playground: &Playground, label: &str) -> Server {
 }
 
 const HEAD: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\", \"bob\"]\ntools = [\"*\"]\n\
-    [[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n[[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+    [[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\n\
+    [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\n";
 
 #[test]
 fn the_sixth_of_five_a_minute_is_told_when() {
@@ -68,21 +69,26 @@ fn what_cannot_be_read_counts_too() {
     assert!(told[..5].iter().all(|words| words.contains("ActionParseError")), "{told:?}");
     assert!(told[5].contains("RateLimitError"), "{}", told[5]);
     assert!(act(&web, "bob").contains("ActionParseError"), "control: another caller");
-    // A body that is no call counts as one of whoever authenticated.
-    put(&playground, "[[caller]]\nname = \"ME\"\nwhy = \"w\"\ntools = [\"*\"]\ncalls_per_minute = 2\n");
-    let web = Web::start(&playground, &[]);
-    let told = [0; 3].map(|_| web.ask("POST", "/v1/tools/a:one/calls", &[], "{\"a\":1,\"a\":2}").status);
-    assert_eq!(told, [400, 400, 429]);
+    // A body that is not a call counts as one of whoever authenticated, and leaves its record.
     let long = format!("{{\"a\":1,\"a\":\"{}\"}}", "x".repeat(20_000));
-    for (path, body) in [("/v1/calls", "{\"calls\": 1}"), ("/v1/actions", "[]"), ("/mcp", &long)] {
+    let rows = [
+        ("t0", "/v1/tools/a:one/calls", "{\"a\":1,\"a\":2}"),
+        ("t1", "/v1/calls", "{\"calls\": 1}"),
+        ("t2", "/v1/actions", "[]"),
+        ("t3", "/mcp", &long),
+    ];
+    let made = rows.map(|(name, ..)| token(&playground, name, &[]));
+    put(&playground, &rows.map(|(name, ..)| entry(name, "\"*\"", "calls_per_minute = 2\n")).concat());
+    let file = private(&playground, "state/tokens", &made.each_ref().map(|(_, line)| line.as_str()).join("\n"));
+    let web = Web::start(&playground, &["--token-file", &file]);
+    for ((_, path, body), (token, _)) in rows.iter().zip(&made) {
         let before = playground.records().len();
-        let web = Web::start(&playground, &[]);
-        let told = [0; 3].map(|_| web.ask("POST", path, &[], body).status);
+        let told = [0; 3].map(|_| web.ask("POST", path, &[&bearer(token)], body).status);
         assert_eq!(told, [400, 400, 429], "{path}");
         let records = playground.records();
         let outcomes: Vec<_> = records[before..].iter().map(|record| record["outcome"].as_str().unwrap()).collect();
         let unread = "ParameterValidationError";
-        assert_eq!(outcomes, [unread, unread, "RateLimitError"], "{path}: each leaves its record");
+        assert_eq!(outcomes, [unread, unread, "RateLimitError"], "{path}");
     }
 }
 
@@ -149,7 +155,8 @@ fn of_many_refusals_few_have_a_record_which_counts_the_others() {
 fn waiters(limit: &str) -> Playground {
     let playground = playground(Who::ours(), &format!("{HEAD}{limit}"));
     let waits = "import os, time\ndef wait():\n  while not os.path.exists(os.path.dirname(__file__) + '/go'):\n    \
-                 time.sleep(0.01)\ndef go():\n  yield 1\n  wait()\n  yield 2\nif __name__ == '__main__':\n  wait()\n  print('{}')\n";
+                 time.sleep(0.01)\ndef go():\n  yield 1\n  wait()\n  yield 2\n\
+                 if __name__ == '__main__':\n  wait()\n  print('{}')\n";
     let generator = json!({"handler": {"entryPoint": "go"}});
     playground.tool_at("b:gen", "python", "bob/gen/main.py", waits, generator);
     playground.tool_at("b:slow", "python", "bob/slow/main.py", waits, json!({}));
@@ -189,8 +196,8 @@ fn a_full_limit_holds_up_equal_calls_alone() {
 fn a_call_waits_for_the_limit_of_a_tool_as_long_as_it_may_run() {
     let playground = waiters(ONE_AT_ONCE);
     let web = Web::start(&playground, &[]);
-    let body = |ms: u64| json!({"arguments": {"scriptPath": "bob/slow/main.py", "inputData": {}}, "config": {"timeoutMs": ms}});
-    let call = |ms: u64| web.call(BY_PATH, &body(ms), &[]).json();
+    let run = json!({"scriptPath": "bob/slow/main.py", "inputData": {}});
+    let call = |ms: u64| web.call(BY_PATH, &json!({"arguments": run, "config": {"timeoutMs": ms}}), &[]).json();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| call(20_000));
         playground.runs("user_scripts/bob/slow/main.py", 1);
@@ -247,7 +254,7 @@ fn a_tool_that_times_out_or_crashes_for_one_caller_is_held_back_from_that_one() 
     let flaky = "import json, os, sys, time\nn = json.load(sys.stdin).get('n', 0)\n\
                  if n == 1: sys.exit(3)\nif n == 2: os.kill(os.getpid(), 11)\nif n == 3: time.sleep(9)\nprint(n)\n";
     let number = json!({"type": "integer", "description": "d"});
-    let more = json!({"parameters": {"type": "object", "properties": {"n": number}}, "execution": {"timeoutMs": 400}});
+    let more = json!({"parameters": {"type": "object", "properties": {"n": number}}, "execution": {"timeoutMs": 2000}});
     playground.tool("flaky", "python", flaky, more);
     playground.settle();
     let mut server = serve(&playground, "alice");

@@ -1,6 +1,6 @@
 //! A secret of each caller: `from = "file:secrets/{caller}.key"`.
 
-use super::put;
+use super::{entry, put};
 use crate::harness::{Ended, Playground, Who, as_everyone, fits};
 use nix::sys::stat::Mode;
 use nix::unistd::{chown, mkfifo};
@@ -18,10 +18,7 @@ fn playground(who: Who) -> Playground {
     let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
     playground.tool("tells", "python", TELLS, asks);
     playground.policy("tells", "esc:tells", &format!("{FILES}]\n{SECRET}"));
-    put(
-        &playground,
-        "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"*\"]\ntools = [\"*\"]\n[[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\n",
-    );
+    put(&playground, &(entry("ME", "\"*\"", "act_as = [\"*\"]\n") + &entry("*", "\"*\"", "")));
     let folder = playground.path("sandbox-policies/secrets");
     fs::create_dir_all(&folder).unwrap();
     for (name, value) in
@@ -69,19 +66,8 @@ fn each_caller_has_the_secret_of_its_own_file() {
             assert_eq!(ended.out["outputData"]["key"], json!(backwards), "{caller}: {ended:?}");
         }
         // A name that is no name of a file, or leads elsewhere, has none; nor has one whose file is not its own alone.
-        for caller in [
-            "../outside",
-            "../secrets/alice",
-            "sub/../alice",
-            "..",
-            ".",
-            ".hidden",
-            "sub",
-            "link",
-            "pipe",
-            "open",
-            "carol",
-        ] {
+        let strange = ["../outside", "../secrets/alice", "sub/../alice", "..", ".", ".hidden"];
+        for caller in strange.into_iter().chain(["sub", "link", "pipe", "open", "carol"]) {
             let ended = of(&playground, caller);
             fits("CapabilityError: the secret KEY cannot be had for you on this host, so nothing was run", &ended)
                 .unwrap_or_else(|why| panic!("{caller}: {why}"));
@@ -131,45 +117,26 @@ fn no_tool_reads_or_writes_the_folder_of_them() {
         let keys = playground.path("keys");
         fs::create_dir_all(&keys).unwrap();
         fs::write(keys.join("alice.key"), "alices-own-key").unwrap();
-        let asks = |access: &str, path: &str| json!({"securityContext": {"requiredCapabilities": ["secret:KEY"], "fileAccess": {access: [path, "self"]}}});
-        for (access, rules, path, refused) in [
-            ("allowRead", "read", format!("{}/**", keys.display()), "the tool could read the file where it lies"),
-            ("allowRead", "read", format!("{}/*.key", keys.display()), "the tool could read the file where it lies"),
-            ("allowRead", "read", format!("{}/bob.key", keys.display()), "the tool could read the file where it lies"),
-            (
-                "allowWrite",
-                "write",
-                format!("{}/new.key", folder.display()),
-                "a policy, a manifest, a script or a file of this host",
-            ),
-        ] {
-            let mut more = asks(access, &path);
-            if access == "allowWrite" {
-                more["securityContext"]["fileAccess"][access] = json!([path]);
-            }
-            playground.tool("other", "python", TELLS, more);
-            let granted = if path.contains('*') { format!("{}/**", keys.display()) } else { path.clone() };
-            let from = format!(
-                "file:{}/{{caller}}.key",
-                if access == "allowRead" { keys.display() } else { folder.display() }
-            );
-            let secret = SECRET.replace("file:secrets/{caller}.key", &from);
-            let files = if rules == "read" {
-                format!("{FILES}, {{ path = \"{granted}\", why = \"w\" }}]\n")
-            } else {
-                format!("{FILES}]\nwrite = [{{ path = \"{granted}\", why = \"w\" }}]\n")
-            };
-            playground.policy("other", "esc:other", &format!("{files}{secret}"));
+        let put = |from: &std::path::Path, files: &str, access: Value| {
+            let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"], "fileAccess": access}});
+            playground.tool("other", "python", TELLS, asks);
+            let secret = SECRET.replace("file:secrets/", &format!("file:{}/", from.display()));
+            playground.policy("other", "esc:other", &format!("{FILES}{files}]\n{secret}"));
             settle(&playground);
-            let ended = playground.call_with("esc:other", "{}", &["--user", "alice"]);
-            assert!(ended.kind() == "SecurityError" && ended.stderr.contains(refused), "{path}: {ended:?}");
+            fs::set_permissions(keys.join("alice.key"), fs::Permissions::from_mode(0o600)).unwrap();
+            playground.call_with("esc:other", "{}", &["--user", "alice"])
+        };
+        for (asked, granted) in [("**", "**"), ("*.key", "**"), ("bob.key", "bob.key")] {
+            let [asked, granted] = [asked, granted].map(|path| format!("{}/{path}", keys.display()));
+            let rule = format!(", {{ path = \"{granted}\", why = \"w\" }}");
+            let ended = put(&keys, &rule, json!({"allowRead": [asked, "self"]}));
+            fits("SecurityError: the tool could read the file where it lies", &ended).unwrap();
         }
-        playground.tool("other", "python", TELLS, json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}}));
-        let secret = SECRET.replace("file:secrets/", &format!("file:{}/", keys.display()));
-        playground.policy("other", "esc:other", &format!("{FILES}]\n{secret}"));
-        settle(&playground);
-        fs::set_permissions(keys.join("alice.key"), fs::Permissions::from_mode(0o600)).unwrap();
-        let ended = playground.call_with("esc:other", "{}", &["--user", "alice"]);
+        let path = folder.join("new.key").display().to_string();
+        let rule = format!("]\nwrite = [{{ path = \"{path}\", why = \"w\" }}");
+        let ended = put(&folder, &rule, json!({"allowWrite": [path]}));
+        fits("SecurityError: a policy, a manifest, a script or a file of this host", &ended).unwrap();
+        let ended = put(&keys, "", json!({}));
         assert_eq!(ended.out["outputData"]["key"], "yek-nwo-secila", "control: {ended:?}");
     });
 }

@@ -9,45 +9,53 @@ use std::fs;
 const BOTH: &str = "[[caller]]\nname = \"ME\"\nwhy = \"w\"\nact_as = [\"alice\"]\ntools = [\"*\"]\n\
     [[caller]]\nname = \"alice\"\nwhy = \"w\"\ntools = [\"*\"]\nat_once = 1\n";
 
-/// One call runs for three seconds; another one of the same caller waits for its turn, and `meanwhile` happens.
-fn waited(playground: &Playground, server: &mut Server, meanwhile: impl FnOnce()) -> String {
+/// A call that runs until a file `go` lies beside its script.
+const SLOW: &str =
+    "import os, time\nwhile not os.path.exists(os.path.dirname(__file__) + '/go'): time.sleep(0.01)\nprint(1)\n";
+
+/// One call runs, and another one of the same caller waits for its turn until the server has read what `meanwhile`
+/// changed.
+fn waited(playground: &Playground, server: &mut Server, what: &str, meanwhile: impl FnOnce()) -> String {
     let ask = |server: &mut Server, tool: &str| {
         server.ask("tools/call", json!({"name": tool, "arguments": {}, "_meta": {"dev.toolhost/user": "alice"}}))
     };
+    let go = playground.path("user_scripts/slow/go");
+    let _ = fs::remove_file(&go);
     let slow = ask(server, "esc__slow");
     playground.runs("user_scripts/slow/main.py", 1);
     let next = ask(server, "a__one");
-    std::thread::sleep(std::time::Duration::from_millis(300));
     meanwhile();
-    server.hang_up();
+    read_again(playground, server, what);
+    fs::write(&go, "").unwrap();
     let answers = server.answers(&[slow, next]);
     assert_eq!(words(&answers[&slow]), "1", "what runs is left alone");
     words(&answers[&next])
+}
+
+/// Waits until the server has read all that is there now: it lists a tool that came last.
+fn read_again(playground: &Playground, server: &mut Server, what: &str) {
+    playground.tool(what, "python", "print(1)\n", json!({}));
+    playground.settle();
+    server.reload(what, |server| server.names().contains(&format!("esc__{what}")));
 }
 
 #[test]
 fn a_call_that_waited_for_its_turn_runs_under_the_rights_of_now() {
     as_everyone("waiting for a turn", |who| {
         let playground = playground(who, BOTH);
-        playground.tool("slow", "python", "import time\ntime.sleep(3)\nprint(1)\n", json!({}));
+        playground.tool("slow", "python", SLOW, json!({}));
         playground.settle();
-        let mut host = playground.host();
-        host.args(["serve", "--stdio"]);
-        let mut server = Server::with(host);
-        assert_eq!(waited(&playground, &mut server, || ()), "{}", "control: nothing changed");
-        let without = |from: &str, to: &str| {
-            put(&playground, &BOTH.replacen(from, to, 1));
-            playground.settle();
-        };
-        let refused = waited(&playground, &mut server, || without("act_as = [\"alice\"]\n", ""));
+        let mut server = Server::start(&playground);
+        assert_eq!(waited(&playground, &mut server, "nothing", || ()), "{}", "control: nothing changed");
+        let fewer = BOTH.replacen("act_as = [\"alice\"]\n", "", 1);
+        let refused = waited(&playground, &mut server, "rights", || put(&playground, &fewer));
         assert!(refused.contains("AuthorizationError") && refused.contains("may no longer be used"), "{refused}");
         let record = playground.records().into_iter().find(|record| record["outcome"] == "AuthorizationError").unwrap();
         assert_eq!((&record["user"], &record["through"]), (&json!("alice"), &json!(me(who))), "{record}");
-        without("\0", "");
-        // The server sees it by itself.
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        put(&playground, BOTH);
+        read_again(&playground, &mut server, "restored");
         let script = playground.path("user_scripts/alice/one/main.py");
-        let ran = waited(&playground, &mut server, || fs::write(&script, "print('\"new\"')\n").unwrap());
+        let ran = waited(&playground, &mut server, "script", || fs::write(&script, "print('\"new\"')\n").unwrap());
         assert_eq!(ran, "new");
     });
 }

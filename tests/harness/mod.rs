@@ -48,3 +48,10 @@ pub fn copy(from: &Path, to: &Path) {
 pub fn repository(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
+
+/// The processor time of this thread so far: what work takes, however busy the machine is.
+pub fn processor_time() -> Duration {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD).unwrap();
+    let times = [usage.user_time(), usage.system_time()];
+    times.map(|time| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)).iter().sum()
+}

@@ -1,6 +1,6 @@
 //! Bytes and connections of a call are bounded, the relay's memory is flat, and its end is told as what it is.
 
-use super::{World, allow, in_both_worlds};
+use super::{World, allow, in_both_worlds, in_our_world};
 use crate::harness::{Ended, Server, fits, processes_of, within};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -15,8 +15,10 @@ fn run(world: &World, script: &str, input: &Value, limits: &str) -> Ended {
 const DOWNLOAD: &str = "import json,sys,urllib.request as r\n\
     n=0\nwith r.urlopen('http://api.example.com/bytes/%d'%json.load(sys.stdin)['bytes'],timeout=60) as f:\n \
     while b:=f.read(1<<20): n+=len(b)\nprint(n)\n";
-const UPLOAD: &str = "import json,socket,sys\nn=json.load(sys.stdin)['bytes']\ns=socket.create_connection(('api.example.com',80),8)\n\
-    s.sendall(b'POST /upload HTTP/1.1\\r\\nHost: api.example.com\\r\\nContent-Length: %d\\r\\n\\r\\n'%n)\nb=b'x'*65536\n\
+const UPLOAD: &str = "import json,socket,sys\nn=json.load(sys.stdin)['bytes']\n\
+    s=socket.create_connection(('api.example.com',80),8)\n\
+    s.sendall(b'POST /upload HTTP/1.1\\r\\nHost: api.example.com\\r\\nContent-Length: %d\\r\\n\\r\\n'%n)\n\
+    b=b'x'*65536\n\
     while n>0: s.sendall(b[:n]); n-=len(b)\ns.settimeout(30)\nprint(json.dumps('200' in s.recv(100).decode()))\n";
 
 #[test]
@@ -30,29 +32,20 @@ fn what_is_sent_and_received_is_bounded_and_the_limit_named() {
     });
 }
 
-#[test]
-fn a_gigabyte_goes_through_in_flat_memory() {
-    in_both_worlds("a gigabyte", |world| {
-        let limits = "[limits]\nreceived_bytes = 2_000_000_000\n";
-        let ended = run(world, DOWNLOAD, &json!({"bytes": 1 << 30}), limits);
-        fits(&format!("ok {}", 1 << 30), &ended).unwrap();
-        let received = ended.out["network"]["totals"]["receivedBytes"].as_u64().unwrap();
-        assert!(received > 1 << 30, "{received}");
-        let peak = ended.out["usage"]["peakMemoryBytes"].as_u64().unwrap();
-        assert!(peak < 200 << 20, "{peak}");
-    });
-}
-
 /// What the relay takes for a call counts as the call's, while it runs. The limit lies between what the script took by
 /// itself and what both took, so that it is passed by both together alone.
 #[test]
-fn the_processor_time_of_the_relay_is_the_calls() {
-    in_both_worlds("processor time", |world| {
+fn what_is_passed_on_takes_flat_memory_and_processor_time_of_the_call() {
+    in_both_worlds("memory and processor time", |world| {
+        const BYTES: u64 = 1 << 29;
         let script = format!("{DOWNLOAD}import os\nprint(sum(os.times()[:2]), file=sys.stderr)\n");
-        let input = json!({"bytes": 1 << 30});
+        let input = json!({ "bytes": BYTES });
         let limits = |cpu_ms: u64| format!("[limits]\nreceived_bytes = 2_000_000_000\ncpu_ms = {cpu_ms}\n");
         let ended = run(world, &script, &input, &limits(100_000));
-        fits("ok", &ended).unwrap();
+        fits(&format!("ok {BYTES}"), &ended).unwrap();
+        assert!(ended.out["network"]["totals"]["receivedBytes"].as_u64().unwrap() > BYTES, "{}", ended.out["network"]);
+        let peak = ended.out["usage"]["peakMemoryBytes"].as_u64().unwrap();
+        assert!(peak < 200 << 20, "{peak}");
         if ended.counted() != "cgroup" {
             return;
         }
@@ -66,22 +59,22 @@ fn the_processor_time_of_the_relay_is_the_calls() {
 
 #[test]
 fn connections_at_one_time_are_bounded() {
-    in_both_worlds("connections", |world| {
+    in_our_world(|world| {
         let script = "import json,socket,sys\nn=json.load(sys.stdin)['n']\nkept=[]\nfailed=0\n\
             for i in range(n):\n s=socket.socket()\n s.settimeout(5)\n kept.append(s)\n \
             try:\n  s.connect(('api.example.com',7000)); s.sendall(b'x'); assert s.recv(1)\n \
             except (OSError,AssertionError): failed+=1\nprint(json.dumps([n-failed,failed]))\n";
-        fits("ok [64, 0]", &run(world, script, &json!({"n": 64}), "")).unwrap();
         let ended = run(world, script, &json!({"n": 100}), "");
         fits("ok [64, 36]", &ended).unwrap();
         let denied = ended.out["denials"]["observed"].as_array().unwrap();
         assert!(denied.iter().any(|d| d["rule"].as_str().unwrap().contains("connections")), "{denied:?}");
         let all = "import concurrent.futures as f,json,socket,sys\nn=json.load(sys.stdin)['n']\ndef one(i):\n \
-            try:\n  s=socket.create_connection(('api.example.com',7000),20); s.sendall(b'x'); s.settimeout(20); r=bool(s.recv(1)); s.close(); return r\n \
-            except OSError: return False\nwith f.ThreadPoolExecutor(60) as p: print(json.dumps(sum(p.map(one,range(n)))))\n";
+            try:\n  with socket.create_connection(('api.example.com',7000),20) as s:\n   \
+            s.sendall(b'x'); return len(s.recv(1))\n \
+            except OSError: return 0\n\
+            with f.ThreadPoolExecutor(60) as p: print(json.dumps(sum(p.map(one,range(n)))))\n";
         let limits = "[limits]\nconnections = 1000\nprocesses = 300\n";
-        fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits))
-            .unwrap_or_else(|e| panic!("{:?} {e}", world.playground.who));
+        fits("ok 1000", &run(world, all, &json!({"n": 1000}), limits)).unwrap();
     });
 }
 
@@ -94,7 +87,7 @@ const HANG: &str = "import json,socket,sys\nn=json.load(sys.stdin)['hang']\nkept
 
 #[test]
 fn a_host_that_never_answers_delays_the_connections_of_its_tool_alone() {
-    in_both_worlds("dials that hang", |world| {
+    in_our_world(|world| {
         let hosts = ["closed.example.com:7000", "api.example.com:7000"];
         let entries = hosts.map(allow).join(", ");
         world.tool("hangs", "python", HANG, &hosts, &entries);
@@ -122,21 +115,23 @@ const ASKED: &str = "import json,socket,struct,sys\njson.load(sys.stdin)\nSTUB=(
     return s.recv(length,socket.MSG_WAITALL)\n\
     def ask(s,text): return answer(s,text)[3]&15\n\
     def opened():\n s=socket.create_connection(STUB,8); s.settimeout(8); return s\n\
-    def ends(s,text):\n try:\n  s.sendall(text); return s.recv(1)==b''\n except OSError: return True\n\
+    def ends(text):\n try:\n  s=opened(); s.sendall(text); return s.recv(1)==b''\n except OSError: return True\n\
     w=[b'wild',b'example']; s=opened()\n\
-    odd=[ask(s,query(*l)) for l in ([b'a.wild.example'],[b'x.wild',b'example'],[b'x\\0']+w,[b'*']+w,[b'b\\xc3\\xbc']+w,[b'x\\\\.y']+w,[b'x y']+w,[b'-x']+w,\
-    [],[b'localhost'],[b'127',b'0',b'0',b'1'],b'1.0.0.127.in-addr.arpa'.split(b'.'))]\n\
+    odd=[ask(s,query(*l)) for l in ([b'a.wild.example'],[b'x.wild',b'example'],[b'x\\0']+w,[b'*']+w,\
+    [b'b\\xc3\\xbc']+w,[b'x\\\\.y']+w,[b'x y']+w,[b'-x']+w,[],[b'localhost'],[b'127',b'0',b'0',b'1'],\
+    b'1.0.0.127.in-addr.arpa'.split(b'.'))]\n\
     kinds=[list(answer(s,query(b'n1',*w,kind=k))[3:8:2]) for k in (28,65,64,33,15,16,255,252,5,12)]\n\
-    one,other=(answer(s,query(n,*w)) for n in (b'n1',b'N1'))\nsame=[one[-4:]==other[-4:]!=bytes(4),[k for k in kinds if k[0]&15 or k[2]]]\n\
+    one,other=(answer(s,query(n,*w)) for n in (b'n1',b'N1'))\n\
+    same=[one[-4:]==other[-4:]!=bytes(4),[k for k in kinds if k[0]&15 or k[2]]]\n\
     codes=[ask(s,query(b'n%d'%(n%257),*w)) for n in range(10002)]\n\
     more=[opened() for _ in range(7)]\nserved=[ask(m,query(b'n1',*w)) for m in more]\n\
-    ninth=ends(opened(),b'')\n[m.close() for m in more]; s.close()\n\
-    import time; time.sleep(0.2)\nlong=[ends(opened(),length+bytes(600)) for length in (b'\\xff\\xff',b'\\2\\1')]\n\
+    ninth=ends(b'')\n[m.close() for m in more]; s.close()\n\
+    import time; time.sleep(0.2)\nlong=[ends(length+bytes(600)) for length in (b'\\xff\\xff',b'\\2\\1')]\n\
     print(json.dumps([odd,same,[codes[n] for n in (0,255,256,257,9975,9976)],served,ninth,long]))\n";
 
 #[test]
 fn names_lookups_and_connections_of_the_name_server_are_bounded() {
-    in_both_worlds("the name server", |world| {
+    in_our_world(|world| {
         world.tool("asks", "python", ASKED, &["*.wild.example"], &allow("*.wild.example"));
         let ended = world.call("esc:asks", &json!({}));
         fits("ok", &ended).unwrap();
@@ -153,9 +148,10 @@ fn names_lookups_and_connections_of_the_name_server_are_bounded() {
 
 #[test]
 fn a_half_closed_stream_still_carries_the_answer() {
-    in_both_worlds("half closed", |world| {
-        let script = "import json,socket,sys\njson.load(sys.stdin)\ns=socket.create_connection(('api.example.com',7000),5)\n\
-            s.sendall(b'hello '); s.shutdown(socket.SHUT_WR)\nb=b''\nwhile d:=s.recv(100): b+=d\nprint(json.dumps(b.decode()))\n";
+    in_our_world(|world| {
+        let script = "import json,socket,sys\njson.load(sys.stdin)\n\
+            s=socket.create_connection(('api.example.com',7000),5)\ns.sendall(b'hello '); s.shutdown(socket.SHUT_WR)\n\
+            b=b''\nwhile d:=s.recv(100): b+=d\nprint(json.dumps(b.decode()))\n";
         fits("ok \"hello bye\"", &run(world, script, &json!({}), "")).unwrap();
     });
 }
@@ -179,8 +175,9 @@ fn a_client_that_leaves_its_request_leaves_its_connection() {
 
 #[test]
 fn a_slow_host_holds_up_its_call_alone() {
-    in_both_worlds("a slow host", |world| {
-        let script = "import json,sys,urllib.request as r\njson.load(sys.stdin)\nprint(len(r.urlopen('http://api.example.com/slow').read()))\n";
+    in_our_world(|world| {
+        let script = "import json,sys,urllib.request as r\njson.load(sys.stdin)\n\
+            print(len(r.urlopen('http://api.example.com/slow').read()))\n";
         let ended = run(world, script, &json!({}), "[limits]\ntimeout_ms = 1_500\n");
         assert_eq!(ended.kind(), "TimeoutError", "{ended:?}");
         assert!(ended.took < Duration::from_secs(8), "{:?}", ended.took);
@@ -190,8 +187,9 @@ fn a_slow_host_holds_up_its_call_alone() {
 #[test]
 fn a_relay_that_dies_ends_its_connections_and_is_named() {
     in_both_worlds("a killed relay", |world| {
-        let script = "import json,socket,sys\njson.load(sys.stdin)\ns=socket.create_connection(('api.example.com',7000),5)\n\
-            s.settimeout(20)\ntry:\n    s.sendall(b'x')\n    while s.recv(1): pass\n    print('\"closed\"')\n\
+        let script = "import json,socket,sys\njson.load(sys.stdin)\n\
+            s=socket.create_connection(('api.example.com',7000),5)\ns.settimeout(20)\n\
+            try:\n    s.sendall(b'x')\n    while s.recv(1): pass\n    print('\"closed\"')\n\
             except OSError: print('\"reset\"')\n";
         let entries = allow("api.example.com:7000");
         world.tool("dying", "python", script, &["api.example.com:7000"], &entries);

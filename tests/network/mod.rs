@@ -67,7 +67,7 @@ impl Drop for World {
     }
 }
 
-/// Everybody's world: as root, and as an ordinary user without any right over the network.
+/// The world of root, and that of an ordinary user without any right over the network.
 pub fn in_both_worlds(what: &str, test: impl Fn(&World)) {
     if found("ip").or_else(|| found("../../usr/sbin/ip")).is_none() {
         return crate::harness::missing(1, "ip");
@@ -76,6 +76,14 @@ pub fn in_both_worlds(what: &str, test: impl Fn(&World)) {
         skipped(1, &format!("{what} as root needs root"));
     }
     Who::both().for_each(|who| test(&World::new(who)));
+}
+
+/// The world of whoever runs the tests: where the relay or the name server decides, whoever runs it.
+fn in_our_world(test: impl Fn(&World)) {
+    match found("ip").or_else(|| found("../../usr/sbin/ip")) {
+        Some(_) => test(&World::new(Who::ours())),
+        None => crate::harness::missing(1, "ip"),
+    }
 }
 
 impl World {
@@ -170,11 +178,31 @@ impl World {
 
     /// Who came while `what` was done.
     pub fn heard(&self, what: impl FnOnce()) -> Vec<String> {
+        self.watched(what).1
+    }
+
+    /// What `what` gives, and who came meanwhile.
+    fn watched<T>(&self, what: impl FnOnce() -> T) -> (T, Vec<String>) {
         let before = self.log().len();
-        what();
+        let given = what();
         // Whoever came last is written down a little later.
         std::thread::sleep(Duration::from_millis(50));
-        self.log().split_off(before)
+        (given, self.log().split_off(before))
+    }
+
+    /// How a call ends, and who came meanwhile.
+    fn called(&self, tool: &str, input: &Value) -> (Ended, Vec<String>) {
+        self.watched(|| self.call(tool, input))
+    }
+
+    /// A server of files inside, which ends with `used`.
+    fn with_server(&self, port: u16, used: impl FnOnce()) {
+        let mut server = self.inside("/usr/bin/python3");
+        server.args(["-m", "http.server", &port.to_string(), "--directory"]).arg(&self.folder);
+        let mut server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        used();
+        server.kill().unwrap();
+        server.wait().unwrap();
     }
 
     /// The control: a plain program inside the world reaches the target.

@@ -1,26 +1,24 @@
 //! Which names lead where: patterns, spellings, addresses that are not public, answers that change.
 
-use super::{World, allow, allow_inside, in_both_worlds};
-use crate::harness::{Ended, fits};
+use super::{World, allow, allow_inside, in_both_worlds, in_our_world};
+use crate::harness::{Ended, finish, fits, has, within};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Connects to each target (host, port) in turn; answers with "ok", or with how it failed.
 const CONNECT: &str = "import json,socket,sys\nout=[]\n\
     for host,port in json.load(sys.stdin)['targets']:\n \
-    try:\n  s=socket.create_connection((host,port),8)\n  s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode() if port==80 else b'x')\n  \
-    s.settimeout(8)\n  out.append('ok' if s.recv(1) else 'closed')\n \
-    except socket.gaierror as e: out.append('no name')\n \
-    except UnicodeError: out.append('no name')\n \
-    except ValueError: out.append('no name')\n \
+    try:\n  s=socket.create_connection((host,port),8)\n  s.settimeout(8)\n  \
+    s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode() if port==80 else b'x')\n  \
+    out.append('ok' if s.recv(1) else 'closed')\n \
+    except (socket.gaierror,ValueError): out.append('no name')\n \
     except ConnectionResetError: out.append('reset')\n \
     except OSError as e: out.append('refused' if e.errno in (111,101,113,13) else str(e))\n\
     print(json.dumps(out))\n";
 
 fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16)]) -> (Vec<String>, Ended, Vec<String>) {
     world.tool("connect", "python", CONNECT, asked, allowed);
-    let mut ended = None;
-    let heard = world.heard(|| ended = Some(world.call("esc:connect", &json!({"targets": targets}))));
-    let ended = ended.unwrap();
+    let (ended, heard) = world.called("esc:connect", &json!({"targets": targets}));
     fits("ok", &ended).unwrap_or_else(|e| panic!("{asked:?}: {e}"));
     let out: Vec<String> = serde_json::from_value(ended.out["outputData"].clone()).unwrap();
     (out, ended, heard)
@@ -29,6 +27,15 @@ fn connect(world: &World, asked: &[&str], allowed: &str, targets: &[(&str, u16)]
 fn refused<'a>(ended: &'a Ended, target: &str) -> Vec<&'a Value> {
     let events = ended.out["network"]["events"].as_array().unwrap();
     events.iter().filter(|event| event["target"] == target && !event["refused"].is_null()).collect()
+}
+
+/// The control: a plain program inside the world has an answer.
+fn answers(world: &World, url: &str) {
+    within(Duration::from_secs(10), url, || {
+        let mut curl = world.inside("/usr/bin/curl");
+        curl.args(["-gsf", "--max-time", "5", url]);
+        finish(curl, b"").code == Some(0)
+    });
 }
 
 #[test]
@@ -115,17 +122,7 @@ fn only_public_addresses_are_dialled_unless_that_entry_lists_the_range() {
         assert_eq!(rule("empty.example.com:80"), "unresolved");
         world.control("http://inside.example.com/");
         // Whoever listens on this machine answers at an address that is only routed to it.
-        let mut server = world.inside("/usr/bin/python3");
-        server.args(["-m", "http.server", "8099", "--directory"]).arg(world.playground.path("world"));
-        let mut server =
-            server.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-        crate::harness::within(std::time::Duration::from_secs(10), "routed addresses are this machine", || {
-            let mut curl = world.inside("/usr/bin/curl");
-            curl.args(["-gsf", "--max-time", "5", "http://routed.example.com:8099/log.txt"]);
-            crate::harness::finish(curl, b"").code == Some(0)
-        });
-        server.kill().unwrap();
-        server.wait().unwrap();
+        world.with_server(8099, || answers(world, "http://routed.example.com:8099/log.txt"));
         world.control("http://metadata.example.com/");
 
         let entries =
@@ -161,8 +158,8 @@ const STATUS: [(&str, &str, &str); 3] = [
     (
         "curl-local",
         "python",
-        "import json,subprocess,sys\nurl=json.load(sys.stdin)['url']\n\
-         print(subprocess.run(['curl','-sSo','/dev/null','-w','%{http_code}',url],capture_output=True,check=True).stdout.decode())\n",
+        "import json,subprocess,sys\ncurl=['curl','-sSo','/dev/null','-w','%{http_code}',json.load(sys.stdin)['url']]\n\
+         print(subprocess.run(curl,capture_output=True,check=True).stdout.decode())\n",
     ),
     (
         "node-local",
@@ -173,31 +170,19 @@ const STATUS: [(&str, &str, &str); 3] = [
 
 #[test]
 fn localhost_with_its_range_is_reached_by_that_name() {
-    in_both_worlds("localhost", |world| {
-        let mut server = world.inside("/usr/bin/python3");
-        server.args(["-m", "http.server", "8098", "--directory"]).arg(world.playground.path("world"));
-        let mut server =
-            server.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-        let url = "http://localhost:8098/";
-        crate::harness::within(std::time::Duration::from_secs(10), "the server", || {
-            let mut curl = world.inside("/usr/bin/curl");
-            curl.args(["-sf", url]);
-            crate::harness::finish(curl, b"").code == Some(0)
-        });
-        let host = "localhost:8098";
-        for (name, language, script) in STATUS.into_iter().filter(|(_, language, _)| crate::harness::has(language, 1)) {
+    let (host, url) = ("localhost:8098", "http://localhost:8098/");
+    let reached = |world: &World| {
+        answers(world, url);
+        for (name, language, script) in STATUS.into_iter().filter(|(_, language, _)| has(language, 1)) {
             let call = |allowed: &str| {
                 world.tool(name, language, script, &[host], allowed);
                 world.call(&format!("esc:{name}"), &json!({"url": url}))
             };
             fits("ok 200", &call(&allow_inside(host, "127.0.0.0/8"))).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let refused = call(&allow(host));
-            assert_eq!(refused.kind(), "ScriptError", "{name}");
-            assert!(refused.stderr.contains("ranges = [\"127.0.0.1/32\""), "{name}: {}", refused.stderr);
+            fits("ScriptError: ranges = [\"127.0.0.1/32\"", &call(&allow(host))).unwrap();
         }
-        server.kill().unwrap();
-        server.wait().unwrap();
-    });
+    };
+    in_our_world(|world| world.with_server(8098, || reached(world)));
 }
 
 /// At ports 80 and 8097 of three loopback addresses, says at which it was reached.
@@ -252,7 +237,7 @@ const MEASURED: &str = "import resource,subprocess,sys\ncode=subprocess.run(sys.
 
 #[test]
 fn a_long_hosts_file_is_read_once_for_many_connections() {
-    in_both_worlds("a long hosts file", |world| {
+    in_our_world(|world| {
         let lines: String =
             (0..100_000).map(|n| format!("45.20.{}.{} n{n}.far.example\n", n / 250 % 250, n % 250)).collect();
         let hosts = world.playground.path("world/hosts");
@@ -266,7 +251,7 @@ fn a_long_hosts_file_is_read_once_for_many_connections() {
         command.args(["-c", MEASURED]);
         let mut command = world.playground.host_by(command);
         command.args(["call", "esc:many", "--json", "--input", "{}"]);
-        let ended = crate::harness::finish(command, b"");
+        let ended = finish(command, b"");
         fits("ok 50", &ended).unwrap();
         let peak = ended.stderr.lines().find_map(|line| line.strip_prefix("peak ")?.parse::<u64>().ok()).unwrap();
         assert!(peak < 500 << 10, "{peak} KiB");

@@ -1,180 +1,182 @@
 //! A header that the relay adds: the host gets it, and the tool never does.
 
-use super::{World, allow, in_both_worlds};
+use super::{World, allow, in_both_worlds, in_our_world};
 use crate::harness::{Ended, finish, fits, repository};
+use crate::http::private;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 const KEY: &str = "s3cret/Key+with=signs-0123456789";
 
-/// Sends one request with these headers; answers with the status and the body, as text.
-const ASK: &str = "import json,sys,http.client\ng=json.load(sys.stdin)\n\
-    kind=http.client.HTTPSConnection if g.get('tls') else http.client.HTTPConnection\n\
-    try:\n c=kind('api.example.com',timeout=8)\n c.request(g.get('method','GET'),g['path'],g.get('body'),g.get('headers',{}))\n \
-    r=c.getresponse()\n print(json.dumps({'status':r.status,'body':r.read().decode(),'headers':dict(r.getheaders())}))\n\
-    except (OSError,http.client.HTTPException) as e: print(json.dumps({'status':0,'body':type(e).__name__+str(getattr(e,'partial',''))}))\n";
+/// Sends these requests; answers for each with the status, the body and the headers, as text.
+const ASK: &str = "import json,sys,http.client\ndef ask(g):\n \
+    kind=http.client.HTTPSConnection if g.get('tls') else http.client.HTTPConnection\n \
+    try:\n  c=kind('api.example.com',timeout=8)\n  \
+    c.request(g.get('method','GET'),g['path'],g.get('body'),g.get('headers',{}))\n  r=c.getresponse()\n  \
+    return {'status':r.status,'body':r.read().decode(),'headers':dict(r.getheaders())}\n \
+    except (OSError,http.client.HTTPException) as e:\n  \
+    return {'status':0,'body':type(e).__name__+str(getattr(e,'partial',''))}\n\
+    print(json.dumps([ask(g) for g in json.load(sys.stdin)['requests']]))\n";
 
 /// What the key is good for.
-const LIMITS: &str = ", methods = [\"GET\", \"POST\"], paths = [\"/v1/**\", \"/redirect\"], query = [\"page\", \"to\"], \
-                      request_headers = [\"api-version\"]";
+const LIMITS: &str = ", methods = [\"GET\", \"POST\"], paths = [\"/v1/**\", \"/redirect\"], \
+                      query = [\"page\", \"to\"], request_headers = [\"api-version\"]";
 
 fn tool(world: &World, value: &str) {
-    tool_with(world, value, LIMITS);
+    tool_with(world, "keyed", ASK, value, LIMITS);
 }
 
-fn tool_with(world: &World, value: &str, limits: &str) {
-    let folder = world.playground.path("sandbox-policies");
-    fs::write(folder.join("api.key"), format!("{value}\n")).unwrap();
+fn tool_with(world: &World, name: &str, script: &str, value: &str, limits: &str) {
     let header =
         format!("header = {{ host = \"api.example.com\", name = \"Authorization\", value = \"Bearer {{}}\"{limits} }}");
-    let rest =
-        format!("[secrets]\ngrant = [{{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\", {header} }}]\n");
+    let secrets =
+        format!("[secrets]\ngrant = [{{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\", {header} }}]");
     let more = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com", "other.example.com"]},
         "requiredCapabilities": ["secret:API_KEY"]}});
     let hosts = format!("{}, {}", allow("api.example.com"), allow("other.example.com"));
-    world.playground.tool("keyed", "python", ASK, more);
-    let rest =
-        format!("{rest}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[network]\nhosts = [{hosts}]\n");
-    world.playground.policy("keyed", "esc:keyed", &rest);
+    world.playground.tool(name, "python", script, more);
+    let files = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]";
+    world.playground.policy(
+        name,
+        &format!("esc:{name}"),
+        &format!("{secrets}\n{files}\n[network]\nhosts = [{hosts}]\n"),
+    );
     world.playground.settle();
-    fs::set_permissions(folder.join("api.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    key(world, value);
 }
 
-fn ask(world: &World, input: &Value) -> Ended {
-    let ended = world.call("esc:keyed", input);
-    fits("ok", &ended).unwrap_or_else(|e| panic!("{input}: {e}"));
+/// The file of the secret, which nobody else reads.
+fn key(world: &World, value: &str) {
+    private(&world.playground, "sandbox-policies/api.key", &format!("{value}\n"));
+}
+
+fn input(requests: &[Value]) -> Value {
+    json!({ "requests": requests })
+}
+
+/// The answers to requests; the secret is in nothing that is printed or kept.
+fn ask_all(world: &World, requests: &[Value]) -> (Vec<Value>, Ended) {
+    let ended = world.call("esc:keyed", &input(requests));
+    fits("ok", &ended).unwrap_or_else(|e| panic!("{requests:?}: {e}"));
     let state = walkdir::WalkDir::new(world.playground.path("state")).into_iter().flatten();
     for file in state.filter(|entry| entry.file_type().is_file()) {
         let text = String::from_utf8_lossy(&fs::read(file.path()).unwrap()).into_owned();
-        assert!(!text.contains("Key+with"), "{input}: {} holds the secret", file.path().display());
+        assert!(!text.contains("Key+with"), "{requests:?}: {} holds the secret", file.path().display());
     }
     let said = format!("{} {}", String::from_utf8_lossy(&ended.stdout), ended.stderr);
-    assert!(!said.contains("Key+with"), "{input}: {said}");
-    ended
+    assert!(!said.contains("Key+with"), "{requests:?}: {said}");
+    (ended.out["outputData"].as_array().unwrap().clone(), ended)
 }
 
-fn status(ended: &Ended) -> u64 {
-    ended.out["outputData"]["status"].as_u64().unwrap()
+fn ask(world: &World, request: Value) -> Value {
+    ask_all(world, &[request]).0.remove(0)
+}
+
+fn now() -> Value {
+    json!({"path": "/v1/now"})
 }
 
 #[test]
 fn the_host_gets_the_header_and_the_tool_never_does() {
     in_both_worlds("header secrets", |world| {
         tool(world, KEY);
-        let mut ended = None;
-        let heard = world.heard(|| ended = Some(ask(world, &json!({"path": "/v1/now"}))));
-        let ended = ended.unwrap();
-        assert_eq!(status(&ended), 200, "{}", ended.out["outputData"]);
+        let (answer, heard) = world.watched(|| ask(world, now()));
+        assert_eq!(answer["status"], 200, "{answer}");
         assert!(heard.iter().any(|line| line.starts_with("https 45.20.0.1 GET /v1/now")), "over TLS: {heard:?}");
         // The host echoes all headers: what came is masked on its way back, at equal length.
-        let body: Value = serde_json::from_str(ended.out["outputData"]["body"].as_str().unwrap()).unwrap();
-        let came = body["headers"]["authorization"].as_str().unwrap();
-        assert_eq!(came, format!("Bearer {}", "*".repeat(KEY.len())));
+        let body: Value = serde_json::from_str(answer["body"].as_str().unwrap()).unwrap();
+        assert_eq!(body["headers"]["authorization"], format!("Bearer {}", "*".repeat(KEY.len())));
 
-        let own = ask(world, &json!({"path": "/v1/now", "headers": {"authorization": "Bearer mine"}}));
-        let body = own.out["outputData"]["body"].as_str().unwrap();
-        assert!(status(&own) == 200 && body.matches("uthorization: ").count() == 1 && !body.contains("mine"), "{body}");
+        let own = ask(world, json!({"path": "/v1/now", "headers": {"authorization": "Bearer mine"}}));
+        let body = own["body"].as_str().unwrap();
+        assert!(own["status"] == 200 && body.matches("uthorization: ").count() == 1 && !body.contains("mine"), "{own}");
 
         // Rotated: the next call has the new one.
-        tool(world, "another-Key+with-0123");
-        let came = ask(world, &json!({"path": "/v1/now"}));
-        assert!(came.out["outputData"]["body"].as_str().unwrap().contains(&"*".repeat("another-Key+with-0123".len())));
+        key(world, "another-Key+with-0123");
+        let came = ask(world, now());
+        assert!(came["body"].as_str().unwrap().contains(&"*".repeat("another-Key+with-0123".len())));
     });
 }
 
 #[test]
 fn the_header_goes_where_its_rule_says_and_nowhere_else() {
+    let headers = |name: &str| json!({"path": "/v1/now", "headers": {name: "DELETE"}});
+    let path = |path: &str| json!({ "path": path });
+    let websocket = json!({"path": "/v1/now", "headers": {"Connection": "Upgrade", "Upgrade": "websocket"}});
+    // What is asked, and what the denial names. Without methods and paths the first ten reach the host.
+    let by_rule = [
+        ("another method", json!({"path": "/v1/now", "method": "PUT"}), "PUT /v1/now"),
+        ("a field of the query", path("/v1/now?page=2&method=DELETE"), "`method`"),
+        ("an encoded field", path("/v1/now?%5fmethod=DELETE"), "`_method`"),
+        ("a field after `;`", path("/v1/now?page=2;_method=DELETE"), "`_method`"),
+        ("a path in a header", headers("X-Original-Path"), "`x-original-path`"),
+        ("a method in a header", headers("X-HTTP-Method-Override"), "`x-http-method-override`"),
+        ("a host in a header", headers("X-Forwarded-Host"), "`x-forwarded-host`"),
+        ("dots and a space", path("/v1/..%20/x"), "a path to a host"),
+        ("encoded twice", path("/v1/%252e%252e/x"), "a path to a host"),
+        ("an encoded slash in a name", path("/v1/projects/group%2Fname"), "a path to a host"),
+        ("another path", path("/v2/now"), ""),
+        ("dots", path("/v1/../v2/now"), ""),
+        ("encoded dots", path("/v1/%2e%2e/v2/now"), ""),
+        ("encoded slash", path("/v1/..%2fv2"), ""),
+        ("backslash", path("/v1/..\\v2"), ""),
+        ("two slashes", path("//v1/now"), ""),
+        ("TRACE", json!({"path": "/v1/now", "method": "TRACE"}), ""),
+        ("upgrade", websocket, ""),
+        ("its name in Connection", json!({"path": "/v1/now", "headers": {"Connection": "Authorization"}}), ""),
+    ];
     in_both_worlds("rules of headers", |world| {
         tool(world, KEY);
-        let headers = |name: &str| json!({"path": "/v1/now", "headers": {name: "DELETE"}});
-        // (what, request, what the denial names)
-        let by_rule = [
-            ("another method", json!({"path": "/v1/now", "method": "PUT"}), "PUT /v1/now"),
-            ("a field of the query", json!({"path": "/v1/now?page=2&method=DELETE"}), "`method`"),
-            ("an encoded field", json!({"path": "/v1/now?%5fmethod=DELETE"}), "`_method`"),
-            ("a field after `;`", json!({"path": "/v1/now?page=2;_method=DELETE"}), "`_method`"),
-            ("a path in a header", headers("X-Original-Path"), "`x-original-path`"),
-            ("a method in a header", headers("X-HTTP-Method-Override"), "`x-http-method-override`"),
-            ("a host in a header", headers("X-Forwarded-Host"), "`x-forwarded-host`"),
-            ("dots and a space", json!({"path": "/v1/..%20/x"}), "a path to a host"),
-            ("encoded twice", json!({"path": "/v1/%252e%252e/x"}), "a path to a host"),
-            ("an encoded slash in a name", json!({"path": "/v1/projects/group%2Fname"}), "a path to a host"),
-        ];
-        for (what, input, named) in &by_rule {
-            let mut ended = None;
-            let heard = world.heard(|| ended = Some(ask(world, input)));
-            let ended = ended.unwrap();
-            assert_eq!((status(&ended), heard), (403, Vec::new()), "{what}");
-            let denied = &ended.out["denials"]["observed"][0];
-            assert!(denied["rule"].as_str().unwrap().contains(named), "{what}: {denied}");
+        let requests = by_rule.each_ref().map(|row| row.1.clone());
+        let ((answers, ended), heard) = world.watched(|| ask_all(world, &requests));
+        assert_eq!(heard, Vec::<String>::new());
+        let denied = ended.out["denials"]["observed"].to_string();
+        for ((what, _, named), answer) in by_rule.iter().zip(answers) {
+            let status = answer["status"].as_u64().unwrap();
+            assert!((400..500).contains(&status) && (status == 403 || named.is_empty()), "{what}: {answer}");
+            assert!(denied.contains(named), "{what}: {denied}");
         }
+        let totals = &ended.out["network"]["totals"];
+        assert_eq!(totals["requestsRefused"], by_rule.len(), "each is reported: {totals}");
+
         let good = json!({"path": "/v1/%6eow?page=2&%70age=3", "headers": {"Api-Version": "1", "If-None-Match": "x"}});
-        assert_eq!(status(&ask(world, &good)), 200);
-        let refused = [
-            ("another path", json!({"path": "/v2/now"})),
-            ("dots", json!({"path": "/v1/../v2/now"})),
-            ("encoded dots", json!({"path": "/v1/%2e%2e/v2/now"})),
-            ("encoded slash", json!({"path": "/v1/..%2fv2"})),
-            ("backslash", json!({"path": "/v1/..\\v2"})),
-            ("two slashes", json!({"path": "//v1/now"})),
-            ("TRACE", json!({"path": "/v1/now", "method": "TRACE"})),
-            ("upgrade", json!({"path": "/v1/now", "headers": {"Connection": "Upgrade", "Upgrade": "websocket"}})),
-            ("its name in Connection", json!({"path": "/v1/now", "headers": {"Connection": "Authorization"}})),
-        ];
-        for (what, input) in refused {
-            let mut ended = None;
-            let heard = world.heard(|| ended = Some(ask(world, &input)));
-            let ended = ended.unwrap();
-            assert!((400..500).contains(&status(&ended)), "{what}: {}", ended.out["outputData"]);
-            assert_eq!(heard, Vec::<String>::new(), "{what}");
-            assert!(
-                !ended.out["denials"]["observed"].as_array().unwrap().is_empty(),
-                "{what}: {}",
-                ended.out["network"]
-            );
-        }
-        let own = ask(world, &json!({"path": "/v1/now", "tls": true}));
-        assert_eq!(status(&own), 0, "its own TLS to that name: {}", own.out["outputData"]);
-        assert!(own.out["network"].to_string().contains("http://api.example.com"), "{}", own.out["network"]);
-        let away = ask(world, &json!({"path": "/redirect?to=https://other.example.com/"}));
-        let to = &away.out["outputData"]["headers"]["location"];
-        assert_eq!((status(&away), to), (302, &json!("https://other.example.com/")), "{}", away.out["outputData"]);
-        let back = ask(world, &json!({"path": "/redirect?to=https://api.example.com/v1/now"}));
-        assert_eq!(back.out["outputData"]["headers"]["location"], "http://api.example.com/v1/now");
-        // The control: without methods and paths each of them reaches the host, and without paths each path.
-        tool_with(world, KEY, "");
-        for (what, input, _) in &by_rule {
-            assert_eq!(status(&ask(world, input)), 200, "{what}");
-        }
-        tool_with(world, KEY, ", methods = [\"GET\"], query = []");
-        for (path, answer) in [("group%2Fname", 200), ("..%20/x", 200), ("a%3f_method=DELETE", 403), ("a%253fb", 403)] {
-            assert_eq!(status(&ask(world, &json!({"path": format!("/v1/{path}")}))), answer, "{path}");
-        }
+        let own_tls = json!({"path": "/v1/now", "tls": true});
+        let to = |host: &str| json!({"path": format!("/redirect?to=https://{host}/v1/now")});
+        let (answers, ended) = ask_all(world, &[good, own_tls, to("other.example.com"), to("api.example.com")]);
+        let statuses = [200, 0, 302, 302].map(|status| json!(status));
+        assert_eq!(answers.iter().map(|answer| answer["status"].clone()).collect::<Vec<_>>(), statuses);
+        assert!(ended.out["network"].to_string().contains("http://api.example.com"), "{}", ended.out["network"]);
+        let location = |answer: &Value| answer["headers"]["location"].clone();
+        assert_eq!(location(&answers[2]), "https://other.example.com/v1/now");
+        assert_eq!(location(&answers[3]), "http://api.example.com/v1/now", "back through the relay");
+        // The control: without methods and paths each of them reaches the host.
+        tool_with(world, "keyed", ASK, KEY, "");
+        let (answers, _) = ask_all(world, &requests[..10]);
+        assert!(answers.iter().all(|answer| answer["status"] == 200), "{answers:?}");
+        // Without paths each path does, and a query stays a query.
+        tool_with(world, "keyed", ASK, KEY, ", methods = [\"GET\"], query = []");
+        let paths = ["group%2Fname", "..%20/x", "a%3f_method=DELETE", "a%253fb"]
+            .map(|path| json!({"path": format!("/v1/{path}")}));
+        let statuses = ask_all(world, &paths).0.iter().map(|answer| answer["status"].clone()).collect::<Vec<_>>();
+        assert_eq!(statuses, [200, 200, 403, 403].map(|status| json!(status)));
     });
 }
 
 /// Two requests, one after the other, over one connection where that is possible: the first with a body.
-const SMUGGLE: &str = "import json,socket,ssl,sys\ng=json.load(sys.stdin)\n\
-    def to():\n s=socket.create_connection(('api.example.com',g['port']),8)\n \
-    if g['port']==443: s=ssl.create_default_context().wrap_socket(s,server_hostname='api.example.com')\n s.settimeout(8)\n return s\n\
+const SMUGGLE: &str = "import json,socket,ssl,sys\ng=json.load(sys.stdin)\nHOST='api.example.com'\n\
+    def to():\n s=socket.create_connection((HOST,g['port']),8)\n \
+    if g['port']==443: s=ssl.create_default_context().wrap_socket(s,server_hostname=HOST)\n \
+    s.settimeout(8)\n return s\n\
     out=[]\ns=to()\nfor text in g['requests']:\n \
-    for turn in (1,2):\n  try:\n   s.sendall(text.encode()); b=s.recv(65536)\n   if b: break\n  except OSError: pass\n  s=to()\n \
+    for turn in (1,2):\n  try:\n   s.sendall(text.encode()); b=s.recv(65536)\n   if b: break\n  \
+    except OSError: pass\n  s=to()\n \
     out.append(b.decode('latin1')[:12])\nprint(json.dumps(out))\n";
 
 #[test]
 fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
     in_both_worlds("smuggled requests", |world| {
-        tool(world, KEY);
-        let more = json!({"securityContext": {"networkAccess": {"allowHosts": ["api.example.com"]},
-            "requiredCapabilities": ["secret:API_KEY"]}});
-        let policy = world.playground.path("sandbox-policies/keyed.policy.toml");
-        let text = fs::read_to_string(&policy).unwrap().replace("\"esc:keyed\"", "\"esc:keyed\", \"esc:smuggle\"");
-        fs::write(&policy, text).unwrap();
-        world.playground.tool("smuggle", "python", SMUGGLE, more);
-        world.playground.settle();
-        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
-            .unwrap();
+        tool_with(world, "smuggle", SMUGGLE, KEY, LIMITS);
         let hidden = "GET /admin HTTP/1.1\r\nX: ";
         let request = |method: &str, key: &str| {
             let head = format!("{method} /v1/overlooks HTTP/1.1\r\nHost: api.example.com\r\n{key}");
@@ -184,10 +186,8 @@ fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
         let admin =
             |heard: &[String]| heard.iter().filter(|line| line.contains(" GET /admin")).cloned().collect::<Vec<_>>();
         for (method, first) in [("GET", "HTTP/1.1 400"), ("DELETE", "HTTP/1.1 400"), ("POST", "HTTP/1.1 200")] {
-            let mut ended = None;
             let input = json!({"port": 80, "requests": [request(method, ""), next("")]});
-            let heard = world.heard(|| ended = Some(world.call("esc:smuggle", &input)));
-            let ended = ended.unwrap();
+            let (ended, heard) = world.called("esc:smuggle", &input);
             fits("ok", &ended).unwrap();
             assert_eq!(ended.out["outputData"], json!([first, "HTTP/1.1 200"]), "{method}: {heard:?}");
             assert!(admin(&heard).iter().all(|line| !line.contains("the key")), "{method}: {heard:?}");
@@ -209,67 +209,51 @@ fn a_body_that_a_host_overlooks_is_no_request_with_the_secret() {
 
 #[test]
 fn a_host_with_a_private_authority_is_trusted_by_its_certificate_alone() {
-    in_both_worlds("private authorities", |world| {
+    in_our_world(|world| {
         let policies = world.playground.path("sandbox-policies");
-        let private = fs::read_to_string(world.playground.path("world/private-ca.pem")).unwrap();
+        let corp = fs::read_to_string(world.playground.path("world/private-ca.pem")).unwrap();
         // The policy with `ca` beside the host, and the host's port.
-        let put = |port: u16, ca: &str, mode: u32| {
+        let put = |port: u16, ca: &str| {
             tool(world, KEY);
-            fs::write(policies.join("corp.pem"), &private).unwrap();
             let file = policies.join("keyed.policy.toml");
-            let text = fs::read_to_string(&file).unwrap();
-            let text = text.replace(
-                "header = { host = \"api.example.com\"",
-                &format!("header = {{ host = \"api.example.com:{port}\""),
-            );
+            let header = "header = { host = \"api.example.com";
+            let text = fs::read_to_string(&file).unwrap().replace(header, &format!("{header}:{port}"));
             let plain = allow("api.example.com");
             fs::write(&file, text.replace(&plain, &plain.replace(", why", &format!("{ca}, why")))).unwrap();
-            world.playground.settle();
-            fs::set_permissions(policies.join("api.key"), fs::Permissions::from_mode(0o600)).unwrap();
-            fs::set_permissions(policies.join("corp.pem"), fs::Permissions::from_mode(mode)).unwrap();
+            private(&world.playground, "sandbox-policies/corp.pem", &corp);
         };
-        let call = || world.call("esc:keyed", &json!({"path": "/v1/now"}));
+        let call = || world.call("esc:keyed", &input(&[now()]));
+        let status = |ended: &Ended| ended.out["outputData"][0]["status"].clone();
         let ca = ", ca = \"corp.pem\"";
-        put(9443, "", 0o644);
+        put(9443, "");
         let without = call();
-        assert_eq!(status(&without), 502, "{}", without.out["outputData"]);
-        assert!(
-            without.out["network"].to_string().contains("no TLS with api.example.com"),
-            "{}",
-            without.out["network"]
-        );
+        assert_eq!(status(&without), 502, "{without:?}");
+        assert!(without.out["network"].to_string().contains("no TLS with api.example.com"), "{without:?}");
         // A host that does not speak TLS at that port never sees the key; the control sends it there in the clear.
-        put(7080, "", 0o644);
-        let heard = world.heard(|| assert_ne!(status(&call()), 200));
+        put(7080, "");
+        let (ended, heard) = world.watched(call);
+        assert_ne!(status(&ended), 200);
         assert!(heard.iter().all(|line| line.starts_with("dns ")), "{heard:?}");
         let mut curl = world.inside("/usr/bin/curl");
         curl.args(["-sS", "-H", &format!("Authorization: {KEY}"), "http://api.example.com:7080/v1/now"]);
-        let heard = world.heard(|| assert_eq!(finish(curl, b"").code, Some(0)));
-        assert!(heard.iter().any(|line| line.ends_with("with the key")), "{heard:?}");
-        put(9443, ca, 0o644);
-        assert_eq!(status(&ask(world, &json!({"path": "/v1/now"}))), 200);
+        let (ended, heard) = world.watched(|| finish(curl, b""));
+        assert!(ended.code == Some(0) && heard.iter().any(|line| line.ends_with("with the key")), "{heard:?}");
+        put(9443, ca);
+        assert_eq!(ask(world, now())["status"], 200);
         let audit = world.playground.cli(&["audit", "esc:keyed"]);
         assert!(audit.text().contains("corp.pem alone"), "{}", audit.text());
-        // The machine's own authorities do not count beside it.
-        put(443, ca, 0o644);
-        assert_eq!(status(&call()), 502);
-        put(443, "", 0o644);
-        assert_eq!(status(&call()), 200);
         // Whoever may write the file says who is trusted.
-        put(9443, ca, 0o666);
+        fs::set_permissions(policies.join("corp.pem"), fs::Permissions::from_mode(0o666)).unwrap();
         fits("CapabilityError: chmod go-w", &call()).unwrap();
-        put(9443, ", ca = \"api.key\"", 0o644);
-        fits("CapabilityError: no certificate in PEM", &call()).unwrap();
-        put(9443, ", ca = \"none.pem\"", 0o644);
-        fits("CapabilityError: none.pem", &call()).unwrap();
-        // An entry whose TLS is the tool's own has no use for one.
-        tool_with(world, KEY, "");
-        let file = policies.join("keyed.policy.toml");
-        let text = fs::read_to_string(&file).unwrap();
-        let other = allow("other.example.com");
-        fs::write(&file, text.replace(&other, &other.replace(", why", ", ca = \"corp.pem\", why"))).unwrap();
-        let check = world.playground.cli(&["check"]);
-        assert!(check.text().contains("no [secrets] header goes to it"), "{}", check.text());
+        // The machine's own authorities do not count beside it.
+        put(443, ca);
+        assert_eq!(status(&call()), 502);
+        put(443, "");
+        assert_eq!(status(&call()), 200);
+        for (file, why) in [("api.key", "no certificate in PEM"), ("none.pem", "none.pem")] {
+            put(9443, &format!(", ca = \"{file}\""));
+            fits(&format!("CapabilityError: {why}"), &call()).unwrap();
+        }
     });
 }
 
@@ -279,10 +263,9 @@ fn a_secret_that_cannot_be_had_refuses_the_call() {
         tool(world, KEY);
         let key = world.playground.path("sandbox-policies/api.key");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-        let ended = world.call("esc:keyed", &json!({"path": "/v1/now"}));
-        fits("CapabilityError: chmod 600", &ended).unwrap();
+        fits("CapabilityError: chmod 600", &world.call("esc:keyed", &input(&[]))).unwrap();
         fs::remove_file(&key).unwrap();
-        fits("CapabilityError: API_KEY", &world.call("esc:keyed", &json!({"path": "/v1/now"}))).unwrap();
+        fits("CapabilityError: API_KEY", &world.call("esc:keyed", &input(&[]))).unwrap();
     });
 }
 
@@ -293,7 +276,7 @@ fn blocks(text: &str) -> Vec<(&str, &str)> {
 
 #[test]
 fn the_page_about_keys_can_be_followed() {
-    in_both_worlds("docs/API-KEY.md", |world| {
+    in_our_world(|world| {
         let page = fs::read_to_string(repository("docs/API-KEY.md")).unwrap();
         let mut shell = world.playground.outside("/bin/sh");
         let commands = blocks(&page).into_iter().find(|(kind, _)| *kind == "sh").unwrap().1;
@@ -326,20 +309,17 @@ fn the_page_about_keys_can_be_followed() {
 const HEARS: &str = "\nimport http.client\nc = http.client.HTTPConnection('api.example.com', timeout=8)\n\
     c.request('GET', '/v1/dressed')\nr = c.getresponse()\nbody = r.read().decode().split('\\0')\n\
     heads = [[n, t[::-1]] for n, t in r.getheaders() if n.startswith('X-O')]\n\
-    others = dressed(another('KEY'))\n\
-    print(json.dumps({'body': [t[::-1] for t in body], 'heads': heads, 'others': {n: t[::-1] for n, t in others.items()},\n  \
+    others = {n: t[::-1] for n, t in dressed(another('KEY')).items()}\n\
+    print(json.dumps({'body': [t[::-1] for t in body], 'heads': heads, 'others': others,\n  \
     'lengths': {n: len(t) for n, t in dressed('KEY').items()}}))\n";
 
 #[test]
 fn no_dress_of_the_secret_comes_back_from_the_host() {
     in_both_worlds("dressed secrets of a host", |world| {
-        tool(world, KEY);
         let script = format!("{}{}", include_str!("dressed.py"), HEARS.replace("KEY", KEY));
-        fs::write(world.playground.path("user_scripts/keyed/main.py"), script).unwrap();
-        world.playground.settle();
-        fs::set_permissions(world.playground.path("sandbox-policies/api.key"), fs::Permissions::from_mode(0o600))
-            .unwrap();
-        let ended = ask(world, &json!({}));
+        tool_with(world, "keyed", &script, KEY, LIMITS);
+        let ended = world.call("esc:keyed", &json!({}));
+        fits("ok", &ended).unwrap();
         let told = &ended.out["outputData"];
         let forward = |text: &Value| text.as_str().unwrap().chars().rev().collect::<String>();
         let body: Vec<String> = told["body"].as_array().unwrap().iter().map(forward).collect();
@@ -376,7 +356,8 @@ fn an_event_comes_before_the_next_and_holds_no_secret() {
         let got = |body: &str| {
             let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{body}");
             let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
-            let got = ask(world, &json!({"path": format!("/v1/waits?page={hex}")})).out["outputData"]["got"].clone();
+            let ended = world.call("esc:keyed", &json!({"path": format!("/v1/waits?page={hex}")}));
+            let got = ended.out["outputData"]["got"].clone();
             got.as_str().unwrap().chars().rev().collect::<String>()
         };
         let stars = "*".repeat(KEY.len());
@@ -392,61 +373,61 @@ fn an_event_comes_before_the_next_and_holds_no_secret() {
 fn an_answer_is_searched_whole_or_refused() {
     in_both_worlds("answers that hold the secret", |world| {
         tool(world, KEY);
-        let said = |answer: &str| {
+        let says = |answer: &String| {
             let hex: String = answer.bytes().map(|b| format!("{b:02x}")).collect();
-            ask(world, &json!({"path": format!("/v1/says?page={hex}")})).out["outputData"].clone()
+            json!({"path": format!("/v1/says?page={hex}")})
         };
+        let answers = |answers: &[String]| ask_all(world, &answers.iter().map(says).collect::<Vec<_>>()).0;
         let stars = "*".repeat(KEY.len());
-        let head = "X-Echo: Bearer {KEY}\r\nX-s3cret%2Fkey%2bwith%3dsigns-0123456789: 2\r\nContent-Encoding: Identity\r\nContent-Type: text/html;charset=\"iso-8859-1\"";
+        let head = "X-Echo: Bearer {KEY}\r\nX-s3cret%2Fkey%2bwith%3dsigns-0123456789: 2\r\n\
+                    Content-Encoding: Identity\r\nContent-Type: text/html;charset=\"iso-8859-1\"";
         let body = format!("<{KEY}> end");
         let chunks: String = body.chars().map(|c| format!("1\r\n{c}\r\n")).collect();
         let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n");
         let whole = format!("Content-Length: {}\r\n\r\n{body}", body.len());
-        for rest in [chunked, whole] {
-            let got = said(&format!("HTTP/1.1 200 {{KEY}}\r\n{head}\r\n{rest}"));
+        for got in answers(&[chunked, whole].map(|rest| format!("HTTP/1.1 200 {{KEY}}\r\n{head}\r\n{rest}"))) {
             assert_eq!(got["body"], format!("<{stars}> end"), "{got}");
             assert_eq!(got["headers"]["x-echo"], format!("Bearer {stars}"), "{got}");
             assert!(!got["headers"].to_string().contains("s3cret"), "{got}");
         }
         // Links to the host lead back through the relay, and no others.
         let two = |scheme: &str| format!("<{scheme}://api.example.com/2>; rel=next, <{scheme}://api.example.com/3>");
-        for (link, shown) in [
+        let links = [
             (two("https"), two("http")),
             ("https://api.example.com/x?y#z".into(), "http://api.example.com/x?y#z".into()),
-            ("https://api.example.com.evil.example/".into(), "https://api.example.com.evil.example/".into()),
-            ("https://api.example.com@evil.example/".into(), "https://api.example.com@evil.example/".into()),
-            (
-                "https://b.example/?to=https://api.example.com/".into(),
-                "https://b.example/?to=https://api.example.com/".into(),
-            ),
-        ] {
-            let got = said(&format!("HTTP/1.1 200 OK\r\nLink: {link}\r\nKeep-Alive: x\r\nContent-Length: 0\r\n\r\n"));
-            assert_eq!(
-                (&got["headers"]["link"], &got["headers"]["keep-alive"]),
-                (&json!(shown), &Value::Null),
-                "{got}"
-            );
+        ];
+        let others = [
+            "api.example.com.evil.example/",
+            "api.example.com@evil.example/",
+            "b.example/?to=https://api.example.com/",
+        ];
+        let others = others.map(|rest| (format!("https://{rest}"), format!("https://{rest}")));
+        let links = [&links[..], &others].concat();
+        let linking =
+            |link: &String| format!("HTTP/1.1 200 OK\r\nLink: {link}\r\nKeep-Alive: x\r\nContent-Length: 0\r\n\r\n");
+        let got = answers(&links.iter().map(|(link, _)| linking(link)).collect::<Vec<_>>());
+        for ((_, shown), got) in links.iter().zip(got) {
+            let headers = &got["headers"];
+            assert_eq!((&headers["link"], &headers["keep-alive"]), (&json!(shown), &Value::Null), "{got}");
         }
-        let got = said("HTTP/1.1 200 OK\r\nContent-Length: 400000\r\n\r\n{LONG}");
-        assert_eq!(got["body"].as_str().unwrap(), "0123456789".repeat(40_000), "passes whole");
         // An answer that ends too early shows no part of the secret.
-        let got = said(&format!("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", &KEY[..12]));
-        assert!(got["status"] == 0 && !got.to_string().contains("s3"), "{got}");
-        for (answer, why) in [
-            ("200 OK\r\nContent-Encoding: gzip", "compressed"),
-            ("200 OK\r\nTransfer-Encoding: gzip, chunked", "compressed"),
-            ("200 OK\r\nContent-Type: text/html; charset = utf-16", "encoding without"),
-            ("200 OK\r\nContent-Type: multipart/byteranges; boundary=x", "a part"),
-            ("206 Partial Content\r\nContent-Range: bytes 0-1/9", "a part"),
-            ("101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket", "a switched"),
-        ] {
-            let length = if answer.contains("chunked") {
-                "X: 1\r\n\r\n2\r\nok\r\n0\r\n\r\n"
-            } else {
-                "Content-Length: 2\r\n\r\nok"
-            };
-            let got = said(&format!("HTTP/1.1 {answer}\r\n{length}"));
-            assert!(got["status"] == 502 && got["body"].as_str().unwrap().contains(why), "{answer}: {got}");
+        let long = "HTTP/1.1 200 OK\r\nContent-Length: 400000\r\n\r\n{LONG}".to_owned();
+        let early = format!("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", &KEY[..12]);
+        let got = answers(&[long, early]);
+        assert_eq!(got[0]["body"].as_str().unwrap(), "0123456789".repeat(40_000), "passes whole");
+        assert!(got[1]["status"] == 0 && !got[1].to_string().contains("s3"), "{}", got[1]);
+        let length = "Content-Length: 2\r\n\r\nok";
+        let refused = [
+            ("200 OK\r\nContent-Encoding: gzip", length, "compressed"),
+            ("200 OK\r\nTransfer-Encoding: gzip, chunked", "X: 1\r\n\r\n2\r\nok\r\n0\r\n\r\n", "compressed"),
+            ("200 OK\r\nContent-Type: text/html; charset = utf-16", length, "encoding without"),
+            ("200 OK\r\nContent-Type: multipart/byteranges; boundary=x", length, "a part"),
+            ("206 Partial Content\r\nContent-Range: bytes 0-1/9", length, "a part"),
+            ("101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket", length, "a switched"),
+        ];
+        let got = answers(&refused.map(|(head, rest, _)| format!("HTTP/1.1 {head}\r\n{rest}")));
+        for ((head, _, why), got) in refused.iter().zip(got) {
+            assert!(got["status"] == 502 && got["body"].as_str().unwrap().contains(why), "{head}: {got}");
         }
     });
 }

@@ -2,10 +2,22 @@
 
 use super::*;
 
+/// A policy of this tool that grants a capability.
+fn granting(id: &str, capability: &str) -> Policy {
+    let grant = format!("[capabilities]\ngrant = [{{ name = \"{capability}\", why = \"w\" }}]");
+    let text = policy_text(&["./**"], &[], &grant);
+    parsed(&text.replace("demo:one", id).replace("name = \"p\"", &format!("name = \"{id}\"")))
+}
+
+/// A machine whose environment has this `TOKEN`.
+fn offering(token: &str) -> Machine {
+    let variable = policy::Variable::Host(token.into());
+    Machine { environment: BTreeMap::from([("TOKEN".to_owned(), variable)]), ..machine() }
+}
+
 #[test]
 fn limits_are_the_smallest_and_clamps_are_said() {
-    let text = policy_text(&["./**"], &[], "")
-        .replace("[files]", "[limits]\ntimeout_ms = 5_000\nmemory_bytes = 2_147_483_648\n[files]");
+    let text = policy_text(&["./**"], &[], "[limits]\ntimeout_ms = 5_000\nmemory_bytes = 2_147_483_648");
     let mut tool = tool("demo:one");
     tool.execution.timeout_ms = Some(60_000);
     tool.limits.insert(Limit::Processes, 4);
@@ -41,6 +53,12 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
     let fault = time(Some(50)).unwrap_err();
     assert_eq!(fault.kind, Kind::ParameterValidationError);
     assert!(fault.message.contains("timeoutMs") && fault.message.contains("100"), "{}", fault.message);
+    // Without a request of the manifest a call has the default, also where the policy allows more.
+    let long = policy_text(&["./**"], &[], "[limits]\ntimeout_ms = 60_000");
+    let decision = decide(&self::tool("demo:one"), &under(vec![parsed(&long)], None));
+    let times = [None, Some(50_000), Some(90_000)]
+        .map(|asked| policy::confine(&decision, asked, None).unwrap().per_call.timeout_ms);
+    assert_eq!(times, [30_000, 50_000, 60_000]);
 }
 
 #[test]
@@ -67,8 +85,8 @@ fn the_narrowest_policy_governs_where_its_folders_hold_the_manifest() {
 
 #[test]
 fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
-    let text = policy_text(&["./**"], &[], "")
-        .replace("[files]", "[runtimes]\npython = { path = \"/opt/venv/bin/python\", why = \"pandas\" }\n[files]");
+    let text =
+        policy_text(&["./**"], &[], "[runtimes]\npython = { path = \"/opt/venv/bin/python\", why = \"pandas\" }");
     let policies = under(vec![parsed(&text)], None);
     assert_eq!(policies.named_runtimes(), [(Language::Python, PathBuf::from("/opt/venv/bin/python"))]);
     assert_eq!(refused(&decide(&tool("demo:one"), &policies)).0, Kind::CapabilityError);
@@ -97,13 +115,8 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
 
 #[test]
 fn capabilities_need_the_policy_and_the_machine() {
-    let granting = policy_text(&["./**"], &[], "")
-        .replace("[files]", "[capabilities]\ngrant = [{ name = \"env:TOKEN\", why = \"w\" }]\n[files]");
-    let has_it = Machine {
-        environment: BTreeMap::from([("TOKEN".to_string(), policy::Variable::Host("hunter2".into()))]),
-        ..machine()
-    };
-    let granted = || under(vec![parsed(&granting)], None);
+    let has_it = offering("hunter2");
+    let granted = || under(vec![granting("demo:one", "env:TOKEN")], None);
     let declares = Machine { declared: ["gpu".to_owned()].into(), ..machine() };
     let table: [(&str, Policies, &Machine, Option<Kind>); 12] = [
         ("gpu", Policies::built_in(), &declares, None),
@@ -129,18 +142,10 @@ fn capabilities_need_the_policy_and_the_machine() {
 
 #[test]
 fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
-    let granting = |id: &str| {
-        let text = policy_text(&["./**"], &[], "").replace("demo:one", id).replace("\"p\"", &format!("\"{id}\""));
-        parsed(&text.replace("[files]", "[capabilities]\ngrant = [{ name = \"env:TOKEN\", why = \"w\" }]\n[files]"))
-    };
-    let with = |text: &str| Machine {
-        environment: BTreeMap::from([("TOKEN".to_string(), policy::Variable::Host(text.into()))]),
-        ..machine()
-    };
     let mut asks = tool("demo:one");
     asks.asks.capabilities = vec!["env:TOKEN".into()];
-    let policies = under(vec![granting("demo:one")], None);
-    let decision = policy::decide(&asks, &site(), &policies, &with("hunter2"));
+    let policies = under(vec![granting("demo:one", "env:TOKEN")], None);
+    let decision = policy::decide(&asks, &site(), &policies, &offering("hunter2"));
     assert_eq!(shape(&decision).env["TOKEN"].text(), "hunter2");
     let shown = format!(
         "{decision:?} {} {} {}",
@@ -149,27 +154,24 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
         serde_json::to_string(shape(&decision)).unwrap()
     );
     assert!(!shown.contains("hunter2") && shown.contains("never shown"), "{shown}");
-    let other = policy::decide(&asks, &site(), &policies, &with("swordfish"));
+    let other = policy::decide(&asks, &site(), &policies, &offering("swordfish"));
     assert_eq!(shape(&decision).digest(), shape(&other).digest(), "a digest is no oracle for it");
 
     // A builtin that was granted the variable does not lend it to a script whose own tool was not.
     let mut core = execute();
     core.asks.capabilities = vec!["env:TOKEN".into()];
-    let policies = under(vec![granting("core:execute-python-script")], None);
+    let policies = under(vec![granting("core:execute-python-script", "env:TOKEN")], None);
     let namer = vec![(Arc::new(tool("demo:one")), site())];
-    let alone = policy::decide_run(&target(), &core, &[], &policies, &with("hunter2"));
+    let alone = policy::decide_run(&target(), &core, &[], &policies, &offering("hunter2"));
     assert!(shape(&alone).env.contains_key("TOKEN"));
-    let met = policy::decide_run(&target(), &core, &namer, &policies, &with("hunter2"));
+    let met = policy::decide_run(&target(), &core, &namer, &policies, &offering("hunter2"));
     assert!(!shape(&met).env.contains_key("TOKEN") && met.notes.told.iter().any(|n| n.contains("env:TOKEN")));
 }
 
 #[test]
 fn a_script_run_by_core_asks_a_client_only_if_its_own_tool_may() {
-    let granting = |id: &str| {
-        let text = policy_text(&["./**"], &[], "").replace("demo:one", id).replace("\"p\"", &format!("\"{id}\""));
-        parsed(&text.replace("[files]", "[capabilities]\ngrant = [{ name = \"ask:sampling\", why = \"w\" }]\n[files]"))
-    };
-    let policies = under(vec![granting("core:execute-python-script"), granting("demo:two")], None);
+    let policies =
+        under(vec![granting("core:execute-python-script", "ask:sampling"), granting("demo:two", "ask:sampling")], None);
     let (mut core, mut may) = (execute(), tool("demo:two"));
     core.asks.capabilities = vec!["ask:sampling".into()];
     may.asks.capabilities = core.asks.capabilities.clone();
@@ -211,22 +213,19 @@ fn env_that_steers_the_loader_is_refused_for_manifests_and_policies_alike() {
 }
 
 #[test]
-fn a_required_cgroup_that_is_missing_refuses() {
-    let text = policy_text(&["./**"], &[], "require = [\"cgroup\"]\nstderr = \"error\"");
-    let policies = under(vec![parsed(&text)], None);
-    assert_eq!(refused(&decide(&tool("demo:one"), &policies)).0, Kind::CapabilityError);
-    let decision = policy::decide(&tool("demo:one"), &site(), &policies, &Machine { cgroup: true, ..machine() });
-    assert!(shape(&decision).require_cgroup && shape(&decision).stderr_is_error);
-}
-
-#[test]
-fn a_required_permission_must_be_declared() {
-    let policies = under(vec![parsed(&policy_text(&["./**"], &[], "require = [\"permission:orders\"]"))], None);
+fn what_a_policy_requires_and_is_missing_refuses() {
+    let requiring = |what: &str| {
+        under(vec![parsed(&policy_text(&["./**"], &[], &format!("require = [\"{what}\"]\nstderr = \"error\"")))], None)
+    };
     let mut tool = tool("demo:one");
-    let fault = decide(&tool, &policies).shape.unwrap_err();
+    assert_eq!(refused(&decide(&tool, &requiring("cgroup"))).0, Kind::CapabilityError);
+    let has_it = Machine { cgroup: true, ..machine() };
+    let decision = policy::decide(&tool, &site(), &requiring("cgroup"), &has_it);
+    assert!(shape(&decision).require_cgroup && shape(&decision).stderr_is_error);
+    let fault = decide(&tool, &requiring("permission:orders")).shape.unwrap_err();
     assert!(fault.kind == Kind::CapabilityError && fault.message.contains("the permission 'orders'"), "{fault:?}");
     tool.metadata.permissions = vec!["orders".into()];
-    assert!(decide(&tool, &policies).shape.is_ok());
+    assert!(decide(&tool, &requiring("permission:orders")).shape.is_ok());
 }
 
 #[test]
@@ -246,7 +245,7 @@ fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
 
     // It reads one folder only, and its policy has little time.
     let few = vec![(Arc::new(asking(Some(&["data/**"]), &[])), site())];
-    let brief = parsed(&policy_text(&["./**"], &[], "").replace("[files]", "[limits]\ntimeout_ms = 700\n[files]"));
+    let brief = parsed(&policy_text(&["./**"], &[], "[limits]\ntimeout_ms = 700"));
     let met = policy::decide_run(&target(), &execute(), &few, &under(vec![core(), brief], None), &machine());
     let areas: Vec<String> = shape(&met).grants.iter().map(|g| Area::from_opening(&g.opening).text()).collect();
     assert!(areas.contains(&"/t/user_scripts/demo/data/**".to_string()), "{areas:?}");
@@ -305,12 +304,4 @@ fn every_policy_field_is_read_by_what_enforces_it() {
     assert_eq!((mode, stderr, require_cgroup, observe), (policy::Mode::Reject, StderrRule::Log, false, false));
     assert_eq!((confirm, confirm_by_client), (None, None));
     assert_eq!(digest.len(), 64);
-}
-
-#[test]
-fn nobody_asks_for_time_and_gets_the_house_default() {
-    let long = policy_text(&["./**"], &[], "").replace("[files]", "[limits]\ntimeout_ms = 60_000\n[files]");
-    let decision = decide(&tool("demo:one"), &under(vec![parsed(&long)], None));
-    let time = |asked| policy::confine(&decision, asked, None).unwrap().per_call.timeout_ms;
-    assert_eq!((time(None), time(Some(50_000)), time(Some(90_000))), (30_000, 50_000, 60_000));
 }

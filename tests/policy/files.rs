@@ -1,5 +1,7 @@
 //! Policy files: what is wrong, where, and the mend; what is refused on disk.
 
+use crate::harness::processor_time;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -15,16 +17,13 @@ const REFUSED: &[(&str, usize, &str)] = &[
     ("[files]\nreed = []\n", 5, "/files/reed"),
     ("[limits]\nmemoryBytes = 1\n", 5, "/limits/memoryBytes"),
     ("[limits]\ntimeout_ms = 0\n", 5, "/limits/timeout_ms"),
-    ("[limits]\ntimeout_ms = -1\n", 5, "/limits/timeout_ms"),
     ("[limits]\ntimeout_ms = 99\n", 5, "/limits/timeout_ms"),
-    ("[limits]\ntimeout_ms = 1.5\n", 5, "/limits/timeout_ms"),
-    ("[limits]\ntimeout_ms = \"unlimited\"\n", 5, "/limits/timeout_ms"),
     ("[limits]\ntimeout_ms = inf\n", 5, "/limits/timeout_ms"),
-    ("[limits]\nmemory_bytes = 18446744073709551616\n", 5, "/limits/memory_bytes"),
     ("[limits]\nmemory_bytes = 99999999999999999999999999999999999999999999999\n", 5, "/limits/memory_bytes"),
     ("[files]\nread = [{ path = \"./**\" }]\n", 5, "/files/read/0"),
     ("[files]\nread = [{ path = \"./**\", why = \" \" }]\n", 5, "/files/read/0/why"),
-    ("[files]\nread = [\n  { path = \"./**\", why = \"w\" },\n  { path = \"../x\", why = \"w\" },\n]\n", 7, "/files/read/1/path"),
+    ("[files]\nread = [\n{ path = \"./**\", why = \"w\" },\n{ path = \"../x\", why = \"w\" },\n]\n",
+     7, "/files/read/1/path"),
     ("[files]\nread = [{ path = \"~/x\", why = \"w\" }]\n", 5, "/files/read/0/path"),
     ("[files]\nread = [{ path = \"/a/*.csv\", why = \"w\" }]\n", 5, "/files/read/0/path"),
     ("[files]\nread = [{ path = \"/a/**/b\", why = \"w\" }]\n", 5, "/files/read/0/path"),
@@ -42,7 +41,6 @@ const REFUSED: &[(&str, usize, &str)] = &[
     ("[files]\nread = [{ path = \"./**\", why = \"w\", mode = 1 }]\n", 5, "/files/read/0/mode"),
     ("files = 3\n", 4, "/files"),
     ("mode = \"narow\"\n", 4, "/mode"),
-    ("mode = true\n", 4, "/mode"),
     ("stderr = \"fail\"\n", 4, "/stderr"),
     ("require = [\"landlock\"]\n", 4, "/require/0"),
     ("folders = []\n", 4, "/folders"),
@@ -50,14 +48,13 @@ const REFUSED: &[(&str, usize, &str)] = &[
     ("[network]\nhost = []\n", 5, "/network/host"),
     ("[network]\nhosts = [\"example.com\"]\n", 5, "/network/hosts/0"),
     ("[network]\nhosts = [{ host = \"example.com\" }]\n", 5, "/network/hosts/0"),
-    ("[network]\nhosts = [{ why = \"w\" }]\n", 5, "/network/hosts/0"),
     ("[network]\nhosts = [{ host = \"x.com\", why = \"w\", port = 1 }]\n", 5, "/network/hosts/0/port"),
     ("[network]\nhosts = [{ host = \"http://x.com\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
     ("[network]\nhosts = [{ host = \"bücher.de\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
     ("[network]\nhosts = [{ host = \"a.*.com\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
     ("[network]\nhosts = [{ host = \"x.com:0\", why = \"w\" }]\n", 5, "/network/hosts/0/host"),
-    ("[network]\nhosts = [{ host = \"x.com\", ranges = [\"10.1.2.3\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
-    ("[network]\nhosts = [{ host = \"x.com\", ranges = [\"private\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
+    ("[network]\nhosts = [{ host = \"x.y\", ranges = [\"10.1.2\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
+    ("[network]\nhosts = [{ host = \"x.y\", ranges = [\"inner\"], why = \"w\" }]\n", 5, "/network/hosts/0/ranges/0"),
     ("[runtimes]\npython = { path = \"python3\", why = \"w\" }\n", 5, "/runtimes/python/path"),
     ("[runtimes]\npython = { path = \"/usr/bin/python3\" }\n", 5, "/runtimes/python"),
     ("[runtimes]\nnode = { path = \"/usr/bin/node\", why = \"w\" }\n", 5, "/runtimes/node"),
@@ -66,25 +63,7 @@ const REFUSED: &[(&str, usize, &str)] = &[
     ("[capabilities]\ngrant = [{ name = \"secret:X\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name"),
     ("[capabilities]\ngrant = [{ name = \"gpu\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name"),
     ("[capabilities]\ngrant = [{ name = \"env:LD_PRELOAD\", why = \"w\" }]\n", 5, "/capabilities/grant/0/name"),
-    ("[capabilities]\ngpu = true\n", 5, "/capabilities/gpu"),
 ];
-
-/// The published schema refuses them too, where the text is TOML that JSON can carry.
-#[test]
-fn the_published_schema_refuses_what_the_reader_refuses() {
-    let schema = jsonschema::validator_for(policy::schema()).expect("the schema is a schema");
-    let (mut passed, mut refused) = (Vec::new(), 0);
-    for (text, _, pointer) in REFUSED {
-        // `inf` and numbers beyond 64 bits are no JSON.
-        let Ok(value) = toml::from_str::<toml::Value>(&format!("{HEAD}{text}")) else { continue };
-        match schema.is_valid(&serde_json::to_value(value).unwrap()) {
-            true => passed.push(format!("{pointer}: {text}")),
-            false => refused += 1,
-        }
-    }
-    assert!(passed.is_empty(), "the published schema lets pass:\n{}", passed.join("\n"));
-    assert!(refused >= REFUSED.len() - 3, "{refused}");
-}
 
 #[test]
 fn what_is_plain_is_read() {
@@ -108,8 +87,11 @@ fn what_is_plain_is_read() {
     }
 }
 
+/// The published schema refuses them too; `inf` and numbers beyond 64 bits are no JSON.
 #[test]
-fn bad_policies_are_refused_at_their_place() {
+fn bad_policies_are_refused_at_their_place_and_by_the_published_schema() {
+    let schema = jsonschema::validator_for(policy::schema()).expect("the schema is a schema");
+    let mut not_json = 0;
     for (text, line, pointer) in REFUSED {
         let whole = format!("{HEAD}{text}");
         let problems = policy::parse(&whole, Path::new("x"), false, Path::new("/r")).expect_err(&whole);
@@ -117,7 +99,12 @@ fn bad_policies_are_refused_at_their_place() {
         assert_eq!((problem.line, problem.pointer.as_str()), (*line, *pointer), "{text}: {problems:?}");
         assert_eq!((problem.code, problem.severity), (Code::Schema, Severity::Error), "{text}");
         assert!(problem.column > 0 && !problem.message.is_empty(), "{text}");
+        match toml::from_str::<toml::Value>(&whole) {
+            Ok(value) => assert!(!schema.is_valid(&serde_json::to_value(value).unwrap()), "{text}"),
+            Err(_) => not_json += 1,
+        }
     }
+    assert!(not_json <= 3, "{not_json}");
 }
 
 #[test]
@@ -197,7 +184,7 @@ fn faults(path: &Path) -> Vec<FileProblem> {
 }
 
 #[test]
-fn a_folder_loads_in_order_and_ignores_what_is_not_a_policy() {
+fn a_folder_loads_in_order_with_the_default_and_the_cap_and_ignores_other_files() {
     let folder = folder();
     put(folder.path(), "b.policy.toml", &named("b", "\"x:*\""));
     put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
@@ -210,45 +197,14 @@ fn a_folder_loads_in_order_and_ignores_what_is_not_a_policy() {
     assert_eq!(notes, ["README.md", "c.toml"]);
     assert_eq!(policies.governing("z:z", Path::new("/x")).0.name, "built-in default");
     assert!(policies.names_exactly("x:y", Path::new("/x")) && !policies.names_exactly("x:z", Path::new("/x")));
-    // One file alone.
     let one = Policies::load(&folder.path().join("a.policy.toml"), folder.path()).unwrap();
-    assert_eq!(one.all().count(), 2);
-}
-
-#[test]
-fn a_star_policy_replaces_the_built_in_default_and_host_caps() {
-    let folder = folder();
+    assert_eq!(one.all().count(), 2, "one file alone");
     put(folder.path(), "default.policy.toml", &named("mine", "\"*\""));
     put(folder.path(), "host.policy.toml", "name = \"cap\"\nwhy = \"w\"\n");
     let policies = Policies::load(folder.path(), folder.path()).unwrap();
-    assert_eq!(policies.all().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["mine", "cap"]);
+    assert_eq!(policies.all().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["a", "b", "mine", "cap"]);
     let reads: Vec<usize> = policies.all().map(|policy| policy.files.read.len()).collect();
-    assert_eq!(reads, [1, 1], "the own folder, where none says otherwise");
-}
-
-#[test]
-fn one_broken_file_fails_closed_and_all_problems_are_told() {
-    let folder = folder();
-    put(folder.path(), "a.policy.toml", &named("a", "\"x:y\""));
-    put(folder.path(), "b.policy.toml", "oops");
-    put(folder.path(), "c.policy.toml", "name = \"c\"\nwhy = \"w\"\ntools = [\"q:q\"]\nmoed = 1\n");
-    fs::write(folder.path().join("d.policy.toml"), b"name = \"\xff\"\n").unwrap();
-    fs::set_permissions(folder.path().join("d.policy.toml"), fs::Permissions::from_mode(0o644)).unwrap();
-    let mut found: Vec<(String, Code)> = faults(folder.path())
-        .iter()
-        .map(|p| (p.path.file_name().unwrap().to_str().unwrap().to_string(), p.problem.code))
-        .collect();
-    found.sort_by(|a, b| a.0.cmp(&b.0));
-    found.dedup();
-    assert_eq!(found, [("b.policy.toml".into(), Code::Syntax), ("d.policy.toml".into(), Code::Encoding)]);
-    // A file that says which tools it means stops those alone.
-    for name in ["b", "d"] {
-        fs::remove_file(folder.path().join(format!("{name}.policy.toml"))).unwrap();
-    }
-    let policies = Policies::load(folder.path(), folder.path()).unwrap();
-    let governing = |id: &str| policies.governing(id, Path::new("/x")).0.fault.clone();
-    assert!(governing("q:q").is_some_and(|fault| fault.contains("c.policy.toml:4") && fault.contains("/moed")));
-    assert_eq!((governing("x:y"), policies.faults().len()), (None, 1));
+    assert_eq!(reads, [1; 4], "the own folder, where none says otherwise");
 }
 
 #[test]
@@ -284,7 +240,7 @@ fn what_others_can_write_is_refused_with_the_command() {
 }
 
 #[test]
-fn links_fifos_folders_and_giants_are_refused_without_waiting() {
+fn links_fifos_folders_giants_and_other_bytes_are_refused_without_waiting() {
     let folder = folder();
     let inside = |name: &str| folder.path().join(name);
     put(folder.path(), "real.txt", &named("a", "\"x:y\""));
@@ -294,20 +250,11 @@ fn links_fifos_folders_and_giants_are_refused_without_waiting() {
     fs::create_dir(inside("dir.policy.toml")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(inside("sock.policy.toml")).unwrap();
     put(folder.path(), "big.policy.toml", &" ".repeat(1024 * 1024 + 1));
+    fs::write(inside("bytes.policy.toml"), b"name = \"\xff\"\n").unwrap();
     let found = faults(folder.path());
-    let mut names: Vec<_> = found.iter().map(|p| p.path.file_name().unwrap().to_str().unwrap()).collect();
-    names.sort();
-    assert_eq!(
-        names,
-        [
-            "big.policy.toml",
-            "dir.policy.toml",
-            "fifo.policy.toml",
-            "link.policy.toml",
-            "loop.policy.toml",
-            "sock.policy.toml"
-        ]
-    );
+    let names = found.iter().map(|p| p.path.file_name().unwrap().to_str().unwrap().trim_end_matches(".policy.toml"));
+    let names: BTreeSet<&str> = names.collect();
+    assert_eq!(names, ["big", "bytes", "dir", "fifo", "link", "loop", "sock"].into(), "{found:?}");
     let link = tempfile::tempdir().unwrap();
     symlink(folder.path(), link.path().join("policies")).unwrap();
     assert_eq!(faults(&link.path().join("policies"))[0].problem.code, Code::Security);
@@ -329,7 +276,7 @@ fn relative_folders_start_at_the_root() {
 
 #[test]
 fn deep_long_and_crowded_files_answer_quickly() {
-    let started = std::time::Instant::now();
+    let began = processor_time();
     let million = 1_000_000;
     let crowd: String = (0..60_000).map(|i| format!("k{i} = 1\n")).collect();
     let one_line = format!("{HEAD}folders = [{}]", "\"a\", ".repeat(200_000));
@@ -343,5 +290,6 @@ fn deep_long_and_crowded_files_answer_quickly() {
         let problems = policy::parse(&text, Path::new("x"), false, Path::new("/")).map_or_else(|p| p.len(), |_| 0);
         assert!(problems <= 100);
     }
-    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    let took = processor_time() - began;
+    assert!(took.as_secs() < 20, "{took:?}");
 }

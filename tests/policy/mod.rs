@@ -121,7 +121,9 @@ fn live(path: &str) -> Opening {
     Opening::Live { path: path.into() }
 }
 
-const CORE: &str = "name = \"core\"\nwhy = \"w\"\ntools = [\"core:run-code\", \"core:execute-python-script\"]\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./.cache/**\", why = \"w\" }]\n";
+const CORE: &str = "name = \"core\"\nwhy = \"w\"\ntools = [\"core:run-code\", \"core:execute-python-script\"]\n\
+    [files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
+    write = [{ path = \"./.cache/**\", why = \"w\" }]\n";
 
 fn execute() -> Manifest {
     let mut tool = asking(Some(&["self", "./*", ".cache/**"]), &[".cache/**"]);

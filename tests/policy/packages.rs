@@ -51,6 +51,7 @@ fn row(decision: &Decision) -> &policy::Verdict {
 
 const PLAIN: &str = "python = { index = \"default\", why = \"w\" }";
 const OPEN: &str = "python = { index = \"default\", lock = \"relaxed\", builds = true, why = \"w\" }";
+const AGED: &str = "python = { index = \"default\", why = \"w\" }\nmin_age_days = 3";
 
 /// index, lock required, builds, names denied, age
 type Left = (&'static str, bool, bool, &'static [&'static str], Option<u32>);
@@ -72,8 +73,8 @@ const OVERLAPS: &[(&str, &str, Result<Left, Narrower>)] = &[
     ("python = { index = \"default\", why = \"w\" }\ndeny = [{ name = \"a\", why = \"w\" }]\nmin_age_days = 3",
      "python = { index = \"default\", why = \"w\" }\ndeny = [{ name = \"b\", why = \"w\" }]\nmin_age_days = 9",
      Ok(("default", true, false, &["a", "b"], Some(9)))),
-    ("python = { index = \"default\", why = \"w\" }\nmin_age_days = 3", PLAIN, Ok(("default", true, false, &[], Some(3)))),
-    (PLAIN, "python = { index = \"default\", why = \"w\" }\nmin_age_days = 3", Ok(("default", true, false, &[], Some(3)))),
+    (AGED, PLAIN, Ok(("default", true, false, &[], Some(3)))),
+    (PLAIN, AGED, Ok(("default", true, false, &[], Some(3)))),
 ];
 
 #[test]

@@ -73,7 +73,7 @@ fn made(read: &[String], write: &[String]) -> Manifest {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn effective_is_within_manifest_policy_and_cap(
@@ -154,10 +154,22 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "\\PC{0,200}", noise in prop::collection::vec(any::<u8>(), 0..80)) {
-        let _ = policy::parse(&text, Path::new("x"), false, Path::new("/"));
-        let _ = policy::parse(&String::from_utf8_lossy(&noise), Path::new("x"), true, Path::new("/"));
-        let path = format!("name=\"n\"\nwhy=\"w\"\ntools=[\"a:b\"]\n[files]\nread=[{{path={}, why=\"w\"}}]", toml::Value::String(text));
-        let _ = policy::parse(&path, Path::new("x"), false, Path::new("/"));
+    fn no_text_makes_the_reader_panic(
+        text in "\\PC{0,200}", noise in prop::collection::vec(any::<u8>(), 0..80), path in "[/.*%?a]{0,20}|\\PC{0,20}",
+        host in "\\PC{0,60}", range in "[0-9a-f:./]{0,30}|\\PC{0,30}", from in "(file|env|command)?:?\\PC{0,40}",
+        name in "\\PC{0,20}",
+    ) {
+        let read = |text: &str, host| drop(policy::parse(text, Path::new("x"), host, Path::new("/")));
+        read(&text, false);
+        read(&String::from_utf8_lossy(&noise), true);
+        let [text, path, host, range, from, name] = [text, path, host, range, from, name].map(toml::Value::String);
+        let header = format!("{{ host = \"x.com\", name = {name}, value = {text}, paths = [{path}] }}");
+        for table in [
+            format!("[files]\nread = [{{ path = {text}, why = \"w\" }}]"),
+            format!("[network]\nhosts = [{{ host = {host}, ranges = [{range}], why = \"w\" }}]"),
+            format!("[secrets]\ngrant = [{{ name = {name}, from = {from}, header = {header}, why = \"w\" }}]"),
+        ] {
+            read(&format!("name = \"n\"\nwhy = \"w\"\ntools = [\"a:b\"]\n{table}"), false);
+        }
     }
 }

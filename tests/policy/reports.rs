@@ -30,8 +30,7 @@ fn a_diff_lists_what_could_newly_be_done_and_nothing_else() {
     use toolhost::cli::diff::text;
     let set = |text: &str| under(vec![parsed(text)], None);
     let small = policy_text(&["./**"], &["./out/**"], "");
-    let wide = policy_text(&["./**", "/data/**"], &["./out/**"], "")
-        .replace("[files]", "[limits]\ntimeout_ms = 60000\n[files]");
+    let wide = policy_text(&["./**", "/data/**"], &["./out/**"], "[limits]\ntimeout_ms = 60000");
     let (before, after) = (asking(Some(&["./*"]), &["out/*.csv"]), asking(Some(&["./*", "/data/x/**"]), &["out/**"]));
     let (old, new) = ([powers(&before, &set(&small))], [powers(&after, &set(&wide))]);
     let lines = |changes: &[Change]| {

@@ -18,7 +18,8 @@ fn every_report_speaks_of_secrets() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    let entry = json!({ "name": "B", "use": "the variable B (never shown)", "from": "file:/t/p/keys/B", "header": null, "rule": "p: B", "why": "for B" });
+    let entry = json!({"name": "B", "use": "the variable B (never shown)", "from": "file:/t/p/keys/B", "header": null,
+        "rule": "p: B", "why": "for B"});
     assert_eq!((&json["secrets"][1], &json["secrets"][0]["header"]["host"]), (&entry, &json!("api.x.com")));
     assert!(!report(&decide(&asks(&["B"], &[]), &policies)).contains("returns it transformed"));
     let who = |question: &str| {

@@ -2,7 +2,6 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::os::unix::fs::PermissionsExt;
 use toolhost::manifest::{Code, host};
 use toolhost::policy::{Narrower, SecretSource};
 
@@ -57,15 +56,15 @@ const OVERLAPS: &[Overlap] = &[
     (&[], &[], &["A", "B+"], NONE, &[], None, ""),
     (&["A"], &[], &["A", "B"], NONE, &["A"], None, ""),
     (&["B", "A", "B"], &[], &["A", "B"], NONE, &["A", "B"], None, ""),
-    (&["A", "B"], &[], &["B"], NONE, &["B"], Some(Narrower::Policy), "no entry of [secrets] grant in policy `p` (/t/p/x.policy.toml)"),
+    (&["A", "B"], &[], &["B"], NONE, &["B"], Some(Narrower::Policy), "no entry of [secrets] grant in policy `p`"),
     (&["a"], &[], &["A"], NONE, &[], Some(Narrower::Policy), "no entry of [secrets] grant"),
     (&["A"], &[], &["A"], &["A"], &["A"], None, ""),
     (&["A"], &[], &["A"], &[], &[], Some(Narrower::Host), "no entry of [capabilities] grant in policy `h`"),
     (&["A"], &[], &[], &["A"], &[], Some(Narrower::Policy), "no entry of [secrets] grant"),
     (&["A+"], &["api.x.com"], &["A+"], NONE, &["A+"], None, ""),
     (&["A+"], &["api.x.com:80"], &["A+"], &["A"], &["A+"], None, ""),
-    (&["A+"], &[], &["A+"], NONE, &[], Some(Narrower::Manifest), "must ask for `api.x.com:80` (allowHosts)"),
-    (&["A+"], &["api.x.com:443"], &["A+"], NONE, &[], Some(Narrower::Manifest), "must ask for `api.x.com:80` (allowHosts)"),
+    (&["A+"], &[], &["A+"], NONE, &[], Some(Narrower::Manifest), "must ask for `api.x.com:80`"),
+    (&["A+"], &["api.x.com:443"], &["A+"], NONE, &[], Some(Narrower::Manifest), "must ask for `api.x.com:80`"),
     (&["A+", "B"], &["api.x.com"], &["A+", "B"], &["A"], &["A+"], Some(Narrower::Host), "covers secret:B"),
 ];
 
@@ -180,7 +179,8 @@ fn entries_are_read_with_their_sources_and_rules() {
     );
     assert!(header.methods.is_empty() && header.paths.is_empty());
     let header = with(
-        "host = \"x.com:8443\", name = \"k\", methods = [\"GET\", \"PUT\"], paths = [\"/v1/**\", \"/a;b\", \"/**\", \"/\", \"/...\"], query = [\"a[]\"], request_headers = [\"X-Api\"]",
+        "host = \"x.com:8443\", name = \"k\", methods = [\"GET\", \"PUT\"], \
+         paths = [\"/v1/**\", \"/a;b\", \"/**\", \"/\", \"/...\"], query = [\"a[]\"], request_headers = [\"X-Api\"]",
     );
     assert_eq!((header.port, header.methods.len(), header.paths.len()), (8443, 2, 5));
     assert_eq!((header.query, header.request_headers), (vec!["a[]".to_owned()], vec!["x-api".to_owned()]));
@@ -236,7 +236,8 @@ const BAD: &[(&str, &str)] = &[
     ("header = { host = \"x.com\", name = \"k\", port = 1 }", "header/port"),
     ("header = { host = \"x.com\", name = \"k\", query = [\"a\"] }", "header"),
     ("header = { host = \"x.com\", name = \"k\", paths = [\"/a\"], query = [\"a&b\"] }", "header/query/0"),
-    ("header = { host = \"x.com\", name = \"k\", paths = [\"/a\"], request_headers = [\"Host\"] }", "header/request_headers/0"),
+    ("header = { host = \"x.com\", name = \"k\", paths = [\"/a\"], request_headers = [\"Host\"] }",
+     "header/request_headers/0"),
     ("header = \"Authorization\"", "header"),
 ];
 const PATHS: [&str; 20] = [
@@ -284,9 +285,8 @@ fn an_entry_that_is_wrong_is_refused_with_its_place_and_the_mend() {
 #[test]
 fn two_entries_never_meet_in_one_request_or_name() {
     let entry = |name: &str, host: &str, header: &str| {
-        format!(
-            "{{ name = \"{name}\", from = \"env:A\", why = \"w\", header = {{ host = \"{host}\", name = \"{header}\" }} }}, "
-        )
+        let header = format!("{{ host = \"{host}\", name = \"{header}\" }}");
+        format!("{{ name = \"{name}\", from = \"env:A\", why = \"w\", header = {header} }}, ")
     };
     for (first, second, place, words) in [
         (("A", "x.com", "k"), ("A", "y.com", "k"), "name", "`A` is named twice"),
@@ -368,64 +368,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn used_is_exactly_what_manifest_policy_and_cap_allow(asked in names(), listed in names(), most in names(), capped: bool, reaches: bool) {
+    fn used_is_exactly_what_manifest_policy_and_cap_allow(
+        asked in names(), listed in names(), most in names(), capped: bool, reaches: bool,
+    ) {
         let hosts: &[&str] = if reaches { &["api.x.com"] } else { &[] };
-        let decision = decide(&asks(&asked, hosts), &under(vec![allowing(&listed, "narrow")], capped.then(|| capping(&most))));
-        let has = |list: &[String], entry: &str| list.iter().any(|other| other.trim_end_matches('+') == entry.trim_end_matches('+'));
-        let within = |entry: &&String| has(&asked, entry) && (!capped || has(&most, entry)) && (reaches || !entry.ends_with('+'));
+        let policies = under(vec![allowing(&listed, "narrow")], capped.then(|| capping(&most)));
+        let decision = decide(&asks(&asked, hosts), &policies);
+        let name = |entry: &str| entry.trim_end_matches('+').to_owned();
+        let has = |list: &[String], entry: &str| list.iter().any(|other| name(other) == name(entry));
+        let capped_out = |entry: &str| capped && !has(&most, entry);
+        let within = |entry: &&String| has(&asked, entry) && !capped_out(entry) && (reaches || !entry.ends_with('+'));
         prop_assert_eq!(granted(&decision), listed.iter().filter(within).cloned().collect::<Vec<_>>());
     }
-
-    #[test]
-    fn no_entry_makes_the_reader_panic(from in "(file|env|command)?:?\\PC{0,40}", name in "\\PC{0,20}", value in "\\PC{0,20}", path in "[/.*%?a]{0,20}|\\PC{0,20}") {
-        let text = |text: &str| toml::Value::String(text.to_owned());
-        let header = format!("{{ host = \"x.com\", name = {}, value = {}, paths = [{}] }}", text(&name), text(&value), text(&path));
-        let text = format!("{HEAD}[secrets]\ngrant = [{{ name = {}, from = {}, header = {header}, why = \"w\" }}]", text(&name), text(&from));
-        let _ = policy::parse(&text, Path::new("x"), false, Path::new("/"));
-    }
-}
-
-const TELLS: &str = "import json, os\nkey = os.environ['KEY']\nprint('log', key, flush=True, file=__import__('sys').stderr)\n\
-    print(json.dumps({'plain': key, 'backwards': key[::-1]}))\n";
-
-/// By the command line: a variable is read anew for each call, reaches the tool, and is hidden in what is printed and
-/// kept.
-#[test]
-fn a_granted_variable_reaches_the_tool_and_is_hidden() {
-    let host = crate::harness::host();
-    let put = |name: &str, text: &str, mode: u32| {
-        let path = host.path(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::fs::write(&path, text).expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("set");
-    };
-    let tool = json!({
-        "toolId": "t:tells", "displayName": "t", "description": "d", "version": "1.0.0",
-        "handler": { "type": "external-script", "scriptPath": "tells/main.py", "language": "python" },
-        "securityContext": { "requiredCapabilities": ["secret:KEY"] },
-    });
-    put("user_scripts/tells/main.py", TELLS, 0o644);
-    put("user_scripts/tells/tells.tool.json", &tool.to_string(), 0o644);
-    let call = || host.run(&["call", "t:tells", "--input", "{}"]);
-    let (code, _, err) = call();
-    assert!(code == 3 && err.contains("capability secret:KEY: no entry of [secrets] grant"), "{err}");
-    let listed = listing(&["KEY"]).replace("keys/KEY", "the.key");
-    put("sandbox-policies/x.policy.toml", &format!("{}{listed}", HEAD.replace("demo:one", "t:tells")), 0o644);
-    let (code, _, err) = call();
-    assert!(code == 4 && err.contains("the secret KEY cannot be had on this host"), "{err}");
-    for value in ["hunter2-hunter2", "swordfish-swordfish"] {
-        put("sandbox-policies/the.key", &format!("{value}\n"), 0o600);
-        let (code, out, err) = call();
-        let backwards: String = value.chars().rev().collect();
-        assert!(code == 0 && out.contains(&backwards) && !format!("{out}{err}").contains(value), "{out}{err}");
-        let kept =
-            std::process::Command::new("grep").arg("-rF").arg(value).arg(host.path("state")).output().expect("grep");
-        assert!(kept.stdout.is_empty(), "{:?}", String::from_utf8_lossy(&kept.stdout));
-    }
-    put("sandbox-policies/the.key", "hunter2-hunter2", 0o640);
-    let (code, _, err) = call();
-    assert!(
-        code == 4 && err.contains("others may read it (mode 0640): chmod 600") && !err.contains("hunter2"),
-        "{err}"
-    );
 }

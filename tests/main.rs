@@ -5,17 +5,7 @@ mod background;
 #[cfg(feature = "rabbitmq")]
 mod brokers;
 mod callers;
-mod cli_audit;
-mod cli_call;
-mod cli_check;
-mod cli_diff;
-mod cli_foreseen;
-mod cli_hostile;
-mod cli_json;
-mod cli_new;
-mod cli_newcomer;
-mod cli_probe;
-mod cli_suggest;
+mod cli;
 mod cut_secrets;
 mod doctor;
 mod dressed_secrets;

@@ -122,7 +122,7 @@ async fn what_cannot_be_run_is_answered_and_recorded() {
     assert!(refusal(&raw.answer("long").await).contains("larger than a message may be"));
     raw.ask("late", &json!({"tool": "esc:echo", "timeoutMs": 300}), &json!({"seconds": 30})).await;
     assert!(refusal(&raw.answer("late").await).contains("TimeoutError"));
-    // Nobody could be told: it is not run, and said.
+    // There is no one to answer: it is not run, and reported.
     let body = json!({"config": asked.to_string(), "arguments": "{\"secret\": 1}"}).to_string();
     raw.send(None, body.as_bytes()).await;
     raw.send(Some(AMQPValue::LongString("i".repeat(2000).into())), body.as_bytes()).await;
@@ -198,4 +198,34 @@ async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
         let told = refusal(&raw.answer("1").await);
         assert!(told.contains(wanted), "{wanted}: {told}");
     }
+}
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+/// The trace that a message is part of becomes that of its call.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
+async fn a_message_says_the_trace_of_its_call() {
+    let Some(node) = Node::shared() else { return };
+    let (playground, service) = (world(Who::ours()), unique("traced"));
+    let host = Served::serve(&playground, "one", &node.url(), &service);
+    let mut raw = Raw::to(&node.url(), &service).await;
+    let body = json!({"config": "{\"tool\": \"esc:echo\"}"}).to_string();
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    for (id, parent) in [
+        ("told", Some(format!("00-{TRACE}-b7ad6b7169203331-01"))),
+        ("untold", None),
+        ("wrong", Some(format!("00-{TRACE}-0000000000000000-01"))),
+    ] {
+        let headers = parent.iter().map(|parent| ("traceparent", text(parent))).chain([("id", text(id))]);
+        raw.send_with(headers, body.as_bytes()).await;
+        assert_eq!(raw.answer(id).await["response"], "{}");
+    }
+    // A number is no context either, and its message is a request all the same.
+    raw.send_with([("id", text("number")), ("traceparent", AMQPValue::LongInt(5))], body.as_bytes()).await;
+    assert_eq!(raw.answer("number").await["response"], "{}");
+    drop(host);
+    let records = playground.records();
+    let trace = |id: &str| records.iter().find(|record| record["transaction"] == id).unwrap()["trace"].as_str();
+    assert_eq!([trace("told"), trace("untold"), trace("wrong"), trace("number")], [Some(TRACE), None, None, None]);
 }

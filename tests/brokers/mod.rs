@@ -9,10 +9,8 @@ mod node;
 #[cfg(feature = "pulsar")]
 mod pulsar;
 mod raw;
-#[cfg(feature = "rabbitmq")]
 mod scale;
 mod secured;
-mod traced;
 
 pub use clients::called;
 #[cfg(feature = "pulsar")]

@@ -206,9 +206,7 @@ fn what_is_missing_or_goes_away_is_served_once_it_is_there() {
     let name = unique("called");
     let caller = tool_services::playground(Who::ours(), &name, &pulsar.url());
     let _peer = Peer::of(tool_services::terms(&pulsar.url()), &name, &format!("request:tg:{name}"));
-    let mut command = caller.host();
-    command.args(tool_services::configured(&caller));
-    let mut server = Server::of(command);
+    let mut server = Server::of(tool_services::host(&caller));
     let told = |server: &mut Server| server.called("ask", json!({"what": "stream"}))["result"].clone();
     assert_eq!(told(&mut server)["content"][0]["text"], "one two three");
     pulsar.stop();

@@ -4,7 +4,7 @@
 use super::held::status;
 use super::node::free_port;
 use super::{Node, Raw, Served, unique, world};
-use crate::harness::{PATIENCE, Who, certificates, finish, wait_for, within};
+use crate::harness::{PATIENCE, Who, certificates, wait_for, within};
 use crate::tool_services::{self, Peer};
 use serde_json::json;
 use std::fs;
@@ -31,10 +31,7 @@ pub fn called(who: Who, name: &str, answer: &str, entries: &[(String, Option<&st
     for (entry, reason) in entries {
         fs::write(host.path("config.toml"), format!("[[tool_services]]\nservices = [\"*\"]\n{entry}")).unwrap();
         host.settle();
-        let mut command = host.host();
-        command.arg("--config").arg(host.path("config.toml"));
-        command.args(["call", &format!("{name}:ask"), "--json", "--input", "{\"what\": \"stream\"}"]);
-        let ended = finish(command, b"");
+        let ended = tool_services::call(&host, &format!("{name}:ask"), &json!({"what": "stream"}), &[]);
         match reason {
             None => assert_eq!(ended.out["outputData"], answer, "{ended:?}"),
             Some(reason) => {

@@ -1,26 +1,26 @@
 //! What a call has of its packages: the versions of its own lock, found where interpreters look.
 
-use super::Shop;
+use super::{FLAT, PLAIN, Shop};
 use crate::harness::{Server, Who, as_everyone, finish, fits, has, skipped, wait_for};
 use serde_json::json;
 use std::fs;
-
-const PLAIN: &str = "import json, plain\nprint(json.dumps(plain.version))\n";
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
-fn two_tools_have_their_own_versions_and_an_edited_lock_builds_anew() {
+fn two_tools_have_their_own_versions_and_an_edited_lock_builds_again() {
     as_everyone("packages", |who| {
         let shop = Shop::new(who);
         // The control: without requirements there is no such package.
         shop.playground.tool("none", "python", PLAIN, json!({}));
-        assert_eq!(fits("ScriptError: No module named 'plain'", &shop.call("esc:none")), Ok(()));
+        shop.expect("none", "ScriptError: No module named 'plain'");
         shop.python("one", &["plain==1.0"], PLAIN);
         let folder = shop.python("two", &["plain==2.0"], PLAIN);
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
-        assert_eq!(fits("ok \"2.0\"", &shop.call("esc:two")), Ok(()));
+        shop.expect("one", "ok \"1.0\"");
+        shop.expect("two", "ok \"2.0\"");
         let asked = shop.log().len();
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        shop.expect("one", "ok \"1.0\"");
         assert_eq!(shop.log().len(), asked, "what is built is not fetched again");
         // Both at once, each with its own.
         std::thread::scope(|scope| {
@@ -28,9 +28,8 @@ fn two_tools_have_their_own_versions_and_an_edited_lock_builds_anew() {
             let said = calls.map(|(tool, call)| (tool, call.join().unwrap().out["outputData"].clone()));
             assert_eq!(said, [("esc:one", json!("1.0")), ("esc:two", json!("2.0"))]);
         });
-        fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
-        shop.settle();
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:two")), Ok(()));
+        shop.put(folder.join("requirements.txt"), shop.locked("plain==1.0"));
+        shop.expect("two", "ok \"1.0\"");
         assert_eq!(shop.log().len(), asked, "another tool has the same already");
         let runs: Vec<_> = shop.playground.records().into_iter().filter(|r| r["tool"] == "toolhost:packages").collect();
         assert_eq!(runs.len(), 4, "each run of an installer is recorded like a call");
@@ -45,22 +44,20 @@ fn node_and_bun_find_packages_last_so_that_what_lies_beside_a_script_wins() {
         return;
     }
     let shop = Shop::new(Who::ours());
-    let common = "console.log(JSON.stringify(require('flat')))";
-    shop.node("common", "nodejs", &["flat@1.0.0"], common);
-    assert_eq!(fits("ok \"1.0.0\"", &shop.call("esc:common")), Ok(()));
+    shop.node("common", "nodejs", &["flat@1.0.0"], FLAT);
+    shop.expect("common", "ok \"1.0.0\"");
     let module = "import flat from 'flat';\nconsole.log(JSON.stringify(flat));\n";
     let folder = shop.node("module", "nodejs", &["flat@2.0.0"], module);
     fs::rename(folder.join("main.js"), folder.join("main.mjs")).unwrap();
     let manifest = fs::read_to_string(folder.join("module.tool.json")).unwrap().replace("main.js", "main.mjs");
     fs::write(folder.join("module.tool.json"), manifest).unwrap();
-    assert_eq!(fits("ok \"2.0.0\"", &shop.call("esc:module")), Ok(()));
+    shop.expect("module", "ok \"2.0.0\"");
     let folder = shop.node("beside", "nodejs", &["flat@1.0.0"], "console.log(JSON.stringify(require('./flat')))");
-    fs::write(folder.join("flat.js"), "module.exports = 'beside'").unwrap();
-    shop.settle();
-    assert_eq!(fits("ok \"beside\"", &shop.call("esc:beside")), Ok(()));
+    shop.put(folder.join("flat.js"), "module.exports = 'beside'");
+    shop.expect("beside", "ok \"beside\"");
     if has("bun", 1) {
-        shop.node("bun", "bun", &["flat@2.0.0"], common);
-        assert_eq!(fits("ok \"2.0.0\"", &shop.call("esc:bun")), Ok(()));
+        shop.node("bun", "bun", &["flat@2.0.0"], FLAT);
+        shop.expect("bun", "ok \"2.0.0\"");
     }
 }
 
@@ -68,27 +65,21 @@ fn node_and_bun_find_packages_last_so_that_what_lies_beside_a_script_wins() {
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_lock_is_asked_for_made_and_kept() {
     let shop = Shop::new(Who::ours());
-    let folder = shop.playground.tool("loose", "python", PLAIN, json!({}));
-    fs::write(folder.join("requirements.txt"), "plain<2\n").unwrap();
-    shop.settle();
-    let wanted = "DependencyError: `toolhost deps lock esc:loose` writes the lock";
-    assert_eq!(fits(wanted, &shop.call("esc:loose")), Ok(()));
+    let folder = shop.requiring("loose", "plain<2\n", PLAIN);
+    shop.expect("loose", "DependencyError: `toolhost deps lock esc:loose` writes the lock");
     assert!(shop.log().is_empty(), "nothing is asked of an index before");
     let locked = shop.deps(&["lock", "esc:loose"]);
     assert_eq!(locked.code, Some(0), "{}", locked.stderr);
-    assert!(
-        locked.text().contains("1 packages, written to") && locked.text().contains("plain 1.0"),
-        "{}",
-        locked.text()
-    );
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:loose")), Ok(()));
-    // A requirement that changed is told, and the same command locks it anew.
+    let said = locked.text();
+    assert!(said.contains("1 packages, written to") && said.contains("plain 1.0"), "{said}");
+    shop.expect("loose", "ok \"1.0\"");
+    // A requirement that changed is told, and the same command locks it again.
     fs::write(folder.join("requirements.txt"), "plain>=2\n").unwrap();
     let stale = "DependencyError: requirements.txt:1: `plain>=2` is required, and pylock.toml holds 1.0: lock again";
-    assert_eq!(fits(stale, &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", stale);
     let again = shop.deps(&["lock", "esc:loose"]);
     assert_eq!(again.code, Some(0), "{}", again.stderr);
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", "ok \"2.0\"");
     let pinned = shop.python("pinned", &["plain==1.0"], PLAIN);
     let locked = shop.deps(&["lock", "esc:pinned"]);
     assert!(locked.code == Some(2) && locked.stderr.contains("is locked already"), "{}", locked.stderr);
@@ -99,10 +90,10 @@ fn a_lock_is_asked_for_made_and_kept() {
     shop.policy("default", "relaxed", false, "");
     let kept = || finish(shop.host(&["audit", "esc:loose", "--json"]), b"").out["keptPackages"].clone();
     assert_eq!(kept(), json!({"resolved": null, "built": null}));
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", "ok \"2.0\"");
     assert_eq!((&kept()["resolved"][0]["name"], &kept()["resolved"][0]["version"]), (&json!("plain"), &json!("2.0")));
     let asked = shop.log().len();
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", "ok \"2.0\"");
     assert_eq!(shop.log().len(), asked);
     for verb in ["lock", "build", "list", "verify", "clean"] {
         let unknown = shop.deps(&[verb, "esc:lose"]);
@@ -110,14 +101,14 @@ fn a_lock_is_asked_for_made_and_kept() {
         assert!(unknown.code == Some(2) && told, "{verb}: {:?} {}", unknown.code, unknown.stderr);
         assert!(verb == "lock" || shop.deps(&[verb, "esc:loose"]).code == Some(0), "{verb}, the control");
     }
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()), "cleaned, and built anew");
+    shop.expect("loose", "ok \"2.0\""); // Cleaned, and built again.
     // A policy that denies it later counts for what was resolved before.
     shop.policy("default", "relaxed", false, "deny = [{ name = \"plain\", versions = \">=2\", why = \"too new\" }]\n");
-    assert_eq!(fits("DependencyError: plain 2.0 is denied: too new", &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", "DependencyError: plain 2.0 is denied: too new");
     shop.policy("default", "relaxed", false, "min_age_days = 3650\n");
-    assert_eq!(fits("DependencyError: must be at least 3650", &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", "DependencyError: must be at least 3650");
     shop.policy("default", "relaxed", false, "min_age_days = 30\n");
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:loose")), Ok(()));
+    shop.expect("loose", "ok \"2.0\"");
 }
 
 #[test]
@@ -134,8 +125,7 @@ fn scripts_of_one_folder_have_locks_of_their_own() {
     // What the folder requires and has locked is for those that say nothing themselves.
     shop.playground.tool_at("esc:both", "python", "pair/both.py", PLAIN, json!({}));
     shop.playground.tool_at("esc:also", "python", "pair/also.py", PLAIN, json!({}));
-    fs::write(folder.join("requirements.txt"), "plain>1\n").unwrap();
-    shop.settle();
+    shop.put(folder.join("requirements.txt"), "plain>1\n");
     for (name, file, version) in [
         ("one", "pylock.one.toml", "1.0"),
         ("two", "pylock.two-v2.toml", "2.0"),
@@ -143,26 +133,23 @@ fn scripts_of_one_folder_have_locks_of_their_own() {
         ("flat", "../pylock.flat.toml", "1.0"),
     ] {
         let tool = format!("esc:{name}");
-        assert_eq!(fits("DependencyError: `toolhost deps lock", &shop.call(&tool)), Ok(()), "{name}");
+        shop.expect(name, "DependencyError: `toolhost deps lock");
         let locked = shop.deps(&["lock", &tool]);
         assert!(locked.code == Some(0) && folder.join(file).is_file(), "{name}: {} {}", locked.text(), locked.stderr);
-        assert_eq!(fits(&format!("ok \"{version}\""), &shop.call(&tool)), Ok(()), "{name}");
+        shop.expect(name, &format!("ok \"{version}\""));
     }
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:also")), Ok(()), "one lock for what both of them require");
+    shop.expect("also", "ok \"2.0\""); // One lock for what both of them require.
     // A lock of its own that does not hold what the script asks for is no lock of the other's.
     fs::copy(folder.join("pylock.two-v2.toml"), folder.join("pylock.one.toml")).unwrap();
     let stale = "DependencyError: one.py:1: `plain==1.0` is required, and pylock.one.toml holds 2.0: lock again";
-    assert_eq!(fits(stale, &shop.call("esc:one")), Ok(()));
-    assert_eq!(fits("ok \"2.0\"", &shop.call("esc:two")), Ok(()));
+    shop.expect("one", stale);
+    shop.expect("two", "ok \"2.0\"");
     // Two tools of Node in one folder have its one package.json.
     if has("nodejs", 1) {
-        let script = "console.log(JSON.stringify(require('flat')))";
-        shop.node("first", "nodejs", &["flat@1.0.0"], script);
-        shop.playground.tool_at("esc:second", "nodejs", "first/second.js", script, json!({}));
+        shop.node("first", "nodejs", &["flat@1.0.0"], FLAT);
+        shop.playground.tool_at("esc:second", "nodejs", "first/second.js", FLAT, json!({}));
         shop.settle();
-        for name in ["esc:first", "esc:second"] {
-            assert_eq!(fits("ok \"1.0.0\"", &shop.call(name)), Ok(()), "{name}");
-        }
+        ["first", "second"].iter().for_each(|name| drop(shop.expect(name, "ok \"1.0.0\"")));
     }
 }
 
@@ -175,7 +162,7 @@ fn many_callers_wait_for_one_build() {
     let calls = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| shop.call("esc:one"))).collect();
         // A lock that is edited while it is built is another build: whoever waited gets that one.
-        wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
+        wait_for("a build", || shop.was_asked("/files/"));
         fs::write(folder.join("requirements.txt"), shop.locked("plain==2.0")).unwrap();
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
@@ -190,33 +177,13 @@ fn many_callers_wait_for_one_build() {
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
-fn a_server_says_that_packages_are_being_built_and_its_build_goes_on() {
-    let shop = Shop::new(Who::ours());
-    shop.policy("slow", "required", false, "");
-    let folder = shop.playground.tool("one", "python", PLAIN, json!({"execution": {"timeoutMs": 500}}));
-    fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
-    shop.settle();
-    let mut server = Server::of(shop.host(&[]));
-    let told = server.called("esc:one", json!({})).to_string();
-    assert!(told.contains("this tool's packages are still being built; try again"), "{told}");
-    let mut last = String::new();
-    wait_for("the packages are built", || {
-        last = server.called("esc:one", json!({})).to_string();
-        last.contains("\\\"1.0\\\"") || last.contains("\"1.0\"")
-    });
-    let fetched = shop.log().iter().filter(|line| line.contains("plain-1.0-py3")).count();
-    assert_eq!(fetched, 1, "one build for all of them: {last}");
-}
-
-#[test]
-#[ignore = "second stage (.ci/full): needs a package index"]
 fn a_policy_that_changes_while_packages_are_built_counts_for_the_call_that_waits() {
     let shop = Shop::new(Who::ours());
     shop.policy("slow", "required", false, "");
     shop.python("one", &["plain==1.0"], PLAIN);
     let mut server = Server::of(shop.host(&[]));
     let waiting = server.call("esc:one", json!({}));
-    wait_for("a build", || shop.log().iter().any(|line| line.contains("/files/")));
+    wait_for("a build", || shop.was_asked("/files/"));
     shop.policy("slow", "required", false, "deny = [{ name = \"plain\", why = \"a hole\" }]\n");
     server.hang_up();
     let told = server.answers(&[waiting])[&waiting].to_string();
@@ -245,24 +212,21 @@ fn what_is_for_other_machines_stands_in_the_lock_and_is_not_fetched() {
     let shop = Shop::new(Who::ours());
     let folder = shop.python("one", &["plain==1.0", "elsewhere==1.0"], PLAIN);
     // The control: without a marker it is required here, too, and there is no file for this machine.
-    assert_eq!(fits("DependencyError: No matching distribution found for elsewhere", &shop.call("esc:one")), Ok(()));
+    shop.expect("one", "DependencyError: No matching distribution found for elsewhere");
     let lock = fs::read_to_string(folder.join("requirements.txt")).unwrap();
     let marked = lock.replace("elsewhere==1.0", "elsewhere==1.0 ; sys_platform == 'win32'");
-    fs::write(folder.join("requirements.txt"), marked).unwrap();
-    shop.settle();
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
-    assert!(!shop.log().iter().any(|line| line.contains("/files/elsewhere")), "{:?}", shop.log());
+    shop.put(folder.join("requirements.txt"), marked);
+    shop.expect("one", "ok \"1.0\"");
+    assert!(!shop.was_asked("/files/elsewhere"), "{:?}", shop.log());
     // A lock that is written here has the files of all machines.
-    let folder = shop.playground.tool("two", "python", &PLAIN.replace("plain", "many"), json!({}));
-    fs::write(folder.join("requirements.txt"), "many\n").unwrap();
-    shop.settle();
+    let folder = shop.requiring("two", "many\n", &PLAIN.replace("plain", "many"));
     assert_eq!(shop.deps(&["lock", "esc:two"]).code, Some(0));
     let lock = fs::read_to_string(folder.join("pylock.toml")).unwrap();
     for name in ["many-1.0-py3-none-any.whl", "many-1.0-py3-none-win_amd64.whl"] {
         assert!(lock.contains(name) && lock.contains(&shop.hash(name)["sha256:".len()..]), "{name}: {lock}");
     }
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:two")), Ok(()));
-    assert!(!shop.log().iter().any(|line| line.contains("win_amd64")), "{:?}", shop.log());
+    shop.expect("two", "ok \"1.0\"");
+    assert!(!shop.was_asked("win_amd64"), "{:?}", shop.log());
 }
 
 #[test]
@@ -271,8 +235,7 @@ fn small_packages_of_the_public_indexes_work() {
     // Their addresses are public where the tests reach them, or the machine says otherwise.
     let shop = Shop::new(Who::ours());
     let python = "import idna, json\nprint(json.dumps(idna.encode('bücher.example').decode()))\n";
-    let folder = shop.playground.tool("idna", "python", python, json!({}));
-    fs::write(folder.join("requirements.txt"), "idna==3.10\n").unwrap();
+    shop.requiring("idna", "idna==3.10\n", python);
     let node = "console.log(JSON.stringify(require('is-number')(3)))";
     let other = shop.playground.tool("number", "nodejs", node, json!({}));
     fs::write(other.join("package.json"), "{\"dependencies\": {\"is-number\": \"7.0.0\"}}").unwrap();
@@ -284,16 +247,12 @@ fn small_packages_of_the_public_indexes_work() {
     );
     fs::write(shop.playground.path("config.toml"), config).unwrap();
     shop.policy("default", "relaxed", false, "");
-    for (host, tool, answer) in [
-        ("pypi.org:443", "esc:idna", "ok \"xn--bcher-kva.example\""),
-        ("registry.npmjs.org:443", "esc:number", "ok true"),
-    ] {
-        use std::net::ToSocketAddrs;
-        let reached = host.to_socket_addrs().ok().and_then(|mut all| all.next()).is_some_and(|address| {
-            std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(3)).is_ok()
-        });
-        match reached {
-            true => assert_eq!(fits(answer, &shop.call(tool)), Ok(())),
+    for (host, tool, answer) in
+        [("pypi.org:443", "idna", "ok \"xn--bcher-kva.example\""), ("registry.npmjs.org:443", "number", "ok true")]
+    {
+        let address = host.to_socket_addrs().ok().and_then(|mut all| all.next());
+        match address.is_some_and(|it| TcpStream::connect_timeout(&it, Duration::from_secs(3)).is_ok()) {
+            true => drop(shop.expect(tool, answer)),
             false => skipped(1, &format!("{host} is not reached from here")),
         }
     }
@@ -305,11 +264,8 @@ fn a_recorded_call_says_nothing_of_what_its_packages_look_for() {
     as_everyone("recorded packages", |who| {
         let shop = Shop::new(who);
         shop.python("quiet", &["plain==1.0"], PLAIN);
-        shop.python(
-            "asks",
-            &["plain==1.0"],
-            &PLAIN.replace("print", "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint"),
-        );
+        let asks = "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint";
+        shop.python("asks", &["plain==1.0"], &PLAIN.replace("print", asks));
         let observed = |tool: &str| {
             let ended = finish(shop.host(&["call", tool, "--json", "--explain", "--input", "{}"]), b"");
             assert_eq!(fits("ok \"1.0\"", &ended), Ok(()));

@@ -1,56 +1,22 @@
 //! An index that asks for a credential, over TLS: it gets it with each request, and nobody else ever does.
 
+use super::{FLAT, Index, rules};
 use crate::harness::{Ended, finish, fits, has};
 use crate::network::{World, in_both_worlds};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use serde_json::json;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 
 const KEY: &str = "s3cret/Key+with=signs-0123456789";
 /// The host of the world that serves the index, and where.
 const HOST: &str = "api.example.com:8444";
 
-/// The index, in the world outside.
-struct Index {
-    process: Child,
-    folder: PathBuf,
-    hashes: BTreeMap<String, String>,
-}
-
-impl Drop for Index {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
-    }
-}
-
-impl Index {
-    /// `certificate`: of the world, which the index shows.
-    fn of(world: &World, certificate: &str) -> Index {
-        let folder = world.playground.path("shop");
-        fs::create_dir_all(folder.join("marks")).unwrap();
-        fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
-        world.playground.settle();
-        let certificate = world.playground.path("world").join(certificate);
-        let options = json!({"address": "45.20.0.1", "port": 8444, "certificate": certificate});
-        let mut process = world.outside("/usr/bin/python3");
-        process.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
-        let mut process = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let said: Value = serde_json::from_str(&said).expect("the index did not start");
-        Index { process, folder, hashes: serde_json::from_value(said["hashes"].clone()).unwrap() }
-    }
-
-    /// Each request with the credential that came with it.
-    fn log(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.join("log.txt")).unwrap_or_default();
-        text.lines().map(|line| line.trim_end().to_owned()).collect()
-    }
+/// The index, in the world outside, which shows this certificate of it.
+fn index_of(world: &World, certificate: &str) -> Index {
+    let certificate = world.playground.path("world").join(certificate);
+    let options = json!({"address": "45.20.0.1", "port": 8444, "certificate": certificate});
+    Index::start(&world.playground, world.outside("/usr/bin/python3"), &options)
 }
 
 /// Looks for the key in everything that a process can read, and asks the index by itself.
@@ -72,40 +38,43 @@ except OSError: pass
 print(json.dumps([plain.version, found]))
 "#;
 
+/// Gives one file to the host: the store keeps the modes that the host gave it.
+fn settle_file(world: &World, name: &str) {
+    std::os::unix::fs::chown(world.playground.path(name), world.playground.who.uid(), None).unwrap();
+}
+
 fn host(world: &World, arguments: &[&str]) -> Ended {
     let mut command = world.host();
     command.arg("--config").arg(world.playground.path("config.toml")).args(arguments);
     finish(command, b"")
 }
 
-fn policy(world: &World, lock: &str, builds: bool) {
-    let entry = |name: &str| {
-        format!("{name} = {{ index = \"default\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n")
-    };
-    let rest = format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{}{}",
-        entry("python"),
-        entry("node")
-    );
-    world.playground.policy("default", "*", &rest);
+fn policy(world: &World, builds: bool) {
+    world.playground.policy("default", "*", &rules("default", "required", builds, ""));
+}
+
+/// The credential, in a file that only the host's user reads.
+fn key(world: &World) -> PathBuf {
+    let key = world.playground.path("home/index.key");
+    fs::write(&key, format!("{KEY}\n")).unwrap();
+    world.playground.settle();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    key
 }
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
     in_both_worlds("an index with a credential", |world| {
-        let index = Index::of(world, "host.pem");
-        let key = world.playground.path("home/index.key");
-        fs::write(&key, format!("{KEY}\n")).unwrap();
+        let (index, key) = (index_of(world, "host.pem"), key(world));
         let entry = |name: &str, path: &str| {
             let from = format!("credential = {{ from = \"file:{}\" }}", key.display());
             format!("{name} = {{ url = \"https://{HOST}/{path}\", {from} }}\n")
         };
         let config = format!("[indexes.default]\n{}{}", entry("python", "simple/"), entry("node", "npm/"));
         fs::write(world.playground.path("config.toml"), config).unwrap();
-        world.playground.settle();
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        policy(world, "required", false);
+        settle_file(world, "config.toml");
+        policy(world, false);
         let home = json!(world.playground.path("home")).to_string();
         let folder = world.playground.tool("keyed", "python", &SEARCHES.replace("HOME", &home), json!({}));
         fs::write(folder.join("requirements.txt"), "plain<2\n").unwrap();
@@ -120,7 +89,7 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
         assert_eq!(fits("ok [\"1.0\", []]", &call("esc:keyed")), Ok(()));
 
         // A build step, which may run code: nothing is in reach of it.
-        policy(world, "required", true);
+        policy(world, true);
         let built = world.playground.tool(
             "built",
             "python",
@@ -132,8 +101,7 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
         assert_eq!(fits("ok []", &call("esc:built")), Ok(()));
         if has("nodejs", 1) {
             // This index names its files by https:// addresses, and npm asks for them by the host that it was given.
-            let flat =
-                world.playground.tool("flat", "nodejs", "console.log(JSON.stringify(require('flat')))", json!({}));
+            let flat = world.playground.tool("flat", "nodejs", FLAT, json!({}));
             fs::write(flat.join("package.json"), json!({"dependencies": {"flat": "1.0.0"}}).to_string()).unwrap();
             super::settle(&world.playground);
             let locked = host(world, &["deps", "lock", "esc:flat"]);
@@ -168,26 +136,18 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn an_authority_of_its_own_vouches_for_an_index_with_a_credential() {
     in_both_worlds("an index with a credential and an authority", |world| {
-        let index = Index::of(world, "private.pem");
-        let key = world.playground.path("home/index.key");
-        fs::write(&key, format!("{KEY}\n")).unwrap();
+        let index = index_of(world, "private.pem");
         let authority = world.playground.path("home/authority.pem");
         fs::copy(world.playground.path("world/private-ca.pem"), &authority).unwrap();
         let folder = world.playground.tool("one", "python", "import plain\nprint(1)\n", json!({}));
         fs::write(folder.join("requirements.txt"), super::locked(&index.hashes, "plain==1.0")).unwrap();
-        policy(world, "required", false);
-        // Once: the store keeps the modes that the host gave it.
-        world.playground.settle();
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        super::settle(&world.playground);
+        policy(world, false);
+        let key = key(world);
         let call = |ca: &str| {
             let credential = format!("credential = {{ from = \"file:{}\" }}{ca}", key.display());
             let config = format!("[indexes.default]\npython = {{ url = \"https://{HOST}/simple/\", {credential} }}\n");
-            let file = world.playground.path("config.toml");
-            fs::write(&file, config).unwrap();
-            if let Some(uid) = world.playground.who.uid() {
-                std::os::unix::fs::chown(&file, Some(uid), Some(uid)).unwrap();
-            }
+            fs::write(world.playground.path("config.toml"), config).unwrap();
+            settle_file(world, "config.toml");
             host(world, &["call", "esc:one", "--json", "--input", "{}"])
         };
         let refused = call("");

@@ -1,14 +1,16 @@
 //! What a script's files ask for, by the real binary: who may have it, what is refused, and what every report says.
 
-use crate::harness::{Ended, Playground, Server, Who, as_everyone, fits, manifest, script};
+use crate::harness::{Ended, Playground, Server, Who, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+use toolhost::cli::settings::{Flags, Settings};
 
 const SCRIPT: &str = "print('\"ran\"')\n";
 const NODE: &str = "console.log('\"ran\"')\n";
 const HASH: &str = "--hash=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const MODULE: &str = r#"(module (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
+const MODULE: &str = r#"(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $w (param i32 i32 i32 i32) (result i32)))
   (memory (export "memory") 1) (data (i32.const 16) "1") (data (i32.const 0) "\10\00\00\00\01\00\00\00")
   (func (export "_start") (drop (call $w (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
 const OWN: &str = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
@@ -38,20 +40,35 @@ fn put(playground: &Playground, name: &str, language: &str, files: &[(&str, &str
     folder
 }
 
-fn listed(playground: &Playground, name: &str) -> Value {
+/// What `list` says of `esc:NAME`.
+fn listed(playground: &Playground) -> impl Fn(&str) -> Value {
     let all = playground.cli(&["list", "--json"]).out;
-    let id = format!("esc:{name}");
-    all.as_array().unwrap().iter().find(|tool| tool["toolId"] == id.as_str()).unwrap_or_else(|| panic!("{all}")).clone()
+    move |name| {
+        let found = all.as_array().unwrap().iter().find(|tool| tool["toolId"] == format!("esc:{name}"));
+        found.unwrap_or_else(|| panic!("{name}: {all}")).clone()
+    }
 }
 
-/// That a call is refused in the same words that `list` has, and that nothing ran.
+fn is_available(playground: &Playground, name: &str) -> bool {
+    listed(playground)(name)["available"] == true
+}
+
+/// That a call is refused, in these words, and that nothing ran.
 fn unavailable(playground: &Playground, name: &str, wanted: &str) -> Ended {
-    let ended = playground.call(&format!("esc:{name}"), "{}");
-    fits(wanted, &ended).unwrap_or_else(|why| panic!("{name}: {why}"));
+    let ended = playground.expect(&format!("esc:{name}"), "{}", wanted);
     assert!(!ended.text().contains("ran"), "{ended:?}");
     assert!(ended.out["walls"].as_array().is_none_or(Vec::is_empty), "no process was started: {ended:?}");
-    assert_eq!(listed(playground, name)["available"], false, "{name}");
     ended
+}
+
+#[track_caller]
+fn runs(playground: &Playground, name: &str) {
+    playground.expect(&format!("esc:{name}"), "{}", "ok \"ran\"");
+}
+
+/// The head of a script that says what it requires.
+fn block() -> String {
+    format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}")
 }
 
 #[test]
@@ -60,62 +77,77 @@ fn packages_are_off_unless_a_policy_says_so() {
     put(&playground, "bare", "python", &[], None);
     put(&playground, "loose", "python", &[("requirements.txt", "six\n")], None);
     put(&playground, "empty", "python", &[("requirements.txt", "# nothing\n")], None);
-    put(&playground, "block", "python", &[], None);
-    fs::write(
-        playground.path("user_scripts/block/main.py"),
-        format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}"),
-    )
-    .unwrap();
+    let folder = put(&playground, "block", "python", &[], None);
+    fs::write(folder.join("main.py"), block()).unwrap();
+    let listed = listed(&playground);
     // Control: the same tools without files that ask for something.
     for name in ["bare", "empty"] {
-        assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
-        assert_eq!(listed(&playground, name)["available"], true);
+        runs(&playground, name);
+        assert_eq!(listed(name)["available"], true);
     }
-    let sentence = "its python packages (requirements.txt), which no policy allows it: write [packages] python = { index = \\\"default\\\"";
-    let sentence = sentence.replace('\\', "");
-    unavailable(&playground, "loose", &format!("CapabilityError: {sentence}"));
+    let sentence = "its python packages (requirements.txt), which no policy allows it: write [packages] \
+                    python = { index = \"default\"";
+    unavailable(&playground, "loose", &format!("CapabilityError: {}", sentence.replace('"', "\\\"")));
     unavailable(&playground, "block", "CapabilityError: its python packages (main.py)");
-    let needs = listed(&playground, "loose")["needs"][0].as_str().unwrap_or_default().to_owned();
-    assert!(needs.starts_with(&sentence), "{needs}");
+    assert_eq!([&listed("loose")["available"], &listed("block")["available"]], [false, false]);
+    let needs = listed("loose")["needs"][0].as_str().unwrap_or_default().to_owned();
+    assert!(needs.starts_with(sentence), "{needs}");
     // What the sentence says to write is enough.
     let entry = needs.split("write [packages] ").nth(1).and_then(|rest| rest.split(" into").next()).unwrap();
     playground.policy("loose", "esc:loose", &allowing(entry));
     playground.settle();
-    assert_eq!(listed(&playground, "loose")["available"], true, "{needs}");
+    assert!(is_available(&playground, "loose"), "{needs}");
 }
-
-/// name, language, files, the table of its policy, how a call ends
-type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str, &'static str);
 
 const PACKAGE: &str = "{\"dependencies\": {\"left-pad\": \"^1.0.0\"}}";
 
-#[rustfmt::skip]
-const REFUSED: &[Case] = &[
-    ("git", "python", &[("requirements.txt", "six\nx @ git+https://h/x\n")], BOTH, "DependencyError: requirements.txt:2: `x @ git+https://h/x` is a git reference"),
-    ("url", "python", &[("requirements.txt", "https://h/x.whl\n")], BOTH, "DependencyError: requirements.txt:1: `https://h/x.whl` is a URL"),
-    ("index", "python", &[("requirements.txt", "--index-url https://h/\nsix\n")], BOTH, "DependencyError: requirements.txt:1: `--index-url` is not read"),
-    ("nested", "python", &[("requirements.txt", "-r /etc/passwd\n")], BOTH, "DependencyError: `-r` is not read"),
-    ("conf", "python", &[("requirements.txt", "six\n"), ("pip.conf", "[global]\nindex-url=https://h/\n")], BOTH, "DependencyError: pip.conf: the settings of an installer"),
-    ("sources", "python", &[("pyproject.toml", "[project]\ndependencies = [\"six\"]\n[tool.uv.sources]\nsix = { path = \"/\" }\n")], BOTH, "DependencyError: pyproject.toml:3: [tool.uv] `sources`"),
-    ("alias", "nodejs", &[("package.json", "{\"dependencies\": {\n\"a\": \"npm:b@1\"}}")], BOTH, "DependencyError: package.json:2: `a`: `npm:b@1` is an alias"),
-    ("npmrc", "nodejs", &[("package.json", PACKAGE), (".npmrc", "registry=https://h/\n")], BOTH, "DependencyError: .npmrc: the settings of an installer"),
-    ("overrides", "nodejs", &[("package.json", "{\"dependencies\": {\"a\": \"1\"},\n\"overrides\": {\"b\": \"file:/\"}}")], BOTH, "DependencyError: package.json:2: `overrides`"),
-    ("stale", "nodejs", &[("package.json", PACKAGE), ("package-lock.json", "{\"lockfileVersion\": 3, \"packages\": {}}")], BOTH, "DependencyError: package-lock.json does not hold it: lock again"),
-    ("elsewhere", "python", &[("requirements.txt", "six\n")], "python = { index = \"inner\", why = \"w\" }", "CapabilityError: the index `inner` for its python packages, which this host's configuration does not name"),
-    ("other", "python", &[("requirements.txt", "six\n")], "node = { index = \"default\", why = \"w\" }", "CapabilityError: write [packages] python"),
-    ("node", "nodejs", &[("package.json", PACKAGE)], PYTHON, "CapabilityError: its node packages (package.json), which no policy allows it"),
-    #[cfg(feature = "wasi")]
-    ("module", "wasm", &[("requirements.txt", "six\n")], BOTH, "CapabilityError: no packages (requirements.txt): only scripts of Python, Node and Bun have packages"),
-];
+/// What cannot be installed. name | language | a file | what it holds | words of the `DependencyError`
+const REFUSED: &str = r##"
+git|python|requirements.txt|six\nx @ git+https://h/x\n|requirements.txt:2: `x @ git+https://h/x` is a git reference
+url|python|requirements.txt|https://h/x.whl\n|requirements.txt:1: `https://h/x.whl` is a URL
+index|python|requirements.txt|--index-url https://h/\nsix\n|requirements.txt:1: `--index-url` is not read
+nested|python|requirements.txt|-r /etc/passwd\n|`-r` is not read
+conf|python|pip.conf|[global]\nindex-url=https://h/\n|pip.conf: the settings of an installer
+sources|python|pyproject.toml|[project]\ndependencies = ["six"]\n[tool.uv.sources]\nsix = {}\n|[tool.uv] `sources`
+alias|nodejs|package.json|{"dependencies": {\n"a": "npm:b@1"}}|package.json:2: `a`: `npm:b@1` is an alias
+npmrc|nodejs|.npmrc|registry=https://h/\n|.npmrc: the settings of an installer
+overrides|nodejs|package.json|{"dependencies": {"a": "1"},\n"overrides": {"b": "file:/"}}|package.json:2: `overrides`
+stale|nodejs|package-lock.json|{"lockfileVersion": 3, "packages": {}}|package-lock.json does not hold it: lock again
+"##;
+
+/// What no policy or index of this host gives. name | language | table of its policy | words of the `CapabilityError`
+const NOT_GIVEN: &str = r#"
+elsewhere|python|python = { index = "inner", why = "w" }|which this host's configuration does not name
+other|python|node = { index = "default", why = "w" }|write [packages] python
+node|nodejs|python = { index = "default", why = "w" }|its node packages (package.json), which no policy allows
+module|wasm|python = { index = "default", why = "w" }|only scripts of Python, Node and Bun have packages
+"#;
 
 #[test]
 fn what_cannot_be_installed_stops_the_call_and_says_why() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, language, files, table, wanted) in REFUSED {
-        put(&playground, name, language, files, Some(table));
-        let ended = unavailable(&playground, name, wanted);
-        let message = ended.out["error"]["message"].as_str().unwrap_or_default();
+    let mut wanted = Vec::new();
+    let mut tool = |name: &'static str, language: &str, file: Option<(&str, &str)>, table: &str, ends: String| {
+        let usual = if language == "nodejs" { ("package.json", PACKAGE) } else { ("requirements.txt", "six\n") };
+        let files: Vec<_> = [usual].into_iter().chain(file).collect();
+        put(&playground, name, language, &files, Some(table));
+        wanted.push((name, ends));
+    };
+    for row in REFUSED.trim().lines() {
+        let [name, language, file, text, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let text = text.replace("\\n", "\n");
+        tool(name, language, Some((file, &text)), BOTH, format!("DependencyError: {words}"));
+    }
+    for row in NOT_GIVEN.trim().lines().filter(|row| cfg!(feature = "wasi") || !row.contains("wasm")) {
+        let [name, language, table, words] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        tool(name, language, None, table, format!("CapabilityError: {words}"));
+    }
+    let listed = listed(&playground);
+    for (name, ends) in wanted {
+        let ended = unavailable(&playground, name, &ends);
+        let message = ended.error().1;
         assert!(!message.contains(playground.base.to_str().unwrap()), "an agent reads no host path: {message}");
+        assert_eq!(listed(name)["available"], false, "{name}");
     }
     let check = playground.cli(&["check"]).text();
     for words in [
@@ -134,7 +166,7 @@ fn a_denied_package_of_a_lock_stops_the_call_with_the_reason_of_the_policy() {
     put(&playground, "denied", "python", &[("requirements.txt", &lock)], Some(&table));
     unavailable(&playground, "denied", "DependencyError: six 1.16.0 is denied: it has a hole");
     fs::write(playground.path("user_scripts/denied/requirements.txt"), lock.replace("1.16", "1.17")).unwrap();
-    assert_eq!(listed(&playground, "denied")["available"], true, "control: a version that is not denied");
+    assert!(is_available(&playground, "denied"), "control: a version that is not denied");
 }
 
 #[test]
@@ -160,9 +192,7 @@ fn nobody_else_speaks_for_a_script() {
     // The files of another language neither.
     put(&playground, "mixed", "python", &[("package.json", PACKAGE)], None);
     playground.settle();
-    for name in ["flat", "deep", "guest", "second", "mixed"] {
-        assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
-    }
+    ["flat", "deep", "guest", "second", "mixed"].iter().for_each(|name| runs(&playground, name));
     fs::write(playground.path("user_scripts/top/below/requirements.txt"), "six\n").unwrap();
     unavailable(&playground, "deep", "CapabilityError: its python packages");
     // Control: alone in the folder it is no guest, and the file is its own.
@@ -173,11 +203,8 @@ fn nobody_else_speaks_for_a_script() {
     playground.policy("core", "core:execute-python-script", OWN);
     playground.settle();
     let input = json!({"scriptPath": "both/main.py", "inputData": {}}).to_string();
-    playground.expect(
-        "core:execute-python-script",
-        &input,
-        "CapabilityError: its python packages (requirements.txt), which no policy allows it",
-    );
+    let refused = "CapabilityError: its python packages (requirements.txt), which no policy allows it";
+    playground.expect("core:execute-python-script", &input, refused);
     playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
     playground.settle();
     // A path is judged before anything is read beside it.
@@ -190,34 +217,32 @@ fn nobody_else_speaks_for_a_script() {
 
 #[test]
 fn a_tool_cannot_write_what_is_installed_for_a_script() {
-    as_everyone("packages", |who| {
-        let playground = Playground::new(who, "/var/tmp");
-        for (name, pattern, file) in [
-            ("names", "requirements.txt", "requirements.txt"),
-            ("ending", "*.txt", "requirements.txt"),
-            ("lock", "pylock.toml", "pylock.toml"),
-            ("below", "out/*.txt", "out/requirements.txt"),
-        ] {
-            let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
-            let folder = playground.tool(name, "python", SCRIPT, asks);
-            fs::create_dir_all(folder.join("out")).unwrap();
-            playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
-            playground.settle();
-            let call = || playground.call(&format!("esc:{name}"), "{}");
-            fits("ok", &call()).unwrap_or_else(|why| panic!("{name}: {why}"));
-            // What lies there is data, and installs nothing.
-            fs::write(folder.join(file), "evil==1.0\n").unwrap();
-            playground.settle();
-            let ended = call();
-            let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
-            assert_eq!(refused, name != "below", "{name}: {ended:?}");
-        }
-        // What another tool may write is no requirement.
-        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
-        playground.tool("writer", "python", SCRIPT, asks);
-        put(&playground, "victim", "python", &[], None);
-        assert_eq!(playground.call("esc:victim", "{}").out["outputData"], "ran");
-    });
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (name, pattern, file) in [
+        ("names", "requirements.txt", "requirements.txt"),
+        ("ending", "*.txt", "requirements.txt"),
+        ("lock", "pylock.toml", "pylock.toml"),
+        ("below", "out/*.txt", "out/requirements.txt"),
+    ] {
+        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["./*"], "allowWrite": [pattern]}}});
+        let folder = playground.tool(name, "python", SCRIPT, asks);
+        fs::create_dir_all(folder.join("out")).unwrap();
+        playground.allow(name, &format!("esc:{name}"), &["./**"], &["./**"]);
+        playground.settle();
+        let call = || playground.call(&format!("esc:{name}"), "{}");
+        assert_eq!(call().code, Some(0), "{name}");
+        // What lies there is data, and installs nothing.
+        fs::write(folder.join(file), "evil==1.0\n").unwrap();
+        playground.settle();
+        let ended = call();
+        let refused = ended.code != Some(0) && ended.stderr.contains(&format!("esc:{name}@1.0.0"));
+        assert_eq!(refused, name != "below", "{name}: {ended:?}");
+    }
+    // What another tool may write is no requirement.
+    let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["../victim/requirements.txt"]}}});
+    playground.tool("writer", "python", SCRIPT, asks);
+    put(&playground, "victim", "python", &[], None);
+    runs(&playground, "victim");
 }
 
 #[test]
@@ -233,7 +258,7 @@ fn packages_that_somebody_installed_need_no_policy() {
     fs::create_dir(folder.join("node_modules")).unwrap();
     playground.settle();
     for (name, words) in [("python", "is taken to have them"), ("node", "node_modules beside the script is used")] {
-        assert_eq!(playground.call(&format!("esc:{name}"), "{}").out["outputData"], "ran", "{name}");
+        runs(&playground, name);
         let audit = playground.cli(&["audit", &format!("esc:{name}"), "--all"]).text();
         assert!(audit.contains(words), "{audit}");
     }
@@ -245,22 +270,23 @@ fn a_server_sees_at_once_what_changes_beside_a_script() {
     let folder = put(&playground, "live", "python", &[], None);
     let file = folder.join("requirements.txt");
     let mut server = Server::start(&playground);
-    let mut said = |number: u64| {
-        let id = server.call_n("live", number);
-        server.answers_within(&[id], std::time::Duration::from_secs(30))[&id].to_string()
+    let mut says = |words: &str| {
+        let said = server.called("esc:live", json!({})).to_string();
+        assert!(said.contains(words), "{words}: {said}");
     };
-    assert!(said(0).contains("ran"));
+    says("ran");
     // So that nothing is young any more, and the answer that is kept counts.
     std::thread::sleep(std::time::Duration::from_millis(1200));
-    assert!(said(1).contains("ran") && said(2).contains("ran"));
+    says("ran");
+    says("ran");
     fs::write(&file, "six\n").unwrap();
-    assert!(said(3).contains("its python packages (requirements.txt)"));
+    says("its python packages (requirements.txt)");
     fs::write(&file, "git+x\n").unwrap();
-    assert!(said(4).contains("a git reference"));
+    says("a git reference");
     fs::remove_file(&file).unwrap();
-    assert!(said(5).contains("ran"));
-    fs::write(folder.join("main.py"), format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}")).unwrap();
-    assert!(said(6).contains("its python packages (main.py)"));
+    says("ran");
+    fs::write(folder.join("main.py"), block()).unwrap();
+    says("its python packages (main.py)");
 }
 
 #[test]
@@ -279,23 +305,20 @@ fn every_report_says_what_decides() {
     let loose = playground.cli(&["audit", "esc:loose", "--all"]).text();
     assert!(loose.contains("warning: not pinned") && loose.contains("builds allowed"), "{loose}");
     let check = playground.cli(&["check"]).text();
-    assert!(
-        check.contains("not pinned, so another day may bring another version: six (requirements.txt:1)"),
-        "{check}"
-    );
+    let words = "not pinned, so another day may bring another version: six (requirements.txt:1)";
+    assert!(check.contains(words), "{check}");
     let can = playground.cli(&["audit", "--who-can", "package:six@1.16.0"]).text();
     assert!(can.contains("esc:locked@1.0.0: locked at 1.16.0"), "{can}");
     assert!(can.contains("esc:loose@1.0.0: it asks for six >=1, not locked") && !can.contains("esc:bare"), "{can}");
     let suggested = playground.cli(&["audit", "esc:bare", "--suggest-policy"]).text();
-    assert!(
-        suggested.contains("[packages]\n") && suggested.contains("python = { index = \"default\", lock = \"required\""),
-        "{suggested}"
-    );
+    for words in ["[packages]\n", "python = { index = \"default\", lock = \"required\""] {
+        assert!(suggested.contains(words), "{suggested}");
+    }
     // Filled in, it is enough.
-    fs::write(playground.path("sandbox-policies/esc-bare.policy.toml"), suggested.replace("why = \"\"", "why = \"w\""))
-        .unwrap();
+    let filled = suggested.replace("why = \"\"", "why = \"w\"");
+    fs::write(playground.path("sandbox-policies/esc-bare.policy.toml"), filled).unwrap();
     playground.settle();
-    assert_eq!(listed(&playground, "bare")["available"], true, "{suggested}");
+    assert!(is_available(&playground, "bare"), "{suggested}");
 
     let saved = playground.path("home/before.json");
     fs::write(&saved, playground.cli(&["audit", "esc:locked", "--json"]).text()).unwrap();
@@ -315,47 +338,49 @@ fn the_configuration_says_what_an_index_is() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let inner = "python = { index = \"inner\", why = \"w\" }";
     put(&playground, "tool", "python", &[("requirements.txt", "six\n")], Some(inner));
-    let config = playground.path("home/.config/toolhost/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let path = playground.path("home/.config/toolhost/config.toml");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
     let put = |text: &str| {
-        fs::write(&config, text).unwrap();
+        fs::write(&path, text).unwrap();
         playground.settle();
     };
     let words = "no [indexes.inner] python, so tools that require packages are unavailable; known: default";
     assert!(playground.cli(&["check"]).text().contains(words));
-    put(
-        "[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n",
-    );
-    assert_eq!(listed(&playground, "tool")["available"], true);
+    put("[indexes.inner]\npython = { url = \"https://pypi.example/simple\", hosts = [\"files.example\"], \
+         ranges = [\"10.0.0.0/8\"], credential = { from = \"env:TOKEN\" } }\n");
+    assert!(is_available(&playground, "tool"));
     let audit = playground.cli(&["audit", "esc:tool", "--all"]).text();
     assert!(audit.contains("`inner` (https://pypi.example/simple/, with a credential that toolhost adds)"), "{audit}");
     let doctor = playground.cli(&["doctor"]).text();
     assert!(doctor.contains("inner") && doctor.contains("https://pypi.example/simple/"), "{doctor}");
-    for (text, words) in [
-        ("[indexes.inner]\npython = { url = \"https://u:p@x/\" }\n", "a user or password stands in it"),
-        ("[indexes.inner]\npython = { url = \"ftp://x/\" }\n", "it must begin with https:// or http://"),
-        ("[indexes.inner]\npython = { url = \"https://x/?a=b\" }\n", "a path of plain characters"),
-        ("[indexes.inner]\npython = { url = \"https://*.x/\" }\n", "url `https://*.x/`"),
-        ("[indexes.inner]\npython = { url = \"https://x/\", hosts = [\"*\"] }\n", "every host"),
-        (
-            "[indexes.inner]\npython = { url = \"http://x/\", credential = { from = \"env:T\" } }\n",
-            "https:// of a named host",
-        ),
-        ("[indexes.inner]\npython = \"somewhere\"\n", "\"machine\" or { url"),
-        ("[indexes.inner]\npython = { url = \"https://x/\", hots = [] }\n", "unknown field `hots`"),
-        ("[indexes.\"a b\"]\npython = \"machine\"\n", "not the name of an index"),
-        ("[indexes.inner]\nruby = \"machine\"\n", "unknown field `ruby`"),
+    let refused = |config: &str| {
+        put(config);
+        let flags = Flags { config: Some(path.clone()), root: Some(playground.base.clone()), ..Flags::default() };
+        Settings::from(&flags, &|_| None).expect_err(config).to_string()
+    };
+    for (python, words) in [
+        ("{ url = \"https://u:p@x/\" }", "a user or password stands in it"),
+        ("{ url = \"ftp://x/\" }", "it must begin with https:// or http://"),
+        ("{ url = \"https://x/?a=b\" }", "a path of plain characters"),
+        ("{ url = \"https://*.x/\" }", "url `https://*.x/`"),
+        ("{ url = \"https://x/\", hosts = [\"*\"] }", "every host"),
+        ("{ url = \"http://x/\", credential = { from = \"env:T\" } }", "https:// of a named host"),
+        ("\"somewhere\"", "\"machine\" or { url"),
+        ("{ url = \"https://x/\", hots = [] }", "unknown field `hots`"),
+        ("\"machine\"\n[indexes.\"a b\"]\npython = \"machine\"", "not the name of an index"),
+        ("\"machine\"\nruby = \"machine\"", "unknown field `ruby`"),
     ] {
-        put(text);
-        let ended = playground.cli(&["list"]);
-        let shows = ended.stderr.contains("u:p@");
-        assert!(ended.code == Some(4) && ended.stderr.contains(words) && !shows, "{text}: {ended:?}");
+        let why = refused(&format!("[indexes.inner]\npython = {python}\n"));
+        assert!(why.contains(words) && !why.contains("u:p@"), "{python}: {why}");
     }
+    put("[indexes.inner]\npython = { url = \"https://u:p@x/\" }\n");
+    let ended = playground.cli(&["list"]);
+    assert!(ended.code == Some(4) && !ended.stderr.contains("u:p@"), "{ended:?}");
     // As pip of this machine is set up.
     put("[indexes.inner]\npython = \"machine\"\n");
     fs::create_dir_all(playground.path("home/.config/pip")).unwrap();
-    fs::write(playground.path("home/.config/pip/pip.conf"), "[global]\nindex-url = https://mirror.example/simple\n")
-        .unwrap();
+    let pip = "[global]\nindex-url = https://mirror.example/simple\n";
+    fs::write(playground.path("home/.config/pip/pip.conf"), pip).unwrap();
     playground.settle();
     assert!(playground.cli(&["audit", "esc:tool", "--all"]).text().contains("https://mirror.example/simple/"));
 }

@@ -1,7 +1,7 @@
 //! Packages that are larger than an environment may be: refused, and nothing of them stays.
 
 use super::Shop;
-use crate::harness::{Who, finish, fits};
+use crate::harness::{Who, finish};
 use std::process::Stdio;
 
 /// What a build of this tool says when it fails. That takes longer than other commands may: pip writes all of it.
@@ -40,7 +40,6 @@ fn what_unpacks_to_too_many_files_is_refused() {
     let said = refused(&shop, "crowd");
     assert!(said.contains("crowd/") && said.contains("more than 100000 files and folders: require fewer"), "{said}");
     assert_eq!(shop.trees(), Vec::<String>::new());
-    std::fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
-    shop.settle();
-    assert_eq!(fits("ok 1", &shop.call("esc:crowd")), Ok(()), "the control");
+    shop.put(folder.join("requirements.txt"), shop.locked("plain==1.0"));
+    shop.expect("crowd", "ok 1"); // The control.
 }

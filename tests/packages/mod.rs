@@ -8,13 +8,13 @@ mod hostile;
 mod large;
 mod store;
 
-use crate::harness::{Ended, Playground, Who, finish};
+use crate::harness::{Ended, Playground, Who, finish, fits};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 fn settle(playground: &Playground) {
@@ -38,26 +38,70 @@ fn locked(hashes: &BTreeMap<String, String>, package: &str) -> String {
     format!("{package} --hash={hash}\n")
 }
 
-/// A host, and an index that it knows.
-pub struct Shop {
-    pub playground: Playground,
-    pub folder: PathBuf,
-    index: Child,
-    scheme: &'static str,
+/// A tool of Python that says which version of `plain` it has, and one of Node for `flat`.
+const PLAIN: &str = "import json, plain\nprint(json.dumps(plain.version))\n";
+const FLAT: &str = "console.log(JSON.stringify(require('flat')))";
+
+/// What a policy says of files and packages.
+fn rules(index: &str, lock: &str, builds: bool, more: &str) -> String {
+    let entry = |name: &str, index: &str| {
+        format!("{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n")
+    };
+    format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{}{}{more}\n",
+        entry("python", index),
+        entry("node", "default"),
+    )
+}
+
+/// An index that runs: `index.py`, in a folder of a playground.
+struct Index {
+    process: Child,
+    folder: PathBuf,
     port: u64,
     hashes: BTreeMap<String, String>,
 }
 
-impl Drop for Shop {
+impl Drop for Index {
     fn drop(&mut self) {
-        drop(self.index.stdin.take());
-        let _ = self.index.wait();
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
     }
+}
+
+impl Index {
+    /// `python`: a command that runs it outside.
+    fn start(playground: &Playground, mut python: Command, options: &Value) -> Index {
+        let folder = playground.path("shop");
+        fs::create_dir_all(folder.join("marks")).unwrap();
+        fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
+        playground.settle();
+        python.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
+        let mut process = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let said: Value = serde_json::from_str(&said).expect("the index did not start");
+        let hashes = serde_json::from_value(said["hashes"].clone()).unwrap();
+        Index { process, folder, port: said["port"].as_u64().unwrap(), hashes }
+    }
+
+    /// What was asked of it: a path in each line, and the credential that came with it.
+    fn log(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join("log.txt")).unwrap_or_default();
+        text.lines().map(|line| line.trim_end().to_owned()).collect()
+    }
+}
+
+/// A host, and an index that it knows.
+pub struct Shop {
+    pub playground: Playground,
+    index: Index,
+    scheme: &'static str,
 }
 
 impl Shop {
     pub fn new(who: Who) -> Shop {
-        Shop::stocked(who, &[])
+        Shop::open(who, json!({}))
     }
 
     /// With packages that take long to make.
@@ -75,20 +119,9 @@ impl Shop {
 
     fn open(who: Who, options: Value) -> Shop {
         let playground = Playground::new(who, "/var/tmp");
-        let folder = playground.path("shop");
-        fs::create_dir_all(folder.join("marks")).unwrap();
-        fs::write(folder.join("index.py"), include_str!("index.py")).unwrap();
-        playground.settle();
-        let mut index = playground.outside("/usr/bin/python3");
-        index.arg(folder.join("index.py")).arg(&folder).arg(options.to_string());
-        index.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut index = index.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(index.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let said: Value = serde_json::from_str(&said).expect("the index did not start");
-        let hashes = serde_json::from_value(said["hashes"].clone()).unwrap();
+        let index = Index::start(&playground, playground.outside("/usr/bin/python3"), &options);
         let scheme = if options["certificate"].is_null() { "http" } else { "https" };
-        let shop = Shop { playground, folder, index, scheme, port: said["port"].as_u64().unwrap(), hashes };
+        let shop = Shop { playground, index, scheme };
         shop.configure("");
         shop.policy("default", "required", false, "");
         shop
@@ -96,62 +129,69 @@ impl Shop {
 
     /// Writes the host's configuration. `more`: of the index `default`.
     pub fn configure(&self, more: &str) {
-        let shop = self;
-        let way = |name: &str, path: &str| {
-            let url = shop.url(path);
-            format!("[indexes.{name}]\npython = {{ url = \"{url}\", ranges = [\"127.0.0.0/8\"]{more} }}\n")
+        let way = |name: &str, path: &str, more: &str| {
+            format!("{name} = {{ url = \"{}\", ranges = [\"127.0.0.0/8\"]{more} }}\n", self.url(path))
         };
-        let ways = ["other", "slow", "far", "hang", "lies"];
-        let mut config = way("default", "simple/");
-        let npm = shop.url("npm/");
-        config += &format!("node = {{ url = \"{npm}\", ranges = [\"127.0.0.0/8\"]{more} }}\n");
-        config.extend(ways.iter().map(|name| way(name, &format!("{name}/simple/"))));
+        let default = way("python", "simple/", more) + &way("node", "npm/", more);
+        let others = ["other", "slow", "far", "hang", "lies"]
+            .map(|name| format!("[indexes.{name}]\n{}", way("python", &format!("{name}/simple/"), "")));
         // At an address that nobody granted.
-        config += &format!("[indexes.shut]\npython = {{ url = \"{}\" }}\n", shop.url("simple/"));
-        fs::write(shop.playground.path("config.toml"), config).unwrap();
+        let shut = format!("[indexes.shut]\npython = {{ url = \"{}\" }}\n", self.url("simple/"));
+        let config = format!("[indexes.default]\n{default}{}{shut}", others.concat());
+        fs::write(self.playground.path("config.toml"), config).unwrap();
     }
 
-    /// What was written anew belongs to who runs the host. (The store keeps the modes that the host gave it.)
+    /// What was written again belongs to who runs the host. (The store keeps the modes that the host gave it.)
     pub fn settle(&self) {
         settle(&self.playground);
     }
 
+    /// Writes a file that belongs to who runs the host.
+    pub fn put(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+        fs::write(path, text).unwrap();
+        self.settle();
+    }
+
     /// The one policy, of all tools.
     pub fn policy(&self, index: &str, lock: &str, builds: bool, more: &str) {
-        let entry = |name: &str, index: &str| {
-            format!("{name} = {{ index = \"{index}\", lock = \"{lock}\", builds = {builds}, why = \"a test\" }}\n")
-        };
-        let rest = format!(
-            "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\n[packages]\n{}{}{more}\n",
-            entry("python", index),
-            entry("node", "default"),
-        );
-        self.playground.policy("default", "*", &rest);
+        self.playground.policy("default", "*", &rules(index, lock, builds, more));
         self.settle();
+    }
+
+    /// A tool of Python with these requirements, which are a lock or not; returns its folder.
+    pub fn requiring(&self, name: &str, requirements: &str, script: &str) -> PathBuf {
+        let folder = self.playground.tool(name, "python", script, json!({}));
+        self.put(folder.join("requirements.txt"), requirements);
+        folder
     }
 
     /// A tool of Python with these packages, `NAME==VERSION`, locked; returns its folder.
     pub fn python(&self, name: &str, packages: &[&str], script: &str) -> PathBuf {
-        let folder = self.playground.tool(name, "python", script, json!({}));
         let lines: Vec<String> = packages.iter().map(|package| self.locked(package)).collect();
-        fs::write(folder.join("requirements.txt"), lines.concat()).unwrap();
+        self.requiring(name, &lines.concat(), script)
+    }
+
+    /// A tool that asks to write these files, and a policy that allows it.
+    pub fn writer(&self, name: &str, files: &Path) {
+        let more = json!({"securityContext": {"fileAccess": {"allowWrite": [files]}}});
+        self.playground.tool(name, "python", "print(1)\n", more);
+        self.playground.allow(name, &format!("esc:{name}"), &["./**"], &[files.to_str().unwrap()]);
         self.settle();
-        folder
     }
 
     /// A line of a lock.
     pub fn locked(&self, package: &str) -> String {
-        locked(&self.hashes, package)
+        locked(&self.index.hashes, package)
     }
 
     /// The hash of a file of the index.
     pub fn hash(&self, file: &str) -> &str {
-        &self.hashes[file]
+        &self.index.hashes[file]
     }
 
     /// The address of a file of the index.
     pub fn url(&self, path: &str) -> String {
-        format!("{}://127.0.0.1:{}/{path}", self.scheme, self.port)
+        format!("{}://127.0.0.1:{}/{path}", self.scheme, self.index.port)
     }
 
     /// A tool of Node or Bun with these packages, `NAME@VERSION`, locked.
@@ -161,7 +201,7 @@ impl Shop {
         let wanted: BTreeMap<&str, &str> = pairs().collect();
         let mut places = json!({"": {"name": "x", "version": "1.0.0", "dependencies": wanted}});
         for (name, version) in pairs() {
-            let integrity = &self.hashes[&format!("{name}-{version}.tgz")];
+            let integrity = &self.index.hashes[&format!("{name}-{version}.tgz")];
             let scripted = name == "hooks";
             places[format!("node_modules/{name}")] =
                 json!({"version": version, "integrity": integrity, "hasInstallScript": scripted});
@@ -189,15 +229,27 @@ impl Shop {
         finish(self.host(&[&["deps"], arguments].concat()), b"")
     }
 
+    /// Calls `esc:TOOL`, which ends as `fits` says.
+    #[track_caller]
+    pub fn expect(&self, tool: &str, wanted: &str) -> Ended {
+        let ended = self.call(&format!("esc:{tool}"));
+        fits(wanted, &ended).unwrap_or_else(|why| panic!("{tool} as {:?}: {why}", self.playground.who));
+        ended
+    }
+
     /// What was asked of the index, a path in each line.
     pub fn log(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.join("log.txt")).unwrap_or_default();
-        text.lines().map(|line| line.trim_end().to_owned()).collect()
+        self.index.log()
+    }
+
+    /// Whether the index was asked for what has this in its path.
+    pub fn was_asked(&self, part: &str) -> bool {
+        self.log().iter().any(|line| line.contains(part))
     }
 
     /// What packages left outside.
     pub fn marks(&self) -> Vec<String> {
-        let names = fs::read_dir(self.folder.join("marks")).unwrap().flatten();
+        let names = fs::read_dir(self.index.folder.join("marks")).unwrap().flatten();
         names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 

@@ -1,6 +1,6 @@
-//! The store: what is in it is as it was built, or is built anew; nothing of a killed build stays.
+//! The store: what is in it is as it was built, or is built again; nothing of a killed build stays.
 
-use super::Shop;
+use super::{PLAIN, Shop};
 use crate::harness::{Who, as_everyone, finish, fits, skipped, wait_for, within};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,15 +10,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-const PLAIN: &str = "import json, plain\nprint(json.dumps(plain.version))\n";
-
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
-fn what_somebody_changed_is_built_anew() {
+fn what_somebody_changed_is_built_again() {
     as_everyone("a changed entry", |who| {
         let shop = Shop::new(who);
         shop.python("one", &["plain==1.0"], PLAIN);
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        shop.expect("one", "ok \"1.0\"");
         let verified = || shop.deps(&["verify"]).text();
         assert!(verified().contains("as it was built"), "the control");
         let site = |tree: &str| {
@@ -33,18 +31,18 @@ fn what_somebody_changed_is_built_anew() {
         fs::write(&module, text).unwrap();
         fs::File::options().write(true).open(&module).unwrap().set_modified(time).unwrap();
         assert!(verified().contains("CHANGED"), "{}", verified());
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        shop.expect("one", "ok \"1.0\"");
         let second = shop.trees();
         assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
         // A module that was added.
         fs::write(site(&second[0]).join("json.py"), "raise SystemExit('planted')").unwrap();
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        shop.expect("one", "ok \"1.0\"");
         assert!(shop.trees().len() == 1 && shop.trees() != second);
         // The store itself.
         fs::set_permissions(shop.store(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(fits("CapabilityError: chmod", &shop.call("esc:one")), Ok(()));
+        shop.expect("one", "CapabilityError: chmod");
         fs::set_permissions(shop.store(), fs::Permissions::from_mode(0o700)).unwrap();
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+        shop.expect("one", "ok \"1.0\"");
         let cleaned = shop.deps(&["clean"]);
         assert_eq!((cleaned.code, shop.trees()), (Some(0), Vec::new()), "{}", cleaned.stderr);
     });
@@ -62,12 +60,12 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
     let folder = shop.playground.tool("late", "python", late, writes);
     fs::create_dir_all(folder.join("out")).unwrap();
     fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
-    let write = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\nwrite = [{ path = \"out/**\", why = \"a test\" }]\n\
-                 [packages]\npython = { index = \"default\", why = \"a test\" }\n";
+    let write = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"out/**\", why = \"w\" }]\n\
+                 [packages]\npython = { index = \"default\", why = \"w\" }\n";
     shop.playground.policy("late", "esc:late", write);
     shop.python("other", &["plain==1.0"], PLAIN);
     shop.python("third", &["plain==2.0"], PLAIN);
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:other")), Ok(()));
+    shop.expect("other", "ok \"1.0\"");
     let first = shop.trees().remove(0);
     std::thread::scope(|scope| {
         let call = scope.spawn(|| shop.call("esc:late"));
@@ -77,8 +75,8 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
         // Somebody changes it: others get a new one, and what tidies up leaves the old one to the call.
         let file = shop.store().join(&first).join("bin/more");
         fs::write(&file, "").unwrap();
-        assert_eq!(fits("ok \"1.0\"", &shop.call("esc:other")), Ok(()));
-        assert_eq!(fits("ok \"2.0\"", &shop.call("esc:third")), Ok(()));
+        shop.expect("other", "ok \"1.0\"");
+        shop.expect("third", "ok \"2.0\"");
         let during = shop.trees();
         assert!(during.contains(&first) && during.len() == 3, "{first}: {during:?}");
         fs::write(folder.join("go"), "").unwrap();
@@ -101,13 +99,13 @@ fn a_killed_build_leaves_nothing_and_a_hanging_index_is_left() {
         wait_for("the index is asked", || shop.log().len() > asked);
         kill(Pid::from_raw(i32::try_from(host.id()).unwrap()), signal).unwrap();
         host.wait().unwrap();
-        let index = format!("{} {}", shop.folder.join("index.py").display(), shop.folder.display());
+        let index = format!("{} {}", shop.index.folder.join("index.py").display(), shop.index.folder.display());
         within(Duration::from_secs(20), "nothing of a build is left", || {
             shop.playground.processes().iter().all(|(_, line)| line.contains(&index))
         });
     }
     shop.policy("default", "required", false, "");
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
+    shop.expect("one", "ok \"1.0\"");
     assert_eq!(shop.trees().len(), 1, "{:?}", shop.trees());
 }
 
@@ -133,7 +131,7 @@ fn a_full_disk_is_said_and_nothing_is_left() {
     let told = format!("{} {}", ended.out["error"], ended.stderr);
     assert!(told.contains("No space left on device"), "{told}");
     assert_eq!(left, Vec::<String>::new());
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()), "the control");
+    shop.expect("one", "ok \"1.0\""); // The control.
 }
 
 #[test]
@@ -141,20 +139,9 @@ fn a_full_disk_is_said_and_nothing_is_left() {
 fn nothing_in_the_store_is_taken_for_a_tool_or_may_be_written_by_one() {
     let shop = Shop::new(Who::ours());
     shop.python("one", &["plain==1.0"], PLAIN);
-    assert_eq!(fits("ok \"1.0\"", &shop.call("esc:one")), Ok(()));
-    let inside = shop.store().join(&shop.trees()[0]).join("lib/**");
-    let more = serde_json::json!({"securityContext": {"fileAccess": {"allowWrite": [inside]}}});
-    shop.playground.tool("writer", "python", "print(1)\n", more);
-    let write = format!(
-        "[files]\nread = [{{ path = \"./**\", why = \"a test\" }}]\nwrite = [{{ path = \"{}\", why = \"a test\" }}]\n",
-        inside.display()
-    );
-    shop.playground.policy("writer", "esc:writer", &write);
-    shop.settle();
-    assert_eq!(
-        fits("SecurityError: a policy, a manifest, a script or a file of this host", &shop.call("esc:writer")),
-        Ok(())
-    );
+    shop.expect("one", "ok \"1.0\"");
+    shop.writer("writer", &shop.store().join(&shop.trees()[0]).join("lib/**"));
+    shop.expect("writer", "SecurityError: a policy, a manifest, a script or a file of this host");
     // A store in a folder of tools is none.
     let state = shop.playground.path("tool-defs/state");
     fs::create_dir_all(&state).unwrap();

@@ -1,8 +1,8 @@
 //! Tools that other hosts announce: there as long as their announcer says so, and nothing that it says of another.
 
-use super::terms;
+use super::{host, terms};
 use crate::brokers::{Node, Served, Way, unique, world};
-use crate::harness::{Playground, Who, wait_for};
+use crate::harness::{Playground, Who, finish, wait_for};
 use crate::http::{Web, private};
 use nix::sys::signal::Signal;
 use serde_json::{Map, Value, json};
@@ -22,8 +22,7 @@ fn listener(who: Who, url: &str, topic: &str) -> (Playground, Web) {
          from = [{{ announcer = \"b\", namespace = \"far\", key = \"file:b.key\" }}]\n"
     );
     private(&playground, "config.toml", &config);
-    let mut command = playground.host();
-    command.arg("--config").arg(playground.path("config.toml"));
+    let mut command = host(&playground);
     command.args(["--log", "info", "serve", "--http", "127.0.0.1:0"]);
     let web = Web::run(command, playground.who.uid()).unwrap();
     (playground, web)
@@ -63,10 +62,10 @@ fn a_host_that_announces_itself_is_there_until_it_goes() {
         ))
     };
     // The control: it serves, and announces nothing.
-    let host = serves("");
-    host.says("is connected", 1);
+    let silent = serves("");
+    silent.says("is connected", 1);
     assert_eq!((call(&web, &tool).as_str(), &status(&web)["tools"]), ("ToolNotFoundError", &json!([])));
-    drop(host);
+    drop(silent);
     let host = announces(3);
     web.says(&format!("b announces {tool};"), 1);
     let told = status(&web);
@@ -147,15 +146,16 @@ fn described(id: &str, tools: usize) -> Value {
         json!({"id": id, "request-queue": format!("request:tg:{id}"), "response-queue": format!("response:tg:{id}")});
     found.insert(format!("tool-service/{id}"), service);
     for n in 0..tools {
-        let tool = json!({"type": "tool-service", "name": format!("t{n}"), "description": "d", "service": id, "arguments": []});
-        found.insert(format!("tool/t{n}"), tool);
+        let name = format!("t{n}");
+        let tool = json!({"type": "tool-service", "name": name, "description": "d", "service": id, "arguments": []});
+        found.insert(format!("tool/{name}"), tool);
     }
     Value::Object(found)
 }
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]
-fn what_nobody_listed_or_signed_is_refused_with_its_reason() {
+fn what_is_not_listed_or_signed_is_refused_with_its_reason() {
     let Some(mq) = Node::shared() else { return };
     let topic = format!("notify:tg:{}", unique("refused"));
     let (own, web) = listener(Who::ours(), &mq.url(), &topic);
@@ -244,16 +244,17 @@ fn a_link_that_is_cut_takes_nothing_away_before_its_time() {
         call(&web, "far.x:t0") == "SecurityError"
     });
     // Verbs without a server hear nothing, and say so.
-    let config = own.path("config.toml").display().to_string();
     let words = "Nothing is known here of far.*: what other hosts announce only a running server hears";
     for (verb, code) in [(&["list"][..], 0), (&["audit", "--all"], 0), (&["audit", "far.x:t0"], 2)] {
-        let ended = own.cli(&[&["--config", &config], verb].concat());
+        let mut command = host(&own);
+        command.args(verb);
+        let ended = finish(command, b"");
         assert!(ended.code == Some(code) && ended.stderr.contains(words), "{verb:?}: {ended:?}");
     }
 }
 
 #[test]
-fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
+fn what_is_wrong_with_an_entry_is_said_with_its_fix() {
     let own = Playground::new(Who::ours(), "/var/tmp");
     private(&own, "b.key", KEY);
     private(&own, "short.key", "short");
@@ -270,8 +271,9 @@ fn what_is_wrong_with_an_entry_is_said_with_its_mend() {
         ("[[tool_services]]\nurl = \"amqp://localhost\"\n".to_owned(), "`services` names none"),
     ] {
         private(&own, "config.toml", &config);
-        let config = own.path("config.toml").display().to_string();
-        let ended = own.cli(&["--config", &config, "serve", "--http", "127.0.0.1:0"]);
+        let mut command = host(&own);
+        command.args(["serve", "--http", "127.0.0.1:0"]);
+        let ended = finish(command, b"");
         assert!(ended.code == Some(4) && ended.stderr.contains(words), "{words}: {}", ended.stderr);
     }
 }

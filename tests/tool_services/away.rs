@@ -2,7 +2,7 @@
 //! again.
 
 use super::peer::Peer;
-use super::{configured, playground, queues, terms};
+use super::{playground, queues, terms};
 use crate::brokers::Node;
 use crate::harness::{Who, wait_for};
 use crate::http::Web;
@@ -35,8 +35,8 @@ fn a_call_whose_broker_dies_ends_and_later_ones_are_served() {
                    [breaker]\nfailures = 1_000_000\nwhy = \"a test of failures\"\n";
     fs::write(host.path("sandbox-policies/callers.policy.toml"), callers).unwrap();
     let peer = Peer::of(terms(&node.url()), "dying", &queues("dying").0);
-    let mut command = host.host();
-    command.args(configured(&host)).args(["serve", "--http", "127.0.0.1:0"]);
+    let mut command = super::host(&host);
+    command.args(["serve", "--http", "127.0.0.1:0"]);
     let web = Web::run(command, host.who.uid()).unwrap();
     assert_eq!(link(&web), json!([]), "connected at the first call");
     let answers = || told(&web, "stream", 20_000) == Ok(json!("one two three"));
@@ -45,10 +45,8 @@ fn a_call_whose_broker_dies_ends_and_later_ones_are_served() {
     wait_for("strays are counted", || link(&web)[0]["strays"] == 5);
     let status = link(&web);
     let at = format!("request:tg:dying of {}", node.url());
-    assert_eq!(
-        (&status[0]["service"], &status[0]["at"], &status[0]["connected"]),
-        (&json!("dying"), &json!(at), &json!(true))
-    );
+    let service = ["service", "at", "connected"].map(|key| &status[0][key]);
+    assert_eq!(service, [&json!("dying"), &json!(at), &json!(true)]);
     let ended = std::thread::scope(|scope| {
         // Half an answer has come.
         let call = scope.spawn(|| told(&web, "half", 60_000));

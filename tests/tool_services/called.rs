@@ -1,50 +1,37 @@
 //! Calls of services elsewhere, over a real broker, through the real binary.
 
 use super::peer::Peer;
-use super::{configured, describe, playground, queues, terms};
+use super::{POLICY, call, change, describe, output, playground, queues, send_user, terms};
 use crate::brokers::Node;
-use crate::harness::{Playground, Server, Who, finish, manifest};
+use crate::harness::{Ended, Server, Who, finish, manifest, words};
 use serde_json::{Value, json};
 use std::fs;
-
-fn call(playground: &Playground, tool: &str, input: Value, more: &[&str]) -> crate::harness::Ended {
-    let mut command = playground.host();
-    command.args(configured(playground)).args(["call", tool, "--json", "--input", "-"]).args(more);
-    finish(command, input.to_string().as_bytes())
-}
-
-fn output(ended: &crate::harness::Ended) -> String {
-    ended.out["outputData"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned()
-}
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a message broker"]
 fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
     let Some(mq) = Node::shared() else { return };
-    let who = Who::ours();
-    let name = &format!("told-{}", who.name());
-    let host = playground(who, name, &mq.url());
-    let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
+    let (name, tool) = ("plain", "plain:ask");
+    let host = playground(Who::ours(), name, &mq.url());
+    let peer = Peer::of(terms(&mq.url()), name, &queues(name).0);
     let echo = json!({"what": "echo", "more": [1, {"ö": null}]});
-    let told: Value = serde_json::from_str(&output(&call(&host, tool, echo.clone(), &[]))).unwrap();
+    let told: Value = serde_json::from_str(&output(&call(&host, tool, &echo, &[]))).unwrap();
     assert_eq!(told, json!({"user": "", "config": "{\"style\":\"pun\"}", "arguments": echo.to_string()}));
-    let policy = host.path("sandbox-policies/remote.policy.toml");
-    let text = fs::read_to_string(&policy).unwrap();
-    fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
-    let told: Value = serde_json::from_str(&output(&call(&host, tool, echo, &["--user", "bob"]))).unwrap();
+    send_user(&host);
+    let told: Value = serde_json::from_str(&output(&call(&host, tool, &echo, &["--user", "bob"]))).unwrap();
     let own = host.outside("/usr/bin/id").arg("-un").output().unwrap();
     let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
     let own = if own.is_empty() { host.who.uid().unwrap().to_string() } else { own };
     assert_eq!(told["user"], json!(own), "who called, and no label");
     // The control: what the policy does not name is not called.
     let before = peer.calls();
-    fs::write(&policy, text.replace("request:tg:", "request:tg:other-")).unwrap();
-    let refused = call(&host, tool, json!({"what": "echo"}), &[]);
+    change(&host, POLICY, "request:tg:", "request:tg:other-");
+    let refused = call(&host, tool, &json!({"what": "echo"}), &[]);
     assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
     let person = format!("covers {name} at request:tg:{name}");
     assert!(refused.stderr.contains(&person) || refused.text().contains(&person), "{refused:?}");
-    fs::remove_file(&policy).unwrap();
-    let refused = call(&host, tool, json!({"what": "echo"}), &[]);
+    fs::remove_file(host.path(POLICY)).unwrap();
+    let refused = call(&host, tool, &json!({"what": "echo"}), &[]);
     assert_eq!((refused.kind(), peer.calls()), ("SecurityError", before));
 }
 
@@ -52,20 +39,17 @@ fn a_service_gets_the_arguments_and_its_config_and_nothing_else() {
 #[ignore = "second stage (.ci/full): needs a message broker"]
 fn the_cap_of_the_host_holds_calls_too() {
     let Some(mq) = Node::shared() else { return };
-    let who = Who::ours();
-    let name = &format!("capped-{}", who.name());
-    let host = playground(who, name, &mq.url());
-    let (tool, peer) = (&format!("{name}:ask"), Peer::of(terms(&mq.url()), name, &queues(name).0));
-    let policy = host.path("sandbox-policies/remote.policy.toml");
-    let text = fs::read_to_string(&policy).unwrap().replace("why = \"w\" }]", "user = true, why = \"w\" }]");
-    fs::write(&policy, &text).unwrap();
+    let host = playground(Who::ours(), "capped", &mq.url());
+    let peer = Peer::of(terms(&mq.url()), "capped", &queues("capped").0);
+    send_user(&host);
+    let text = fs::read_to_string(host.path(POLICY)).unwrap();
     let own = text.split("[services]").nth(1).unwrap();
     let cap = |rest: &str| {
         let text = format!("name = \"cap\"\nwhy = \"w\"\n{rest}");
         fs::write(host.path("sandbox-policies/host.policy.toml"), text).unwrap();
-        call(&host, tool, json!({"what": "echo"}), &[])
+        call(&host, "capped:ask", &json!({"what": "echo"}), &[])
     };
-    let user = |ended: &crate::harness::Ended| {
+    let user = |ended: &Ended| {
         let told: Value = serde_json::from_str(&output(ended)).unwrap();
         told["user"].as_str().unwrap().to_owned()
     };
@@ -96,9 +80,8 @@ fn a_service_is_told_the_trace_of_its_call() {
         (vec![("TRACEPARENT", parent)], json!([parent, null])),
         (vec![], json!([null, null])),
     ] {
-        let mut command = host.host();
-        command.args(configured(&host)).args(["call", "traced:ask", "--json", "--input", "{\"what\": \"trace\"}"]);
-        command.envs(variables);
+        let mut command = super::host(&host);
+        command.args(["call", "traced:ask", "--json", "--input", "{\"what\": \"trace\"}"]).envs(variables);
         assert_eq!(output(&finish(command, b"")), told.to_string());
     }
 }
@@ -109,36 +92,33 @@ fn answers_are_told_as_they_come_and_bad_ones_end_one_call() {
     let Some(mq) = Node::shared() else { return };
     let host = playground(Who::ours(), "badly", &mq.url());
     let peer = Peer::of(terms(&mq.url()), "badly", &queues("badly").0);
-    let mut command = host.host();
-    command.args(configured(&host));
-    let mut server = Server::of(command);
+    let mut server = Server::of(super::host(&host));
     let mut said = |what: &str| {
         let answer = server.called("ask", json!({"what": what}));
-        (answer["result"]["isError"] == true, crate::harness::words(&answer))
+        (answer["result"]["isError"] == true, words(&answer))
     };
     assert_eq!(said("stream"), (false, "one two three".to_owned()));
     assert_eq!(said("object"), (false, "{\"a\":[1]}".to_owned()));
     assert_eq!(said("nothing"), (false, String::new()));
-    let (bad, failed) = said("fail");
-    assert!(bad && failed.contains("no such table"), "{failed}");
-    assert!(
-        failed.contains("ScriptError") && failed.contains("SecurityError") && !failed.contains('\u{1b}'),
-        "{failed}"
-    );
-    let (bad, garbage) = said("garbage");
-    assert!(bad && garbage.contains("an invalid reply"), "{garbage}");
-    for what in ["big", "bigger by parts"] {
-        let (bad, over) = said(what);
-        assert!(bad && over.contains("ResourceLimitError") && over.contains("outputBytes"), "{what}: {over}");
+    let over = ["ResourceLimitError", "outputBytes"];
+    for (what, parts) in [
+        ("fail", &["no such table", "ScriptError", "SecurityError"][..]),
+        ("garbage", &["an invalid reply"]),
+        ("big", &over),
+        ("bigger by parts", &over),
+    ] {
+        let (bad, ended) = said(what);
+        assert!(bad && parts.iter().all(|part| ended.contains(part)), "{what}: {ended}");
+        assert!(!ended.contains('\u{1b}'), "{what}: {ended:?}");
     }
     assert_eq!(said("stream").1, "one two three", "it lives on");
     assert_eq!(peer.calls(), 8, "each was sent once");
     // Each part is told, the last one too.
-    let streamed = call(&host, "badly:ask", json!({"what": "stream"}), &["--verbose"]);
+    let streamed = call(&host, "badly:ask", &json!({"what": "stream"}), &["--verbose"]);
     let chunks: Vec<&str> = streamed.stderr.lines().filter_map(|line| line.trim().strip_prefix("chunk ")).collect();
     let chunks: Vec<&str> = chunks.into_iter().map(str::trim).collect();
     assert_eq!(chunks, ["one", "two", "three"], "{}", streamed.stderr);
-    let late = call(&host, "badly:ask", json!({"what": "half"}), &["--timeout-ms", "1500"]);
+    let late = call(&host, "badly:ask", &json!({"what": "half"}), &["--timeout-ms", "1500"]);
     assert_eq!(late.kind(), "TimeoutError", "{late:?}");
     assert!(late.error().1.contains("sent parts of an answer, and none with `end_of_stream`"), "{late:?}");
 }
@@ -150,13 +130,9 @@ fn instances_take_turns_and_one_that_is_away_is_skipped() {
     let host = playground(Who::ours(), "turns", &mq.url());
     let names: Vec<String> = (0..3).map(|n| format!("request:tg:turns-{n}")).collect();
     describe(&host, "turns", json!(names), json!(["style"]));
-    let policy = host.path("sandbox-policies/remote.policy.toml");
-    let text = fs::read_to_string(&policy).unwrap().replace("[\"request:tg:turns\"]", &json!(names).to_string());
-    fs::write(policy, text).unwrap();
+    change(&host, POLICY, "[\"request:tg:turns\"]", &json!(names).to_string());
     host.settle();
-    let mut command = host.host();
-    command.args(configured(&host));
-    let mut server = Server::of(command);
+    let mut server = Server::of(super::host(&host));
     let none = server.called("ask", json!({"what": "echo"})).to_string();
     assert!(none.contains("No instances available for tool ask"), "{none}");
     // A queue outlives its reader: only an instance that never was is seen to be away.
@@ -179,12 +155,12 @@ fn instances_take_turns_and_one_that_is_away_is_skipped() {
 fn a_broker_that_is_away_is_a_fault_of_its_own() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let host = playground(Who::ours(), "gone", &format!("amqp://127.0.0.1:{port}"));
-    let ended = call(&host, "gone:ask", json!({"what": "echo"}), &[]);
+    let ended = call(&host, "gone:ask", &json!({"what": "echo"}), &[]);
     assert_eq!(ended.error(), ("ServiceError", "No instances available for tool gone:ask"), "{ended:?}");
-    assert_eq!(ended.out["error"]["retryable"], true);
-    assert_eq!(ended.out["error"]["details"], "Its broker is away.");
+    let error = &ended.out["error"];
+    assert_eq!((&error["retryable"], &error["details"]), (&json!(true), &json!("Its broker is away.")));
     fs::write(host.path("config.toml"), "").unwrap();
-    let ended = call(&host, "gone:ask", json!({"what": "echo"}), &[]);
+    let ended = call(&host, "gone:ask", &json!({"what": "echo"}), &[]);
     assert_eq!(ended.kind(), "CapabilityError", "{ended:?}");
     assert!(ended.error().1.contains("a broker for the service 'gone'"), "{ended:?}");
 }
@@ -207,7 +183,7 @@ fn a_manifest_holds_the_answers_of_a_service_to_its_schema() {
         fs::write(file, manifest(format!("schema:{name}"), handler.clone(), more).to_string()).unwrap();
     }
     host.settle();
-    let said = |tool: &str, what: &str| call(&host, &format!("schema:{tool}"), json!({"what": what}), &[]);
+    let said = |tool: &str, what: &str| call(&host, &format!("schema:{tool}"), &json!({"what": what}), &[]);
     let object = json!({"a": [1]});
     for (tool, answer) in [("object", &object), ("text", &json!("{\"a\":[1]}")), ("either", &json!("{\"a\":[1]}"))] {
         let ended = said(tool, "object");
@@ -218,8 +194,7 @@ fn a_manifest_holds_the_answers_of_a_service_to_its_schema() {
         assert_eq!(ended.error(), ("OutputValidationError", "Output must be an object."), "{what}: {ended:?}");
     }
     // Where it was asked stands in the record, and of what was not asked nothing.
-    let policy = host.path("sandbox-policies/remote.policy.toml");
-    fs::remove_file(policy).unwrap();
+    fs::remove_file(host.path(POLICY)).unwrap();
     assert_eq!(said("object", "object").kind(), "SecurityError");
     let records = host.records();
     let place = json!(format!("schema at request:tg:schema of {}", mq.url()));

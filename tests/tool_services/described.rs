@@ -1,6 +1,6 @@
 //! Descriptors: what is wrong with one is told at its place, and policy says who may call.
 
-use super::{configured, playground};
+use super::{POLICY, change, granted, playground, send_user};
 use crate::harness::{Who, finish, host};
 use serde_json::{Value, json};
 use std::fs;
@@ -10,7 +10,8 @@ const TOOL: &str = "tool-defs/t.tool.json";
 
 fn service() -> Value {
     json!({
-        "id": "rag", "request-queue": "non-persistent://tg/request/rag", "response-queue": "non-persistent://tg/response/rag",
+        "id": "rag",
+        "request-queue": "non-persistent://tg/request/rag", "response-queue": "non-persistent://tg/response/rag",
         "config-params": [{"name": "collection", "required": true}, {"name": "style"}],
     })
 }
@@ -25,55 +26,47 @@ fn tool() -> Value {
 /// What `check` says of both.
 fn check(service: &Value, tool: &Value) -> (i32, String) {
     let host = host();
-    fs::write(host.path(SERVICE), service.to_string()).unwrap();
-    fs::write(host.path(TOOL), tool.to_string()).unwrap();
+    host.put(SERVICE, service.to_string());
+    host.put(TOOL, tool.to_string());
     let (code, out, _) = host.run(&["check"]);
     (code, out)
 }
 
 #[test]
-fn a_fault_of_a_descriptor_is_told_with_its_mend() {
+fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
     let (code, out) = check(&service(), &tool());
     assert!(code == 0 && out.contains("t.tool.json: ok, rag:query@1.0.0"), "the control: {out}");
-    let with = |mut of: Value, key: &str, value: Value| {
-        match value {
-            Value::Null => drop(of.as_object_mut().unwrap().shift_remove(key)),
-            value => of[key] = value,
-        }
-        of
-    };
-    for (key, value, words) in [
-        ("id", Value::Null, "`id` is missing"),
-        ("request-queue", Value::Null, "`request-queue` is missing"),
-        ("response-queue", json!("non-persistent://tg/request/rag"), "two of the queues are the same"),
-        ("request-queue", json!("a b"), "the name of a topic in full"),
-        ("config-params", json!([{"required": true}]), "/config-params/0: `config-params` is not written"),
-        ("id", json!("a b"), "/id: the tools of a service are known here as ID:NAME"),
-    ] {
-        let (code, out) = check(&with(service(), key, value), &tool());
-        assert!(code != 0 && out.contains(words), "{words}: {out}");
-    }
-    for (key, value, words) in [
-        ("type", json!("tool-servic"), "/type: `type` must be \"tool-service\""),
-        ("name", Value::Null, "`name` is missing"),
-        ("service", json!("rga"), "/service: unknown tool service 'rga': did you mean 'rag'? (known: rag)"),
-        ("collection", Value::Null, "the tool rag:query sets no 'collection', which the service 'rag' requires"),
-    ] {
-        let (code, out) = check(&service(), &with(tool(), key, value));
-        assert!(code != 0 && out.contains(words), "{words}: {out}");
-    }
-    let (_, out) = check(&service(), &tool());
     assert!(out.contains("'rag' ([[tool_services]] of the configuration)"), "where it is fixed: {out}");
-    for (key, value, words) in [
+    let argument = json!([{"name": "a", "type": "strin", "description": "d"}]);
+    // file, key, another value of it (null: none), whether that refuses the file, words
+    for (file, key, value, refuses, words) in [
+        (SERVICE, "id", Value::Null, true, "`id` is missing"),
+        (SERVICE, "request-queue", Value::Null, true, "`request-queue` is missing"),
+        (SERVICE, "response-queue", service()["request-queue"].clone(), true, "two of the queues are the same"),
+        (SERVICE, "request-queue", json!("a b"), true, "the name of a topic in full"),
         (
-            "styel",
-            json!("pun"),
-            "/styel: 'styel' is not a parameter of the service 'rag', and is not sent: did you mean 'style'?",
+            SERVICE,
+            "config-params",
+            json!([{"required": true}]),
+            true,
+            "/config-params/0: `config-params` is not written",
         ),
-        ("arguments", json!([{"name": "a", "type": "strin", "description": "d"}]), "not a type of JSON Schema"),
+        (SERVICE, "id", json!("a b"), true, "/id: the tools of a service are known here as ID:NAME"),
+        (TOOL, "type", json!("tool-servic"), true, "/type: `type` must be \"tool-service\""),
+        (TOOL, "name", Value::Null, true, "`name` is missing"),
+        (TOOL, "service", json!("rga"), true, "/service: unknown tool service 'rga': did you mean 'rag'? (known: rag)"),
+        (TOOL, "collection", Value::Null, true, "rag:query sets no 'collection', which the service 'rag' requires"),
+        (TOOL, "styel", json!("pun"), false, "'styel' is not a parameter of the service 'rag', and is not sent"),
+        (TOOL, "arguments", argument, false, "not a type of JSON Schema"),
     ] {
-        let (code, out) = check(&service(), &with(tool(), key, value));
-        assert!(code == 0 && out.contains(words), "{words}: {out}");
+        let [mut service, mut tool] = [service(), tool()];
+        let of = if file == SERVICE { &mut service } else { &mut tool }.as_object_mut().unwrap();
+        match value {
+            Value::Null => drop(of.shift_remove(key)),
+            value => drop(of.insert(key.to_owned(), value)),
+        }
+        let (code, out) = check(&service, &tool);
+        assert!((code != 0) == refuses && out.contains(words), "{words}: {out}");
     }
 }
 
@@ -81,33 +74,35 @@ fn a_fault_of_a_descriptor_is_told_with_its_mend() {
 fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
     let host = host();
     let both = json!({"tool-service/rag": service(), "tool/any": tool()});
-    fs::write(host.path(SERVICE), both.to_string()).unwrap();
-    let listed = || serde_json::from_str::<Vec<Value>>(&host.run(&["list", "--json"]).1).unwrap();
-    let found = listed().into_iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded");
+    host.put(SERVICE, both.to_string());
+    let listed = || {
+        let all = host.json(&["list"]);
+        all.as_array().unwrap().iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded").clone()
+    };
+    let found = listed();
     let parameters = json!({"type": "object", "required": ["question"], "properties": {
         "question": {"description": "d", "type": "string"}}});
     assert_eq!(found["parameters"], parameters);
-    fs::write(host.path(SERVICE), json!({"tool-service/rag": service()}).to_string()).unwrap();
-    fs::write(host.path("tool-defs/q.tool.json"), json!({"tool/any": tool()}).to_string()).unwrap();
-    assert!(listed().iter().any(|tool| tool["toolId"] == "rag:query"), "each in a file of its own, under its key");
+    host.put(SERVICE, json!({"tool-service/rag": service()}).to_string());
+    host.put("tool-defs/q.tool.json", json!({"tool/any": tool()}).to_string());
+    assert_eq!(listed()["parameters"], parameters, "each in a file of its own, under its key");
     fs::remove_file(host.path("tool-defs/q.tool.json")).unwrap();
     // An argument that says so may be left out.
     let mut optional = tool();
     optional["arguments"][0]["required"] = json!(false);
-    fs::write(host.path(SERVICE), json!({"tool-service/rag": service(), "tool/any": optional}).to_string()).unwrap();
-    let found = listed().into_iter().find(|tool| tool["toolId"] == "rag:query").expect("loaded");
-    assert_eq!(found["parameters"]["required"], json!([]));
-    for wrong in [json!({"tool-service/other": service()}), json!({"tool-service/rag": service(), "tools": {}})] {
-        fs::write(host.path(SERVICE), wrong.to_string()).unwrap();
+    host.put(SERVICE, json!({"tool-service/rag": service(), "tool/any": optional}).to_string());
+    assert_eq!(listed()["parameters"]["required"], json!([]));
+    for (wrong, words) in [
+        (json!({"tool-service/other": service()}), "its key says 'other'"),
+        (json!({"tool-service/rag": service(), "tools": {}}), "not a key of a descriptor"),
+    ] {
+        host.put(SERVICE, wrong.to_string());
         let (code, out, _) = host.run(&["check"]);
-        assert!(
-            code != 0 && (out.contains("its key says 'other'") || out.contains("not a key of a descriptor")),
-            "{out}"
-        );
+        assert!(code != 0 && out.contains(words), "{out}");
     }
     // Two descriptors of one id: which was meant is not known.
-    fs::write(host.path(SERVICE), service().to_string()).unwrap();
-    fs::write(host.path("tool-defs/again.tool-service.json"), service().to_string()).unwrap();
+    host.put(SERVICE, service().to_string());
+    host.put("tool-defs/again.tool-service.json", service().to_string());
     let (code, out, _) = host.run(&["check"]);
     assert!(code != 0 && out.contains("the service 'rag' is described more than once"), "{out}");
     fs::rename(host.path(SERVICE), host.path("tool-defs/s.tool.json")).unwrap();
@@ -119,8 +114,8 @@ fn one_file_may_hold_both_and_models_get_the_arguments_as_a_schema() {
 fn what_leaves_this_host_is_audited_compared_and_asked_for() {
     let host = playground(Who::ours(), "audited", "amqp://127.0.0.1:9");
     let run = |more: &[&str]| {
-        let mut command = host.host();
-        command.args(configured(&host)).args(more);
+        let mut command = super::host(&host);
+        command.args(more);
         String::from_utf8(finish(command, b"").stdout).unwrap()
     };
     let text = run(&["audit", "audited:ask", "--all"]);
@@ -132,26 +127,20 @@ fn what_leaves_this_host_is_audited_compared_and_asked_for() {
     assert!(run(&["audit", "--who-can", "service:other"]).contains("No tool can call the service other."));
     let before = run(&["audit", "audited:ask", "--json"]);
     fs::write(host.path("before.json"), before).unwrap();
-    let policy = host.path("sandbox-policies/remote.policy.toml");
-    let old = fs::read_to_string(&policy).unwrap();
-    fs::write(&policy, old.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
+    let (policy, old) = (host.path(POLICY), send_user(&host));
     fs::write(host.path("after.json"), run(&["audit", "audited:ask", "--json"])).unwrap();
     let diff = run(&["diff", "before.json", "after.json"]);
     assert!(diff.contains("service") && diff.contains("so does the caller's name"), "{diff}");
     // The virtual host decides who is asked, too.
-    let config = fs::read_to_string(host.path("config.toml")).unwrap();
-    fs::write(host.path("config.toml"), config.replace("127.0.0.1:9", "127.0.0.1:9/other")).unwrap();
+    let config = change(&host, "config.toml", "127.0.0.1:9", "127.0.0.1:9/other");
     fs::write(host.path("elsewhere.json"), run(&["audit", "audited:ask", "--json"])).unwrap();
     let diff = run(&["diff", "after.json", "elsewhere.json"]);
     assert!(diff.contains("of amqp://127.0.0.1:9/other, answers"), "{diff}");
     fs::write(host.path("config.toml"), config).unwrap();
     // A cap that names another queue of answers leaves nothing.
     let cap = |response: &str| {
-        let call = format!(
-            "[services]\ncall = [{{ service = \"audited\", request = [\"request:tg:audited\"], response = \"{response}\", why = \"w\" }}]\n"
-        );
-        fs::write(host.path("sandbox-policies/host.policy.toml"), format!("name = \"cap\"\nwhy = \"w\"\n{call}"))
-            .unwrap();
+        let cap = "name = \"cap\"\nwhy = \"w\"\n".to_owned() + &granted("audited", "request:tg:audited", response);
+        fs::write(host.path("sandbox-policies/host.policy.toml"), cap).unwrap();
         fs::create_dir_all(host.path("none")).unwrap();
         fs::write(host.path("none/remote.policy.toml"), old.split("[services]").next().unwrap()).unwrap();
         let both = ["none", "sandbox-policies"].map(|folder| host.path(folder).display().to_string());

@@ -4,12 +4,11 @@
 #[allow(dead_code, reason = "its main is the example's")]
 mod example;
 
-use super::{configured, playground, terms};
+use super::{call, output, playground, send_user, terms};
 use crate::brokers::{self, Node, Raw};
-use crate::harness::{Who, finish};
+use crate::harness::{Who, wait_for};
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use toolhost::broker::{ReplyStream, ServiceRequest, ToolService, Topic, serve};
@@ -23,20 +22,11 @@ fn the_joke_service_is_short_and_answers() {
     let (requests, replies) = Topic::of_service("joke").unwrap();
     runtime.spawn(serve(terms(&mq.url()), requests, replies, "joke-service", 8, example::Joke));
     let host = playground(Who::ours(), "joke", &mq.url());
-    let told = |input: &str| {
-        let mut command = host.host();
-        command.args(configured(&host)).args(["call", "joke:ask", "--json", "--input", input]);
-        let ended = finish(command, b"");
-        ended.out["outputData"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned()
-    };
-    // It may be connected after the first call is made: nobody is there then.
-    crate::harness::wait_for("the service is there", || {
-        let mut command = host.host();
-        command.args(configured(&host)).args(["call", "joke:ask", "--json"]);
-        finish(command, b"").out["success"] == true
-    });
-    assert!(told("{\"topic\": \"llama\"}").starts_with("Here's a pun for you:\n\nWhy do llamas"));
-    assert!(told("{\"topic\": \"tea\"}").ends_with("I knew one about tea. It has not come back."));
+    let said = |input: Value| output(&call(&host, "joke:ask", &input, &[]));
+    // It may be connected after the first call is made.
+    wait_for("the service is there", || call(&host, "joke:ask", &json!({}), &[]).out["success"] == true);
+    assert!(said(json!({"topic": "llama"})).starts_with("Here's a pun for you:\n\nWhy do llamas"));
+    assert!(said(json!({"topic": "tea"})).ends_with("I knew one about tea. It has not come back."));
     let asked =
         json!([{"config": {"style": "dad-joke"}, "arguments": {"topic": "llama"}}, {"arguments": {"topic": "tea"}}]);
     for release in ["2.7.13", "2.11.1"] {
@@ -46,10 +36,9 @@ fn the_joke_service_is_short_and_answers() {
         assert!(starts(0, "Here's a dad-joke for you:\n\nWhy do llamas"), "{release}: {}", told[0]);
         assert!(starts(1, "Here's a pun for you:\n\nI knew one about tea."), "{release}: {}", told[1]);
     }
-    let policy = host.path("sandbox-policies/remote.policy.toml");
-    let text = fs::read_to_string(&policy).unwrap();
-    fs::write(&policy, text.replace("why = \"w\" }]", "user = true, why = \"w\" }]")).unwrap();
-    assert!(told("{}").starts_with("Hey ") && told("{}").contains("! Here's a pun for you:\n\n"));
+    send_user(&host);
+    let joke = said(json!({}));
+    assert!(joke.starts_with("Hey ") && joke.contains("! Here's a pun for you:\n\n"), "{joke}");
     runtime.shutdown_background();
 }
 

@@ -11,9 +11,10 @@ mod pulsar;
 
 pub use peer::Peer;
 
-use crate::harness::{Playground, Who};
+use crate::harness::{Ended, Playground, Who, finish};
 use serde_json::{Value, json};
 use std::fs;
+use std::process::Command;
 use toolhost::broker::Terms;
 
 pub fn terms(url: &str) -> Terms {
@@ -25,14 +26,16 @@ pub fn playground(who: Who, name: &str, url: &str) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     let (request, response) = queues(name);
     describe(&playground, name, json!(request), json!([{"name": "style", "required": false}]));
-    let rest = format!(
-        "[services]\ncall = [{{ service = \"{name}\", request = [\"{request}\"], response = \"{response}\", why = \"w\" }}]\n"
-    );
-    playground.policy("remote", &format!("{name}:*"), &rest);
+    playground.policy("remote", &format!("{name}:*"), &granted(name, &request, &response));
     let config = format!("[[tool_services]]\nservices = [\"*\"]\nurl = \"{url}\"\n");
     fs::write(playground.path("config.toml"), config).unwrap();
     playground.settle();
     playground
+}
+
+fn granted(name: &str, request: &str, response: &str) -> String {
+    let queues = format!("request = [\"{request}\"], response = \"{response}\"");
+    format!("[services]\ncall = [{{ service = \"{name}\", {queues}, why = \"w\" }}]\n")
 }
 
 fn queues(name: &str) -> (String, String) {
@@ -52,6 +55,34 @@ fn describe(playground: &Playground, name: &str, requests: Value, params: Value)
     put("ask.tool.json", tool).unwrap();
 }
 
-pub fn configured(playground: &Playground) -> [String; 2] {
-    ["--config".to_owned(), playground.path("config.toml").display().to_string()]
+/// A command of the host with its configuration.
+pub fn host(playground: &Playground) -> Command {
+    let mut command = playground.host();
+    command.arg("--config").arg(playground.path("config.toml"));
+    command
+}
+
+pub fn call(playground: &Playground, tool: &str, input: &Value, more: &[&str]) -> Ended {
+    let mut command = host(playground);
+    command.args(["call", tool, "--json", "--input", "-"]).args(more);
+    finish(command, input.to_string().as_bytes())
+}
+
+/// The text that a call ends with.
+fn output(ended: &Ended) -> String {
+    ended.out["outputData"].as_str().unwrap_or_else(|| panic!("{ended:?}")).to_owned()
+}
+
+const POLICY: &str = "sandbox-policies/remote.policy.toml";
+
+/// Puts other words into a file; its text before.
+fn change(playground: &Playground, file: &str, from: &str, to: &str) -> String {
+    let text = fs::read_to_string(playground.path(file)).unwrap();
+    fs::write(playground.path(file), text.replace(from, to)).unwrap();
+    text
+}
+
+/// The policy sends the caller's name, too.
+fn send_user(playground: &Playground) -> String {
+    change(playground, POLICY, "why = \"w\" }]", "user = true, why = \"w\" }]")
 }

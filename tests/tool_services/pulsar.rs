@@ -1,10 +1,9 @@
 //! Services elsewhere over Pulsar: TrustGraph's own, unmodified, and one that does what it is told.
 
-use super::{Peer, configured, playground, queues, terms};
+use super::{POLICY, Peer, call, change, output, playground, queues, terms};
 use crate::brokers::{Pulsar, program, unique};
-use crate::harness::{PATIENCE, Server, Who, finish, within};
+use crate::harness::{PATIENCE, Server, Who, within};
 use serde_json::{Value, json};
-use std::fs;
 use std::process::{Child, Command, Stdio};
 
 /// TrustGraph's own program.
@@ -39,23 +38,16 @@ fn trustgraphs_own_service_is_called_over_pulsar() {
         let host = playground(Who::ours(), &name, &pulsar.url());
         for uri in [false, true] {
             if uri {
-                for file in ["tool-defs/remote/peer.tool-service.json", "sandbox-policies/remote.policy.toml"] {
-                    let text = fs::read_to_string(host.path(file)).unwrap();
-                    let text = text.replace("request:tg:", "non-persistent://tg/request/");
-                    let text = text.replace("response:tg:", "non-persistent://tg/response/");
-                    fs::write(host.path(file), text).unwrap();
+                for file in ["tool-defs/remote/peer.tool-service.json", POLICY] {
+                    change(&host, file, "request:tg:", "non-persistent://tg/request/");
+                    change(&host, file, "response:tg:", "non-persistent://tg/response/");
                 }
             }
-            let told = |input: Value| {
-                let mut command = host.host();
-                command.args(configured(&host)).args(["call", &format!("{name}:ask"), "--json", "--input", "-"]);
-                finish(command, input.to_string().as_bytes())
-            };
-            let ended = told(json!({"topic": "llama"}));
-            let joke = ended.out["outputData"].as_str().unwrap_or_else(|| panic!("{release}, {uri}: {ended:?}"));
+            let ask = |input: Value| call(&host, &format!("{name}:ask"), &input, &[]);
+            let joke = output(&ask(json!({"topic": "llama"})));
             assert!(joke.starts_with("Here's a pun for you:\n\n") && joke.contains("llama"), "{release}: {joke}");
             // It takes the topic for a text, and says what came of that.
-            let ended = told(json!({"topic": 5}));
+            let ended = ask(json!({"topic": 5}));
             assert_eq!(ended.error(), ("ScriptError", "'int' object has no attribute 'lower'"), "{release}: {ended:?}");
         }
     }
@@ -68,9 +60,7 @@ fn answers_over_pulsar_each_come_to_their_own_call() {
     let name = unique("peer");
     let host = playground(Who::ours(), &name, &pulsar.url());
     let peer = Peer::of(terms(&pulsar.url()), &name, &queues(&name).0);
-    let mut command = host.host();
-    command.args(configured(&host));
-    let mut server = Server::of(command);
+    let mut server = Server::of(super::host(&host));
     // Before the long ones: what waits behind those on its connection, a broker of such topics drops.
     let asked: Vec<(u64, u64)> = (0..60).map(|n| (n, server.call("ask", json!({"what": "wait", "n": n})))).collect();
     let answers = server.answers(&asked.iter().map(|(_, id)| *id).collect::<Vec<_>>());

@@ -1,9 +1,8 @@
 //! `diff`: every field of both languages that changes is spoken of, and what lies in the granted folders counts.
 
-use crate::harness::{Host, host, made_of};
+use crate::harness::{host, made_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use toolhost::manifest::{Manifest, Site};
 use toolhost::policy::diff::{Powers, between, of_policies};
@@ -22,21 +21,6 @@ fn fields(schema: &Value, place: &str, found: &mut BTreeSet<String>) {
     }
     for part in ["oneOf", "anyOf", "allOf"].iter().filter_map(|word| schema[*word].as_array()).flatten() {
         fields(part, place, found);
-    }
-}
-
-impl Host {
-    fn diff(&self, old: &str, new: &str) -> String {
-        let (code, out, err) = self.run(&["diff", old, new]);
-        assert_eq!(code, 0, "{old} {new}: {out}{err}");
-        out
-    }
-
-    fn put(&self, name: &str, text: &str) -> String {
-        let path = self.folder.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        path.display().to_string()
     }
 }
 
@@ -68,15 +52,22 @@ fn changed(value: &Value) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn every_field_of_a_manifest_that_changes_is_told() {
+fn every_field_of_a_manifest_that_changes_is_reported() {
     let handler = json!({ "type": "external-script", "scriptPath": "one/main.py", "language": "python" });
     let tool = made_of("t:one", handler, json!({}));
     let raw = json!({
         "$schema": "a", "toolId": "t:one", "version": "1.0.0", "idempotent": false, "tags": ["t"],
-        "handler": { "type": "external-script", "entryPoint": "run", "config": { "style": "pun" }, "messages": [{ "role": "user" }] },
+        "handler": {
+            "type": "external-script", "entryPoint": "run", "config": { "style": "pun" },
+            "messages": [{ "role": "user" }],
+        },
         "parameters": { "properties": { "a": { "type": "string", "maxLength": 3 } } },
-        "securityContext": { "fileAccess": { "allowRead": ["self"] }, "networkAccess": { "allowHosts": ["x.com"] }, "requiredCapabilities": ["gpu"] },
-        "execution": { "timeoutMs": 5000, "env": { "A": "1" } }, "limits": { "cpuMs": 5000 }, "metadata": { "author": "a" },
+        "securityContext": {
+            "fileAccess": { "allowRead": ["self"] }, "networkAccess": { "allowHosts": ["x.com"] },
+            "requiredCapabilities": ["gpu"],
+        },
+        "execution": { "timeoutMs": 5000, "env": { "A": "1" } }, "limits": { "cpuMs": 5000 },
+        "metadata": { "author": "a" },
         "unknown": { "to": ["this version"] },
     });
     let site = Site {
@@ -135,7 +126,10 @@ bun = { path = "/opt/b", why = "bun why" }
 [capabilities]
 grant = [{ name = "env:TOKEN", why = "token why" }]
 [network]
-hosts = [{ host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" }, { host = "*.x", ca = "one.pem", why = "its CA" }]
+hosts = [
+  { host = "x.com", ranges = ["10.0.0.0/8"], why = "host why" },
+  { host = "*.x", ca = "one.pem", why = "its CA" },
+]
 [secrets]
 grant = [
   { name = "A_KEY", from = "env:A_SOURCE", why = "key why", header = { host = "key.x", name = "X-Key", value = "Bearer {}", methods = ["GET"], paths = ["/v1/**"], query = ["q"], request_headers = ["x-a"] } },
@@ -152,7 +146,7 @@ call = [
 "#;
 
 #[test]
-fn every_field_of_a_policy_that_changes_is_told() {
+fn every_field_of_a_policy_that_changes_is_reported() {
     let read =
         |text: &str| policy::parse(text, Path::new("/p/x.policy.toml"), false, Path::new("/p")).expect("a policy");
     let whole = read(POLICY);
@@ -186,19 +180,23 @@ fn every_field_of_a_policy_that_changes_is_told() {
 
 /// Saved audits are compared whole: also the bytes of a script, which no grant speaks of.
 #[test]
-fn a_script_whose_bytes_changed_is_told() {
+fn a_script_whose_bytes_changed_is_reported() {
     let host = host();
     host.tool("t:one", json!({}));
-    let saved = |name: &str| host.put(name, &host.run(&["audit", "--all", "--json"]).1);
-    let old = saved("old.json");
-    assert_eq!(host.diff(&old, &saved("same.json")), SILENT, "the control");
-    fs::write(host.folder.path().join("user_scripts/one/main.py"), "print(2)\n").unwrap();
-    for new in [saved("new.json"), "t:one".to_owned()] {
-        let told = host.diff(&old, &new);
-        assert!(told.contains("/scriptBytes"), "{told}");
+    let diff = |old: &str, new: &str| {
+        let (code, out, err) = host.run(&["diff", old, new]);
+        assert_eq!(code, 0, "{old} {new}: {out}{err}");
+        out
+    };
+    let saved = |name: &str, what: &str| host.put(name, host.run(&["audit", what, "--json"]).1);
+    let old = saved("old.json", "--all");
+    assert_eq!(diff(&old, &saved("same.json", "--all")), SILENT, "the control");
+    host.put("user_scripts/one/main.py", "print(2)\n");
+    for new in [&saved("new.json", "--all"), "t:one"] {
+        let said = diff(&old, new);
+        assert!(said.contains("/scriptBytes"), "{said}");
     }
-    let one = host.put("one.json", &host.run(&["audit", "t:one", "--json"]).1);
-    assert_eq!(host.diff(&one, "t:one"), SILENT);
+    assert_eq!(diff(&saved("one.json", "t:one"), "t:one"), SILENT);
     for (bad, why) in [("{}", "missing field `tool`"), ("[3]", "not an object"), ("oops", "expected")] {
         let (code, _, err) = host.run(&["diff", &host.put("bad.json", bad), "t:one"]);
         assert!(code == 2 && err.contains(why), "{bad}: {err}");

@@ -3,8 +3,6 @@
 use crate::harness::{Host, host, manifest, script};
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 /// Reorders, clears, hides, drives, and breaks the line.
 const EVIL: &str = "x\u{202e}\u{9b}31m\u{e0041}\u{1b}]0;t\u{7}\nFORGED y";
@@ -37,16 +35,14 @@ fn toml(text: &str) -> String {
     format!("\"{}\"", text.chars().map(|c| format!("\\U{:08X}", u32::from(c))).collect::<String>())
 }
 
-fn write(path: &Path, text: &[u8]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
-}
-
 /// Tools that load with hostile words in them, and files that do not load for theirs.
 fn tools(host: &Host) {
     let handler = |more: Value| json!({ "handler": more });
     let asks = |more: Value| json!({ "securityContext": more });
+    let schema = |of: Value| json!({ "type": "object", "properties": { EVIL: of } });
+    let method =
+        json!({ "type": "service-method", "serviceName": EVIL, "methodName": EVIL, "parameterMap": { EVIL: EVIL } });
+    let capabilities = json!([EVIL, format!("env:{EVIL}")]);
     for (name, more) in [
         ("plain", json!({})),
         (
@@ -56,22 +52,12 @@ fn tools(host: &Host) {
                 "metadata": { "category": EVIL, "author": EVIL, "permissions": [EVIL] },
                 "examples": [{ "description": EVIL, "input": { EVIL: EVIL }, "expectedOutput": { EVIL: EVIL } }],
                 "execution": { "env": { "A": EVIL } },
-                "parameters": { "type": "object", "properties": { EVIL: { "description": EVIL, "enum": [EVIL], "default": EVIL } } },
+                "parameters": schema(json!({ "description": EVIL, "enum": [EVIL], "default": EVIL })),
                 "output": { "type": "object", "properties": { EVIL: { "const": EVIL } }, "required": [EVIL] },
             }),
         ),
-        (
-            "caps",
-            asks(
-                json!({ "requiredCapabilities": [EVIL, format!("env:{EVIL}")], "fileAccess": { "allowRead": ["/srv/x"] } }),
-            ),
-        ),
-        (
-            "method",
-            handler(
-                json!({ "type": "service-method", "serviceName": EVIL, "methodName": EVIL, "parameterMap": { EVIL: EVIL } }),
-            ),
-        ),
+        ("caps", asks(json!({ "requiredCapabilities": capabilities, "fileAccess": { "allowRead": ["/srv/x"] } }))),
+        ("method", handler(method)),
         ("type", handler(json!({ "type": EVIL }))),
         ("key", asks(json!({ EVIL: EVIL }))),
         ("pattern", asks(json!({ "fileAccess": { "allowRead": [EVIL] } }))),
@@ -82,41 +68,33 @@ fn tools(host: &Host) {
         ("version", json!({ "version": EVIL })),
         ("id", json!({ "toolId": EVIL })),
         ("limits", json!({ "limits": { EVIL: 1, "cpuMs": EVIL } })),
-        (
-            "schema",
-            json!({ "parameters": { "type": "object", "properties": { EVIL: { "type": EVIL, "pattern": format!("({EVIL}") } } } }),
-        ),
+        ("schema", json!({ "parameters": schema(json!({ "type": EVIL, "pattern": format!("({EVIL}") })) })),
+        // What a tool left in its own folder refuses the next call, by its name.
+        ("left", asks(json!({ "fileAccess": { "allowWrite": ["out/**"] } }))),
     ] {
         host.tool(&format!("t:{name}"), more);
     }
-    let scripts = host.folder.path().join("user_scripts");
-    let mut beside = manifest(
-        "t:beside",
-        script("main.py", "python"),
-        json!({"securityContext": { "fileAccess": { "allowRead": ["./**", "/srv/**"], "allowWrite": ["out/**"] } }}),
-    );
-    write(&scripts.join(EVIL).join("main.py"), b"print(1)\n");
-    write(&scripts.join(EVIL).join("out/node_modules"), b"");
-    write(&scripts.join(EVIL).join(format!("{EVIL}.tool.json")), beside.to_string().as_bytes());
-    // What a tool left in its own folder refuses the next call, by its name.
-    beside["toolId"] = json!("t:left");
-    beside["securityContext"] = json!({ "fileAccess": { "allowWrite": ["out/**"] } });
-    beside["handler"] = script("main.py", "python");
-    write(&scripts.join("left/main.py"), b"print(1)\n");
-    write(&scripts.join(format!("left/out/{EVIL}/node_modules/x")), b"");
-    write(&scripts.join("left/left.tool.json"), beside.to_string().as_bytes());
-    write(&scripts.join(format!("plain/{EVIL}.tool.json")), b"{\"x\": }");
-    write(&scripts.join(format!("plain/z{EVIL}.tool.json")), b"\xff\xfe{}");
-    let rules = format!(
-        "[files]\nread = [{{ path = \"./**\", why = {0} }}]\nwrite = [{{ path = \"./out/**\", why = {0} }}]\n",
-        toml(EVIL)
-    );
-    let policy =
-        |name: &str, tools: &str| format!("name = \"{name}\"\nwhy = {}\ntools = [{tools}]\n{rules}", toml(EVIL));
-    let policies = host.folder.path().join("sandbox-policies");
-    write(&policies.join(format!("{EVIL}.policy.toml")), policy("hostile", "\"t:beside\", \"t:left\"").as_bytes());
-    write(&policies.join(format!("ignored {EVIL}")), b"");
-    write(&policies.join("default.policy.toml"), policy("default", "\"*\"").replace("write =", "# ").as_bytes());
+    let own = format!("user_scripts/{EVIL}");
+    let files = json!({ "allowRead": ["./**", "/srv/**"], "allowWrite": ["out/**"] });
+    let beside = manifest("t:beside", script("main.py", "python"), asks(json!({ "fileAccess": files })));
+    let rule = |path: &str| format!("[{{ path = \"{path}\", why = {} }}]", toml(EVIL));
+    let policy = |name: &str, tools: &str, write: &str| {
+        let head = format!("name = \"{name}\"\nwhy = {}\ntools = [{tools}]\n", toml(EVIL));
+        format!("{head}[files]\nread = {}\n{write} {}\n", rule("./**"), rule("./out/**"))
+    };
+    for (file, text) in [
+        (format!("{own}/main.py"), "print(1)\n".to_owned()),
+        (format!("{own}/out/node_modules"), String::new()),
+        (format!("{own}/{EVIL}.tool.json"), beside.to_string()),
+        (format!("user_scripts/left/out/{EVIL}/node_modules/x"), String::new()),
+        (format!("user_scripts/plain/{EVIL}.tool.json"), "{\"x\": }".to_owned()),
+        (format!("sandbox-policies/{EVIL}.policy.toml"), policy("hostile", "\"t:beside\", \"t:left\"", "write =")),
+        (format!("sandbox-policies/ignored {EVIL}"), String::new()),
+        ("sandbox-policies/default.policy.toml".to_owned(), policy("default", "\"*\"", "#")),
+    ] {
+        host.put(&file, text);
+    }
+    host.put(&format!("user_scripts/plain/z{EVIL}.tool.json"), b"\xff\xfe{}");
 }
 
 #[test]
@@ -124,25 +102,16 @@ fn no_verb_prints_what_a_terminal_would_obey() {
     let host = host();
     tools(&host);
     let root = host.folder.path().canonicalize().unwrap();
-    let own = root.join("user_scripts").join(EVIL);
-    let (own, policies) = (own.to_str().unwrap().to_owned(), root.join("sandbox-policies"));
-    let policies = policies.to_str().unwrap().to_owned();
+    let at = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let (own, policies) = (at(&format!("user_scripts/{EVIL}")), at("sandbox-policies"));
     let mut watched = Watched(host, Vec::new());
-    let evil_file = format!("{own}/{EVIL}.tool.json");
+    let (evil_file, evil_policy) = (format!("{own}/{EVIL}.tool.json"), format!("{policies}/{EVIL}.policy.toml"));
     for id in ["t:plain", "t:words", "t:beside", "t:left", "t:caps", "t:method", "t:type", "core:run-code", EVIL] {
-        for how in [&[][..], &["--json"], &["--suggest-policy"]] {
-            watched.run(&[&["audit", id], how].concat());
-        }
-        watched.run(&["call", id, "--json", "--input", "{}"]);
+        watched.run(&["audit", id, "--suggest-policy"]);
         watched.run(&["call", id, "--verbose", "--log", "debug", "--input", &json!({ EVIL: EVIL }).to_string()]);
-        watched.run(&["call", id, "--log", "debug,json", &format!("{EVIL}=1")]);
+        watched.run(&["call", id, "--json", "--log", "debug,json", &format!("{EVIL}=1")]);
         watched.run(&["diff", id, "t:plain"]);
-        watched.run(&["test", id]);
     }
-    let missing = format!("@/no{EVIL}");
-    let here = format!("read:{}", root.join("user_scripts").display());
-    let (write_there, reach) = (format!("write:/{EVIL}"), format!("reach:{EVIL}"));
-    let evil_policy = format!("{policies}/{EVIL}.policy.toml");
     for arguments in [
         &["list"][..],
         &["list", "--json"],
@@ -155,15 +124,17 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         &["audit", "--all"],
         &["audit", "--all", "--json"],
         &["audit", "t:beside", "--probe"],
-        &["audit", "--who-can", &here],
-        &["audit", "--who-can", &write_there],
-        &["audit", "--who-can", &reach],
+        &["audit", "--who-can", &format!("read:{}", at("user_scripts"))],
+        &["audit", "--who-can", &format!("write:/{EVIL}")],
+        &["audit", "--who-can", &format!("reach:{EVIL}")],
         &["audit", "--who-can", EVIL],
         &["audit", "--call", EVIL],
+        &["audit", EVIL],
+        &["audit", EVIL, "--json"],
         &["call", "t:plain", EVIL],
         &["call", "t:plain", &format!("--x{EVIL}")],
         &["call", "t:plain", "--timeout-ms", EVIL],
-        &["call", "t:plain", "--input", &missing],
+        &["call", "t:plain", "--input", &format!("@/no{EVIL}")],
         &["call", "t:plain", "--input", EVIL],
         &["call", "core:execute-script", &format!("scriptPath={EVIL}")],
         &["diff", &evil_file, "t:words"],
@@ -175,6 +146,7 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         &["doctor", "--json"],
         &["schema", EVIL],
         &[EVIL],
+        &["test", EVIL],
         &["test", "--all"],
     ] {
         watched.run(arguments);
@@ -185,24 +157,38 @@ fn no_verb_prints_what_a_terminal_would_obey() {
         let id = serde_json::from_str::<Value>(record).unwrap()["call"].as_str().unwrap().to_owned();
         watched.run(&["audit", "--call", &id]);
     }
-    let request = |id: u64, method: &str, params: Value| {
-        format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
+    let client = json!({ "name": EVIL, "version": "1" });
+    let messages = [
+        ("initialize", json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client })),
+        ("tools/list", json!({})),
+        ("tools/call", json!({ "name": "t__words", "arguments": { EVIL: EVIL } })),
+        (EVIL, json!({})),
+        ("tools/call", json!({ "name": EVIL })),
+    ];
+    let request = |(id, (method, params)): (usize, &(&str, Value))| {
+        format!("{}\n", json!({ "jsonrpc": "2.0", "id": id + 1, "method": method, "params": params }))
     };
-    let begin =
-        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": EVIL, "version": "1" } });
-    let mut input =
-        request(1, "initialize", begin) + &request(2, "tools/list", json!({})) + &request(4, EVIL, json!({}));
-    input += &request(3, "tools/call", json!({ "name": "t__words", "arguments": { EVIL: EVIL } }));
-    input += &request(5, "tools/call", json!({ "name": EVIL }));
+    let input: String = messages.iter().enumerate().map(request).collect();
     watched.with_input(&["serve", "--stdio", "--log", "debug"], &input);
+    let there = "\u{202e}";
     for broken in [
-        format!("{} = 1\nname = {}\n[files]\nread = [{{ path = {0}, why = \"\" }}]\n", toml(EVIL), toml(EVIL)),
+        format!("{0} = 1\nname = {0}\n[files]\nread = [{{ path = {0}, why = \"\" }}]\n", toml(EVIL)),
         format!("name = \"x{}", EVIL.replace('\n', " ")),
         format!("name = \"z\"\nwhy = \"w\"\ntools = [{0}]\nfolders = [{0}]\nmode = {0}\n", toml(EVIL)),
-        "name = \"z\"\nwhy = \"w\"\ntools = [\"t:plain\"]\nfolders = [\"no\u{202e}\"]\n[files]\nread = [{ path = \"/opt/\u{202e}\", why = \"\u{202e}\" }]\n[runtimes]\npython = { path = \"/opt/\u{202e}\", why = \"w\" }\n".into(),
+        format!(
+            "name = \"z\"\nwhy = \"w\"\ntools = [\"t:plain\"]\nfolders = [\"no{there}\"]\n\
+             [files]\nread = [{{ path = \"/opt/{there}\", why = \"{there}\" }}]\n\
+             [runtimes]\npython = {{ path = \"/opt/{there}\", why = \"w\" }}\n"
+        ),
     ] {
-        write(Path::new(&format!("{policies}/z.policy.toml")), broken.as_bytes());
-        for arguments in [&["check"][..], &["call", "t:plain", "--log", "debug"], &["audit", "t:plain"], &["doctor"], &["diff", &policies, "t:plain"]] {
+        watched.0.put("sandbox-policies/z.policy.toml", broken);
+        for arguments in [
+            &["check"][..],
+            &["call", "t:plain", "--log", "debug"],
+            &["audit", "t:plain"],
+            &["doctor"],
+            &["diff", &policies, "t:plain"],
+        ] {
             watched.run(arguments);
         }
     }

@@ -1,0 +1,257 @@
+//! `audit` as a person meets it: who can reach a path, what would grant what is refused, and what is tried.
+
+use crate::harness::{Host, Playground, Who, host};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+const DEFAULT: &str = include_str!("../../sandbox-policies/default.policy.toml");
+
+/// The builtin tools write `.cache` beside the script that a call names: that can be in any folder below a base.
+#[test]
+fn who_can_counts_every_folder_a_script_may_lie_in() {
+    let host = host();
+    let root = host.folder.path().canonicalize().unwrap();
+    host.put("sandbox-policies/core.policy.toml", include_str!("../../sandbox-policies/core.policy.toml"));
+    fs::create_dir_all(root.join("user_scripts/demo/.cache/deep")).unwrap();
+    host.put("user_scripts/demo/s.py", "");
+    symlink(root.join("user_scripts"), root.join("link")).unwrap();
+    let whole = "if the script that it runs lies in a folder above it";
+    let part = "a part of it, if the script that it runs lies there or below";
+    for (question, how) in [
+        ("write:user_scripts", Some(part)),
+        ("write:user_scripts/demo", Some(part)),
+        ("write:user_scripts/demo/not-there-yet", None),
+        ("write:user_scripts/demo/.cache", Some(whole)),
+        ("write:user_scripts/demo/.cache/deep/x", Some(whole)),
+        ("write:user_scripts/.cache/x", Some(whole)),
+        ("write:link/demo", Some(part)),
+        ("write:", Some(part)),
+        ("write:user_scripts/demo/s.py", None),
+        ("write:elsewhere", None),
+        ("write:state", None),
+        ("read:user_scripts/demo", Some(whole)),
+        ("read:link", Some(whole)),
+    ] {
+        let asked = question.replace(':', &format!(":{}/", root.display()));
+        let said = host.json(&["audit", "--who-can", &asked]);
+        let answers = said["answers"].as_array().unwrap();
+        let found = answers.iter().find(|answer| answer["tool"] == "core:execute-python-script@1.0.0");
+        assert_eq!(found.map(|answer| answer["how"].as_str().unwrap()), how, "{question}: {said}");
+    }
+    // The same where the folder of scripts is named through a link.
+    let asked = format!("write:{}/user_scripts/demo", root.display());
+    let (_, text, _) = host.run(&["--scripts", root.join("link").to_str().unwrap(), "audit", "--who-can", &asked]);
+    assert!(text.contains("core:execute-python-script") && text.contains(part), "{text}");
+}
+
+/// The report of a large registry is printed as it is made: it takes no more memory than the list of its tools.
+#[test]
+fn a_report_of_every_tool_is_not_held_in_memory() {
+    let host = host();
+    for n in 0..600 {
+        host.tool(&format!("t:many{n}"), json!({}));
+    }
+    let printed = host.path("printed.json");
+    let peak = |arguments: &[&str]| -> u64 {
+        let python = "import resource, subprocess, sys\n\
+                      subprocess.run(sys.argv[2:], stdout=open(sys.argv[1], 'wb'), check=True)\n\
+                      print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n";
+        let mut command = std::process::Command::new("/usr/bin/python3");
+        command.args(["-c", python]).args([printed.as_os_str(), host.process().get_program()]);
+        command.args(host.process().get_args()).args(arguments).env("XDG_STATE_HOME", host.path("state"));
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {arguments:?}"))
+    };
+    let (list, audit) = (peak(&["list"]), peak(&["audit", "--all", "--json"]));
+    assert!(audit < list + 15 * 1024, "KiB: list {list}, audit {audit}");
+    let whole: Value = serde_json::from_slice(&fs::read(&printed).unwrap()).unwrap();
+    assert_eq!(whole["tools"].as_array().unwrap().len(), 605, "the builtin ones too");
+}
+
+impl Host {
+    fn suggested(&self, id: &str) -> String {
+        let (code, out, err) = self.run(&["audit", id, "--suggest-policy"]);
+        assert_eq!(code, 0, "{err}");
+        out
+    }
+
+    /// The policy that governs a tool, where calls of it are not refused.
+    fn governed(&self, id: &str) -> Value {
+        let audit = self.json(&["audit", id]);
+        assert_eq!(audit["refused"], Value::Null, "{audit}");
+        audit["policy"].clone()
+    }
+}
+
+#[test]
+fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_says_so() {
+    let host = host();
+    let asks = |files: Value| json!({ "securityContext": { "fileAccess": files } });
+    host.tool("t:mixed", asks(json!({ "allowWrite": [".", "out/**"] })));
+    let text = host.suggested("t:mixed");
+    let (comment, policy) = text.split_once("\nname = ").unwrap_or_else(|| panic!("{text}"));
+    assert!(comment.contains("No policy can give t:mixed this, so every call is refused"), "{text}");
+    assert!(comment.contains("write .: the tool's own"), "{text}");
+    let write = policy.split_once("write = [").unwrap().1;
+    assert!(write.contains("\"./out/**\"") && !write.contains("\"./**\""), "{text}");
+    // Nothing that a policy could give: no policy.
+    host.tool("t:none", asks(json!({ "allowRead": ["/proc/**"], "allowWrite": ["."] })));
+    let text = host.suggested("t:none");
+    assert!(!text.contains("name = ") && text.contains("none is suggested"), "{text}");
+}
+
+#[test]
+fn what_is_refused_for_want_of_a_name_is_given_one() {
+    let host = host();
+    host.put("sandbox-policies/default.policy.toml", DEFAULT);
+    let code = ["call", "core:run-code", "--input", r#"{"language": "python", "code": "print(1)"}"#];
+    let (exit, _, err) = host.run(&code);
+    let hint = "`toolhost audit core:run-code --suggest-policy` prints what would grant it";
+    assert!(exit == 3 && err.contains(hint), "{err}");
+    let text = host.suggested("core:run-code");
+    assert!(text.contains("tools = [\"core:run-code\"]") && !text.contains("none is suggested"), "{text}");
+    host.policy(&text);
+    assert_eq!(host.governed("core:run-code"), "core-run-code");
+    let (_, _, err) = host.run(&code);
+    assert!(!err.contains("SecurityError"), "{err}");
+}
+
+/// `--out` writes a new file, whole, that loads as it stands; what is there is not written over.
+#[test]
+fn a_suggestion_is_written_to_a_new_file() {
+    let host = host();
+    host.tool("t:own", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/*.csv"] } } }));
+    host.put("sandbox-policies/default.policy.toml", DEFAULT);
+    let file = host.path("sandbox-policies/t-own.policy.toml");
+    let printed = host.suggested("t:own");
+    let out = || host.run(&["audit", "t:own", "--suggest-policy", "--out", file.to_str().unwrap()]).0;
+    assert_eq!((out(), fs::read_to_string(&file).unwrap()), (0, printed.clone()));
+    assert_eq!(host.governed("t:own"), "t-own");
+    assert!(out() != 0 && fs::read_to_string(&file).unwrap() == printed);
+}
+
+/// A second policy that names the tool would stop everything, so the fix is in the first one's `folders`.
+#[test]
+fn a_policy_that_is_for_another_folder_is_named_with_its_fix() {
+    let host = host();
+    host.put("sandbox-policies/default.policy.toml", DEFAULT);
+    host.tool("t:moved", json!({ "securityContext": { "fileAccess": { "allowWrite": ["out/**"] } } }));
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = [{ path = \"./out/**\", why = \"w\" }]\n";
+    let for_folder = |folder: &str| {
+        let head = format!("name = \"mine\"\nwhy = \"w\"\ntools = [\"t:moved\"]\nfolders = [\"{folder}\"]\n");
+        host.put("sandbox-policies/mine.policy.toml", head + rules);
+    };
+    for_folder("user_scripts/old");
+    let folder = host.folder.path().canonicalize().unwrap().join("user_scripts/moved").display().to_string();
+    let parts = ["`mine`", "mine.policy.toml:4", "user_scripts/old", &folder, "to `folders` there"];
+    let (code, _, refusal) = host.run(&["call", "t:moved"]);
+    assert_eq!(code, 3, "{refusal}");
+    let suggested = host.suggested("t:moved");
+    for text in [&host.run(&["audit", "t:moved"]).1, &refusal, &suggested, &host.run(&["check"]).1] {
+        parts.iter().for_each(|part| assert!(text.contains(part), "{part} is missing: {text}"));
+    }
+    assert!(suggested.lines().all(|line| line.starts_with('#') || line.is_empty()), "{suggested}");
+    for_folder("user_scripts/moved");
+    assert_eq!(host.governed("t:moved"), "mine");
+    let (_, check, _) = host.run(&["check"]);
+    assert!(!check.contains("`folders` are for tools"), "{check}");
+}
+
+/// (name, allowRead, home of the host, what is made in the tool's folder with its mode)
+type Case<'a> = (&'a str, &'a [&'a str], &'a str, &'a [(&'a str, u32)]);
+
+/// Where nothing of it may be called wrong: what every call has of its own stands there, empty.
+const PLAIN: [Case; 11] = [
+    ("nothing", &[], "", &[]),
+    ("elsewhere", &["/usr/share/**"], "", &[]),
+    // The folder of a near name stands there, empty, above a grant.
+    ("near", &["self", "$ROOT/user_scripts/near-other/deep/**"], "", &[]),
+    ("home-proc", &["self"], "/proc", &[]),
+    ("home-root", &["self"], "/", &[]),
+    ("home-dev", &["self"], "/dev", &[]),
+    ("home-etc", &["self"], "/etc", &[]),
+    ("home-usr", &["self"], "/usr", &[]),
+    ("home-var", &["self"], "/var", &[]),
+    ("home-run", &["self"], "/run", &[]),
+    ("home-in-grant", &["./**"], "$ROOT/user_scripts/home-in-grant/h", &[("h/.bashrc", 0o644)]),
+];
+
+/// What its own mode closes to the user of a call.
+const CLOSED: [Case; 4] = [
+    ("shadow", &["/etc/shadow"], "", &[]),
+    ("closed-file", &["data/a.csv"], "", &[("data/a.csv", 0o000)]),
+    ("closed-pattern", &["data/*.csv"], "", &[("data/a.csv", 0o200), ("data/b.csv", 0o644)]),
+    ("closed-folder", &["data/**"], "", &[("data/", 0o300)]),
+];
+
+/// What a probe tried and found to be otherwise than `audit` says.
+fn wrong(playground: &Playground, (name, _, home, _): Case) -> Vec<Value> {
+    let mut command = playground.host();
+    if !home.is_empty() {
+        command.env("HOME", home.replace("$ROOT", &playground.base.display().to_string()));
+    }
+    let output = command.args(["audit", &format!("esc:{name}"), "--probe", "--json"]).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{name}: {e}: {output:?}"));
+    found["tried"].as_array().unwrap().iter().filter(|t| t["asSaid"] == false).cloned().collect()
+}
+
+/// A playground with a tool for each case.
+fn cases(who: Who, below: &str, cases: &[Case]) -> Playground {
+    let playground = Playground::new(who, below);
+    let root = playground.base.display().to_string();
+    fs::create_dir_all(playground.path("user_scripts/near-other/deep")).unwrap();
+    for (name, read, _, made) in cases {
+        let read: Vec<String> = read.iter().map(|path| path.replace("$ROOT", &root)).collect();
+        let asks = json!({ "securityContext": { "fileAccess": { "allowRead": read } } });
+        let folder = playground.tool(name, "python", "print(1)\n", asks);
+        for (file, _) in *made {
+            let path = folder.join(file);
+            fs::create_dir_all(if file.ends_with('/') { &path } else { path.parent().unwrap() }).unwrap();
+            if !file.ends_with('/') {
+                fs::write(path, "x").unwrap();
+            }
+        }
+    }
+    let near = format!("{root}/user_scripts/near-other/deep/**");
+    playground.allow("esc", "esc:*", &["./**", "/usr/share/**", "/etc/shadow", &near], &[]);
+    playground.settle();
+    for (name, _, _, made) in cases {
+        for (file, mode) in *made {
+            let path = playground.path(&format!("user_scripts/{name}/{file}"));
+            fs::set_permissions(path, fs::Permissions::from_mode(*mode)).unwrap();
+        }
+    }
+    playground
+}
+
+/// A probe fails only where something differs from what `audit` says. What lies below /tmp is shown by another way.
+#[test]
+fn a_probe_finds_nothing_wrong_where_all_is_as_audit_says() {
+    for below in ["/var/tmp", "/tmp"] {
+        let playground = cases(Who::ours(), below, &PLAIN);
+        let other = |name: &str| !name.starts_with("home-") || name == "home-in-grant";
+        for case in PLAIN.into_iter().filter(|case| below != "/tmp" || other(case.0)) {
+            assert_eq!(wrong(&playground, case), Vec::<Value>::new(), "{} below {below}", case.0);
+        }
+    }
+}
+
+/// A path that is closed by its owner and mode is reported with that reason: no layer failed.
+#[test]
+fn a_probe_says_of_a_file_that_its_own_mode_closes_it() {
+    for who in Who::both() {
+        let playground = cases(who, "/var/tmp", &CLOSED);
+        for case @ (name, ..) in CLOSED {
+            let wrong = wrong(&playground, case);
+            let by_mode = |tried: &Value| tried["closed"].as_str().is_some_and(|why| why.starts_with("mode 0"));
+            assert!(wrong.iter().all(by_mode), "{name} as {who:?}: {wrong:?}");
+            let closed = name != "shadow" || who == Who::User;
+            assert_eq!(!wrong.is_empty(), closed, "{name} as {who:?}: {wrong:?}");
+            if closed {
+                let text = playground.cli(&["audit", &format!("esc:{name}"), "--probe"]).text();
+                assert!(text.contains("blocked although granted") && !text.contains("do not run"), "{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The command line, one file for each group of verbs.
+
+mod audit;
+mod call;
+mod check;
+mod diff;
+mod hostile;
+mod new;

@@ -10,7 +10,7 @@ const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: HOUSE, ..CA
 const ENDING: Case = Case { wall: "namespaces", promises: "P23", control: Control::Quiet, ..CASE };
 
 const fn over(part: &'static str) -> Verdict {
-    Ends("ResourceLimitError", 1, part, part)
+    Ends("ResourceLimitError", part, part)
 }
 
 pub const LIMITS: &[Case] = &[
@@ -28,6 +28,7 @@ pub const LIMITS: &[Case] = &[
         policy: "[limits]\nmemory_bytes = 67108864\n",
         probe: r#"{"do":"memory","n":268435456}"#,
         held: over("memoryBytes (67108864 bytes)"),
+        control: Control::None("the row above"),
         ..LIMIT
     },
     Case {
@@ -36,6 +37,7 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"limits":{"cpuMs":150}}"#,
         probe: r#"{"do":"spin","n":4000}"#,
         held: over("cpuMs (150 ms)"),
+        control: Control::None("the next row spins ten times as long under the limits of the house"),
         ..LIMIT
     },
     Case {
@@ -44,7 +46,7 @@ pub const LIMITS: &[Case] = &[
         promises: "P15",
         manifest: r#"{"execution":{"timeoutMs":400}}"#,
         probe: r#"{"do":"spin","n":1500}"#,
-        held: Ends("TimeoutError", 1, "timed out", "timed out"),
+        held: Ends("TimeoutError", "timed out", "timed out"),
         ..LIMIT
     },
     Case {
@@ -53,7 +55,7 @@ pub const LIMITS: &[Case] = &[
         promises: "P15",
         manifest: r#"{"execution":{"timeoutMs":400}}"#,
         probe: r#"{"do":"sleep","n":1500}"#,
-        held: Ends("TimeoutError", 1, "timed out", "timed out"),
+        held: Ends("TimeoutError", "timed out", "timed out"),
         ..LIMIT
     },
     Case {
@@ -63,7 +65,8 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"execution":{"timeoutMs":20000}}"#,
         policy: "[limits]\ntimeout_ms = 400\n",
         probe: r#"{"do":"sleep","n":1500}"#,
-        held: Ends("TimeoutError", 1, "timed out", "timed out"),
+        held: Ends("TimeoutError", "timed out", "timed out"),
+        control: Control::None("the row above"),
         ..LIMIT
     },
     Case {
@@ -132,7 +135,7 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"limits":{"inputBytes":1024}}"#,
         probe: r#"{"do":"nothing"}"#,
         padding: 4096,
-        held: Refused("ParameterValidationError", 2, "inputBytes (1024 bytes)"),
+        held: Refused("ParameterValidationError", "inputBytes (1024 bytes)"),
         ..LIMIT
     },
     Case {
@@ -184,19 +187,14 @@ pub const LIMITS: &[Case] = &[
     Case {
         name: "a crash",
         probe: r#"{"do":"crash"}"#,
-        held: Ends(
-            "ScriptError",
-            1,
-            "Script was killed by signal",
-            "the module trapped: wasm trap: wasm `unreachable`",
-        ),
+        held: Ends("ScriptError", "Script was killed by signal", "the module trapped: wasm trap: wasm `unreachable`"),
         ..ENDING
     },
     Case {
         name: "a complaint on stderr, where that is failure",
         manifest: r#"{"execution":{"stderr":"error"}}"#,
         probe: r#"{"do":"log","n":5}"#,
-        held: Ends("ScriptError", 1, "counts as failure: xxxxx", "counts as failure: xxxxx"),
+        held: Ends("ScriptError", "counts as failure: xxxxx", "counts as failure: xxxxx"),
         control: HOUSE,
         ..ENDING
     },
@@ -204,7 +202,7 @@ pub const LIMITS: &[Case] = &[
         name: "an entry point that is not there",
         manifest: r#"{"handler":{"entryPoint":"nothing"}}"#,
         probe: r#"{"do":"nothing"}"#,
-        held: Ends("ScriptError", 1, "nothing", "no export `nothing`"),
+        held: Ends("ScriptError", "nothing", "no export `nothing`"),
         control: HOUSE,
         ..ENDING
     },

@@ -6,6 +6,10 @@ use Verdict::{Denied, Ends, Refused, Says};
 /// The same probe under the limits of the house.
 const HOUSE: Control = Control::Granted { manifest: "{}", policy: "", ends: Says("ok"), changes: &[] };
 const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: HOUSE, ..CASE };
+const TIMED: Case =
+    Case { wall: "namespaces", promises: "P15", held: Ends("TimeoutError", "timed out", "timed out"), ..LIMIT };
+const OUTPUT: Case = Case { wall: "limits", promises: "P16 P17", ..LIMIT };
+const VARIABLE: Case = Case { wall: "environment", promises: "P12", ..LIMIT };
 /// No grant decides how a tool ends: the control is a tool that does nothing of the kind.
 const ENDING: Case = Case { wall: "namespaces", promises: "P23", control: Control::Quiet, ..CASE };
 
@@ -42,32 +46,24 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "a busy loop at the time limit",
-        wall: "namespaces",
-        promises: "P15",
         manifest: r#"{"execution":{"timeoutMs":400}}"#,
         probe: r#"{"do":"spin","n":1500}"#,
-        held: Ends("TimeoutError", "timed out", "timed out"),
-        ..LIMIT
+        ..TIMED
     },
     Case {
         name: "a sleep at the time limit",
-        wall: "namespaces",
-        promises: "P15",
         manifest: r#"{"execution":{"timeoutMs":400}}"#,
         probe: r#"{"do":"sleep","n":1500}"#,
-        held: Ends("TimeoutError", "timed out", "timed out"),
-        ..LIMIT
+        ..TIMED
     },
     Case {
         name: "the policy's time limit",
-        wall: "namespaces",
         promises: "P5 P15",
         manifest: r#"{"execution":{"timeoutMs":20000}}"#,
         policy: "[limits]\ntimeout_ms = 400\n",
         probe: r#"{"do":"sleep","n":1500}"#,
-        held: Ends("TimeoutError", "timed out", "timed out"),
         control: Control::None("the row above"),
-        ..LIMIT
+        ..TIMED
     },
     Case {
         name: "scratch over its limit",
@@ -112,22 +108,18 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "output over its limit",
-        wall: "limits",
-        promises: "P16 P17",
         manifest: r#"{"limits":{"outputBytes":1024}}"#,
         probe: r#"{"do":"flood","n":1023}"#,
         held: over("outputBytes (1024 bytes)"),
         control: Control::Granted { manifest: "{}", policy: "", ends: Verdict::Text(1023), changes: &[] },
-        ..LIMIT
+        ..OUTPUT
     },
     Case {
         name: "output that never seems to end",
-        wall: "limits",
-        promises: "P16 P17",
         probe: r#"{"do":"flood","n":4000000000}"#,
         held: over("outputBytes (1048576 bytes)"),
         control: Control::Quiet,
-        ..LIMIT
+        ..OUTPUT
     },
     Case {
         name: "input over its limit",
@@ -151,8 +143,6 @@ pub const LIMITS: &[Case] = &[
     // Variables.
     Case {
         name: "a variable of the host",
-        wall: "environment",
-        promises: "P12",
         probe: r#"{"do":"variable","path":"SECRET"}"#,
         held: Denied("ENOENT", "ENOENT"),
         control: Control::Granted {
@@ -161,27 +151,23 @@ pub const LIMITS: &[Case] = &[
             ends: Says("ok"),
             changes: &[],
         },
-        ..LIMIT
+        ..VARIABLE
     },
     Case {
         name: "HOME is scratch",
-        wall: "environment",
-        promises: "P12",
         probe: r#"{"do":"variable","path":"HOME"}"#,
         held: Says("/tmp"),
         control: Control::None("it is the house's"),
-        ..LIMIT
+        ..VARIABLE
     },
     Case {
         name: "PATH is not the host's",
-        wall: "environment",
-        promises: "P12",
         probe: r#"{"do":"variable","path":"PATH"}"#,
         held: Says("/usr/bin:/bin"),
         // A module starts no program.
         wasi: Some(Denied("ENOENT", "ENOENT")),
         control: Control::None("it is the house's"),
-        ..LIMIT
+        ..VARIABLE
     },
     // Endings.
     Case {

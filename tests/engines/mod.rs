@@ -12,7 +12,7 @@ mod limits;
 mod network;
 mod refusals;
 
-use crate::harness::{Playground, Who, is_root, skipped};
+use crate::harness::{Playground, Who, finish, is_root, skipped};
 use crate::http::Web;
 use crate::network::World;
 use serde_json::{Value, json};
@@ -118,15 +118,13 @@ fn in_folders() -> impl Iterator<Item = &'static Case> {
 #[derive(Clone, Copy)]
 enum Host<'a> {
     Server(&'a Web),
-    /// Single calls in a world with hosts.
-    World(&'a World),
+    /// A server in a world with hosts, at a socket of this name.
+    World(&'a World, &'a str),
 }
 
-/// The outcome of a call, what the person reads, and what the call changed outside: files of its folder, or who came
-/// to the hosts of the world.
+/// The outcome of a call, and what the call changed outside: files of its folder, or who came to the hosts of the world.
 struct Seen {
     outcome: Value,
-    person: String,
     changes: Vec<String>,
 }
 
@@ -216,12 +214,11 @@ impl Row<'_> {
         }
         let web = match host {
             Host::Server(web) => web,
-            Host::World(world) => {
-                let mut ended = None;
-                let mut changes = world.heard(|| ended = Some(world.call(&tool, &input)));
+            Host::World(world, socket) => {
+                let mut outcome = Value::Null;
+                let mut changes = world.heard(|| outcome = self.call_at(socket, &tool, &input));
                 changes.retain(|line| !line.starts_with("dns"));
-                let ended = ended.unwrap();
-                return Seen { outcome: ended.out, person: ended.stderr, changes };
+                return Seen { outcome, changes };
             }
         };
         let before = self.playground.state_below(&own, &[]);
@@ -235,13 +232,21 @@ impl Row<'_> {
         let paths: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
         let changed = paths.into_iter().filter(|path| before.get(*path) != after.get(*path));
         let changes = changed.map(|path| path.strip_prefix(&own).unwrap_or(path).display().to_string()).collect();
-        let person = outcome["error"]["person"].as_str().unwrap_or_default().to_owned();
-        Seen { outcome, person, changes }
+        Seen { outcome, changes }
+    }
+
+    fn call_at(&self, socket: &str, tool: &str, input: &Value) -> Value {
+        let mut curl = self.playground.outside("/usr/bin/curl");
+        curl.args(["-gsS", "--unix-socket", socket, "-H", "Content-Type: application/json", "--data-binary", "@-"]);
+        curl.arg(format!("http://localhost/v1/tools/{tool}/calls"));
+        let ended = finish(curl, input.to_string().as_bytes());
+        assert!(ended.out.is_object(), "{ended:?}");
+        ended.out
     }
 
     fn judged(&self, wanted: Verdict, changes: &[&str], seen: &Seen) -> Result<(), String> {
         if !self.fits(wanted, seen) {
-            let about: String = format!("{} {}", seen.outcome, seen.person).chars().take(900).collect();
+            let about: String = seen.outcome.to_string().chars().take(900).collect();
             return Err(format!("wanted {wanted:?}, got {about}"));
         }
         if seen.changes != changes {
@@ -253,6 +258,7 @@ impl Row<'_> {
     fn fits(&self, wanted: Verdict, seen: &Seen) -> bool {
         let ((kind, message), outcome) = (seen.error(), &seen.outcome);
         let (ended_well, answer) = (outcome["success"] == true, &outcome["outputData"]);
+        let more = |name: &str| outcome["error"][name].as_str().unwrap_or_default();
         let of = |script, module| if self.engine == 0 { script } else { module };
         match wanted {
             Verdict::Says(word) => ended_well && *answer == json!({"did": self.fill(word)}),
@@ -261,8 +267,7 @@ impl Row<'_> {
             Verdict::Logs(part) => self.fits(Verdict::Says("ok"), seen) && outcome["logs"].to_string().contains(part),
             Verdict::Ends(wanted, script, module) => {
                 let part = of(script, module);
-                let details = outcome["error"]["details"].as_str().unwrap_or_default();
-                kind == wanted && answer.is_null() && (message.contains(part) || details.contains(part))
+                kind == wanted && answer.is_null() && (message.contains(part) || more("details").contains(part))
             }
             Verdict::Refused(wanted, part) => {
                 let record = self.playground.records().pop().unwrap_or_default();
@@ -270,7 +275,7 @@ impl Row<'_> {
                     && answer.is_null()
                     && (&record["call"], &record["decision"]) == (&outcome["id"], &json!("refused"))
                     && !message.contains(&self.playground.base.display().to_string())
-                    && (message.contains(part) || seen.person.contains(part))
+                    && (message.contains(part) || more("person").contains(part))
             }
             Verdict::Unloaded(part) => {
                 let refused = Verdict::Refused("ToolNotFoundError", "is not loaded: its manifest has a fault");

@@ -43,36 +43,35 @@ fn peak_mib(server: &Server) -> u64 {
 
 #[test]
 fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
-    for playground in Who::both().map(|who| Playground::new(who, "/var/tmp")) {
-        // 50 KB of text that take the compiler gigabytes.
-        let bomb = costly(1000, 1000);
-        for name in ["bomb", "again"] {
-            playground.tool(name, "wasm", &bomb, json!({"execution": {"timeoutMs": 60_000}}));
-        }
-        playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
-        playground.settle();
-        let mut server = Server::start(&playground);
-        let bombs: Vec<u64> = (0..3).map(|n| server.call_n("bomb", n)).collect();
-        wait_for("a compiler runs", || compilers(&playground) > 0);
-        let good = server.call_n("good", 0);
-        let answers = server.answers_within(&[bombs.as_slice(), &[good]].concat(), Duration::from_secs(60));
-        assert_eq!(words(&answers[&good]), "1", "{answers:?}");
-        for id in &bombs {
-            let said = words(&answers[id]);
-            assert!(kind(&answers[id]).contains("ResourceLimitError"), "{said}");
-            let limit =
-                said.contains("compiling the module takes more than 2") && said.contains("the most for one of its");
-            assert!(limit, "{said}");
-        }
-        let began = Instant::now();
-        let id = server.call_n("again", 0);
-        let said = words(&server.answers_within(&[id], Duration::from_secs(60))[&id]);
-        assert!(said.contains("compiling the module takes more than"), "{said}");
-        let ended = playground.call("esc:again", "{}");
-        assert!(ended.error().1.contains("compiling the module takes more than"), "another host: {ended:?}");
-        assert!(ended.stderr.contains("not tried again for an hour"), "{}", ended.stderr);
-        assert!(began.elapsed() < Duration::from_secs(5), "it was not remembered: {:?}", began.elapsed());
+    // Without a cgroup, which only root has here, the limit is held by looking.
+    let playground = Playground::new(Who::User, "/var/tmp");
+    // 50 KB of text that take the compiler gigabytes.
+    let bomb = costly(1000, 1000);
+    for name in ["bomb", "again"] {
+        playground.tool(name, "wasm", &bomb, json!({"execution": {"timeoutMs": 60_000}}));
     }
+    playground.tool("good", "wasm", GOOD, json!({"execution": {"timeoutMs": 30_000}}));
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let bombs: Vec<u64> = (0..3).map(|n| server.call_n("bomb", n)).collect();
+    wait_for("a compiler runs", || compilers(&playground) > 0);
+    let good = server.call_n("good", 0);
+    let answers = server.answers_within(&[bombs.as_slice(), &[good]].concat(), Duration::from_secs(60));
+    assert_eq!(words(&answers[&good]), "1", "{answers:?}");
+    for id in &bombs {
+        let said = words(&answers[id]);
+        assert!(kind(&answers[id]).contains("ResourceLimitError"), "{said}");
+        let limit = said.contains("compiling the module takes more than 2") && said.contains("the most for one of its");
+        assert!(limit, "{said}");
+    }
+    let began = Instant::now();
+    let id = server.call_n("again", 0);
+    let said = words(&server.answers_within(&[id], Duration::from_secs(60))[&id]);
+    assert!(said.contains("compiling the module takes more than"), "{said}");
+    let ended = playground.call("esc:again", "{}");
+    assert!(ended.error().1.contains("compiling the module takes more than"), "another host: {ended:?}");
+    assert!(ended.stderr.contains("not tried again for an hour"), "{}", ended.stderr);
+    assert!(began.elapsed() < Duration::from_secs(5), "it was not remembered: {:?}", began.elapsed());
 }
 
 /// Forty functions that each take the compiler most of a second, and more time than a module of their size may.
@@ -131,7 +130,7 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
 #[test]
 fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, loops) in [("slow", 60), ("other", 61)] {
+    for (name, loops) in [("slow", 40), ("other", 41)] {
         playground.tool(name, "wasm", &costly(300, loops), json!({"execution": {"timeoutMs": 300}}));
     }
     playground.settle();

@@ -3,9 +3,9 @@
 use super::{CASE, Case, Control, Verdict};
 use Verdict::{Denied, Ends, Refused, Says};
 
-/// The same probe under the limits of the house.
-const HOUSE: Control = Control::Granted { manifest: "{}", policy: "", ends: Says("ok"), changes: &[] };
-const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: HOUSE, ..CASE };
+/// The same probe under the default limits.
+const DEFAULTS: Control = Control::Granted { manifest: "{}", policy: "", ends: Says("ok"), changes: &[] };
+const LIMIT: Case = Case { wall: "cgroup", promises: "P16", control: DEFAULTS, ..CASE };
 const TIMED: Case =
     Case { wall: "namespaces", promises: "P15", held: Ends("TimeoutError", "timed out", "timed out"), ..LIMIT };
 const OUTPUT: Case = Case { wall: "limits", promises: "P16 P17", ..LIMIT };
@@ -41,7 +41,7 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"limits":{"cpuMs":150}}"#,
         probe: r#"{"do":"spin","n":4000}"#,
         held: over("cpuMs (150 ms)"),
-        control: Control::None("the next row spins ten times as long under the limits of the house"),
+        control: Control::None("the next row spins ten times as long under the default limits"),
         ..LIMIT
     },
     Case {
@@ -181,7 +181,7 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"execution":{"stderr":"error"}}"#,
         probe: r#"{"do":"log","n":5}"#,
         held: Ends("ScriptError", "counts as failure: xxxxx", "counts as failure: xxxxx"),
-        control: HOUSE,
+        control: DEFAULTS,
         ..ENDING
     },
     Case {
@@ -189,7 +189,7 @@ pub const LIMITS: &[Case] = &[
         manifest: r#"{"handler":{"entryPoint":"nothing"}}"#,
         probe: r#"{"do":"nothing"}"#,
         held: Ends("ScriptError", "nothing", "no export `nothing`"),
-        control: HOUSE,
+        control: DEFAULTS,
         ..ENDING
     },
 ];

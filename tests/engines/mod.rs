@@ -37,7 +37,7 @@ pub struct Case {
     /// What becomes of the folder before the call; `false` = this machine or user cannot.
     spoil: fn(&Playground, &Path) -> bool,
     /// Puts back what would stay behind.
-    mend: fn(&Path),
+    restore: fn(&Path),
     probe: &'static str,
     /// Bytes of padding in the input.
     padding: usize,
@@ -94,7 +94,7 @@ const CASE: Case = Case {
     manifest: "{}",
     policy: "",
     spoil: |_, _| true,
-    mend: |_| (),
+    restore: |_| (),
     probe: r#"{"do":"nothing"}"#,
     padding: 0,
     held: Verdict::Says("ok"),
@@ -336,7 +336,7 @@ impl Row<'_> {
         } else {
             skipped(1, case.name);
         }
-        (case.mend)(&self.own("held"));
+        (case.restore)(&self.own("held"));
         wrong
     }
 }

@@ -88,7 +88,7 @@ macro_rules! needs {
 pub const REFUSALS: &[Case] = &[
     spoilt("hard link in a write grant", WRITE_OUT, second_name, "out/innocent.txt: has more than one hard link"),
     Case {
-        mend: unmount,
+        restore: unmount,
         ..spoilt("mount point in a read grant", READ_DATA, mount_below, "data/inner is mounted inside the granted")
     },
     spoilt("read grant is a link", READ_DATA, folder_is_a_link, "/data: is a symbolic link"),

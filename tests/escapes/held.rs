@@ -29,7 +29,7 @@ pub const ATTACKS: &[Attack] = &[
 ];
 
 /// A script that holds memory which no process shows.
-struct Held {
+struct Unseen {
     tool: &'static str,
     memory_mib: u64,
     /// What it prints where nothing holds it back.
@@ -37,8 +37,8 @@ struct Held {
     script: &'static str,
 }
 
-const HELD: &[Held] = &[
-    Held {
+const UNSEEN: &[Unseen] = &[
+    Unseen {
         tool: "name",
         memory_mib: 128,
         prints: "300",
@@ -47,7 +47,7 @@ const HELD: &[Held] = &[
          time.sleep(1)\n    os.write(1, b'300')\n    os._exit(0)\n\
          threading.Thread(target=hold).start()\ntime.sleep(0.05)\nlibc.syscall(60, 0)\n",
     },
-    Held {
+    Unseen {
         tool: "texts",
         memory_mib: 256,
         prints: "100",
@@ -55,7 +55,7 @@ const HELD: &[Held] = &[
          os.read(os.open('/proc/self/maps', 0), 1)\n        os.write(w, b'x')\n        time.sleep(9)\n        os._exit(0)\n\
          n = 0\nwhile n < 100:\n    n += len(os.read(r, 100))\ntime.sleep(6)\nprint(n)\nsys.stdout.flush()\nos._exit(0)\n",
     },
-    Held {
+    Unseen {
         tool: "records",
         memory_mib: 64,
         prints: "60",
@@ -64,7 +64,7 @@ const HELD: &[Held] = &[
          for _ in range(60):\n    kept.append(os.open('/proc/self/maps', 0))\n    while os.read(kept[-1], 1 << 22):\n        pass\n\
          time.sleep(1.5)\nprint(len(kept), flush=True)\nos._exit(0)\n",
     },
-    Held {
+    Unseen {
         tool: "swapped",
         memory_mib: 64,
         prints: "480",
@@ -73,7 +73,7 @@ const HELD: &[Held] = &[
          a.setblocking(False)\n    pairs.append((a, b))\n    try:\n        while True:\n            a.send(b'x' * 60000)\n    \
          except BlockingIOError:\n        pass\ntime.sleep(3)\nprint(len(pairs), flush=True)\nos._exit(0)\n",
     },
-    Held {
+    Unseen {
         tool: "buffers",
         memory_mib: 64,
         prints: "400",
@@ -81,7 +81,7 @@ const HELD: &[Held] = &[
          pairs.append((a, b))\n    try:\n        while True:\n            a.send(b'x' * 60000)\n    except BlockingIOError:\n        \
          pass\ntime.sleep(0.5)\nprint(len(pairs))\n",
     },
-    Held {
+    Unseen {
         tool: "locks",
         // The kernel takes about 200 bytes for each.
         memory_mib: 32,
@@ -90,7 +90,7 @@ const HELD: &[Held] = &[
          f = os.open(folder + '/%d' % i, os.O_RDWR | os.O_CREAT)\n    kept.append(f)\n    for at in range(1800, 0, -1):\n        \
          fcntl.fcntl(f, 6, struct.pack('hhqqi4x', at % 2, 0, at * 2, 1, 0))\n        n += 1\ntime.sleep(1.5)\nprint(n)\n",
     },
-    Held {
+    Unseen {
         tool: "watches",
         memory_mib: 32,
         prints: "200000",
@@ -98,7 +98,7 @@ const HELD: &[Held] = &[
          for _ in range(500):\n    e = select.epoll()\n    kept.append(e)\n    for f in fds:\n        e.register(f, 1)\n        n += 1\n\
          time.sleep(1.5)\nprint(n)\n",
     },
-    Held {
+    Unseen {
         tool: "gone",
         memory_mib: 256,
         prints: "1",
@@ -110,7 +110,7 @@ const HELD: &[Held] = &[
 fn what_no_process_shows_ends_the_call_at_its_limit() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
-        for Held { tool: name, memory_mib, script, .. } in HELD {
+        for Unseen { tool: name, memory_mib, script, .. } in UNSEEN {
             for (name, mib) in [(name.to_string(), *memory_mib), (format!("{name}-wide"), 256 << 10)] {
                 playground.tool(&name, "python", script, json!({"limits": {"memoryBytes": mib << 20}}));
             }
@@ -118,7 +118,7 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
         let wide = "[limits]\nmemory_bytes = 274_877_906_944\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n";
         playground.policy("wide", "esc:*", wide);
         playground.settle();
-        for Held { tool: name, .. } in HELD {
+        for Unseen { tool: name, .. } in UNSEEN {
             let mut ended = playground.call(&format!("esc:{name}"), "{}");
             // Samples can be late on a busy machine: then it is judged once more.
             if ended.counted() == "sampled" && ended.kind() != "ResourceLimitError" {
@@ -132,7 +132,7 @@ fn what_no_process_shows_ends_the_call_at_its_limit() {
         if who == Who::ours() {
             std::thread::scope(|scope| {
                 let playground = &playground;
-                for Held { tool: name, prints, .. } in HELD {
+                for Unseen { tool: name, prints, .. } in UNSEEN {
                     scope.spawn(move || {
                         let ended = playground.call(&format!("esc:{name}-wide"), "{}");
                         assert_eq!(ended.out["outputData"].to_string(), *prints, "{name}: {:?}", ended.error());

@@ -387,8 +387,8 @@ fn one_playground(who: Who, below: &str, engine: usize, cases: &[&'static Case])
     let control = quiet.judged(Verdict::Says("ok"), &[], &seen);
     let mut wrong: Vec<String> =
         control.err().map(|why| format!("control of {}: {why}", ENGINES[engine].0)).into_iter().collect();
-    let walls = seen.outcome["walls"].as_array().into_iter().flatten();
-    let counted = walls.into_iter().any(|wall| wall["name"] == "cgroup" && wall["state"] == "cgroup");
+    let mut walls = seen.outcome["walls"].as_array().into_iter().flatten();
+    let counted = walls.any(|wall| wall["name"] == "cgroup" && wall["state"] == "cgroup");
     let unloaded = rows.iter().filter(|row| matches!(row.case.held, Verdict::Unloaded(_)));
     let manifests: Vec<_> = unloaded.map(|row| row.own("held").join(row.manifest()).display().to_string()).collect();
     let check: Vec<&str> = ["check"].into_iter().chain(manifests.iter().map(String::as_str)).collect();

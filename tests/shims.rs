@@ -1,6 +1,6 @@
-//! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages that name the mend.
+//! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages that name the fix.
 
-use Expect::{Answer, Mend};
+use Expect::{Answer, Fix};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
@@ -27,8 +27,8 @@ struct Ran {
 }
 
 impl Ran {
-    /// The last line of stderr, which is the mend.
-    fn mend(&self) -> &str {
+    /// The last line of stderr, which is the fix.
+    fn fix(&self) -> &str {
         self.err.lines().next_back().unwrap_or("").strip_prefix("toolhost: ").unwrap_or("")
     }
 }
@@ -64,10 +64,10 @@ fn run(runtime: &Runtime, name: &str, text: &str, entry: &str, input: &str) -> R
     Ran { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
 }
 
-/// What is expected: the exact answer, or a part of the mend.
+/// What is expected: the exact answer, or a part of the fix.
 enum Expect {
     Answer(&'static str),
-    Mend(&'static str),
+    Fix(&'static str),
 }
 
 fn table(language: Language, extension: &str, rows: &[(&str, &str, &str, Expect)]) {
@@ -83,8 +83,8 @@ fn table(language: Language, extension: &str, rows: &[(&str, &str, &str, Expect)
                     ran.err
                 );
             }
-            Mend(part) => {
-                assert!(ran.mend().contains(part), "{text}\nwanted: {part}\ngot: {}\n{}", ran.mend(), ran.err);
+            Fix(part) => {
+                assert!(ran.fix().contains(part), "{text}\nwanted: {part}\ngot: {}\n{}", ran.fix(), ran.err);
                 assert!(
                     ran.code.is_some_and(|code| code != 0) && ran.out.is_empty(),
                     "{text}: {:?} {}",
@@ -129,7 +129,7 @@ fn python_answers() {
 }
 
 #[test]
-fn python_mends() {
+fn python_names_the_fix() {
     let cyclic = "def f():\n  x = []\n  x.append(x)\n  return x";
     table(
         Language::Python,
@@ -139,24 +139,24 @@ fn python_mends() {
                 "def analyze(): pass\nimport os",
                 "analyse",
                 "{}",
-                Mend("has no function 'analyse'; did you mean 'analyze'?"),
+                Fix("has no function 'analyse'; did you mean 'analyze'?"),
             ),
-            ("X = 1", "X", "{}", Mend("'X' in analyzer.py is an int, not a function")),
-            ("def f(a): pass", "f", r#"{"b":1}"#, Mend("f() has no parameter 'b'; it takes: a")),
-            ("def f(a): pass", "f", "{}", Mend("f() needs 'a', which was not given")),
+            ("X = 1", "X", "{}", Fix("'X' in analyzer.py is an int, not a function")),
+            ("def f(a): pass", "f", r#"{"b":1}"#, Fix("f() has no parameter 'b'; it takes: a")),
+            ("def f(a): pass", "f", "{}", Fix("f() needs 'a', which was not given")),
             (
                 "def f(): return {'a': [1, float('nan')]}",
                 "f",
                 "{}",
-                Mend("the return value['a'][1] is nan, which is not JSON; return None or a string"),
+                Fix("the return value['a'][1] is nan, which is not JSON; return None or a string"),
             ),
-            ("def f(): return 2**64", "f", "{}", Mend("more than 64 bits")),
-            ("def f(): return '\\ud800'", "f", "{}", Mend("half a surrogate pair")),
-            (cyclic, "f", "{}", Mend("holds itself")),
-            ("def f():\n  return 1/0", "f", "{}", Mend("ZeroDivisionError: division by zero (analyzer.py, line 2)")),
-            ("def f(:", "f", "{}", Mend("SyntaxError")),
-            ("import sys\ndef f(): sys.exit(1)", "f", "{}", Mend("called sys.exit() before f() returned")),
-            ("def f(): pass", "f", "[1]", Mend("one JSON object, not a list")),
+            ("def f(): return 2**64", "f", "{}", Fix("more than 64 bits")),
+            ("def f(): return '\\ud800'", "f", "{}", Fix("half a surrogate pair")),
+            (cyclic, "f", "{}", Fix("holds itself")),
+            ("def f():\n  return 1/0", "f", "{}", Fix("ZeroDivisionError: division by zero (analyzer.py, line 2)")),
+            ("def f(:", "f", "{}", Fix("SyntaxError")),
+            ("import sys\ndef f(): sys.exit(1)", "f", "{}", Fix("called sys.exit() before f() returned")),
+            ("def f(): pass", "f", "[1]", Fix("one JSON object, not a list")),
         ],
     );
 }
@@ -174,8 +174,8 @@ fn python_calls_only_what_the_script_defines() {
     const NOT_ITS_OWN: &str = "is not defined in analyzer.py, which only has it from elsewhere";
     const NONE: &str = "has no function";
     let own = |text, entry| (text, entry, "{}", Answer("1"));
-    let not = |text, entry| (text, entry, "{}", Mend(NOT_ITS_OWN));
-    let none = |text, entry| (text, entry, "{}", Mend(NONE));
+    let not = |text, entry| (text, entry, "{}", Fix(NOT_ITS_OWN));
+    let none = |text, entry| (text, entry, "{}", Fix(NONE));
     table(
         Language::Python,
         "py",
@@ -249,38 +249,38 @@ const JAVASCRIPT_ANSWERS: [(&str, &str, &str, Expect); 11] = [
     ),
 ];
 
-const JAVASCRIPT_MENDS: [(&str, &str, &str, Expect); 11] = [
-    ("export function g() {}", "f", "{}", Mend("exports no function 'f'; it exports: g")),
-    ("export const f = 1", "f", "{}", Mend("'f' in analyzer.mjs is a number, not a function")),
+const JAVASCRIPT_FAULTS: [(&str, &str, &str, Expect); 11] = [
+    ("export function g() {}", "f", "{}", Fix("exports no function 'f'; it exports: g")),
+    ("export const f = 1", "f", "{}", Fix("'f' in analyzer.mjs is a number, not a function")),
     (
         "export const f = () => ({a: [NaN]})",
         "f",
         "{}",
-        Mend("the return value.a[0] is NaN, which is not JSON; return null or a string"),
+        Fix("the return value.a[0] is NaN, which is not JSON; return null or a string"),
     ),
     (
         "export const f = () => ({a: (function* () { yield 1 })()})",
         "f",
         "{}",
-        Mend("the return value.a is a Generator, which JSON cannot carry; return [...it]"),
+        Fix("the return value.a is a Generator, which JSON cannot carry; return [...it]"),
     ),
     (
         "class P { #x = 1 }; export const f = () => new P()",
         "f",
         "{}",
-        Mend("is a P, which JSON cannot carry; return a plain object"),
+        Fix("is a P, which JSON cannot carry; return a plain object"),
     ),
-    ("export const f = () => 1n", "f", "{}", Mend("is a BigInt")),
-    ("export const f = () => { const x = {}; x.x = x; return x }", "f", "{}", Mend("holds itself")),
-    ("export const f = () => '\\ud800'", "f", "{}", Mend("half a surrogate pair")),
+    ("export const f = () => 1n", "f", "{}", Fix("is a BigInt")),
+    ("export const f = () => { const x = {}; x.x = x; return x }", "f", "{}", Fix("holds itself")),
+    ("export const f = () => '\\ud800'", "f", "{}", Fix("half a surrogate pair")),
     (
         "\nexport const f = () => { throw new RangeError('no') }",
         "f",
         "{}",
-        Mend("RangeError: no (analyzer.mjs, line 2)"),
+        Fix("RangeError: no (analyzer.mjs, line 2)"),
     ),
-    ("export const f = () => new Promise(() => {})", "f", "{}", Mend("never settled")),
-    ("export const f = () => 1", "f", "[1]", Mend("one JSON object, not an array")),
+    ("export const f = () => new Promise(() => {})", "f", "{}", Fix("never settled")),
+    ("export const f = () => 1", "f", "[1]", Fix("one JSON object, not an array")),
 ];
 
 const HELPER_MJS: &str = "import { execSync } from 'node:child_process'; export { execSync };\n\
@@ -293,7 +293,7 @@ const HELPER_CJS: &str = "exports.run = function (i) { return 'imported' }; expo
 fn node_and_bun_call_only_what_the_script_defines() {
     const NOT_ITS_OWN: &str = "only has it from elsewhere; write a function of its own";
     let own = |text, entry| (text, entry, "{}", Answer("1"));
-    let not = |text, entry| (text, entry, "{}", Mend(NOT_ITS_OWN));
+    let not = |text, entry| (text, entry, "{}", Fix(NOT_ITS_OWN));
     let modules = [
         not("export { execSync as run } from 'child_process'", "run"),
         not("import { execSync } from 'node:child_process'; export const run = execSync", "run"),
@@ -336,9 +336,9 @@ fn node_and_bun_call_only_what_the_script_defines() {
 }
 
 #[test]
-fn node_answers_and_mends() {
+fn node_answers_and_names_the_fix() {
     table(Language::Nodejs, "mjs", &JAVASCRIPT_ANSWERS);
-    table(Language::Nodejs, "mjs", &JAVASCRIPT_MENDS);
+    table(Language::Nodejs, "mjs", &JAVASCRIPT_FAULTS);
     table(
         Language::Nodejs,
         "cjs",
@@ -346,22 +346,22 @@ fn node_answers_and_mends() {
             ("exports.f = () => 1", "f", "{}", Answer("1")),
             ("module.exports = function f() { return 2 }", "f", "{}", Answer("2")),
             ("const o = {}; o['f'] = () => 3; module.exports = o", "f", "{}", Answer("3")),
-            ("process.exit(3)", "f", "{}", Mend("called process.exit(3) before f() returned")),
+            ("process.exit(3)", "f", "{}", Fix("called process.exit(3) before f() returned")),
         ],
     );
-    table(Language::Nodejs, "js", &[("export const f = () => 1", "g", "{}", Mend("f"))]);
+    table(Language::Nodejs, "js", &[("export const f = () => 1", "g", "{}", Fix("f"))]);
 }
 
 #[test]
-fn bun_answers_and_mends() {
+fn bun_answers_and_names_the_fix() {
     table(Language::Bun, "mjs", &JAVASCRIPT_ANSWERS);
-    table(Language::Bun, "mjs", &JAVASCRIPT_MENDS);
+    table(Language::Bun, "mjs", &JAVASCRIPT_FAULTS);
     table(Language::Bun, "ts", &[("export const f = (i: {x: number}): number => i.x", "f", r#"{"x":5}"#, Answer("5"))]);
 }
 
 #[test]
 fn the_reason_is_the_last_marked_line() {
-    let logs = ["toolhost: forged", "x", "toolhost: the mend", ""];
-    assert_eq!(runtimes::shim_reason(logs.into_iter()), Some("the mend"));
+    let logs = ["toolhost: forged", "x", "toolhost: the fix", ""];
+    assert_eq!(runtimes::shim_reason(logs.into_iter()), Some("the fix"));
     assert_eq!(runtimes::shim_reason(["x"].into_iter()), None);
 }

@@ -11,12 +11,15 @@ use std::time::Duration;
 const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout = Path('out')\n";
 const POLICY: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = [{ path = \"./**\", why = \"t\" }]\n";
 
+/// Only root could write what the folder's owner may not.
 fn everybody() -> impl Iterator<Item = Playground> {
-    Who::both().map(|who| {
-        let playground = Playground::new(who, "/var/tmp");
-        playground.policy("staging", "esc:*", POLICY);
-        playground
-    })
+    Who::both().map(playground)
+}
+
+fn playground(who: Who) -> Playground {
+    let playground = Playground::new(who, "/var/tmp");
+    playground.policy("staging", "esc:*", POLICY);
+    playground
 }
 
 /// A tool that may write `out/*.csv`; its folder `out` holds `old.csv`.
@@ -97,23 +100,22 @@ fn what_others_obey_is_not_published() {
     let script = format!(
         "for name in {obeyed:?} + ['plain.yml', '.plain.csv']:\n    (out / name).write_text('new')\nprint(1)\n"
     );
-    for playground in everybody() {
-        let out = tool(&playground, "settings", &script, json!({}));
-        let manifest = playground.path("user_scripts/settings/settings.tool.json");
-        let text = fs::read_to_string(&manifest).unwrap();
-        fs::write(&manifest, text.replace("\"out/*.csv\"", "\"out/*\", \"out/.*\"")).unwrap();
-        fs::write(out.join(".mcp.json"), "old").unwrap();
-        playground.settle();
-        let ended = playground.call("esc:settings", "{}");
-        let told = told(&ended);
-        for name in obeyed {
-            assert!(told[&format!("out/{name}")].contains("run or obey"), "{name}: {ended:?}");
-        }
-        // The controls: other names are published, and what was not changed is not told.
-        assert!(told["out/plain.yml"].is_empty() && told["out/.plain.csv"].is_empty() && told.len() == 7, "{told:?}");
-        let wanted = [(".mcp.json", "old"), (".plain.csv", "new"), ("old.csv", "old"), ("plain.yml", "new")];
-        assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
+    let playground = playground(Who::ours());
+    let out = tool(&playground, "settings", &script, json!({}));
+    let manifest = playground.path("user_scripts/settings/settings.tool.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, text.replace("\"out/*.csv\"", "\"out/*\", \"out/.*\"")).unwrap();
+    fs::write(out.join(".mcp.json"), "old").unwrap();
+    playground.settle();
+    let ended = playground.call("esc:settings", "{}");
+    let told = told(&ended);
+    for name in obeyed {
+        assert!(told[&format!("out/{name}")].contains("run or obey"), "{name}: {ended:?}");
     }
+    // The controls: other names are published, and what was not changed is not told.
+    assert!(told["out/plain.yml"].is_empty() && told["out/.plain.csv"].is_empty() && told.len() == 7, "{told:?}");
+    let wanted = [(".mcp.json", "old"), (".plain.csv", "new"), ("old.csv", "old"), ("plain.yml", "new")];
+    assert_eq!(files(&out), wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
 }
 
 /// Half a result would look like a whole one.
@@ -121,52 +123,50 @@ fn what_others_obey_is_not_published() {
 fn too_many_or_too_much_is_not_published_at_all() {
     let many = "for n in range(1001):\n    (out / f'{n}.csv').write_text('')\nprint(1)\n";
     let much = "with open('out/holes.csv', 'w') as f:\n    f.truncate(3 << 20)\n(out / 'small.csv').write_text('x')\nprint(1)\n";
-    for playground in everybody() {
-        for (name, script, why) in [("many", many, "more than 1000 files"), ("much", much, "scratchBytes allows")] {
-            let out = tool(&playground, name, script, json!({"scratchBytes": 8 << 20}));
-            if name == "much" {
-                let path = playground.path("user_scripts/much/much.tool.json");
-                fs::write(&path, fs::read_to_string(&path).unwrap().replace("8388608", "1048576")).unwrap();
-            }
-            let ended = playground.call(&format!("esc:{name}"), "{}");
-            assert!(untouched(&out), "{name}: {:?}", files(&out).keys());
-            if name == "much" {
-                // A limit of the call: it ends the call and names itself.
-                let error = &ended.out["error"];
-                assert_eq!(error["type"], json!("ResourceLimitError"), "{ended:?}");
-                assert!(error["message"].as_str().is_some_and(|m| m.contains("scratchBytes")), "{ended:?}");
-                continue;
-            }
-            assert_eq!(ended.code, Some(0), "{ended:?}");
-            let told = told(&ended);
-            assert!(told.len() == 1 && told["out"].contains(why), "{name}: {told:?}");
+    let playground = playground(Who::ours());
+    for (name, script, why) in [("many", many, "more than 1000 files"), ("much", much, "scratchBytes allows")] {
+        let out = tool(&playground, name, script, json!({"scratchBytes": 8 << 20}));
+        if name == "much" {
+            let path = playground.path("user_scripts/much/much.tool.json");
+            fs::write(&path, fs::read_to_string(&path).unwrap().replace("8388608", "1048576")).unwrap();
         }
+        let ended = playground.call(&format!("esc:{name}"), "{}");
+        assert!(untouched(&out), "{name}: {:?}", files(&out).keys());
+        if name == "much" {
+            // A limit of the call: it ends the call and names itself.
+            let error = &ended.out["error"];
+            assert_eq!(error["type"], json!("ResourceLimitError"), "{ended:?}");
+            assert!(error["message"].as_str().is_some_and(|m| m.contains("scratchBytes")), "{ended:?}");
+            continue;
+        }
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let told = told(&ended);
+        assert!(told.len() == 1 && told["out"].contains(why), "{name}: {told:?}");
     }
 }
 
 /// An answer that speaks of files which are not there is no success.
 #[test]
 fn a_file_that_cannot_be_written_out_fails_the_call() {
-    for playground in everybody() {
-        let out = tool(&playground, "stuck", "(out / 'a.csv').write_text('x')\nprint(1)\n", json!({}));
-        let slow = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
-        let script = playground.path("user_scripts/stuck/main.py");
-        fs::write(&script, format!("{START}{slow}")).unwrap();
-        let blocked = out.join("a.csv");
-        let ended = std::thread::scope(|scope| {
-            let call = scope.spawn(|| playground.call("esc:stuck", "{}"));
-            playground.runs("user_scripts/stuck/main.py", 1);
-            fs::create_dir(&blocked).unwrap();
-            call.join().unwrap()
-        });
-        assert_eq!(ended.error().0, "InternalError", "{ended:?}");
-        assert!(told(&ended)["out/a.csv"].contains("Is a directory"), "{ended:?}");
-        // The file beside it is out, and the answer says so.
-        assert_eq!(
-            (told(&ended)["out/b.csv"].as_str(), fs::read_to_string(out.join("b.csv")).unwrap().as_str()),
-            ("", "y")
-        );
-    }
+    let playground = playground(Who::ours());
+    let out = tool(&playground, "stuck", "(out / 'a.csv').write_text('x')\nprint(1)\n", json!({}));
+    let slow = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
+    let script = playground.path("user_scripts/stuck/main.py");
+    fs::write(&script, format!("{START}{slow}")).unwrap();
+    let blocked = out.join("a.csv");
+    let ended = std::thread::scope(|scope| {
+        let call = scope.spawn(|| playground.call("esc:stuck", "{}"));
+        playground.runs("user_scripts/stuck/main.py", 1);
+        fs::create_dir(&blocked).unwrap();
+        call.join().unwrap()
+    });
+    assert_eq!(ended.error().0, "InternalError", "{ended:?}");
+    assert!(told(&ended)["out/a.csv"].contains("Is a directory"), "{ended:?}");
+    // The file beside it is out, and the answer says so.
+    assert_eq!(
+        (told(&ended)["out/b.csv"].as_str(), fs::read_to_string(out.join("b.csv")).unwrap().as_str()),
+        ("", "y")
+    );
 }
 
 #[test]
@@ -181,15 +181,14 @@ fn nothing_is_published_without_a_good_answer() {
         ("wordy", "print('hello')\n", "ScriptError"),
         ("floods", "while True:\n    os.write(1, b'x' * 65536)\n", "ResourceLimitError"),
     ];
-    for playground in everybody() {
-        for (name, end, kind) in ends {
-            let out = tool(&playground, name, &format!("{write}{end}"), json!({}));
-            let more: &[&str] = if name == "late" { &["--timeout-ms", "1500"] } else { &[] };
-            let ended = playground.call_with(&format!("esc:{name}"), "{}", more);
-            assert_eq!(ended.error().0, kind, "{name}: {ended:?}");
-            assert!(untouched(&out), "{name}: {:?}", files(&out));
-            assert_eq!(ended.out["artifacts"], json!([]), "{name}");
-        }
+    let playground = playground(Who::ours());
+    for (name, end, kind) in ends {
+        let out = tool(&playground, name, &format!("{write}{end}"), json!({}));
+        let more: &[&str] = if name == "late" { &["--timeout-ms", "1500"] } else { &[] };
+        let ended = playground.call_with(&format!("esc:{name}"), "{}", more);
+        assert_eq!(ended.error().0, kind, "{name}: {ended:?}");
+        assert!(untouched(&out), "{name}: {:?}", files(&out));
+        assert_eq!(ended.out["artifacts"], json!([]), "{name}");
     }
 }
 
@@ -218,24 +217,23 @@ fn a_folder_that_became_a_link_leads_nowhere() {
 /// What does not fit is a limit with its name; more folders than the host can hand over are refused before the run.
 #[test]
 fn what_cannot_be_staged_is_refused_before_the_run() {
-    for playground in everybody() {
-        let out = tool(&playground, "large", "print(1)\n", json!({"scratchBytes": 65_536}));
-        fs::write(out.join("old.csv"), vec![b'x'; 300_000]).unwrap();
-        let ended = playground.call("esc:large", "{}");
-        let (kind, message) = ended.error();
-        assert_eq!(kind, "ResourceLimitError", "{ended:?}");
-        assert!(message.contains("scratchBytes is 65536 bytes"), "{message}");
+    let playground = playground(Who::ours());
+    let out = tool(&playground, "large", "print(1)\n", json!({"scratchBytes": 65_536}));
+    fs::write(out.join("old.csv"), vec![b'x'; 300_000]).unwrap();
+    let ended = playground.call("esc:large", "{}");
+    let (kind, message) = ended.error();
+    assert_eq!(kind, "ResourceLimitError", "{ended:?}");
+    assert!(message.contains("scratchBytes is 65536 bytes"), "{message}");
 
-        let places: Vec<String> = (0..33).map(|n| format!("o{n}/*.csv")).collect();
-        let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
-        playground.tool("wide", "python", "print(1)\n", asks);
-        playground.settle();
-        let ended = playground.call("esc:wide", "{}");
-        let (kind, message) = ended.error();
-        assert_eq!((kind, ended.code), ("SecurityError", Some(3)), "{ended:?}");
-        assert!(message.contains("33 staged folders") && message.contains("32"), "{message}");
-        assert!(ended.out["error"].to_string().len() < 500 && !message.contains('/'), "{ended:?}");
-    }
+    let places: Vec<String> = (0..33).map(|n| format!("o{n}/*.csv")).collect();
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": places}}});
+    playground.tool("wide", "python", "print(1)\n", asks);
+    playground.settle();
+    let ended = playground.call("esc:wide", "{}");
+    let (kind, message) = ended.error();
+    assert_eq!((kind, ended.code), ("SecurityError", Some(3)), "{ended:?}");
+    assert!(message.contains("33 staged folders") && message.contains("32"), "{message}");
+    assert!(ended.out["error"].to_string().len() < 500 && !message.contains('/'), "{ended:?}");
 }
 
 /// RLIMIT_FSIZE: whoever ignores SIGXFSZ, as Python does, sees EFBIG; whoever does not is ended, with the limit's name.

@@ -5,17 +5,18 @@
 //! outcome, the files outside and the record must be the same. The word for "no" is the mechanism's own: a kernel and a
 //! WASI library number their errors differently, so a row names both. Where an engine lacks the mechanism the row says
 //! in `wasi` what it does instead, and docs/SECURITY.md says so too. The control is the same probe where it may
-//! succeed.
+//! succeed. One server makes all calls of a table, so that each is decided beside the others and after them.
 
 mod files;
 mod limits;
 mod network;
 mod refusals;
 
-use crate::harness::{Ended, Playground, Who, finish, is_root, skipped};
+use crate::harness::{Playground, Who, finish, is_root, skipped};
+use crate::http::Web;
 use crate::network::World;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ pub struct Case {
     /// What becomes of the folder before the call; `false` = this machine or user cannot.
     spoil: fn(&Playground, &Path) -> bool,
     /// Puts back what would stay behind.
-    mend: fn(&Path),
+    restore: fn(&Path),
     probe: &'static str,
     /// Bytes of padding in the input.
     padding: usize,
@@ -52,7 +53,7 @@ pub struct Case {
     control: Control,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Verdict {
     /// It ran, and says this word.
     Says(&'static str),
@@ -62,14 +63,14 @@ enum Verdict {
     Text(usize),
     /// It ran, and this stands in its log.
     Logs(&'static str),
-    /// It ended with an error: type, exit code, part of the message of the script, of the module.
-    Ends(&'static str, i32, &'static str, &'static str),
-    /// It never started: type, exit code, part of what the person reads.
-    Refused(&'static str, i32, &'static str),
+    /// It ended with an error: type, part of the message of the script, of the module.
+    Ends(&'static str, &'static str, &'static str),
+    /// It never started: type, part of what the person reads.
+    Refused(&'static str, &'static str),
     /// Its manifest does not load, so there is no such tool; part of what `check` says of it.
     Unloaded(&'static str),
     /// It says this word where a cgroup counts, and is refused so where nothing does.
-    WhereCounted(&'static str, &'static str, i32, &'static str),
+    WhereCounted(&'static str, &'static str, &'static str),
 }
 
 enum Control {
@@ -93,7 +94,7 @@ const CASE: Case = Case {
     manifest: "{}",
     policy: "",
     spoil: |_, _| true,
-    mend: |_| (),
+    restore: |_| (),
     probe: r#"{"do":"nothing"}"#,
     padding: 0,
     held: Verdict::Says("ok"),
@@ -113,16 +114,37 @@ fn in_folders() -> impl Iterator<Item = &'static Case> {
     files::FILES.iter().chain(limits::LIMITS).chain(refusals::REFUSALS)
 }
 
+/// Who makes the calls of a table.
+#[derive(Clone, Copy)]
+enum Host<'a> {
+    Server(&'a Web),
+    /// A server in a world with hosts, at a socket of this name.
+    World(&'a World, &'a str),
+}
+
+/// The outcome of a call, and what the call changed outside: files of its folder, or who came to the hosts of the world.
+struct Seen {
+    outcome: Value,
+    changes: Vec<String>,
+}
+
+impl Seen {
+    fn error(&self) -> (&str, &str) {
+        let error = &self.outcome["error"];
+        (error["type"].as_str().unwrap_or("none"), error["message"].as_str().unwrap_or_default())
+    }
+}
+
 /// One row on one engine: the tool that is held and, with grants of its own, the tool that is not.
 struct Row<'a> {
     case: &'static Case,
     playground: &'a Playground,
-    /// Where its calls are made, if there is more than folders.
-    world: Option<&'a World>,
     engine: usize,
     number: usize,
     /// Whether a cgroup counts here.
     counted: bool,
+    /// What `toolhost check` says of the manifests that do not load.
+    problems: String,
 }
 
 impl Row<'_> {
@@ -184,95 +206,91 @@ impl Row<'_> {
         }
     }
 
-    /// One call, and what it changed outside: files of its folder, or who came to the hosts of the world.
-    fn call(&self, role: &str, probe: &str) -> (Ended, Vec<String>) {
-        if let Some(world) = self.world {
-            let input = serde_json::from_str(probe).unwrap();
-            let mut ended = None;
-            let heard = world.heard(|| ended = Some(world.call(&format!("esc:{}", self.tool(role)), &input)));
-            return (ended.unwrap(), heard.into_iter().filter(|line| !line.starts_with("dns")).collect());
-        }
-        let own = self.own(role);
+    fn call(&self, host: Host, role: &str, probe: &str) -> Seen {
+        let (own, tool) = (self.own(role), format!("esc:{}", self.tool(role)));
         let mut input: Value = serde_json::from_str(&self.fill(probe)).unwrap_or_else(|e| panic!("{probe}: {e}"));
         if self.case.padding > 0 {
             input["padding"] = Value::String("x".repeat(self.case.padding));
         }
+        let web = match host {
+            Host::Server(web) => web,
+            Host::World(world, socket) => {
+                let mut outcome = Value::Null;
+                let mut changes = world.heard(|| outcome = self.call_at(socket, &tool, &input));
+                changes.retain(|line| !line.starts_with("dns"));
+                return Seen { outcome, changes };
+            }
+        };
         let before = self.playground.state_below(&own, &[]);
-        let call = || self.playground.call(&format!("esc:{}", self.tool(role)), &input.to_string());
-        let mut ended = call();
+        let call = || web.call(&tool, &input, &[]).json();
+        let mut outcome = call();
         // On a busy machine a short time may be over before anything ran.
-        if ended.error().1.contains("before the tool could be started") {
-            ended = call();
+        if outcome["error"]["message"].as_str().is_some_and(|m| m.contains("before the tool could be started")) {
+            outcome = call();
         }
         let after = self.playground.state_below(&own, &[]);
-        let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
-        let mut changed: Vec<&PathBuf> = before.keys().chain(after.keys()).filter(differs).collect();
-        changed.sort();
-        changed.dedup();
-        let names = changed.iter().map(|path| path.strip_prefix(&own).unwrap_or(path).display().to_string());
-        (ended, names.collect())
+        let paths: BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
+        let changed = paths.into_iter().filter(|path| before.get(*path) != after.get(*path));
+        let changes = changed.map(|path| path.strip_prefix(&own).unwrap_or(path).display().to_string()).collect();
+        Seen { outcome, changes }
     }
 
-    fn judged(&self, wanted: Verdict, changes: &[&str], (ended, changed): &(Ended, Vec<String>)) -> Result<(), String> {
-        let (kind, message) = ended.error();
-        let about: String = format!(
-            "got {} {kind}: {message} (exit code {:?}) log {} {}",
-            ended.out["outputData"], ended.code, ended.out["logs"], ended.stderr
-        );
-        let fits = self.fits(wanted, ended);
-        if !fits {
-            return Err(format!("wanted {wanted}, {}", about.chars().take(700).collect::<String>()));
+    fn call_at(&self, socket: &str, tool: &str, input: &Value) -> Value {
+        let mut curl = self.playground.outside("/usr/bin/curl");
+        curl.args(["-gsS", "--unix-socket", socket, "-H", "Content-Type: application/json", "--data-binary", "@-"]);
+        curl.arg(format!("http://localhost/v1/tools/{tool}/calls"));
+        let ended = finish(curl, input.to_string().as_bytes());
+        assert!(ended.out.is_object(), "{ended:?}");
+        ended.out
+    }
+
+    fn judged(&self, wanted: Verdict, changes: &[&str], seen: &Seen) -> Result<(), String> {
+        if !self.fits(wanted, seen) {
+            let about: String = seen.outcome.to_string().chars().take(900).collect();
+            return Err(format!("wanted {wanted:?}, got {about}"));
         }
-        if *changed != changes {
-            return Err(format!("wanted {changes:?} changed outside, found {changed:?}"));
+        if seen.changes != changes {
+            return Err(format!("wanted {changes:?} changed outside, found {:?}", seen.changes));
         }
         Ok(())
     }
 
-    fn fits(&self, wanted: Verdict, ended: &Ended) -> bool {
-        let (kind, message) = ended.error();
-        let answer = &ended.out["outputData"];
+    fn fits(&self, wanted: Verdict, seen: &Seen) -> bool {
+        let ((kind, message), outcome) = (seen.error(), &seen.outcome);
+        let (ended_well, answer) = (outcome["success"] == true, &outcome["outputData"]);
+        let more = |name: &str| outcome["error"][name].as_str().unwrap_or_default();
         let of = |script, module| if self.engine == 0 { script } else { module };
         match wanted {
-            Verdict::Says(word) => ended.code == Some(0) && *answer == json!({"did": self.fill(word)}),
-            Verdict::Denied(script, module) => self.fits(Verdict::Says(of(script, module)), ended),
-            Verdict::Text(length) => ended.code == Some(0) && answer.as_str().is_some_and(|text| text.len() == length),
-            Verdict::Logs(part) => {
-                self.fits(Verdict::Says("ok"), ended) && ended.out["logs"].to_string().contains(part)
-            }
-            Verdict::Ends(wanted, code, script, module) => {
+            Verdict::Says(word) => ended_well && *answer == json!({"did": self.fill(word)}),
+            Verdict::Denied(script, module) => self.fits(Verdict::Says(of(script, module)), seen),
+            Verdict::Text(length) => ended_well && answer.as_str().is_some_and(|text| text.len() == length),
+            Verdict::Logs(part) => self.fits(Verdict::Says("ok"), seen) && outcome["logs"].to_string().contains(part),
+            Verdict::Ends(wanted, script, module) => {
                 let part = of(script, module);
-                (kind, ended.code) == (wanted, Some(code)) && answer.is_null() && {
-                    message.contains(part) || ended.out["error"]["details"].as_str().is_some_and(|d| d.contains(part))
-                }
+                kind == wanted && answer.is_null() && (message.contains(part) || more("details").contains(part))
             }
-            Verdict::Refused(wanted, code, part) => {
+            Verdict::Refused(wanted, part) => {
                 let record = self.playground.records().pop().unwrap_or_default();
-                let base = self.playground.base.display().to_string();
-                (kind, ended.code) == (wanted, Some(code))
+                kind == wanted
                     && answer.is_null()
-                    && record["decision"] == "refused"
-                    && !message.contains(&base)
-                    && (message.contains(part) || ended.stderr.contains(part))
+                    && (&record["call"], &record["decision"]) == (&outcome["id"], &json!("refused"))
+                    && !message.contains(&self.playground.base.display().to_string())
+                    && (message.contains(part) || more("person").contains(part))
             }
             Verdict::Unloaded(part) => {
-                let refused = Verdict::Refused("ToolNotFoundError", 2, "is not loaded: its manifest has a fault");
-                self.fits(refused, ended) && self.problem().contains(part)
+                let refused = Verdict::Refused("ToolNotFoundError", "is not loaded: its manifest has a fault");
+                let manifest = format!("{}:", self.manifest());
+                let is_said = |line: &str| line.contains(&manifest) && line.contains(part);
+                self.fits(refused, seen) && self.problems.lines().any(is_said)
             }
-            Verdict::WhereCounted(word, kind, code, part) => {
-                let wanted = if self.counted { Verdict::Says(word) } else { Verdict::Refused(kind, code, part) };
-                self.fits(wanted, ended)
+            Verdict::WhereCounted(word, kind, part) => {
+                self.fits(if self.counted { Verdict::Says(word) } else { Verdict::Refused(kind, part) }, seen)
             }
         }
     }
 
-    /// What `toolhost check` says of the manifest.
-    fn problem(&self) -> String {
-        let mut command = self.playground.host();
-        command.arg("check");
-        let said = String::from_utf8(finish(command, b"").stdout).unwrap();
-        let manifest = format!("{}.tool.json:", self.tool("held"));
-        said.lines().filter(|line| line.contains(&manifest)).collect::<Vec<_>>().join("\n")
+    fn manifest(&self) -> String {
+        format!("{}.tool.json", self.tool("held"))
     }
 
     /// The denials that are wanted. What the host has below its /tmp is no file of anybody's in the module's own /tmp.
@@ -286,7 +304,7 @@ impl Row<'_> {
     }
 
     /// Control and case; what went wrong.
-    fn run(&self) -> Vec<String> {
+    fn run(&self, host: Host) -> Vec<String> {
         let case = self.case;
         let mut wrong = Vec::new();
         let mut note = |what: &str, result: Result<(), String>| {
@@ -297,28 +315,28 @@ impl Row<'_> {
         let ok = Verdict::Says("ok");
         match case.control {
             Control::Granted { ends, changes, .. } => {
-                note("control: ", self.judged(ends, changes, &self.call("free", case.probe)));
+                note("control: ", self.judged(ends, changes, &self.call(host, "free", case.probe)));
             }
-            Control::Unspoilt => note("control: ", self.judged(ok, &[], &self.call("held", case.probe))),
+            Control::Unspoilt => note("control: ", self.judged(ok, &[], &self.call(host, "held", case.probe))),
             Control::Quiet => {}
             Control::None(why) => assert!(!why.is_empty()),
         }
         if (case.spoil)(self.playground, &self.own("held")) {
             let wanted = if self.engine == 1 { case.wasi.unwrap_or(case.held) } else { case.held };
-            let called = self.call("held", case.probe);
-            note("", self.judged(wanted, case.changes, &called));
-            let published = artifacts(&called.0.out["artifacts"]);
+            let seen = self.call(host, "held", case.probe);
+            note("", self.judged(wanted, case.changes, &seen));
+            let published = artifacts(&seen.outcome["artifacts"]);
             if published != case.artifacts {
                 note("", Err(format!("artifacts: wanted {:?}, got {published:?}", case.artifacts)));
             }
-            let (wanted, told) = (self.denials(), denials(&called.0.out));
-            if told != wanted {
-                note("", Err(format!("denials: wanted {wanted:?}, got {told:?}")));
+            let (wanted, refused) = (self.denials(), denials(&seen.outcome));
+            if refused != wanted {
+                note("", Err(format!("denials: wanted {wanted:?}, got {refused:?}")));
             }
         } else {
             skipped(1, case.name);
         }
-        (case.mend)(&self.own("held"));
+        (case.restore)(&self.own("held"));
         wrong
     }
 }
@@ -342,57 +360,46 @@ fn denials(outcome: &Value) -> String {
     all.map(text).collect::<Vec<_>>().join(", ")
 }
 
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Verdict::Says(word) => write!(f, "{word}"),
-            Verdict::Denied(script, module) => write!(f, "denied as {script} or {module}"),
-            Verdict::Text(length) => write!(f, "{length} characters"),
-            Verdict::Logs(part) => write!(f, "ok and {part} in the log"),
-            Verdict::Ends(kind, code, script, module) => write!(f, "{kind}: {script} | {module} (exit code {code})"),
-            Verdict::Refused(kind, code, part) => write!(f, "refused with {kind}: {part} (exit code {code})"),
-            Verdict::Unloaded(part) => write!(f, "no tool, and from check: {part}"),
-            Verdict::WhereCounted(word, kind, ..) => write!(f, "{word} where a cgroup counts, else {kind}"),
-        }
-    }
-}
-
-/// Rows of one playground: a call reads every manifest and policy there.
-const ROWS: usize = 8;
-
 fn both_engines(who: Who, below: &str) {
     if !who.possible() {
         return skipped(in_folders().count() * 2, "the table as root or mapped root needs root");
     }
     let cases: Vec<_> =
         in_folders().filter(|case| who != Who::MappedRoot || OF_MAPPED_ROOT.contains(&case.wall)).collect();
-    let mut wrong = Vec::new();
-    for engine in 0..ENGINES.len() {
-        cases.chunks(ROWS).for_each(|cases| wrong.extend(one_playground(who, below, engine, cases)));
-    }
+    let wrong: Vec<String> = (0..ENGINES.len()).flat_map(|engine| one_playground(who, below, engine, &cases)).collect();
     assert!(wrong.is_empty(), "{} rows, as {}:\n{}", wrong.len(), who.name(), wrong.join("\n"));
 }
 
-/// What went wrong in some rows on one engine.
+/// What went wrong in the rows on one engine.
 fn one_playground(who: Who, below: &str, engine: usize, cases: &[&'static Case]) -> Vec<String> {
     let mut playground = Playground::new(who, below);
     playground.allow("engines", "esc:*", &["./**"], &["./out/**"]);
-    let quiet = Row { case: &CASE, playground: &playground, world: None, engine, number: 0, counted: false };
+    let row =
+        |case, number| Row { case, playground: &playground, engine, number, counted: false, problems: String::new() };
+    let quiet = row(&CASE, 0);
     quiet.make("quiet", "{}", "");
-    playground.settle();
-    let (ended, changed) = quiet.call("quiet", CASE.probe);
-    let counted = ended.counted() == "cgroup";
-    let control = quiet.judged(Verdict::Says("ok"), &[], &(ended, changed));
-    let mut wrong: Vec<String> =
-        control.err().map(|why| format!("control of {}: {why}", ENGINES[engine].0)).into_iter().collect();
-    let row = |(case, number)| Row { case, playground: &playground, world: None, engine, number, counted };
-    let rows: Vec<_> = cases.iter().copied().zip(1..).map(row).collect();
+    let mut rows: Vec<_> = cases.iter().copied().zip(1..).map(|(case, number)| row(case, number)).collect();
     rows.iter().for_each(Row::prepare);
     playground.settle();
+    let web = Web::start(&playground, &[]);
+    let host = Host::Server(&web);
+    let seen = quiet.call(host, "quiet", CASE.probe);
+    let control = quiet.judged(Verdict::Says("ok"), &[], &seen);
+    let mut wrong: Vec<String> =
+        control.err().map(|why| format!("control of {}: {why}", ENGINES[engine].0)).into_iter().collect();
+    let mut walls = seen.outcome["walls"].as_array().into_iter().flatten();
+    let counted = walls.any(|wall| wall["name"] == "cgroup" && wall["state"] == "cgroup");
+    let unloaded = rows.iter().filter(|row| matches!(row.case.held, Verdict::Unloaded(_)));
+    let manifests: Vec<_> = unloaded.map(|row| row.own("held").join(row.manifest()).display().to_string()).collect();
+    let check: Vec<&str> = ["check"].into_iter().chain(manifests.iter().map(String::as_str)).collect();
+    let problems = if manifests.is_empty() { String::new() } else { playground.cli(&check).text() };
+    for row in &mut rows {
+        (row.counted, row.problems) = (counted, problems.clone());
+    }
     let tools = playground.path("user_scripts");
     let before = playground.state(&[&tools]);
-    wrong.extend(rows.iter().flat_map(Row::run));
-    drop(rows);
+    wrong.extend(rows.iter().flat_map(|row| row.run(host)));
+    drop(web);
     // Spoiling a folder may make one in the secret's folder; the files there stay as they were.
     let files = |state: BTreeMap<PathBuf, String>| -> Vec<_> {
         state.into_iter().filter(|(path, _)| path.is_file() && !path.starts_with(playground.path("secret"))).collect()

@@ -41,140 +41,122 @@ fn out_is_a_link(playground: &Playground, own: &Path) -> bool {
 }
 
 const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/**"]}}}"#;
+const READ_DEEP: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","deep/inner/**"]}}}"#;
 const WRITE_OUT: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self"],"allowWrite":["out/**"]}}}"#;
 
+/// What is requested and not allowed: a tool that does not request it runs.
+const REQUESTED: Case = Case { promises: "P5", control: Control::Quiet, ..CASE };
+
 /// What lies in the folder: the same tool ran before it was spoilt.
-const SPOILT: Case = Case { promises: "P2", control: Control::Unspoilt, ..CASE };
-/// What is asked for and not allowed: a tool that does not ask runs.
-const TOO_MUCH: Case = Case { promises: "P3 P5", control: Control::Quiet, ..CASE };
-/// What this host does not have.
-const MISSING: Case = Case { promises: "P5", control: Control::Quiet, ..CASE };
-/// A manifest that does not load: its tool does not exist, and `check` says why.
-const UNLOADED: Case = Case { promises: "P5", control: Control::Quiet, ..CASE };
+const fn spoilt(
+    name: &'static str,
+    manifest: &'static str,
+    spoil: fn(&Playground, &Path) -> bool,
+    why: &'static str,
+) -> Case {
+    Case { name, promises: "P2", manifest, spoil, held: security(why), control: Control::Unspoilt, ..CASE }
+}
+
+const fn security(why: &'static str) -> Verdict {
+    Refused("SecurityError", why)
+}
+
+/// A manifest that requests more than any policy, or this one, allows.
+const fn too_much(name: &'static str, promises: &'static str, manifest: &'static str, why: &'static str) -> Case {
+    Case { name, promises, manifest, held: security(why), ..REQUESTED }
+}
+
+/// A manifest that does not load: its tool does not exist, and `check` says where it is wrong.
+const fn unloaded(name: &'static str, promises: &'static str, manifest: &'static str, place: &'static str) -> Case {
+    Case { name, promises, manifest, held: Verdict::Unloaded(place), ..REQUESTED }
+}
+
+/// A manifest with these file grants: `Read` or `Write`, and a path.
+macro_rules! files {
+    ($access:ident $path:literal) => {
+        concat!("{\"securityContext\":{\"fileAccess\":{\"allow", stringify!($access), "\":[\"", $path, "\"]}}}")
+    };
+}
+
+/// A manifest that requires a capability.
+macro_rules! needs {
+    ($capability:literal) => {
+        concat!("{\"securityContext\":{\"requiredCapabilities\":[\"", $capability, "\"]}}")
+    };
+}
 
 pub const REFUSALS: &[Case] = &[
+    spoilt("hard link in a write grant", WRITE_OUT, second_name, "out/innocent.txt: has more than one hard link"),
     Case {
-        name: "hard link in a write grant",
-        manifest: WRITE_OUT,
-        spoil: second_name,
-        held: Refused("SecurityError", 3, "out/innocent.txt: has more than one hard link"),
-        ..SPOILT
+        restore: unmount,
+        ..spoilt("mount point in a read grant", READ_DATA, mount_below, "data/inner is mounted inside the granted")
     },
+    spoilt("read grant is a link", READ_DATA, folder_is_a_link, "/data: is a symbolic link"),
+    Case { promises: "P2 P3", ..spoilt("write grant is a link", WRITE_OUT, out_is_a_link, "/out: is a symbolic link") },
+    spoilt(
+        "component of a grant is a link",
+        READ_DEEP,
+        component_is_a_link,
+        "deep/inner: a component is a symbolic link",
+    ),
+    too_much(
+        "more than policy allows",
+        "P5",
+        r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#,
+        "no entry of [files] read in policy `engines`",
+    ),
     Case {
-        name: "mount point in a read grant",
-        manifest: READ_DATA,
-        spoil: mount_below,
-        mend: unmount,
-        held: Refused("SecurityError", 3, "data/inner is mounted inside the granted"),
-        ..SPOILT
-    },
-    Case {
-        name: "read grant is a link",
-        manifest: READ_DATA,
-        spoil: folder_is_a_link,
-        held: Refused("SecurityError", 3, "/data: is a symbolic link"),
-        ..SPOILT
-    },
-    Case {
-        name: "write grant is a link",
-        promises: "P2 P3",
-        manifest: WRITE_OUT,
-        spoil: out_is_a_link,
-        held: Refused("SecurityError", 3, "/out: is a symbolic link"),
-        ..SPOILT
-    },
-    Case {
-        name: "component of a grant is a link",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["self","deep/inner/**"]}}}"#,
-        spoil: component_is_a_link,
-        held: Refused("SecurityError", 3, "deep/inner: a component is a symbolic link"),
-        ..SPOILT
-    },
-    Case {
-        name: "more than policy allows",
-        promises: "P5",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["self","{base}/secret/**"]}}}"#,
-        held: Refused("SecurityError", 3, "no entry of [files] read in policy `engines`"),
-        ..TOO_MUCH
-    },
-    Case {
-        name: "a policy that allows nothing",
-        promises: "P5",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["./**"]}}}"#,
         policy: "[limits]\ntimeout_ms = 30000\n[files]\nread = []\n",
-        held: Refused("SecurityError", 3, "read ./**: no entry of [files] read in policy"),
-        ..TOO_MUCH
+        ..too_much(
+            "a policy that allows nothing",
+            "P5",
+            files!(Read "./**"),
+            "read ./**: no entry of [files] read in policy",
+        )
     },
+    too_much("the whole machine", "P5", files!(Read "/**"), "all of /, which is never granted"),
+    too_much("/proc asked for", "P5 P9", files!(Read "/proc/**"), "nothing below /proc is ever granted"),
+    too_much("own folder to write", "P3 P5", files!(Write "./**"), "the tool's own "),
+    too_much("own script to write", "P3 P5", files!(Write "{file}"), "the tool's own "),
+    too_much(
+        "the policies to write",
+        "P3 P5",
+        files!(Write "{base}/sandbox-policies/**"),
+        "a policy, a manifest, a script or a file of this host could be written",
+    ),
+    too_much("modules to write", "P3", files!(Write "node_modules/**"), "what lies in `node_modules`"),
     Case {
-        name: "the whole machine",
-        promises: "P5",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["/**"]}}}"#,
-        held: Refused("SecurityError", 3, "all of /, which is never granted"),
-        ..TOO_MUCH
+        wall: "network",
+        ..too_much(
+            "a named host",
+            "P6 P7 P8",
+            r#"{"securityContext":{"networkAccess":{"allowHosts":["example.org"]}}}"#,
+            "reach example.org: no entry of [network] hosts in policy",
+        )
     },
-    Case {
-        name: "/proc asked for",
-        promises: "P5 P9",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["/proc/**"]}}}"#,
-        held: Refused("SecurityError", 3, "nothing below /proc is ever granted"),
-        ..TOO_MUCH
-    },
-    Case {
-        name: "own folder to write",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["./**"]}}}"#,
-        held: Refused("SecurityError", 3, "the tool's own "),
-        ..TOO_MUCH
-    },
-    Case {
-        name: "own script to write",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["{file}"]}}}"#,
-        held: Refused("SecurityError", 3, "the tool's own "),
-        ..TOO_MUCH
-    },
-    Case {
-        name: "the policies to write",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["{base}/sandbox-policies/**"]}}}"#,
-        held: Refused("SecurityError", 3, "a policy, a manifest, a script or a file of this host could be written"),
-        ..TOO_MUCH
-    },
-    Case {
-        name: "modules to write",
-        promises: "P3",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowWrite":["node_modules/**"]}}}"#,
-        held: Refused("SecurityError", 3, "what lies in `node_modules`"),
-        ..TOO_MUCH
-    },
+    // What this host does not have.
     Case {
         name: "a capability nobody built yet",
-        promises: "P5",
-        manifest: r#"{"securityContext":{"requiredCapabilities":["long-running"]}}"#,
-        held: Refused("CapabilityError", 4, "the capability 'long-running': not built yet"),
-        ..MISSING
-    },
-    Case {
-        name: "a named host",
-        wall: "network",
-        promises: "P6 P7 P8",
-        manifest: r#"{"securityContext":{"networkAccess":{"allowHosts":["example.org"]}}}"#,
-        held: Refused("SecurityError", 3, "reach example.org: no entry of [network] hosts in policy"),
-        ..TOO_MUCH
+        manifest: needs!("long-running"),
+        held: Refused("CapabilityError", "the capability 'long-running': not built yet"),
+        ..REQUESTED
     },
     Case {
         name: "a capability this host does not have",
-        manifest: r#"{"securityContext":{"requiredCapabilities":["gpu"]}}"#,
-        held: Refused("CapabilityError", 4, "the capability 'gpu': `capabilities`"),
-        ..MISSING
+        manifest: needs!("gpu"),
+        held: Refused("CapabilityError", "the capability 'gpu': `capabilities`"),
+        ..REQUESTED
     },
     // The one thing a module cannot do and a script can.
     Case {
         name: "processes of its own",
         wall: "namespaces",
         promises: "P5 P16",
-        manifest: r#"{"securityContext":{"requiredCapabilities":["subprocess"]}}"#,
+        manifest: needs!("subprocess"),
         probe: r#"{"do":"process"}"#,
         held: Says("ok"),
-        wasi: Some(Refused("CapabilityError", 4, "the capability 'subprocess': a WASI module starts no processes")),
-        ..MISSING
+        wasi: Some(Refused("CapabilityError", "the capability 'subprocess': a WASI module starts no processes")),
+        ..REQUESTED
     },
     Case {
         name: "processes of its own, not asked for",
@@ -191,34 +173,29 @@ pub const REFUSALS: &[Case] = &[
         wall: "cgroup",
         promises: "P16 P29",
         policy: "require = [\"cgroup\"]\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n",
-        held: Verdict::WhereCounted("ok", "CapabilityError", 4, "exact accounting"),
-        ..MISSING
+        held: Verdict::WhereCounted("ok", "CapabilityError", "exact accounting"),
+        ..REQUESTED
     },
+    unloaded(
+        "a misspelt grant",
+        "P5",
+        r#"{"securityContext":{"fileAccess":{"allowRaed":["./**"]}}}"#,
+        "/securityContext/fileAccess/allowRaed",
+    ),
+    unloaded("a grant that leads out", "P2 P5", files!(Read "../other/**"), "/securityContext/fileAccess/allowRead/0"),
+    unloaded(
+        "a field of one engine in securityContext",
+        "P5",
+        r#"{"securityContext":{"wasi":{"preopens":["/"]}}}"#,
+        "/securityContext/wasi",
+    ),
     Case {
-        name: "a misspelt grant",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRaed":["./**"]}}}"#,
-        held: Verdict::Unloaded("/securityContext/fileAccess/allowRaed"),
-        ..UNLOADED
-    },
-    Case {
-        name: "a grant that leads out",
-        promises: "P2 P5",
-        manifest: r#"{"securityContext":{"fileAccess":{"allowRead":["../other/**"]}}}"#,
-        held: Verdict::Unloaded("/securityContext/fileAccess/allowRead/0"),
-        ..UNLOADED
-    },
-    Case {
-        name: "a field of one engine in securityContext",
-        manifest: r#"{"securityContext":{"wasi":{"preopens":["/"]}}}"#,
-        held: Verdict::Unloaded("/securityContext/wasi"),
-        ..UNLOADED
-    },
-    Case {
-        name: "a variable that steers an interpreter",
         wall: "environment",
-        promises: "P5 P12",
-        manifest: r#"{"execution":{"env":{"PYTHONPATH":"/tmp"}}}"#,
-        held: Verdict::Unloaded("/execution/env/PYTHONPATH"),
-        ..UNLOADED
+        ..unloaded(
+            "a variable that steers an interpreter",
+            "P5 P12",
+            r#"{"execution":{"env":{"PYTHONPATH":"/tmp"}}}"#,
+            "/execution/env/PYTHONPATH",
+        )
     },
 ];

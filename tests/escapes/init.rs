@@ -1,7 +1,7 @@
 //! The init: a tool is an ordinary process, which its own signals end, and cannot harm pid 1 of its call.
 
 use super::Attack;
-use crate::harness::{PYTHON, Playground, Who, missing};
+use crate::harness::{PYTHON, Playground, Server, Who, found, kind, missing, words};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub const ATTACKS: &[Attack] = &[
 /// Prints good JSON, then sends itself a signal. `kill` is what the language says for that.
 const PYTHON_TOOL: &str = "import json, os, signal, sys\nwho = json.load(sys.stdin)['signal']\n\
     signal.pthread_sigmask(signal.SIG_SETMASK, [])\nprint(json.dumps(1), flush=True)\n\
-    if who == 'SIGALRM': signal.alarm(1); signal.pause()\n\
+    if who == 'SIGALRM': signal.setitimer(signal.ITIMER_REAL, 0.1); signal.pause()\n\
     if who: number = getattr(signal, who)\n\
     if who not in ('', 'SIGKILL', 'SIGSTOP'): signal.signal(number, signal.SIG_DFL)\n\
     if who: os.kill(os.getpid(), number)\n";
@@ -33,29 +33,29 @@ fn signals_of_its_own_end_a_tool() {
         playground.tool("shell", "python", SHELL_TOOL, json!({}));
         let mut tools = vec!["own-signal"];
         for (name, language, program) in [("node-signal", "nodejs", "node"), ("bun-signal", "bun", "bun")] {
-            if crate::harness::SEARCH_PATH.split(':').any(|folder| Path::new(folder).join(program).exists()) {
-                playground.tool(name, language, NODE_TOOL, json!({}));
-                tools.push(name);
-            } else {
-                missing(1, program);
+            match found(program) {
+                Some(_) => {
+                    playground.tool(name, language, NODE_TOOL, json!({}));
+                    tools.push(name);
+                }
+                None => missing(1, program),
             }
         }
+        playground.without_breaker();
         playground.settle();
+        let mut server = Server::start(&playground);
+        let mut call = |tool: &str, signal: &str| server.called(&format!("esc:{tool}"), json!({"signal": signal}));
         for tool in tools {
-            let call = |signal: &str| playground.call(&format!("esc:{tool}"), &json!({"signal": signal}).to_string());
-            let control = call("");
-            assert_eq!(control.out["outputData"], json!(1), "{tool}, the control: {control:?}");
+            assert_eq!(words(&call(tool, "")), "1", "{tool}, the control");
             let all = ["SIGSEGV", "SIGABRT", "SIGALRM", "SIGTERM", "SIGKILL", "SIGUSR1", "SIGXCPU", "SIGHUP"];
-            for signal in
-                all.into_iter().filter(|signal| tool == "own-signal" || ["SIGTERM", "SIGKILL"].contains(signal))
-            {
-                let ended = call(signal);
-                assert_eq!(ended.error().0, "ScriptError", "{who:?} {tool} {signal}: {ended:?}");
-                assert!(ended.error().1.contains(signal), "{who:?} {tool} {signal}: {ended:?}");
+            let few = |signal: &&str| tool == "own-signal" || ["SIGTERM", "SIGKILL"].contains(signal);
+            for signal in all.into_iter().filter(few) {
+                let ended = call(tool, signal);
+                assert_eq!(kind(&ended), "ScriptError", "{who:?} {tool} {signal}: {ended}");
+                assert!(words(&ended).contains(signal), "{who:?} {tool} {signal}: {ended}");
             }
         }
-        let ended = playground.call("esc:shell", &json!({"signal": "SIGTERM"}).to_string());
-        assert_eq!(ended.out["outputData"], json!(-15), "{who:?}: {ended:?}");
+        assert_eq!(words(&call("shell", "SIGTERM")), "-15", "{who:?}");
     }
 }
 
@@ -82,7 +82,7 @@ fn signals_to_the_init_end_nothing() {
 /// `processes` counts what the tool has: itself and nine more.
 #[test]
 fn the_init_takes_no_place() {
-    let script = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        if os.fork() == 0: time.sleep(5); os._exit(0)\n\
+    let script = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n\
         \x20       made += 1\nexcept OSError: pass\nprint(json.dumps(made))\n";
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
@@ -90,9 +90,9 @@ fn the_init_takes_no_place() {
         playground.settle();
         let ended = playground.call("esc:ten", "{}");
         assert_eq!(ended.out["outputData"], json!(9), "{who:?}: {ended:?}");
-        let bare = std::process::Command::new(PYTHON).args(["-c", script]).output().unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&bare.stdout).unwrap(), json!(50), "the control");
     }
+    let bare = std::process::Command::new(PYTHON).args(["-c", script]).output().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&bare.stdout).unwrap(), json!(50), "the control");
 }
 
 /// Two hosts in pid namespaces of their own see one cgroup hierarchy, and none of the other's processes.
@@ -108,7 +108,7 @@ fn hosts_in_other_pid_namespaces_leave_each_others_groups_alone() {
     let playground = Playground::new(Who::Root, "/var/tmp");
     playground.tool("good", "python", "print(1)\n", json!({}));
     playground.settle();
-    let mut first = crate::harness::Server::start(&playground);
+    let mut first = Server::start(&playground);
     // The control: what a dead host left.
     let leftover = memory.join(format!("{}-1-1", i32::MAX));
     for round in 0..3 {

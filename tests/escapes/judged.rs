@@ -17,7 +17,6 @@ pub const ATTACKS: &[Attack] = &[
     Attack { name: "floods do not make the host grow", wall: "limits", promises: "P17" },
     Attack { name: "a script cannot forge or suppress its record", wall: "view", promises: "P30" },
     Attack { name: "nothing raw reaches a terminal, a log line or a record", wall: "session", promises: "P24" },
-    Attack { name: "a call leaves nothing for the next", wall: "scratch", promises: "P18" },
     Attack { name: "a missing wall refuses by name", wall: "namespaces", promises: "P29" },
     Attack { name: "new files belong to the owner of the folder", wall: "identity", promises: "P3" },
     Attack { name: "arguments widen nothing", wall: "view", promises: "P5" },
@@ -321,7 +320,8 @@ fn descriptors_on_their_way_stop_no_other_call() {
     let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
         kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * 250))])\n        \
         sent += 250\nexcept OSError as e:\n    sent = e.errno\n";
-    playground.tool("sender", "python", &format!("{send}time.sleep(25)\nprint(sent)\n"), json!({}));
+    let long = json!({"execution": {"timeoutMs": 120_000}});
+    playground.tool("sender", "python", &format!("{send}time.sleep(110)\nprint(sent)\n"), long);
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
     fs::write(playground.path("home/send.py"), format!("{send}print(sent)\n")).unwrap();
@@ -333,11 +333,10 @@ fn descriptors_on_their_way_stop_no_other_call() {
     let mut sender = playground.host();
     sender.args(["call", "esc:sender", "--json", "--input", r#"{"most": 100000}"#]);
     let mut sender = sender.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The control: any other program of that user can send none, once the sender has sent all it can. It is killed
-    // below, long before it is done.
-    let until = Instant::now() + Duration::from_secs(20);
+    // The control: any other program of that user can send none, once the sender has sent all it can.
     let mut other = String::new();
-    while other != "109" && Instant::now() < until {
+    while other != "109" {
+        assert!(sender.try_wait().unwrap().is_none(), "the sender ended, and others could still send: {other}");
         let mut command = few();
         command.arg(PYTHON).arg(playground.path("home/send.py"));
         other = finish(command, br#"{"most": 250}"#).text().trim().into();
@@ -346,8 +345,7 @@ fn descriptors_on_their_way_stop_no_other_call() {
     command.args(["call", "esc:next", "--json", "--input", "{}"]);
     let ended = finish(command, b"");
     assert!(sender.try_wait().unwrap().is_none(), "the sender still runs");
-    let report = &ended.out;
-    assert_eq!((other.as_str(), &report["outputData"]), ("109", &json!(1)), "{report} {}", ended.stderr);
+    assert_eq!(ended.out["outputData"], 1, "{} {}", ended.out, ended.stderr);
     sender.kill().unwrap();
     sender.wait().unwrap();
 }

@@ -3,28 +3,29 @@
 use super::Ending::{AnyOf, Fails, Says};
 use super::{CALL, Call};
 
+/// Held to twenty processes.
+const TWENTY: Call = Call {
+    promises: "P16",
+    more: r#"{"limits":{"processes":20}}"#,
+    ends: Fails("ResourceLimitError", "processes"),
+    sampled: Some(AnyOf(&[Fails("ResourceLimitError", "processes"), Fails("ScriptError", "code 1")])),
+    ..CALL
+};
+
 pub const PROCESSES: &[Call] = &[
     Call {
         name: "forty children of twenty",
         wall: "limits",
-        promises: "P16",
-        more: r#"{"limits":{"processes":20}}"#,
-        ends: Fails("ResourceLimitError", "processes"),
-        sampled: Some(AnyOf(&[Fails("ResourceLimitError", "processes"), Fails("ScriptError", "code 1")])),
         control: Some(r#"{"children":40}"#),
         script: "n = 0\nfor _ in range(40):\n    if os.fork() == 0:\n        time.sleep(1.5)\n        os._exit(0)\n    n += 1\nsay({'children': n})\n",
-        ..CALL
+        ..TWENTY
     },
     Call {
         name: "sixty threads of twenty",
         wall: "cgroup",
-        promises: "P16",
-        more: r#"{"limits":{"processes":20}}"#,
-        ends: Fails("ResourceLimitError", "processes"),
-        sampled: Some(AnyOf(&[Fails("ResourceLimitError", "processes"), Fails("ScriptError", "code 1")])),
         control: Some(r#"{"threads":60}"#),
         script: "ts = [threading.Thread(target=time.sleep, args=(0.5,), daemon=True) for _ in range(60)]\n[t.start() for t in ts]\nsay({'threads': len(ts)})\n",
-        ..CALL
+        ..TWENTY
     },
     Call {
         name: "fork bomb",

@@ -20,8 +20,8 @@ pub const SCRATCH: &[Call] = &[
         promises: "P16",
         more: r#"{"limits":{"scratchBytes":1048576}}"#,
         ends: Fails("ResourceLimitError", "scratchBytes"),
-        control: Some(r#"{"files":20000}"#),
-        script: "import shutil, tempfile\nd = tempfile.mkdtemp()\nfor n in range(20000):\n    os.close(os.open('%s/%d' % (d, n), os.O_CREAT | os.O_WRONLY))\nshutil.rmtree(d)\nsay({'files': 20000})\n",
+        control: Some(r#"{"files":5000}"#),
+        script: "import shutil, tempfile\nd = tempfile.mkdtemp()\nfor n in range(5000):\n    os.close(os.open('%s/%d' % (d, n), os.O_CREAT | os.O_WRONLY))\nshutil.rmtree(d)\nsay({'files': 5000})\n",
         ..CALL
     },
 ];

@@ -3,26 +3,17 @@
 use super::Ending::{Fails, Says};
 use super::{CALL, Call};
 
+/// Says that it is done.
+const DONE: Call =
+    Call { wall: "limits", promises: "P15", ends: Says(r#"{"done":1}"#), control: Some(r#"{"done":1}"#), ..CALL };
+
 pub const STREAMS: &[Call] = &[
-    Call {
-        name: "input never read",
-        wall: "limits",
-        promises: "P15",
-        input: 300_000,
-        ends: Says(r#"{"done":1}"#),
-        control: Some(r#"{"done":1}"#),
-        script: "time.sleep(0.2)\nsay({'done': 1})\n",
-        ..CALL
-    },
+    Call { name: "input never read", input: 300_000, script: "time.sleep(0.2)\nsay({'done': 1})\n", ..DONE },
     Call {
         name: "input closed at once",
-        wall: "limits",
-        promises: "P15",
         input: 900_000,
-        ends: Says(r#"{"done":1}"#),
-        control: Some(r#"{"done":1}"#),
         script: "os.close(0)\ntime.sleep(0.2)\nsay({'done': 1})\n",
-        ..CALL
+        ..DONE
     },
     Call {
         name: "large input and large output",
@@ -36,12 +27,8 @@ pub const STREAMS: &[Call] = &[
     },
     Call {
         name: "stdout closed early",
-        wall: "limits",
-        promises: "P15",
-        ends: Says(r#"{"done":1}"#),
-        control: Some(r#"{"done":1}"#),
         script: "say({'done': 1})\nos.close(1)\nos.close(2)\ntime.sleep(0.3)\nos._exit(0)\n",
-        ..CALL
+        ..DONE
     },
     Call {
         name: "stdout closed, never ends",

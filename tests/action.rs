@@ -455,7 +455,8 @@ async fn ids_that_the_registry_does_not_know_can_be_resolved() {
 #[test]
 fn an_action_takes_the_one_road() {
     let playground = seed(Who::ours());
-    let method = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService", "methodName": "executeScript"});
+    let service = "ExternalScriptExecutionService";
+    let method = json!({"type": "service-method", "serviceName": service, "methodName": "executeScript"});
     fs::write(playground.path("tool-defs/open.tool.json"), manifest("act:open", method, json!({})).to_string())
         .unwrap();
     playground.settle();

@@ -37,7 +37,8 @@ impl Client {
             let found = client.ask("server/discover", json!({})).await;
             assert!(found["result"]["supportedVersions"].as_array().unwrap().contains(&json!("2026-07-28")), "{found}");
         } else {
-            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+            let who = json!({"name": "t", "version": "1"});
+            let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": who});
             let welcome = client.ask("initialize", hello).await;
             assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25");
             assert!(welcome["result"]["capabilities"]["tools"].is_object());
@@ -340,7 +341,8 @@ async fn arguments_that_cannot_be_read_are_the_callers_error_with_their_record()
     let world = world();
     let mut client = Client::start(&world, false).await;
     let deep = format!("{{\"message\":{}1{}}}", "[".repeat(140), "]".repeat(140));
-    let many = format!("{{\"message\":[{}1]}}", "1,".repeat(1_000_000));
+    // About 200 bytes each, once they are read.
+    let many = format!("{{\"message\":[{}1]}}", "{},".repeat(160_000));
     for (arguments, words) in [
         (r#"{"message":123456789012345678901234567890}"#, "64 bits"),
         (r#"{"message":"\ud83d"}"#, "surrogate"),
@@ -387,7 +389,7 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
     let world = world();
     let mut client = Client::start(&world, false).await;
     let runs = world.runs();
-    let message = "x".repeat(200_000);
+    let message = "x".repeat(140_000);
     let mut to = client.to.take().unwrap();
     let asking = async {
         for id in 0..80 {
@@ -396,9 +398,9 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
             to.write_all(format!("{call}\n").as_bytes()).await.unwrap();
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), asking).await.expect("all are taken in");
+    tokio::time::timeout(PATIENCE, asking).await.expect("all are taken in");
     let (mut begun, asked) = (0, Instant::now());
-    while world.runs() - runs > begun || begun < 48 && asked.elapsed() < Duration::from_secs(30) {
+    while world.runs() - runs > begun || begun < 48 && asked.elapsed() < PATIENCE {
         begun = world.runs() - runs;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

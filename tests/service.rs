@@ -291,7 +291,7 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
 async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     let world = world_with(|root, _| {
         let file = root.join("tool-defs/long_running.tool.json");
-        fs::write(&file, fs::read_to_string(&file).unwrap().replace("200", "3000")).unwrap();
+        fs::write(&file, fs::read_to_string(&file).unwrap().replace("200", "20000")).unwrap();
     });
     let began = Instant::now();
     // More than may run, and more than may wait: 64 and 1024.
@@ -303,7 +303,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
         assert!(report.success, "{report:?}");
     }
     assert_eq!(world.runs(), 48 + 20, "48 of one tool run at once, and those of another beside them");
-    assert!(began.elapsed() < Duration::from_secs(3), "control: none of those that hang has ended");
+    assert!(began.elapsed() < Duration::from_secs(20), "control: none of those that hang has ended");
     let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
     assert_eq!(report.error.unwrap().kind, Kind::RateLimitError, "the last one found no room");
 }
